@@ -11,11 +11,13 @@ use weir_net::proxy_protocol;
 use weir_plugin::template::Style;
 use weir_plugin::{Expression, Filter, Template, Variable, Variables};
 use weir_plugins::fuzzing::{GrpcWebDecoder, bulk_outcomes, json as json_text, xml as xml_text};
+use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, Pseudo, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::path::{Canonical, canonical};
+use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender};
 use weir_proto::{Head, Method, RequestHead, ResponseHead};
 
 /// A target takes any bytes.
@@ -40,6 +42,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("grpc_web", grpc_web),
     ("bulk_answer", bulk_answer),
     ("journal", journal),
+    ("websocket_frames", websocket_frames),
+    ("event_stream", event_stream),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -476,5 +480,79 @@ pub fn journal(data: &[u8]) {
                 }
             }
         }
+    }
+}
+
+/// However the frames of a WebSocket are cut, the same is read of them; and what was read is written as it came. The first byte says
+/// who sends them, and whether compression was agreed to.
+pub fn websocket_frames(data: &[u8]) {
+    let Some((&first, frames)) = data.split_first() else { return };
+    let sender = if first & 1 == 0 { FrameSender::Client } else { FrameSender::Server };
+    let read = |piece: usize| read_frames(FrameReader::new(sender, first & 2 != 0), frames, piece);
+    let (written, messages, fault) = read(usize::MAX);
+    assert!(frames.starts_with(&written), "written otherwise than it came");
+    for piece in [1, 2, 7] {
+        let cut = read(piece);
+        assert_eq!((&cut.1, cut.2), (&messages, fault), "cut in pieces of {piece}");
+        assert!(frames.starts_with(&cut.0), "written otherwise than it came, in pieces of {piece}");
+    }
+}
+
+/// What a reader makes of frames: what goes on of them, messages and control frames without their masks, and the rule that was broken.
+fn read_frames(mut reader: FrameReader, frames: &[u8], piece: usize) -> (Vec<u8>, Vec<Vec<u8>>, Option<FrameFault>) {
+    let (mut written, mut messages, mut message) = (Vec::new(), Vec::new(), Vec::new());
+    for mut bytes in frames.chunks(piece) {
+        loop {
+            match reader.next(&mut bytes) {
+                Err(fault) => return (written, messages, Some(fault)),
+                Ok(None) => break,
+                Ok(Some(FrameEvent::Begin(header))) => header.write(&mut written),
+                Ok(Some(FrameEvent::Content(content))) => {
+                    written.extend_from_slice(content.bytes);
+                    content.unmask_into(&mut message);
+                }
+                Ok(Some(FrameEvent::End { is_last: true })) => messages.push(std::mem::take(&mut message)),
+                Ok(Some(FrameEvent::End { is_last: false })) => {}
+                Ok(Some(FrameEvent::Control(control))) => {
+                    control.write(&mut written);
+                    messages.push(control.content().to_vec());
+                }
+            }
+        }
+    }
+    (written, messages, None)
+}
+
+/// However a stream of events is cut, every byte of it is told once, and as the same.
+pub fn event_stream(data: &[u8]) {
+    let read = |piece: usize| {
+        let (mut reader, mut kinds) = (EventReader::default(), Vec::new());
+        for mut bytes in data.chunks(piece) {
+            while let Some(part) = reader.next(bytes) {
+                bytes = &bytes[part.bytes()..];
+                let kind = match part {
+                    EventPart::Comment(_) => 'c',
+                    EventPart::Lines(_) => 'l',
+                    EventPart::Event(_) => 'e',
+                    EventPart::LineFeed => 'f',
+                    EventPart::Begins => 'B',
+                    EventPart::Ends { is_event } => {
+                        if is_event {
+                            'D'
+                        } else {
+                            'E'
+                        }
+                    }
+                };
+                // Each byte for itself, and what has no bytes once.
+                kinds.extend(std::iter::repeat_n(kind, part.bytes().max(1)));
+            }
+            assert!(bytes.is_empty(), "bytes are left");
+        }
+        (kinds, reader.is_within_event())
+    };
+    let whole = read(usize::MAX);
+    for piece in [1, 2, 3, 7] {
+        assert_eq!(read(piece), whole, "cut in pieces of {piece}");
     }
 }
