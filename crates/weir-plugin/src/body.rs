@@ -28,6 +28,11 @@ pub trait Filter {
         self.flush(out)
     }
 
+    /// It has ended the content: the message is complete with what it has appended, whatever else comes.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// It lets everything go on as it comes, so what a head says of the length stays true.
     fn is_observer(&self) -> bool {
         false
@@ -50,6 +55,11 @@ impl Filters {
     /// Nobody among them changes anything.
     pub fn only_observe(&self) -> bool {
         self.0.iter().all(|filter| filter.is_observer())
+    }
+
+    /// One of them has ended the content.
+    pub fn are_over(&self) -> bool {
+        self.0.iter().any(|filter| filter.is_over())
     }
 
     /// Takes a piece through all of them; appends what comes out.

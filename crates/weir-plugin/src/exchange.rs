@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use weir_proto::field::Name;
 use weir_proto::{Known, RequestHead, ResponseHead};
@@ -74,12 +75,22 @@ struct RareParts {
     remote_user: Vec<u8>,
     request_id: Vec<u8>,
     secret_arguments: Vec<Arc<[u8]>>,
+    identity_ends_at: Option<Duration>,
 }
 
 impl RareParts {
     fn clear(&mut self) {
-        let RareParts { responder, earlier, request_body, held, remote_user, request_id, secret_arguments } = self;
-        (*responder, *request_body, *held) = (None, None, Held::default());
+        let RareParts {
+            responder,
+            earlier,
+            request_body,
+            held,
+            remote_user,
+            request_id,
+            secret_arguments,
+            identity_ends_at,
+        } = self;
+        (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         earlier.clear();
         remote_user.clear();
         request_id.clear();
@@ -468,6 +479,16 @@ impl Exchange {
     /// Logs do not show the values of query arguments with this name.
     pub fn hide_argument(&mut self, name: Arc<[u8]>) {
         self.rare.get_or_insert_default().secret_arguments.push(name);
+    }
+
+    /// When what has proved who the client is stops being valid, as a span since 1970; `None` where that is not known. For
+    /// streams, which may last longer.
+    pub fn identity_ends_at(&self) -> Option<Duration> {
+        self.rare.as_ref()?.identity_ends_at
+    }
+
+    pub fn set_identity_ends_at(&mut self, end: Duration) {
+        self.rare.get_or_insert_default().identity_ends_at = Some(end);
     }
 
     /// What a responder is asked.

@@ -8,6 +8,7 @@ pub mod escape;
 pub mod exchange;
 pub mod form;
 pub mod held;
+pub mod messages;
 pub mod options;
 pub mod plugin;
 pub mod responder;
@@ -31,6 +32,10 @@ pub use exchange::{
     UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
+pub use messages::{
+    MessageFilter, MessageHead, MessageKind, MessageLoss, MessageProtocol, MessageSource, MessageTerms, MessageVerdict,
+    PingTerms, StreamClose,
+};
 pub use plugin::{Flow, Phases, Plugin, Waiting};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use state::PerWorker;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 
 use crate::body::Filter;
 use crate::exchange::Exchange;
+use crate::messages::{MessageFilter, MessageProtocol};
 use crate::stop::Stop;
 
 /// The moments at which a plugin wants to be called. `compile` makes one list per phase, so that a phase nobody uses
@@ -18,18 +19,28 @@ pub struct Phases {
     pub response: bool,
     /// Sees content of responses: see [`Plugin::whole_response`] and [`Plugin::response_filter`].
     pub response_body: bool,
+    /// Sees the messages of WebSockets and the events of event streams: see [`Plugin::messages`].
+    pub messages: bool,
     pub log: bool,
     /// Has something to do once the configuration that names it serves: see [`Plugin::start`].
     pub start: bool,
 }
 
 impl Phases {
-    pub const NONE: Phases =
-        Phases { request: false, request_body: false, response: false, response_body: false, log: false, start: false };
+    pub const NONE: Phases = Phases {
+        request: false,
+        request_body: false,
+        response: false,
+        response_body: false,
+        messages: false,
+        log: false,
+        start: false,
+    };
     pub const REQUEST: Phases = Phases { request: true, ..Phases::NONE };
     pub const REQUEST_BODY: Phases = Phases { request_body: true, ..Phases::NONE };
     pub const RESPONSE: Phases = Phases { response: true, ..Phases::NONE };
     pub const RESPONSE_BODY: Phases = Phases { response_body: true, ..Phases::NONE };
+    pub const MESSAGES: Phases = Phases { messages: true, ..Phases::NONE };
     pub const LOG: Phases = Phases { log: true, ..Phases::NONE };
     pub const START: Phases = Phases { start: true, ..Phases::NONE };
 
@@ -39,6 +50,7 @@ impl Phases {
             request_body: self.request_body || other.request_body,
             response: self.response || other.response,
             response_body: self.response_body || other.response_body,
+            messages: self.messages || other.messages,
             log: self.log || other.log,
             start: self.start || other.start,
         }
@@ -167,6 +179,18 @@ pub trait Plugin: Send + Sync {
     /// The head still can be changed: for a HEAD in the same way as if the content followed.
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let _ = exchange;
+        Ok(None)
+    }
+
+    /// What the messages of the exchange pass one by one. Asked about a WebSocket when the request has passed all plugins and
+    /// nothing of it has been forwarded, and about an event stream when every plugin has seen the response's head. Where no
+    /// plugin answers with a filter, bytes are relayed unread.
+    fn messages(
+        &self,
+        exchange: &mut Exchange,
+        protocol: MessageProtocol,
+    ) -> Result<Option<Box<dyn MessageFilter>>, Stop> {
+        let _ = (exchange, protocol);
         Ok(None)
     }
 

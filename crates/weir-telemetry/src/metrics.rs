@@ -43,6 +43,18 @@ impl ByWord {
     }
 }
 
+/// What became of messages of WebSockets or of server-sent events, where a plugin looks at them. Once a stream has ended, those seen
+/// are the sum of the others.
+#[derive(Debug, Default)]
+pub struct EventCounters {
+    pub seen: Counter,
+    pub passed: Counter,
+    /// Not passed, because a quota was used up.
+    pub throttled: Counter,
+    /// Not passed for another reason, or not completely.
+    pub failed: Counter,
+}
+
 /// The cells of one worker. Only that worker's thread may write them.
 ///
 /// The alignment keeps two workers' cells off one cache line, and off the pair of lines a processor fetches together.
@@ -88,6 +100,10 @@ pub struct WorkerMetrics {
     /// Connections that became tunnels after a 101, and those that ended.
     pub tunnels_opened: Counter,
     pub tunnels_closed: Counter,
+    /// Messages of WebSockets, by who sent them, and server-sent events.
+    pub client_messages: EventCounters,
+    pub upstream_messages: EventCounters,
+    pub server_sent_events: EventCounters,
 
     /// New connections to upstreams, and those that ended.
     pub upstream_connects: Counter,
@@ -139,6 +155,9 @@ impl WorkerMetrics {
             tls_failures: Counter::default(),
             tunnels_opened: Counter::default(),
             tunnels_closed: Counter::default(),
+            client_messages: EventCounters::default(),
+            upstream_messages: EventCounters::default(),
+            server_sent_events: EventCounters::default(),
             upstream_connects: Counter::default(),
             upstream_connections_closed: Counter::default(),
             upstream_connect_failures: Counter::default(),

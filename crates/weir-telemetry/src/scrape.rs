@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::exposition::{Format, Page, Resolution};
-use crate::metrics::{Metrics, WorkerMetrics};
+use crate::metrics::{EventCounters, Metrics, WorkerMetrics};
 use crate::process;
 use crate::routes::RouteTotals;
 
@@ -107,6 +107,37 @@ impl Metrics {
         page.gauge("weir_tunnels", "Open connections that were upgraded, such as WebSockets.");
         page.value(&[], opened.saturating_sub(closed));
         page.counter("weir_tunnels_opened", "Connections that were upgraded.").total(&[], opened);
+        self.events(page);
+    }
+
+    fn events(&self, page: &mut Page) {
+        type Stream = fn(&WorkerMetrics) -> &EventCounters;
+        let streams: [(&str, &str, Stream); 3] = [
+            ("websocket", "from_client", |of| &of.client_messages),
+            ("websocket", "from_upstream", |of| &of.upstream_messages),
+            ("sse", "from_upstream", |of| &of.server_sent_events),
+        ];
+        type Outcome = fn(&EventCounters) -> &Counter;
+        let outcomes: [(&str, Outcome); 3] =
+            [("passed", |of| &of.passed), ("throttled", |of| &of.throttled), ("failed", |of| &of.failed)];
+        // Outcomes are read first, so that there are never more of them than of what was seen.
+        let sums = streams.map(|(protocol, direction, stream)| {
+            let counts = outcomes.map(|(_, outcome)| self.sum(|of| outcome(stream(of))));
+            (protocol, direction, counts, self.sum(|of| &stream(of).seen))
+        });
+        page.counter(
+            "weir_events_seen",
+            "Messages of WebSockets and server-sent events that began on routes with a message policy.",
+        );
+        for (protocol, direction, _, seen) in &sums {
+            page.total(&[("protocol", protocol), ("direction", direction)], seen);
+        }
+        page.counter("weir_events", "What became of them; those that have not ended yet are in no outcome.");
+        for (protocol, direction, counts, _) in &sums {
+            for ((outcome, _), count) in outcomes.iter().zip(counts) {
+                page.total(&[("protocol", protocol), ("direction", direction), ("outcome", outcome)], count);
+            }
+        }
     }
 
     fn upstreams(&self, page: &mut Page) {

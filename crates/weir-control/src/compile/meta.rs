@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_plugin::{Exchange, Expression, Filter, Flow, NoteKey, Phases, Plugin, Stop};
+use weir_plugin::{Exchange, Expression, Filter, Flow, MessageFilter, MessageProtocol, NoteKey, Phases, Plugin, Stop};
 
 use crate::document::ErrorResponse;
 
@@ -168,6 +168,17 @@ impl Plugin for PluginWithMeta {
     fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
         let end = self.plugin.on_response_body(exchange, body);
         self.meta.ended(exchange, end)
+    }
+
+    fn messages(
+        &self,
+        exchange: &mut Exchange,
+        protocol: MessageProtocol,
+    ) -> Result<Option<Box<dyn MessageFilter>>, Stop> {
+        if !self.meta.applies(exchange) {
+            return Ok(None);
+        }
+        self.plugin.messages(exchange, protocol).map_err(|stop| self.meta.replaced(exchange, stop))
     }
 
     fn kept_bytes(&self, exchange: &Exchange) -> usize {

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use weir_plugin::{Exchange, Filters};
+use weir_plugin::{Exchange, Filters, MessageFilter};
 
 /// Used again for the next exchange, so that nothing is allocated on the plain path.
 #[derive(Debug, Default)]
@@ -20,6 +20,26 @@ pub struct ServedExchange {
     pub request_filters: Filters,
     /// What the rest of a response's content would have passed, which its upstream has broken off.
     pub broken_filters: Filters,
+    /// It may become a WebSocket whose messages plugins want to see.
+    pub opening: Option<Box<WebSocketOpening>>,
+}
+
+/// A WebSocket whose messages plugins want to see, until it stands.
+#[derive(Default)]
+pub struct WebSocketOpening {
+    pub filters: Vec<Box<dyn MessageFilter>>,
+    /// The upstream may agree to compression.
+    pub offers_compression: bool,
+    /// It has.
+    pub may_compress: bool,
+    /// What it has sent at once with its agreement.
+    pub early: Vec<u8>,
+}
+
+impl std::fmt::Debug for WebSocketOpening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("WebSocketOpening").field(&self.filters.len()).finish()
+    }
 }
 
 /// How much of a request's content was taken from its client. What was taken is gone: the request cannot be sent to
@@ -40,6 +60,7 @@ impl ServedExchange {
         self.body_taken = ContentTaken::Nothing;
         self.response_replaced = false;
         self.measured = false;
+        self.opening = None;
         for filters in [&mut self.request_filters, &mut self.broken_filters] {
             if !filters.is_empty() {
                 *filters = Filters::default();

@@ -8,3 +8,4 @@ pub mod responder;
 pub mod sides;
 pub mod tunnel;
 pub mod unsent;
+pub mod websocket;

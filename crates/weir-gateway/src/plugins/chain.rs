@@ -132,6 +132,17 @@ impl<'a> Plugins<'a> {
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.response_body.is_empty())
     }
 
+    /// Somebody may look at the messages of a WebSocket or of an event stream.
+    pub fn see_messages(self, exchange: &ServedExchange) -> bool {
+        !self.chain.messages.is_empty()
+            || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.messages.is_empty())
+    }
+
+    /// Those that may look at messages, in order.
+    pub fn messages(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
+        self.links(Order::ByStage, exchange, |chain| &chain.messages)
+    }
+
     /// Those that may look into the content of the request, in order.
     pub fn request_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.request_body)

@@ -8,6 +8,7 @@ use weir_plugin::{Exchange, Filter, Filters, Held, Plugin, Stop};
 use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
+use super::events;
 use super::price::PricedPhase;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
@@ -46,20 +47,19 @@ impl<'a> WholeBody<'a> {
     }
 }
 
-/// What content passes, in order.
-fn filters<'a>(
-    plugins: Plugins<'a>,
-    links: impl Iterator<Item = &'a Link>,
+/// Adds what content passes, in order.
+fn add_filters<'a>(
+    filters: &mut Filters,
+    (plugins, links): (Plugins<'a>, impl Iterator<Item = &'a Link>),
     exchange: &mut ServedExchange,
     filter: impl Fn(&dyn Plugin, &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop>,
-) -> Result<Filters, Stop> {
-    let mut filters = Filters::default();
+) -> Result<(), Stop> {
     for link in links {
         if let Some(filter) = plugins.pricing.on_content(link, exchange, |exchange| filter(&*link.step, exchange))? {
             filters.add(plugins.pricing.priced(link, exchange, filter));
         }
     }
-    Ok(filters)
+    Ok(())
 }
 
 /// Lets plugins have the content of a request before anything is forwarded, or has it changed on its way.
@@ -111,7 +111,10 @@ fn filtered(filters: &mut Filters, body: Vec<u8>, trailers: &mut Trailers) -> Re
 }
 
 fn filters_of_request(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Filters, Stop> {
-    filters(plugins, plugins.request_bodies(exchange), exchange, |plugin, exchange| plugin.request_filter(exchange))
+    let mut filters = Filters::default();
+    let links = (plugins, plugins.request_bodies(exchange));
+    add_filters(&mut filters, links, exchange, |plugin, exchange| plugin.request_filter(exchange))?;
+    Ok(filters)
 }
 
 /// Reads all of a request's content, as far as it comes.
@@ -319,6 +322,11 @@ impl<'a> ResponseContent<'a> {
         self.filters.piece(piece, out)
     }
 
+    /// A filter has ended the content: the response is complete, whatever else the upstream sends.
+    pub fn is_over(&self) -> bool {
+        self.filters.are_over()
+    }
+
     /// For now nothing more comes.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         if std::mem::replace(&mut self.is_flushed, true) { Ok(()) } else { self.filters.flush(out) }
@@ -375,8 +383,19 @@ fn whole_of_response<'a>(plugins: Plugins<'a>, exchange: &mut ServedExchange) ->
 }
 
 fn filters_of_response(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Filters, Stop> {
-    let links = plugins.response_bodies(exchange).filter(|_| has_content(exchange)).collect::<Vec<_>>();
-    filters(plugins, links.into_iter(), exchange, |plugin, exchange| plugin.response_filter(exchange))
+    let mut filters = Filters::default();
+    if !has_content(exchange) {
+        return Ok(filters);
+    }
+    // Events are seen as the upstream has sent them, before anything is compressed.
+    if plugins.see_messages(exchange)
+        && let Some(events) = events::filter(plugins, exchange)?
+    {
+        filters.add(events);
+    }
+    let links = (plugins, plugins.response_bodies(exchange));
+    add_filters(&mut filters, links, exchange, |plugin, exchange| plugin.response_filter(exchange))?;
+    Ok(filters)
 }
 
 /// Lets plugins have the content of an answer that stands in the exchange. `Err(Stop::Answered)`: another stands there.

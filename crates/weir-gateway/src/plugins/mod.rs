@@ -2,5 +2,7 @@
 
 pub mod chain;
 pub mod content;
+pub mod events;
 pub mod guard;
+pub mod messages;
 pub mod price;

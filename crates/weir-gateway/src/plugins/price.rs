@@ -37,6 +37,11 @@ impl<'a> Pricing<'a> {
         Pricing { site: Some((worker, current)) }
     }
 
+    /// The worker that serves the exchange.
+    pub(super) fn worker(self) -> Option<&'a Rc<WorkerContext>> {
+        self.site.map(|(worker, _)| worker)
+    }
+
     /// Runs a plugin in a phase, and writes down what that cost where there is a place for it.
     pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: PricedPhase, run: impl FnOnce() -> T) -> T {
         note(price, phase);
@@ -190,6 +195,10 @@ impl Filter for Priced {
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.spend(|filter| filter.end(out))
+    }
+
+    fn is_over(&self) -> bool {
+        self.filter.is_over()
     }
 
     fn is_observer(&self) -> bool {

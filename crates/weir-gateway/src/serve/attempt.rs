@@ -9,8 +9,8 @@ use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
-use crate::message::sides::{ClientSide, unless_left};
-use crate::message::tunnel;
+use crate::message::sides::{ClientSide, Pipe, unless_left};
+use crate::message::{tunnel, websocket};
 use crate::plugins::chain::Plugins;
 use crate::snapshot::{self, Timeouts};
 use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
@@ -104,7 +104,7 @@ async fn over_http1(
             }
             Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
         }
-        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, connection.stream(), exchange)).await),
+        RelayOutcome::Tunnel => Ok(tunneled(worker, client, connection.stream(), exchange).await),
     }
 }
 
@@ -128,6 +128,19 @@ async fn over_http2(
     match outcome.map_err(|stop| (stop, reused && stream.has_lost_connection()))? {
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
-        RelayOutcome::Tunnel => Ok(Box::pin(tunnel::run(worker, client, &mut stream, exchange)).await),
+        RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut stream, exchange).await),
+    }
+}
+
+/// After a 101: bytes that nobody reads, or the messages of a WebSocket that plugins want to see.
+async fn tunneled(
+    worker: &WorkerContext,
+    client: &mut impl ClientSide,
+    upstream: &mut impl Pipe,
+    exchange: &mut ServedExchange,
+) -> AfterExchange {
+    match exchange.opening.take() {
+        None => Box::pin(tunnel::run(worker, client, upstream, exchange)).await,
+        Some(opening) => Box::pin(websocket::run(worker, client, upstream, exchange, *opening)).await,
     }
 }

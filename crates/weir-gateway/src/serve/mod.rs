@@ -17,7 +17,7 @@ use crate::message::final_recipient;
 use crate::message::sides::ClientSide;
 use crate::message::{forward, respond, responder};
 use crate::plugins::chain::Plugins;
-use crate::plugins::content;
+use crate::plugins::{content, messages};
 use crate::route::Lookup;
 use crate::snapshot::{Route, Target};
 use crate::worker::Worker;
@@ -92,6 +92,9 @@ async fn answer(
     }
     if plugins.see_request_bodies(exchange) {
         Box::pin(content::request(worker, &current.snapshot.clients, plugins, client, exchange)).await?;
+    }
+    if exchange.request.upgrade && plugins.see_messages(exchange) {
+        messages::prepare(plugins, exchange)?;
     }
     if let Some(responder) = exchange.responder().map(Arc::clone) {
         return Box::pin(responder::answer(worker, current, route, &responder, client, exchange)).await;

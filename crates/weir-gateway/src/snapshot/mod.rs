@@ -201,6 +201,7 @@ pub struct Chain {
     pub request_body: Vec<Link>,
     pub response: Vec<Link>,
     pub response_body: Vec<Link>,
+    pub messages: Vec<Link>,
     pub log: Vec<Link>,
     /// Those with something to do once the configuration serves.
     pub start: Vec<Link>,
@@ -244,6 +245,7 @@ impl Chain {
         links.sort_by_key(|link| link.rank);
         chain.request.extend(links.iter().filter(|link| link.step.phases().request).cloned());
         chain.request_body.extend(links.iter().filter(|link| link.step.phases().request_body).cloned());
+        chain.messages.extend(links.iter().filter(|link| link.step.phases().messages).cloned());
         chain.anonymous = chain.request.iter().rposition(|link| link.identifies).map_or(0, |last| last + 1);
         links.sort_by_key(|link| (link.rank.reach, link.rank.priority));
         chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());

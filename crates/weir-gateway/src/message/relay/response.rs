@@ -13,12 +13,10 @@ use super::{PersistenceCookie, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
-use crate::plugins::content;
+use crate::plugins::{content, events, messages};
 
 /// Interim responses let through for one request; more are a storm.
 const MAX_INTERIM: u8 = 8;
-
-const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Moves the response towards the client. Ready when something has moved.
@@ -143,7 +141,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.take_head(out)?;
         }
         if self.response.tunnel {
-            out.extend_from_slice(bytes);
+            match &mut self.exchange.opening {
+                Some(opening) => opening.early.extend_from_slice(bytes),
+                None => out.extend_from_slice(bytes),
+            }
             return Ok(());
         }
         let moved = match &mut self.response.content {
@@ -160,7 +161,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 let moved = self.response.body.transfer(bytes, Coding::Plain, &mut plain);
                 let moved = moved.map_err(|_| Stop::BadResponseBody)?;
                 content.piece(self.exchange, &plain, &mut passed)?;
+                let is_over = content.is_over();
                 self.write_content(&passed, out);
+                if is_over {
+                    self.response.body = BodyTransfer::Done(Trailers::default());
+                    (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+                }
                 moved
             }
         };
@@ -182,9 +188,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.worker.phase() == WorkerPhase::Serving || !can_end || self.response.body.is_done() {
             return NEVER;
         }
-        let kind = self.exchange.response.head.value(b"content-type").unwrap_or_default();
-        let is_stream = kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
-        match is_stream && self.request_is_out() && !self.client.is_blocked() {
+        match events::is_event_stream(self.exchange) && self.request_is_out() && !self.client.is_blocked() {
             true if self.worker.phase() == WorkerPhase::Stopping => 0,
             true => self.worker.lifecycle.leave_ns(self.exchange.client.connection),
             false => NEVER,
@@ -268,6 +272,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             if !self.exchange.request.upgrade || !forward::switches_as_asked(self.exchange) {
                 return Err(Stop::BadInterim);
             }
+            messages::agree(self.exchange)?;
             self.upstream_answers(status);
             self.response.head_done = true;
             self.response.tunnel = true;
@@ -302,7 +307,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         self.terms.plugins.on_response(self.exchange)?;
         forward::reframe(self.exchange);
-        if self.terms.plugins.see_response_bodies(self.exchange) {
+        let plugins = self.terms.plugins;
+        if plugins.see_response_bodies(self.exchange) || plugins.see_messages(self.exchange) {
             self.response.content = content::ResponseContent::new(self.terms.plugins, self.exchange)?;
         }
         self.response.head_done = true;

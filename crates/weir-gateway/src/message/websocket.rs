@@ -1,0 +1,247 @@
+//! After a 101 where plugins want to see messages: a WebSocket whose frames are read, held to the rules of RFC 6455, and shown to the
+//! plugins. Frames go on as they came; only a message that a plugin wants at once leaves in one frame.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use weir_net::timer::NEVER;
+use weir_plugin::{Exchange, MessageSource, StreamClose};
+use weir_proto::websocket::{CloseCode, Opcode};
+
+use crate::connection::AfterExchange;
+use crate::context::WorkerContext;
+use crate::context::lifecycle::WorkerPhase;
+use crate::context::served_exchange::WebSocketOpening;
+use crate::message::sides::{ClientSide, Pipe};
+use crate::plugins::messages::{self, MessagePolicies};
+
+mod direction;
+
+use direction::{MessageDirection, MessageEnd, Passage};
+
+/// A WebSocket on which nothing moves for this long is taken for dead, as a tunnel is.
+const IDLE_NS: u64 = 3600 * 1_000_000_000;
+/// So long both sides have to take what is left and the close frame.
+const CLOSING_NS: u64 = 5 * 1_000_000_000;
+/// How often it is looked whether a frame has ended, after which one of ours can stand.
+const STEP_NS: u64 = 10_000_000;
+
+pub async fn run(
+    worker: &WorkerContext,
+    client: &mut impl ClientSide,
+    upstream: &mut impl Pipe,
+    exchange: &mut Exchange,
+    opening: WebSocketOpening,
+) -> AfterExchange {
+    worker.metrics.tunnels_opened.increment();
+    let mut tunnel = MessageTunnel::new(worker, exchange, opening);
+    tunnel.up.early = std::mem::take(client.stash());
+    tunnel.up.has_ended = client.ended();
+    poll_fn(|context| tunnel.poll(context, client, upstream, exchange)).await;
+    tunnel.up.finish(worker);
+    tunnel.down.finish(worker);
+    worker.metrics.tunnels_closed.increment();
+    // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
+    let is_over = tunnel.closing_ns.is_some() || tunnel.is_shut();
+    if is_over { AfterExchange::Close } else { AfterExchange::Abort }
+}
+
+struct MessageTunnel<'a> {
+    worker: &'a WorkerContext,
+    policies: MessagePolicies,
+    up: MessageDirection,
+    down: MessageDirection,
+    /// When the stream has to end.
+    ends_ns: u64,
+    /// Pings sent; the last one when, if the client has not been heard since.
+    pings: u64,
+    pinged_ns: Option<u64>,
+    /// The gateway closes it, by this time.
+    closing_ns: Option<u64>,
+}
+
+impl<'a> MessageTunnel<'a> {
+    fn new(worker: &'a WorkerContext, exchange: &Exchange, opening: WebSocketOpening) -> MessageTunnel<'a> {
+        let now_ns = worker.now_ns();
+        let policies = MessagePolicies::of(opening.filters);
+        let direction = |source| MessageDirection::new(source, exchange.client.addr, opening.may_compress, now_ns);
+        let left_ns = policies.time_left().map(|left| u64::try_from(left.as_nanos()).unwrap_or(NEVER));
+        let mut down = direction(MessageSource::Upstream);
+        down.early = opening.early;
+        MessageTunnel {
+            worker,
+            policies,
+            up: direction(MessageSource::Client),
+            down,
+            ends_ns: left_ns.map_or(NEVER, |left_ns| now_ns.saturating_add(left_ns)),
+            pings: 0,
+            pinged_ns: None,
+            closing_ns: None,
+        }
+    }
+
+    fn is_shut(&self) -> bool {
+        self.up.is_shut && self.down.is_shut
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut impl ClientSide,
+        upstream: &mut impl Pipe,
+        exchange: &mut Exchange,
+    ) -> Poll<()> {
+        let now_ns = self.worker.wake_up();
+        loop {
+            if let Some(closing_ns) = self.closing_ns {
+                return self.poll_closing(context, client, upstream, closing_ns);
+            }
+            match self.move_messages(context, client.pipe(), upstream, exchange) {
+                Ok(()) if self.is_shut() => return Poll::Ready(()),
+                Ok(()) => {}
+                Err(MessageEnd::Broken) => return Poll::Ready(()),
+                Err(MessageEnd::Close(close)) => {
+                    self.close(&close, now_ns);
+                    continue;
+                }
+            }
+            let leave_ns = self.worker.lifecycle.leave_ns(exchange.client.connection);
+            if let Some(close) = self.due(now_ns, leave_ns) {
+                self.close(&close, now_ns);
+            } else if !self.ping(now_ns) {
+                client.set_deadline(self.deadline_ns(now_ns, leave_ns));
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Moves messages both ways until nothing moves.
+    fn move_messages(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut impl Pipe,
+        upstream: &mut impl Pipe,
+        exchange: &mut Exchange,
+    ) -> Result<(), MessageEnd> {
+        let metrics = &self.worker.metrics;
+        let mut passage = Passage { worker: self.worker, policies: &mut self.policies };
+        loop {
+            let up = self.up.poll(context, &mut passage, client, upstream)?;
+            let down = self.down.poll(context, &mut passage, upstream, client)?;
+            if up.is_pending() && down.is_pending() {
+                return Ok(());
+            }
+            let count = |moved| if let Poll::Ready(count) = moved { count as u64 } else { 0 };
+            let (up, down) = (count(up), count(down));
+            exchange.request_bytes += up;
+            exchange.response_bytes += down;
+            metrics.upstream_bytes_sent.add(up);
+            metrics.client_bytes_sent.add(down);
+            if self.up.is_shut && self.down.is_shut {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Why the gateway closes it now, if it does.
+    fn due(&self, now_ns: u64, leave_ns: u64) -> Option<StreamClose> {
+        let is_stopping = self.worker.phase() == WorkerPhase::Stopping;
+        if is_stopping || now_ns >= leave_ns && self.down.is_between_frames() {
+            return Some(StreamClose::new(CloseCode::GOING_AWAY, ""));
+        }
+        if now_ns >= self.ends_ns {
+            return Some(messages::expired());
+        }
+        if now_ns >= self.idle_ns() {
+            return Some(StreamClose::new(CloseCode::GOING_AWAY, "nothing was sent for too long"));
+        }
+        let is_lost = self.pinged_ns.is_some_and(|pinged_ns| {
+            let timeout = self.policies.terms.ping.map_or(0, |ping| ping.timeout.as_nanos() as u64);
+            self.up.received_ns < pinged_ns && now_ns >= pinged_ns + timeout
+        });
+        is_lost.then(|| StreamClose::new(CloseCode::INTERNAL, "a ping was not answered"))
+    }
+
+    /// When it has been idle for too long.
+    fn idle_ns(&self) -> u64 {
+        let silent_ns = self.up.received_ns.max(self.down.received_ns) + IDLE_NS;
+        match self.policies.terms.idle_timeout {
+            None => silent_ns,
+            Some(idle) => silent_ns.min(self.up.message_ns.max(self.down.message_ns) + idle.as_nanos() as u64),
+        }
+    }
+
+    /// When the next ping is due, or has to be answered.
+    fn ping_ns(&self) -> u64 {
+        match (self.policies.terms.ping, self.pinged_ns) {
+            (None, _) => NEVER,
+            (Some(ping), Some(pinged_ns)) if self.up.received_ns < pinged_ns => {
+                pinged_ns + ping.timeout.as_nanos() as u64
+            }
+            (Some(ping), _) => self.up.received_ns + ping.interval.as_nanos() as u64,
+        }
+    }
+
+    /// Sends a ping if one is due; says whether it did.
+    fn ping(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.ping_ns() || !self.down.is_between_frames() || !self.down.is_flushed() {
+            return false;
+        }
+        self.pings += 1;
+        let content = self.pings.to_be_bytes();
+        self.down.add(Opcode::Ping, &content);
+        self.up.pinged = Some(content);
+        self.pinged_ns = Some(now_ns);
+        true
+    }
+
+    fn deadline_ns(&self, now_ns: u64, leave_ns: u64) -> u64 {
+        let waits = leave_ns.min(self.ping_ns()).max(now_ns + STEP_NS);
+        waits.min(self.idle_ns()).min(self.ends_ns)
+    }
+
+    /// Tells both sides, as far as a frame can stand there.
+    fn close(&mut self, close: &StreamClose, now_ns: u64) {
+        let content = close.code.content(&close.reason);
+        self.down.add(Opcode::Close, &content);
+        self.up.add(Opcode::Close, &content);
+        self.closing_ns = Some(now_ns + CLOSING_NS);
+    }
+
+    /// Sends what is left, and ends both halves.
+    fn poll_closing(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut impl ClientSide,
+        upstream: &mut impl Pipe,
+        closing_ns: u64,
+    ) -> Poll<()> {
+        let worker = self.worker;
+        let is_down = poll_end(&mut self.down, context, worker, client.pipe()).is_ready();
+        let is_up = poll_end(&mut self.up, context, worker, upstream).is_ready();
+        let has_no_time = worker.phase() == WorkerPhase::Stopping || worker.now_ns() >= closing_ns;
+        if is_down && is_up || has_no_time {
+            return Poll::Ready(());
+        }
+        client.set_deadline(closing_ns);
+        Poll::Pending
+    }
+}
+
+/// Sends what is left of a direction, and ends it; ready when that is done, or cannot be done.
+fn poll_end(
+    direction: &mut MessageDirection,
+    context: &mut Context<'_>,
+    worker: &WorkerContext,
+    to: &mut impl Pipe,
+) -> Poll<()> {
+    while !direction.is_flushed() {
+        if std::task::ready!(direction.poll_flush(context, worker, to)).is_err() {
+            return Poll::Ready(());
+        }
+    }
+    if !direction.is_shut {
+        direction.is_shut = std::task::ready!(to.poll_shutdown(context)).is_ok();
+    }
+    Poll::Ready(())
+}

@@ -1,0 +1,346 @@
+//! The messages that one side of a WebSocket sends, on their way past the plugins to the other side.
+
+use std::io;
+use std::net::IpAddr;
+use std::task::{Context, Poll, ready};
+
+use weir_plugin::{Held, MessageHead, MessageKind, MessageLoss, MessageSource, MessageVerdict, StreamClose};
+use weir_proto::websocket::{
+    CloseCode, ControlFrame, FrameEvent, FrameFault, FrameHeader, FrameReader, FrameSender, MaskedContent, Opcode,
+    frame,
+};
+use weir_telemetry::metrics::EventCounters;
+
+use crate::context::WorkerContext;
+use crate::message::sides::Pipe;
+use crate::plugins::messages::{self, MessagePolicies};
+
+/// Why a WebSocket ends before both sides have closed it.
+pub enum MessageEnd {
+    /// A connection is broken: there is nobody to tell.
+    Broken,
+    Close(StreamClose),
+}
+
+impl From<io::Error> for MessageEnd {
+    fn from(_: io::Error) -> MessageEnd {
+        MessageEnd::Broken
+    }
+}
+
+impl From<FrameFault> for MessageEnd {
+    fn from(fault: FrameFault) -> MessageEnd {
+        MessageEnd::Close(StreamClose::new(fault.close_code(), fault.reason()))
+    }
+}
+
+/// A message whose end has not come.
+struct PassingMessage {
+    head: MessageHead,
+    fate: MessageFate,
+}
+
+enum MessageFate {
+    /// Its frames go on as they come.
+    Passes,
+    Dropped,
+    /// Somebody wants all of it at once.
+    Held(HeldMessage),
+}
+
+struct HeldMessage {
+    limit: usize,
+    /// Without masks.
+    content: Vec<u8>,
+    counted: Held,
+    /// That of its first frame, in which all of it goes on: only its sender knows beforehand how it looks on the wire
+    /// (RFC 6455 §10.3).
+    mask: Option<[u8; 4]>,
+}
+
+/// What a direction needs of the tunnel.
+pub struct Passage<'a> {
+    pub worker: &'a WorkerContext,
+    pub policies: &'a mut MessagePolicies,
+}
+
+/// One direction. At most one read is held while the other side does not take it, and what plugins want at once.
+pub struct MessageDirection {
+    source: MessageSource,
+    client: IpAddr,
+    reader: FrameReader,
+    /// Received before there was a reader.
+    pub early: Vec<u8>,
+    /// Read, and not taken by the other side.
+    out: Vec<u8>,
+    message: Option<PassingMessage>,
+    /// What has been let go on ends within a frame.
+    is_within_frame: bool,
+    /// A close frame has been let go on.
+    has_closed: bool,
+    pub has_ended: bool,
+    pub is_shut: bool,
+    /// What the last ping of ours says. Its pong is not for the other side.
+    pub pinged: Option<[u8; 8]>,
+    /// When a message last moved.
+    pub message_ns: u64,
+    /// When anything was last received.
+    pub received_ns: u64,
+}
+
+impl MessageDirection {
+    pub fn new(source: MessageSource, client: IpAddr, may_compress: bool, now_ns: u64) -> MessageDirection {
+        let sender = match source {
+            MessageSource::Client => FrameSender::Client,
+            MessageSource::Upstream => FrameSender::Server,
+        };
+        MessageDirection {
+            source,
+            client,
+            reader: FrameReader::new(sender, may_compress),
+            early: Vec::new(),
+            out: Vec::new(),
+            message: None,
+            is_within_frame: false,
+            has_closed: false,
+            has_ended: false,
+            is_shut: false,
+            pinged: None,
+            message_ns: now_ns,
+            received_ns: now_ns,
+        }
+    }
+
+    fn counters<'a>(&self, worker: &'a WorkerContext) -> &'a EventCounters {
+        match self.source {
+            MessageSource::Client => &worker.metrics.client_messages,
+            MessageSource::Upstream => &worker.metrics.upstream_messages,
+        }
+    }
+
+    /// Moves messages on; ready with how many bytes the receiver took. A closed sender closes the receiver's half.
+    pub fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        passage: &mut Passage<'_>,
+        from: &mut impl Pipe,
+        to: &mut impl Pipe,
+    ) -> Poll<Result<usize, MessageEnd>> {
+        let worker = passage.worker;
+        if !self.out.is_empty() {
+            return self.poll_flush(context, worker, to).map_err(MessageEnd::from);
+        }
+        if self.is_shut {
+            return Poll::Pending;
+        }
+        if !self.early.is_empty() {
+            let mut early = std::mem::take(&mut self.early);
+            let sent = self.pass(context, passage, &early, to);
+            worker.buffers.release(&mut early);
+            return Poll::Ready(sent);
+        }
+        if self.has_ended {
+            ready!(to.poll_shutdown(context))?;
+            self.is_shut = true;
+            return Poll::Ready(Ok(0));
+        }
+        worker.buffers.with_read_buffer(|buffer| {
+            let count = ready!(from.poll_read(context, buffer))?;
+            self.has_ended = count == 0;
+            self.received_ns = worker.now_ns();
+            Poll::Ready(self.pass(context, passage, &buffer[..count], to))
+        })
+    }
+
+    /// Writes what was read before. Ready with how much the receiver took.
+    pub fn poll_flush(
+        &mut self,
+        context: &mut Context<'_>,
+        worker: &WorkerContext,
+        to: &mut impl Pipe,
+    ) -> Poll<io::Result<usize>> {
+        let count = ready!(to.poll_write(context, &self.out))?;
+        worker.buffers.consume(&mut self.out, count);
+        Poll::Ready(Ok(count))
+    }
+
+    pub fn is_flushed(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Lets go on what plugins let pass of these bytes.
+    fn pass(
+        &mut self,
+        context: &mut Context<'_>,
+        passage: &mut Passage<'_>,
+        bytes: &[u8],
+        to: &mut impl Pipe,
+    ) -> Result<usize, MessageEnd> {
+        let buffers = &passage.worker.buffers;
+        buffers.with_write_buffer(|out| {
+            let read = self.read(passage, bytes, out);
+            let mut sent = 0;
+            while sent < out.len() {
+                match to.poll_write(context, &out[sent..])? {
+                    Poll::Ready(count) => sent += count,
+                    Poll::Pending => break,
+                }
+            }
+            buffers.stash(&mut self.out, &out[sent..]);
+            read.map(|()| sent)
+        })
+    }
+
+    fn read(&mut self, passage: &mut Passage<'_>, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), MessageEnd> {
+        while let Some(event) = self.reader.next(&mut bytes)? {
+            let is_data = !matches!(event, FrameEvent::Control(_));
+            match event {
+                FrameEvent::Begin(header) => self.begin(passage, header, out),
+                FrameEvent::Content(content) => self.content(content, out),
+                FrameEvent::End { is_last } => self.end(passage, is_last, out),
+                FrameEvent::Control(control) => {
+                    self.control(&control, out);
+                    Ok(())
+                }
+            }
+            .map_err(MessageEnd::Close)?;
+            if is_data {
+                self.message_ns = passage.worker.now_ns();
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, passage: &mut Passage<'_>, header: FrameHeader, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        if header.opcode != Opcode::Continuation {
+            self.message = Some(self.begin_message(passage, header)?);
+        }
+        let Some(PassingMessage { head, fate }) = &mut self.message else { return Ok(()) };
+        let grown = match fate {
+            MessageFate::Dropped => return Ok(()),
+            MessageFate::Passes => Ok(()),
+            MessageFate::Held(held) => held.has_room_for(header.length),
+        };
+        match grown.and_then(|()| passage.policies.grow(*head, header.length)) {
+            Ok(()) if matches!(fate, MessageFate::Passes) => {
+                header.write(out);
+                self.is_within_frame = true;
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+            Err(close) => Err(self.lose(passage.worker, close)),
+        }
+    }
+
+    fn begin_message(&mut self, passage: &mut Passage<'_>, header: FrameHeader) -> Result<PassingMessage, StreamClose> {
+        let counters = self.counters(passage.worker);
+        let kind = if header.opcode == Opcode::Text { MessageKind::Text } else { MessageKind::Binary };
+        let head = MessageHead { source: self.source, kind };
+        counters.seen.increment();
+        let fate = match passage.policies.begin(head) {
+            MessageVerdict::Pass => match passage.policies.wants_whole(head) {
+                None => MessageFate::Passes,
+                Some(limit) => MessageFate::Held(HeldMessage {
+                    limit,
+                    content: Vec::new(),
+                    counted: Held::of(self.client),
+                    mask: header.mask,
+                }),
+            },
+            MessageVerdict::Drop(loss) => {
+                messages::count_lost(counters, loss);
+                MessageFate::Dropped
+            }
+            MessageVerdict::Close(close) => {
+                messages::count_lost(counters, close.loss);
+                return Err(close);
+            }
+        };
+        Ok(PassingMessage { head, fate })
+    }
+
+    /// The message that is open ends the WebSocket.
+    fn lose(&mut self, worker: &WorkerContext, close: StreamClose) -> StreamClose {
+        messages::count_lost(self.counters(worker), close.loss);
+        self.message = None;
+        close
+    }
+
+    fn content(&mut self, content: MaskedContent<'_>, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        match &mut self.message {
+            Some(PassingMessage { fate: MessageFate::Passes, .. }) => out.extend_from_slice(content.bytes),
+            Some(PassingMessage { fate: MessageFate::Held(held), .. }) => return held.take(content),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, passage: &mut Passage<'_>, is_last: bool, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        self.is_within_frame = false;
+        let Some(PassingMessage { head, fate }) = self.message.take_if(|_| is_last) else { return Ok(()) };
+        let counters = self.counters(passage.worker);
+        match fate {
+            MessageFate::Dropped => {}
+            MessageFate::Passes => counters.passed.increment(),
+            MessageFate::Held(held) => match passage.policies.whole(head, &held.content) {
+                MessageVerdict::Pass => {
+                    let opcode = if head.kind == MessageKind::Text { Opcode::Text } else { Opcode::Binary };
+                    frame::write(out, opcode, held.mask, &held.content);
+                    counters.passed.increment();
+                }
+                MessageVerdict::Drop(loss) => messages::count_lost(counters, loss),
+                MessageVerdict::Close(close) => {
+                    messages::count_lost(counters, close.loss);
+                    return Err(close);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, control: &ControlFrame, out: &mut Vec<u8>) {
+        let is_ours = |pinged: &[u8; 8]| control.opcode == Opcode::Pong && control.content() == pinged;
+        if self.pinged.take_if(|pinged| is_ours(pinged)).is_none() {
+            self.has_closed |= control.opcode == Opcode::Close;
+            control.write(out);
+        }
+    }
+
+    /// Whether a frame of ours can be put between those of the sender.
+    pub fn is_between_frames(&self) -> bool {
+        !self.is_within_frame && !self.has_closed && !self.has_ended
+    }
+
+    /// Puts a frame of ours between those of the sender.
+    pub fn add(&mut self, opcode: Opcode, content: &[u8]) {
+        // RFC 6455 §5.3: to a server it is masked; a mask of zeros changes nothing.
+        let mask = (self.source == MessageSource::Client).then_some([0; 4]);
+        if self.is_between_frames() {
+            self.has_closed = opcode == Opcode::Close;
+            frame::write(&mut self.out, opcode, mask, content);
+        }
+    }
+
+    /// At the end: a message that has not ended does not get through.
+    pub fn finish(&mut self, worker: &WorkerContext) {
+        if self.message.take().is_some_and(|message| !matches!(message.fate, MessageFate::Dropped)) {
+            messages::count_lost(self.counters(worker), MessageLoss::Failed);
+        }
+        worker.buffers.release(&mut self.out);
+    }
+}
+
+impl HeldMessage {
+    fn has_room_for(&self, bytes: u64) -> Result<(), StreamClose> {
+        if self.content.len() as u64 + bytes <= self.limit as u64 {
+            return Ok(());
+        }
+        Err(StreamClose::new(CloseCode::TOO_BIG, format!("the message has more than {} bytes", self.limit)))
+    }
+
+    fn take(&mut self, content: MaskedContent<'_>) -> Result<(), StreamClose> {
+        content.unmask_into(&mut self.content);
+        let held = self.counted.set(self.content.capacity() as u64);
+        held.map_err(|_| StreamClose::new(CloseCode::TRY_AGAIN_LATER, "there is no room for the message"))
+    }
+}

@@ -1,0 +1,194 @@
+//! The events of an event stream on their way through plugins that look at them.
+
+use std::rc::Rc;
+
+use weir_plugin::{
+    Filter, MessageHead, MessageKind, MessageProtocol, MessageSource, MessageVerdict, Stop, StreamClose,
+};
+use weir_proto::event_stream::{EventPart, EventReader};
+
+use super::chain::Plugins;
+use super::messages::{self, MessagePolicies};
+use crate::context::WorkerContext;
+use crate::context::served_exchange::ServedExchange;
+
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+const EVENT: MessageHead = MessageHead { source: MessageSource::Upstream, kind: MessageKind::Event };
+
+/// So many bytes of lines are kept until it is clear whether they belong to an event. More go on as they come.
+const MOST_KEPT: usize = 16 << 10;
+
+/// The response in the exchange is an event stream.
+pub fn is_event_stream(exchange: &ServedExchange) -> bool {
+    let kind = exchange.response.head.value(b"content-type").unwrap_or_default();
+    kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
+/// What the events of a response pass; nothing where nobody wants to see them, or they cannot be read.
+pub fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+    let is_coded = exchange.response.head.value(b"content-encoding").is_some_and(|coding| coding != b"identity");
+    if is_coded || !is_event_stream(exchange) {
+        return Ok(None);
+    }
+    let Some(worker) = plugins.pricing.worker() else { return Ok(None) };
+    let policies = MessagePolicies::ask(plugins, exchange, MessageProtocol::EventStream)?;
+    Ok(policies.map(|policies| {
+        let left_ns = policies.time_left().map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        let ends_ns = left_ns.map_or(u64::MAX, |left_ns| worker.now_ns().saturating_add(left_ns));
+        Box::new(EventFilter {
+            worker: Rc::clone(worker),
+            policies,
+            reader: EventReader::default(),
+            kept: Vec::new(),
+            event: EventState::None,
+            ends_ns,
+            is_cut: false,
+            is_over: false,
+        }) as Box<dyn Filter>
+    }))
+}
+
+/// What becomes of the lines that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventState {
+    /// No event has begun.
+    None,
+    Passes,
+    Dropped,
+    /// The block has ended, and what still belongs to it goes the same way.
+    Ended {
+        was_dropped: bool,
+    },
+}
+
+struct EventFilter {
+    worker: Rc<WorkerContext>,
+    policies: MessagePolicies,
+    reader: EventReader,
+    /// Lines that may be the beginning of an event.
+    kept: Vec<u8>,
+    event: EventState,
+    /// When the stream has to end.
+    ends_ns: u64,
+    /// Part of a line may have gone on, so that nothing can be said in its place.
+    is_cut: bool,
+    is_over: bool,
+}
+
+impl EventFilter {
+    fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        let counters = &self.worker.metrics.server_sent_events;
+        counters.seen.increment();
+        match self.policies.begin(EVENT) {
+            MessageVerdict::Pass => {
+                self.event = EventState::Passes;
+                let kept = std::mem::take(&mut self.kept);
+                self.grow(&kept, out)
+            }
+            MessageVerdict::Drop(loss) => {
+                messages::count_lost(counters, loss);
+                self.kept.clear();
+                self.event = EventState::Dropped;
+                Ok(())
+            }
+            MessageVerdict::Close(close) => {
+                messages::count_lost(counters, close.loss);
+                Err(close)
+            }
+        }
+    }
+
+    /// Lets lines of an event go on.
+    fn grow(&mut self, lines: &[u8], out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        let grown = self.policies.grow(EVENT, lines.len() as u64);
+        if let Err(close) = &grown {
+            messages::count_lost(&self.worker.metrics.server_sent_events, close.loss);
+            self.event = EventState::None;
+            self.is_cut = true;
+        }
+        grown.map(|()| out.extend_from_slice(lines))
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.event == EventState::Passes {
+            self.worker.metrics.server_sent_events.passed.increment();
+        }
+        out.append(&mut self.kept);
+        self.event = EventState::Ended { was_dropped: self.event == EventState::Dropped };
+    }
+
+    fn part(&mut self, part: EventPart, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        match part {
+            EventPart::Begins => self.begin(out)?,
+            EventPart::Event(_) if self.event == EventState::Passes => self.grow(bytes, out)?,
+            EventPart::Event(_) => {}
+            EventPart::Lines(_) => {
+                self.event = EventState::None;
+                self.kept.extend_from_slice(bytes);
+                if self.kept.len() > MOST_KEPT {
+                    out.append(&mut self.kept);
+                    self.is_cut = true;
+                }
+            }
+            EventPart::Comment(_) => out.extend_from_slice(bytes),
+            EventPart::Ends { .. } => self.end(out),
+            EventPart::LineFeed if self.event == (EventState::Ended { was_dropped: true }) => {}
+            EventPart::LineFeed => out.extend_from_slice(bytes),
+        }
+        Ok(())
+    }
+
+    fn parts(&mut self, mut piece: &[u8], out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        if self.ends_ns <= self.worker.now_ns() {
+            self.is_cut |= !self.reader.is_between_lines();
+            return Err(messages::expired());
+        }
+        while let Some(part) = self.reader.next(piece) {
+            let (bytes, rest) = piece.split_at(part.bytes());
+            piece = rest;
+            self.part(part, bytes, out)?;
+        }
+        Ok(())
+    }
+
+    /// An event that was cut does not reach the client's program: what is not complete is not dispatched.
+    fn lose_open_event(&mut self) {
+        if std::mem::replace(&mut self.event, EventState::None) == EventState::Passes {
+            self.worker.metrics.server_sent_events.failed.increment();
+        }
+    }
+}
+
+impl Filter for EventFilter {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.is_over {
+            return Ok(());
+        }
+        if let Err(close) = self.parts(piece, out) {
+            self.is_over = true;
+            self.lose_open_event();
+            if !self.is_cut {
+                let reason = close.reason.replace(['\r', '\n'], " ");
+                out.extend_from_slice(format!(": {reason}\n\n").as_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if !self.is_over {
+            out.append(&mut self.kept);
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl Drop for EventFilter {
+    fn drop(&mut self) {
+        self.lose_open_event();
+    }
+}

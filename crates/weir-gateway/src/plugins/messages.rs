@@ -1,0 +1,146 @@
+//! Plugins that look at messages: of a WebSocket, or the events of an event stream. Without such plugins nothing of this runs, and
+//! bytes go straight from one socket to the other.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_plugin::{
+    MessageFilter, MessageHead, MessageLoss, MessageProtocol, MessageTerms, MessageVerdict, Stop, StreamClose,
+};
+use weir_proto::websocket::CloseCode;
+use weir_proto::websocket::extensions::{self, Extensions};
+use weir_proto::{Known, field};
+use weir_telemetry::metrics::EventCounters;
+
+use super::chain::Plugins;
+use super::guard::guarded;
+use crate::context::served_exchange::{ServedExchange, WebSocketOpening};
+
+const EXTENSIONS: &[u8] = b"Sec-WebSocket-Extensions";
+
+/// What the messages of one exchange pass. A plugin that panics ends its stream and nothing else.
+pub struct MessagePolicies {
+    filters: Vec<Box<dyn MessageFilter>>,
+    pub terms: MessageTerms,
+}
+
+impl MessagePolicies {
+    pub fn of(filters: Vec<Box<dyn MessageFilter>>) -> MessagePolicies {
+        let terms = filters.iter().map(|filter| filter.terms()).fold(MessageTerms::default(), MessageTerms::and);
+        MessagePolicies { filters, terms }
+    }
+
+    /// Asks the plugins; nothing if none wants to see messages of this exchange.
+    pub fn ask(
+        plugins: Plugins<'_>,
+        exchange: &mut ServedExchange,
+        protocol: MessageProtocol,
+    ) -> Result<Option<MessagePolicies>, Stop> {
+        let mut filters = Vec::new();
+        for link in plugins.messages(exchange) {
+            let asked = plugins.pricing.on_content(link, exchange, |exchange| link.step.messages(exchange, protocol));
+            filters.extend(asked?);
+        }
+        Ok((!filters.is_empty()).then(|| MessagePolicies::of(filters)))
+    }
+
+    /// A message begins.
+    pub fn begin(&mut self, head: MessageHead) -> MessageVerdict {
+        self.decide(|filter| filter.begin(head))
+    }
+
+    /// More of it follows.
+    pub fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
+        let grown = guarded(|| Ok(self.filters.iter_mut().try_for_each(|filter| filter.grow(head, bytes))));
+        grown.unwrap_or_else(|_| Err(failed()))
+    }
+
+    /// How much of it may be held, if anybody wants it at once.
+    pub fn wants_whole(&self, head: MessageHead) -> Option<usize> {
+        let wanted = guarded(|| Ok(self.filters.iter().filter_map(|filter| filter.wants_whole(head)).min()));
+        wanted.unwrap_or(Some(0))
+    }
+
+    /// All of it is there.
+    pub fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
+        self.decide(|filter| match filter.wants_whole(head) {
+            Some(_) => filter.whole(head, content),
+            None => MessageVerdict::Pass,
+        })
+    }
+
+    fn decide(&mut self, mut decide: impl FnMut(&mut dyn MessageFilter) -> MessageVerdict) -> MessageVerdict {
+        let decided = guarded(|| {
+            let mut verdicts = self.filters.iter_mut().map(|filter| decide(&mut **filter));
+            Ok(verdicts.find(|verdict| *verdict != MessageVerdict::Pass))
+        });
+        match decided {
+            Ok(verdict) => verdict.unwrap_or(MessageVerdict::Pass),
+            Err(_) => MessageVerdict::Close(failed()),
+        }
+    }
+
+    /// How long the stream may last; nothing where that is not limited.
+    pub fn time_left(&self) -> Option<Duration> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.terms.ends_at.map(|end| end.saturating_sub(now))
+    }
+}
+
+/// A plugin has panicked.
+fn failed() -> StreamClose {
+    StreamClose::new(CloseCode::INTERNAL, "a policy failed")
+}
+
+/// What ends a stream whose time is over.
+pub fn expired() -> StreamClose {
+    StreamClose::new(CloseCode::POLICY, "the credential has expired")
+}
+
+/// Counts a message that does not get through.
+pub fn count_lost(counters: &EventCounters, loss: MessageLoss) {
+    match loss {
+        MessageLoss::Throttled => counters.throttled.increment(),
+        MessageLoss::Failed => counters.failed.increment(),
+    }
+}
+
+/// A request may become a WebSocket: asks the plugins what its messages are to pass, and sees to it that the upstream agrees to
+/// nothing that they could not read.
+pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
+    let asked = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
+    if !asked.eq_ignore_ascii_case(b"websocket") {
+        // Of several protocols an upstream might choose a WebSocket, whose messages nobody would see.
+        let is_among_others = field::list(asked).any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
+        exchange.request.upgrade &= !is_among_others;
+        return Ok(());
+    }
+    let Some(policies) = MessagePolicies::ask(plugins, exchange, MessageProtocol::WebSocket)? else { return Ok(()) };
+    let head = &mut exchange.request.head;
+    let offers = match policies.terms.reads_content {
+        true => Vec::new(),
+        false => extensions::deflate_offers(head.values(EXTENSIONS)),
+    };
+    head.remove(EXTENSIONS);
+    if !offers.is_empty() {
+        head.add(EXTENSIONS, &offers).map_err(|_| Stop::Internal)?;
+    }
+    let offers_compression = !offers.is_empty();
+    let MessagePolicies { filters, .. } = policies;
+    exchange.opening = Some(Box::new(WebSocketOpening { filters, offers_compression, ..WebSocketOpening::default() }));
+    Ok(())
+}
+
+/// The upstream has agreed to a WebSocket.
+///
+/// # Errors
+/// It has agreed to what was not offered (RFC 6455 §4.1), so nobody could read its frames.
+pub fn agree(exchange: &mut ServedExchange) -> Result<(), Stop> {
+    let agreed = extensions::agreed(exchange.response.head.values(EXTENSIONS));
+    let Some(opening) = &mut exchange.opening else { return Ok(()) };
+    opening.may_compress = match agreed {
+        Extensions::None => false,
+        Extensions::Deflate if opening.offers_compression => true,
+        Extensions::Deflate | Extensions::Unknown => return Err(Stop::BadInterim),
+    };
+    Ok(())
+}
