@@ -8,6 +8,7 @@ mod grpc_web;
 mod grpcurl;
 mod http1;
 mod matrix;
+mod messages;
 mod programs;
 mod proxy_protocol;
 mod refusals;

@@ -54,6 +54,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::authenticating::<auth::ldap_auth::LdapAuth>(),
     Entry::of::<limit::limit_conn::LimitConn>(),
     Entry::described::<limit::limit_count::LimitCount>(),
+    Entry::of::<limit::limit_events::LimitEvents>(),
     Entry::of::<limit::limit_req::LimitReq>(),
     Entry::described::<log::loki_logger::LokiLogger>(),
     Entry::of::<security::message_size::MessageSize>(),
@@ -77,6 +78,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::ua_restriction::UaRestriction>(),
     Entry::of::<security::uri_blocker::UriBlocker>(),
     Entry::described::<log::udp_logger::UdpLogger>(),
+    Entry::of::<security::websocket_policy::WebsocketPolicy>(),
     Entry::of::<traffic::workflow::Workflow>(),
     Entry::of::<security::xml_threat_protection::XmlThreatProtection>(),
 ]);

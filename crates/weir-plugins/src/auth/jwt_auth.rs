@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -302,7 +302,8 @@ impl JwtAuthenticator {
         in_query.or_else(|| exchange.variable(&self.cookie).map(|token| (TokenSource::Cookie, token)))
     }
 
-    fn find(&self, shown: &[u8]) -> Result<&Arc<Credential>, &'static str> {
+    /// Whose token it is, and when it ends.
+    fn find(&self, shown: &[u8]) -> Result<(&Arc<Credential>, Option<Duration>), &'static str> {
         let verified =
             self.verified.get().find(self.keys.number, shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
         let known = &self.keys.known[verified.known as usize];
@@ -312,7 +313,11 @@ impl JwtAuthenticator {
         let expired = exp.is_some_and(|exp| now_s > exp + known.grace_s);
         let early = nbf.is_some_and(|nbf| now_s < nbf - known.grace_s);
         let unborn = iat.is_some_and(|iat| now_s < iat - f64::from(MOST_GRACE_S));
-        if missing || expired || early || unborn { Err("failed to verify jwt") } else { Ok(&known.credential) }
+        if missing || expired || early || unborn {
+            return Err("failed to verify jwt");
+        }
+        let ends_at = exp.and_then(|exp| Duration::try_from_secs_f64(exp + known.grace_s).ok());
+        Ok((&known.credential, ends_at))
     }
 
     /// Verifies what does not change with time, and remembers it.
@@ -338,15 +343,15 @@ impl Plugin for JwtAuthenticator {
         let shown = self.shown(exchange);
         let source = shown.as_ref().map(|(source, _)| *source);
         let found = match &shown {
-            Some((_, token)) => self.find(token).map(Arc::clone),
+            Some((_, token)) => self.find(token).map(|(credential, ends_at)| (Arc::clone(credential), ends_at)),
             None => Err("Missing JWT token in request"),
         };
         drop(shown);
         if source == Some(TokenSource::Query) {
             exchange.hide_argument(Arc::clone(&self.query_name));
         }
-        let found = match found {
-            Ok(credential) => credential,
+        let (found, ends_at) = match found {
+            Ok(found) => found,
             Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.hide {
@@ -358,6 +363,9 @@ impl Plugin for JwtAuthenticator {
             if exchange.variable(&self.cookie).is_some() {
                 hide_cookie(exchange, &self.cookie_name)?;
             }
+        }
+        if let Some(ends_at) = ends_at {
+            exchange.set_identity_ends_at(ends_at);
         }
         exchange.identify(&found).map(Flow::from)
     }

@@ -15,8 +15,8 @@ use crate::options::headers::header_name;
 use crate::store::redis_server::NoRedisAnswer;
 
 mod delayed;
-mod local;
-mod quota;
+pub(super) mod local;
+pub(super) mod quota;
 mod remote;
 #[cfg(test)]
 mod tests;
@@ -131,7 +131,7 @@ impl Default for LimitCountMetadata {
 /// When windows begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum WindowType {
+pub(super) enum WindowType {
     #[default]
     Fixed,
     Sliding,

@@ -1,8 +1,9 @@
-//! How much: requests per window, requests per second, requests at a time.
+//! How much: requests per window, requests per second, requests at a time, events per window.
 
 pub mod key;
 pub mod limit_conn;
 pub mod limit_count;
+pub mod limit_events;
 pub mod limit_req;
 pub mod policy;
 pub mod replacement;

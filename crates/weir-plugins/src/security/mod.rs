@@ -13,4 +13,5 @@ pub mod threat;
 pub mod time_restriction;
 pub mod ua_restriction;
 pub mod uri_blocker;
+pub mod websocket_policy;
 pub mod xml_threat_protection;

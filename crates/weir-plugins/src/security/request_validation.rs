@@ -286,8 +286,8 @@ impl From<JsonError> for Fault {
     }
 }
 
-/// What a body has to be like.
-struct BodyRules {
+/// What a body, or a message, has to be like.
+pub(super) struct BodyRules {
     validator: Validator,
     max_bytes: u64,
     max_values: usize,
@@ -299,13 +299,28 @@ impl BodyRules {
         format!("the body has more than {} bytes", self.max_bytes)
     }
 
+    /// Rules for JSON texts that are messages; `path` is where the schema stands in the options.
+    pub(super) fn of_messages(schema: Map<String, Value>, path: &str) -> Result<BodyRules, ConfigError> {
+        let (max_values, max_depth) = (max_values(), max_depth());
+        Ok(BodyRules { validator: compile(schema, path)?, max_bytes: u64::MAX, max_values, max_depth })
+    }
+
+    /// A message of this client is as it has to be.
+    pub(super) fn allow(&self, message: &[u8], client: IpAddr) -> bool {
+        self.judge_plain(message, false, client).is_ok()
+    }
+
     fn judge(&self, head: &Head, content: &[u8], is_form: bool, client: IpAddr) -> Result<(), Fault> {
-        let mut held = Held::of(client);
         let plain = coding::plain(head, content, self.max_bytes).map_err(|opaque| match opaque {
             Opaque::TooLarge => Fault::Problem(self.too_large()),
             _ => Fault::Stop(Stop::Respond(opaque.status())),
         })?;
-        let values = if is_form { form::pairs(&plain).take(self.max_values + 1).count() } else { self.count(&plain)? };
+        self.judge_plain(&plain, is_form, client)
+    }
+
+    fn judge_plain(&self, plain: &[u8], is_form: bool, client: IpAddr) -> Result<(), Fault> {
+        let mut held = Held::of(client);
+        let values = if is_form { form::pairs(plain).take(self.max_values + 1).count() } else { self.count(plain)? };
         if values > self.max_values {
             return Err(Fault::Problem(format!("the body has more than {} values", self.max_values)));
         }
@@ -313,10 +328,10 @@ impl BodyRules {
         let bytes = plain.len() as u64 + values as u64 * VALUE_BYTES;
         held.set(bytes).map_err(|exhausted| Fault::Stop(exhausted.into()))?;
         let value = if is_form {
-            read_form(&plain)
+            read_form(plain)
         } else {
             let beyond = |_| Fault::Problem("the body has a number or a string that cannot be represented".to_owned());
-            serde_json::from_slice(&plain).map_err(beyond)?
+            serde_json::from_slice(plain).map_err(beyond)?
         };
         self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::WindowType;
 use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT, MAX_PAIRED_COUNT};
+use crate::limit::key::LimitKey;
 use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 use weir_plugin::{Build, Exchange};
 
@@ -12,13 +13,13 @@ use weir_plugin::{Build, Exchange};
 const MOST_KEYS: usize = 1 << 20;
 
 /// The windows of all keys.
-pub(super) enum Windows {
+pub(in crate::limit) enum Windows {
     Fixed(Arc<CounterTable<Fixed>>),
     Sliding(Arc<CounterTable<Sliding>>),
 }
 
 impl Windows {
-    pub(super) fn new(window: WindowType, build: &Build) -> Windows {
+    pub(in crate::limit) fn new(window: WindowType, build: &Build) -> Windows {
         match window {
             WindowType::Fixed => Windows::Fixed(build.shared("limit-count", "", || CounterTable::new(MOST_KEYS))),
             WindowType::Sliding => Windows::Sliding(build.shared("limit-count", "", || CounterTable::new(MOST_KEYS))),
@@ -33,14 +34,28 @@ impl Windows {
         exchange: &Exchange,
         now: Duration,
     ) -> LimitDecision {
-        let EffectiveLimit { limit, window_s } = asked;
+        self.take_amount(self.key(&quota.key, quota.name, exchange), asked, 1, now)
+    }
+
+    /// Where something of this exchange is counted, for a limit of this name.
+    pub(in crate::limit) fn key(&self, key: &LimitKey, name: u64, exchange: &Exchange) -> CounterKey {
         match self {
-            Windows::Fixed(table) => {
-                take_fixed(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
-            }
-            Windows::Sliding(table) => {
-                take_sliding(table, quota.key.in_table(table, quota.name, exchange), limit, window_s, now)
-            }
+            Windows::Fixed(table) => key.in_table(table, name, exchange),
+            Windows::Sliding(table) => key.in_table(table, name, exchange),
+        }
+    }
+
+    /// Counts so much at once. It is accepted as long as anything is left, also if it is more than that.
+    pub(in crate::limit) fn take_amount(
+        &self,
+        key: CounterKey,
+        asked: EffectiveLimit,
+        amount: u64,
+        now: Duration,
+    ) -> LimitDecision {
+        match self {
+            Windows::Fixed(table) => take_fixed(table, key, asked, amount, now),
+            Windows::Sliding(table) => take_sliding(table, key, asked, amount, now),
         }
     }
 }
@@ -72,19 +87,24 @@ impl PackedCounter for Fixed {
     }
 }
 
-fn take_fixed(table: &CounterTable<Fixed>, key: CounterKey, limit: u64, window_s: u64, now: Duration) -> LimitDecision {
+fn take_fixed(
+    table: &CounterTable<Fixed>,
+    key: CounterKey,
+    asked: EffectiveLimit,
+    amount: u64,
+    now: Duration,
+) -> LimitDecision {
+    let EffectiveLimit { limit, window_s } = asked;
     let now_ms = now.as_millis() as u64;
-    table.update(key, now_ms, |Fixed { until_ms, count }| match until_ms > now_ms {
-        true if count >= limit => (None, LimitDecision { accepted: false, remaining: 0, reset_ms: until_ms - now_ms }),
-        true => {
-            let verdict = LimitDecision { accepted: true, remaining: limit - count - 1, reset_ms: until_ms - now_ms };
-            (Some(Fixed { until_ms, count: count + 1 }), verdict)
+    table.update(key, now_ms, |Fixed { until_ms, count }| {
+        let (until_ms, count) = if until_ms > now_ms { (until_ms, count) } else { (now_ms + window_s * 1000, 0) };
+        let reset_ms = until_ms - now_ms;
+        if count >= limit {
+            return (None, LimitDecision { accepted: false, remaining: 0, reset_ms });
         }
-        false => {
-            let window_ms = window_s * 1000;
-            let verdict = LimitDecision { accepted: true, remaining: limit - 1, reset_ms: window_ms };
-            (Some(Fixed { until_ms: now_ms + window_ms, count: 1 }), verdict)
-        }
+        let count = count.saturating_add(amount).min(MAX_COUNT);
+        let remaining = limit.saturating_sub(count);
+        (Some(Fixed { until_ms, count }), LimitDecision { accepted: true, remaining, reset_ms })
     })
 }
 
@@ -120,10 +140,11 @@ impl PackedCounter for Sliding {
 fn take_sliding(
     table: &CounterTable<Sliding>,
     key: CounterKey,
-    limit: u64,
-    window_s: u64,
+    asked: EffectiveLimit,
+    amount: u64,
     now: Duration,
 ) -> LimitDecision {
+    let EffectiveLimit { limit, window_s } = asked;
     let (now_s, window_ms) = (now.as_secs(), window_s * 1000);
     let start_s = now_s / window_s * window_s;
     let left_ms = window_ms - (now.as_millis() as u64 - start_s * 1000);
@@ -140,8 +161,12 @@ fn take_sliding(
         match free {
             0 => (None, LimitDecision { accepted: false, remaining: 0, reset_ms: left_ms }),
             free => {
-                let verdict = LimitDecision { accepted: true, remaining: free as u64 - 1, reset_ms: left_ms };
-                (Some(Sliding { until_s, current: current + 1, previous }), verdict)
+                let remaining = (free as u64).saturating_sub(amount);
+                let current = current.saturating_add(amount).min(MAX_PAIRED_COUNT);
+                (
+                    Some(Sliding { until_s, current, previous }),
+                    LimitDecision { accepted: true, remaining, reset_ms: left_ms },
+                )
             }
         }
     })
@@ -159,20 +184,37 @@ mod tests {
     fn a_fixed_window_begins_with_the_first_request() {
         let table = CounterTable::new(0);
         let key = table.key(1, b"a");
-        let take = |ms| take_fixed(&table, key, 2, 10, at(ms));
+        let asked = EffectiveLimit { limit: 2, window_s: 10 };
+        let take = |ms| take_fixed(&table, key, asked, 1, at(ms));
         let verdict = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
         assert_eq!(take(3_000), verdict(true, 1, 10_000));
         assert_eq!(take(4_000), verdict(true, 0, 9_000));
         assert_eq!(take(12_999), verdict(false, 0, 1));
         assert_eq!(take(13_000), verdict(true, 1, 10_000));
-        assert_eq!(take_fixed(&table, table.key(1, b"b"), 2, 10, at(13_000)), verdict(true, 1, 10_000));
+        assert_eq!(take_fixed(&table, table.key(1, b"b"), asked, 1, at(13_000)), verdict(true, 1, 10_000));
+    }
+
+    #[test]
+    fn an_amount_is_accepted_as_long_as_anything_is_left() {
+        let (fixed, sliding) = (CounterTable::new(0), CounterTable::new(0));
+        let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
+        let asked = EffectiveLimit { limit: 10, window_s: 10 };
+        for (amount, accepted) in [(4, true), (5, true), (100, true), (1, false), (0, false)] {
+            assert_eq!(take_fixed(&fixed, in_fixed, asked, amount, at(3_000)).accepted, accepted, "{amount}");
+            assert_eq!(take_sliding(&sliding, in_sliding, asked, amount, at(3_000)).accepted, accepted, "{amount}");
+        }
+        assert!(
+            take_fixed(&fixed, in_fixed, asked, u64::MAX, at(13_000)).accepted,
+            "what cannot be counted is the most"
+        );
+        assert_eq!(fixed.read(in_fixed).count, MAX_COUNT);
     }
 
     #[test]
     fn a_sliding_window_counts_a_share_of_the_one_before() {
         let table = CounterTable::new(0);
         let key = table.key(1, b"a");
-        let take = |ms| take_sliding(&table, key, 10, 10, at(ms));
+        let take = |ms| take_sliding(&table, key, EffectiveLimit { limit: 10, window_s: 10 }, 1, at(ms));
         for left in (0..10).rev() {
             assert_eq!(take(4_000), LimitDecision { accepted: true, remaining: left, reset_ms: 6_000 });
         }
@@ -213,7 +255,8 @@ mod tests {
                 let share = (window_ms - (now_ms - start_ms)) as f64 / window_ms as f64;
                 let counted = within(start_ms, u64::MAX) as f64 + within(start_ms - window_ms, start_ms) as f64 * share;
                 let free = limit as f64 - counted;
-                let verdict = take_sliding(&table, key, limit, window_s, Duration::from_millis(now_ms));
+                let verdict =
+                    take_sliding(&table, key, EffectiveLimit { limit, window_s }, 1, Duration::from_millis(now_ms));
                 let at = format!("{limit} in {window_s} s, turn {turn}: {counted} counted");
                 assert!(if verdict.accepted { free > 0.999 } else { free < 1.001 }, "{at}: {verdict:?}");
                 if verdict.accepted {
@@ -228,13 +271,14 @@ mod tests {
     #[test]
     fn exactly_as_many_as_the_limit_pass_from_all_threads() {
         let (fixed, sliding) = (CounterTable::new(0), CounterTable::new(0));
+        let asked = EffectiveLimit { limit: 1_000, window_s: 60 };
         let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
         let passed: usize = std::thread::scope(|scope| {
             let work = || {
                 let accepted = |turn: u64| {
                     let now = at(turn % 10);
-                    let a = take_fixed(&fixed, in_fixed, 1_000, 60, now).accepted;
-                    let b = take_sliding(&sliding, in_sliding, 1_000, 60, now).accepted;
+                    let a = take_fixed(&fixed, in_fixed, asked, 1, now).accepted;
+                    let b = take_sliding(&sliding, in_sliding, asked, 1, now).accepted;
                     usize::from(a) + usize::from(b)
                 };
                 (0..20_000).map(accepted).sum::<usize>()

@@ -11,12 +11,12 @@ use crate::limit::key::{Amount, LimitKey, digest};
 use crate::store::counters;
 
 /// 25 bits.
-const MAX_WINDOW_S: u64 = 366 * 86_400;
+pub(in crate::limit) const MAX_WINDOW_S: u64 = 366 * 86_400;
 const WINDOW_BITS: u32 = 25;
 /// What a cell of a fixed window can count.
-pub(super) const MAX_COUNT: u64 = (1 << 44) - 1;
+pub(in crate::limit) const MAX_COUNT: u64 = (1 << 44) - 1;
 /// What a cell can count that has room for two numbers.
-pub(super) const MAX_PAIRED_COUNT: u64 = (1 << 28) - 1;
+pub(in crate::limit) const MAX_PAIRED_COUNT: u64 = (1 << 28) - 1;
 
 /// One limit.
 pub(super) struct CountQuota {
@@ -37,17 +37,17 @@ pub(super) struct CountQuota {
 
 /// What a limit allows one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EffectiveLimit {
-    pub(super) limit: u64,
-    pub(super) window_s: u64,
+pub(in crate::limit) struct EffectiveLimit {
+    pub(in crate::limit) limit: u64,
+    pub(in crate::limit) window_s: u64,
 }
 
 /// What a limit says of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LimitDecision {
-    pub(super) accepted: bool,
-    pub(super) remaining: u64,
-    pub(super) reset_ms: u64,
+pub(in crate::limit) struct LimitDecision {
+    pub(in crate::limit) accepted: bool,
+    pub(in crate::limit) remaining: u64,
+    pub(in crate::limit) reset_ms: u64,
 }
 
 /// Which fields tell clients about limits.

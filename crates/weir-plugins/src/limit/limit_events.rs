@@ -1,0 +1,351 @@
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::proto::websocket::CloseCode;
+use weir_plugin::{
+    Build, ConfigError, Definition, Exchange, Flow, MessageFilter, MessageHead, MessageLoss, MessageProtocol,
+    MessageSource, MessageVerdict, Phases, Plugin, Stage, Stop, StreamClose,
+};
+
+use crate::clock;
+use crate::limit::key::{Amount, KeyType, LimitKey};
+use crate::limit::limit_count::WindowType;
+use crate::limit::limit_count::local::Windows;
+use crate::limit::limit_count::quota::{EffectiveLimit, MAX_COUNT, MAX_PAIRED_COUNT, MAX_WINDOW_S};
+use crate::store::counters::{self, CounterKey};
+
+/// Limits the messages of WebSockets and the server-sent events in a time window, by number and by bytes, for each client,
+/// key or tenant.
+///
+/// All messages and events of the same key count together, over all connections and all workers of the gateway. Pings,
+/// pongs, close frames and comments are not counted. What the client sees when the limit is used up: a WebSocket is closed
+/// with code 1008; an event stream gets a comment with the reason, and ends. With `action: drop` the message is left out
+/// instead, and the stream goes on. The metric `weir_events_total` counts what was passed, throttled and lost.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitEvents {
+    /// The maximum number of messages and events in one window, or a `$variable` that holds the number.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    count: Option<Value>,
+    /// The maximum number of bytes in one window, or a `$variable` that holds the number: the content of messages as it is
+    /// sent, compressed or not, and the lines of events. A message is let through as long as any bytes are left, whatever
+    /// its size, since that is not always known when it begins. With sliding windows, at most 268,435,455.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    bytes: Option<Value>,
+    /// The length of a window in seconds, or a `$variable` that holds it.
+    #[schemars(extend("type" = ["integer", "string"]))]
+    time_window: Value,
+    /// `fixed`: a window begins with the first event of a key. `sliding`: the limit applies to the last `time_window`
+    /// seconds at any time. The events of the previous window are counted in proportion to its part that lies within
+    /// these seconds.
+    #[serde(default)]
+    window_type: WindowType,
+    /// The key by which events are counted, as `key_type` defines; it is read once, when the stream begins. An exchange
+    /// without this key is counted by the client's address.
+    #[serde(default = "remote_addr")]
+    key: String,
+    /// How `key` is interpreted.
+    #[serde(default)]
+    key_type: KeyType,
+    /// Which messages of a WebSocket are counted. Server-sent events always come from the upstream.
+    #[serde(default)]
+    direction: EventDirection,
+    /// What happens to a message or an event when the limit is used up.
+    #[serde(default)]
+    action: ExcessAction,
+    /// The reason that the client is told. A close frame has room for 123 bytes.
+    #[serde(default = "used_up")]
+    #[schemars(length(min = 1, max = 123))]
+    rejected_msg: String,
+    /// Does not limit a stream whose limit cannot be determined, because a variable holds no number. Otherwise its request
+    /// is answered with 500.
+    #[serde(default)]
+    allow_degradation: bool,
+}
+
+/// Whose messages are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum EventDirection {
+    /// Those of both sides, together.
+    #[default]
+    Both,
+    /// Those that the client sends.
+    FromClient,
+    /// Those that the upstream sends.
+    FromUpstream,
+}
+
+/// What happens beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ExcessAction {
+    /// The stream is ended.
+    #[default]
+    Close,
+    /// The message or event is left out.
+    Drop,
+}
+
+fn remote_addr() -> String {
+    "remote_addr".to_owned()
+}
+
+fn used_up() -> String {
+    "the quota of events is used up".to_owned()
+}
+
+impl Definition for LimitEvents {
+    const NAME: &'static str = "limit-events";
+    const PRIORITY: i32 = 1004;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "limit-events: { count: 1000, bytes: 1048576, time_window: 60, key: consumer_name }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        if self.count.is_none() && self.bytes.is_none() {
+            return Err(ConfigError::new("", "needs `count`, or `bytes`"));
+        }
+        if !(1..=123).contains(&self.rejected_msg.len()) {
+            return Err(ConfigError::new("rejected_msg", "must have from 1 to 123 bytes"));
+        }
+        let most = match self.window_type {
+            WindowType::Fixed => MAX_COUNT,
+            WindowType::Sliding => MAX_PAIRED_COUNT,
+        };
+        let quota = |value: Option<Value>, what: &str, build: &Build| -> Result<Option<EventQuota>, ConfigError> {
+            value
+                .map(|value| {
+                    let amount = Amount::compile(&value, 1..=most, what)?;
+                    Ok(EventQuota { amount, most, name: counters::name(&format!("{} {what}", build.identity())) })
+                })
+                .transpose()
+        };
+        Ok(Arc::new(EventLimiter(Arc::new(EventLimits {
+            count: quota(self.count, "count", build)?,
+            bytes: quota(self.bytes, "bytes", build)?,
+            window: Amount::compile(&self.time_window, 1..=MAX_WINDOW_S, "time_window")?,
+            key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
+            windows: Windows::new(self.window_type, build),
+            direction: self.direction,
+            action: self.action,
+            reason: self.rejected_msg,
+            allow_degradation: self.allow_degradation,
+        }))))
+    }
+}
+
+/// One number that is limited.
+struct EventQuota {
+    amount: Amount,
+    most: u64,
+    name: u64,
+}
+
+struct EventLimits {
+    count: Option<EventQuota>,
+    bytes: Option<EventQuota>,
+    window: Amount,
+    key: LimitKey,
+    windows: Windows,
+    direction: EventDirection,
+    action: ExcessAction,
+    reason: String,
+    allow_degradation: bool,
+}
+
+/// Where the events of one stream are counted, and to what limit.
+#[derive(Clone, Copy)]
+struct StreamQuota {
+    key: CounterKey,
+    limit: EffectiveLimit,
+}
+
+impl EventLimits {
+    /// Nothing where this is not limited.
+    fn of_stream(&self, quota: &Option<EventQuota>, exchange: &Exchange) -> Result<Option<StreamQuota>, Stop> {
+        let Some(EventQuota { amount, most, name }) = quota else { return Ok(None) };
+        match (amount.of(exchange, 1..=*most), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
+            (Some(limit), Some(window_s)) => Ok(Some(StreamQuota {
+                key: self.windows.key(&self.key, *name, exchange),
+                limit: EffectiveLimit { limit, window_s },
+            })),
+            _ if self.allow_degradation => Ok(None),
+            _ => Err(Stop::Respond(500)),
+        }
+    }
+
+    /// Counts so much; `false` if nothing was left.
+    fn take(&self, quota: Option<StreamQuota>, amount: u64) -> bool {
+        quota.is_none_or(|quota| self.windows.take_amount(quota.key, quota.limit, amount, clock::now()).accepted)
+    }
+}
+
+struct EventLimiter(Arc<EventLimits>);
+
+impl Plugin for EventLimiter {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::MESSAGES)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        // Events that are compressed cannot be counted.
+        let head = &mut exchange.request.head;
+        if head
+            .values(b"accept")
+            .any(|accept| accept.to_ascii_lowercase().windows(17).any(|part| part == b"text/event-stream"))
+        {
+            head.remove(b"Accept-Encoding");
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn messages(&self, exchange: &mut Exchange, _: MessageProtocol) -> Result<Option<Box<dyn MessageFilter>>, Stop> {
+        let limits = &self.0;
+        let (count, bytes) = (limits.of_stream(&limits.count, exchange)?, limits.of_stream(&limits.bytes, exchange)?);
+        if count.is_none() && bytes.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(EventLimitFilter { limits: Arc::clone(limits), count, bytes })))
+    }
+}
+
+struct EventLimitFilter {
+    limits: Arc<EventLimits>,
+    count: Option<StreamQuota>,
+    bytes: Option<StreamQuota>,
+}
+
+impl EventLimitFilter {
+    fn counts(&self, head: MessageHead) -> bool {
+        match self.limits.direction {
+            EventDirection::Both => true,
+            EventDirection::FromClient => head.source == MessageSource::Client,
+            EventDirection::FromUpstream => head.source == MessageSource::Upstream,
+        }
+    }
+}
+
+impl MessageFilter for EventLimitFilter {
+    fn begin(&mut self, head: MessageHead) -> MessageVerdict {
+        let limits = &self.limits;
+        if !self.counts(head) || limits.take(self.bytes, 0) && limits.take(self.count, 1) {
+            return MessageVerdict::Pass;
+        }
+        match limits.action {
+            ExcessAction::Drop => MessageVerdict::Drop(MessageLoss::Throttled),
+            ExcessAction::Close => MessageVerdict::Close(StreamClose {
+                code: CloseCode::POLICY,
+                reason: Cow::Owned(limits.reason.clone()),
+                loss: MessageLoss::Throttled,
+            }),
+        }
+    }
+
+    fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
+        if self.counts(head) {
+            // What was used up meanwhile counts for the messages that follow.
+            self.limits.take(self.bytes, bytes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use weir_plugin::MessageKind;
+
+    use super::*;
+    use crate::testing::{build, exchange, get, on_request, refused};
+
+    const CLIENT: MessageHead = MessageHead { source: MessageSource::Client, kind: MessageKind::Text };
+    const UPSTREAM: MessageHead = MessageHead { source: MessageSource::Upstream, kind: MessageKind::Binary };
+
+    fn filter(step: &Arc<dyn Plugin>, target: &str) -> Box<dyn MessageFilter> {
+        let asked = step.messages(&mut get(target), MessageProtocol::WebSocket);
+        asked.expect("no refusal").expect("it counts")
+    }
+
+    /// How many of ten messages of ten bytes pass.
+    fn passed(filter: &mut dyn MessageFilter, head: MessageHead) -> usize {
+        let mut pass = || match filter.begin(head) {
+            MessageVerdict::Pass => filter.grow(head, 10).is_ok(),
+            _ => false,
+        };
+        (0..10).filter(|_| pass()).count()
+    }
+
+    #[test]
+    fn messages_of_all_streams_of_a_key_count_together() {
+        for window in ["fixed", "sliding"] {
+            let step =
+                build::<LimitEvents>(json!({"count": 3, "time_window": 60, "key": "arg_a", "window_type": window}));
+            let (mut one, mut again, mut other) =
+                (filter(&step, "/?a=1"), filter(&step, "/?a=1"), filter(&step, "/?a=2"));
+            assert_eq!(one.begin(CLIENT), MessageVerdict::Pass);
+            assert_eq!(passed(&mut *again, UPSTREAM), 2);
+            assert_eq!(passed(&mut *other, CLIENT), 3);
+            let MessageVerdict::Close(close) = one.begin(CLIENT) else { panic!("it is used up") };
+            assert_eq!((close.code, close.loss), (CloseCode::POLICY, MessageLoss::Throttled));
+            assert_eq!(close.reason, "the quota of events is used up");
+        }
+    }
+
+    #[test]
+    fn bytes_are_counted_as_they_pass() {
+        let step = build::<LimitEvents>(json!({"bytes": 25, "time_window": 60}));
+        assert_eq!(passed(&mut *filter(&step, "/"), CLIENT), 3, "as long as any are left");
+        let both = build::<LimitEvents>(json!({"bytes": 25, "count": 2, "time_window": 60}));
+        assert_eq!(passed(&mut *filter(&both, "/"), CLIENT), 2);
+    }
+
+    #[test]
+    fn one_direction_can_be_counted_alone() {
+        let step =
+            build::<LimitEvents>(json!({"count": 1, "time_window": 60, "direction": "from_client", "action": "drop"}));
+        let mut filter = filter(&step, "/");
+        assert_eq!(passed(&mut *filter, UPSTREAM), 10);
+        assert_eq!(passed(&mut *filter, CLIENT), 1);
+        assert_eq!(filter.begin(CLIENT), MessageVerdict::Drop(MessageLoss::Throttled));
+    }
+
+    #[test]
+    fn a_limit_that_is_no_number_is_an_error_or_none() {
+        let asked = |options| {
+            let step = build::<LimitEvents>(options);
+            step.messages(&mut get("/"), MessageProtocol::EventStream).map(|filter| filter.is_some())
+        };
+        assert_eq!(asked(json!({"count": "$arg_n", "time_window": 60})), Err(Stop::Respond(500)));
+        assert_eq!(asked(json!({"count": "$arg_n", "time_window": 60, "allow_degradation": true})), Ok(false));
+        assert_eq!(asked(json!({"count": "${arg_n ?? 5}", "time_window": 60})), Ok(true));
+    }
+
+    #[test]
+    fn event_streams_are_not_asked_for_in_a_coding() {
+        let step = build::<LimitEvents>(json!({"count": 1, "time_window": 60}));
+        for (accept, is_left) in [("text/event-stream", false), ("Text/Event-Stream, */*", false), ("*/*", true)] {
+            let mut exchange = exchange(&format!("GET / HTTP/1.1\nHost: h\nAccept: {accept}\nAccept-Encoding: gzip"));
+            assert_eq!(on_request(&step, &mut exchange), Ok(()));
+            assert_eq!(exchange.request.head.value(b"accept-encoding").is_some(), is_left, "{accept}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"time_window": 1}), "needs `count`, or `bytes`"),
+            (json!({"count": 1}), "missing field `time_window`"),
+            (json!({"count": 0, "time_window": 1}), "count: must be a whole number from 1"),
+            (json!({"bytes": -1, "time_window": 1}), "bytes: must be a whole number from 1"),
+            (json!({"bytes": 300_000_000, "time_window": 1, "window_type": "sliding"}), "bytes: must be"),
+            (json!({"count": 1, "time_window": 1, "rejected_msg": ""}), "rejected_msg: must have from 1"),
+            (json!({"count": 1, "time_window": 1, "action": "text"}), "action: unknown variant"),
+        ] {
+            let error = refused::<LimitEvents>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::proto::websocket::CloseCode;
+use weir_plugin::{
+    Build, ConfigError, Definition, Exchange, MessageFilter, MessageHead, MessageKind, MessageProtocol, MessageSource,
+    MessageTerms, MessageVerdict, Phases, PingTerms, Plugin, Stage, Stop, StreamClose,
+};
+
+use crate::security::request_validation::BodyRules;
+
+/// Checks the messages of a WebSocket: size, type and content, and how long the connection may be silent or last.
+///
+/// Frames are parsed and held to the rules of RFC 6455; a side that breaks one closes the connection with code 1002, or 1007
+/// for a text that is not UTF-8. Both sides get the close frame. The extension `permessage-deflate` is passed on, unless a
+/// schema has to read messages: then the gateway takes all extensions out of the handshake, and messages are not
+/// compressed. Other extensions are always taken out, because frames could not be parsed. Requests that open no WebSocket
+/// are not affected.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WebsocketPolicy {
+    /// The messages that the client sends.
+    #[serde(default)]
+    client: MessageRuleOptions,
+    /// The messages that the upstream sends.
+    #[serde(default)]
+    upstream: MessageRuleOptions,
+    /// Closes a connection on which no message was sent for so long, in seconds, with code 1001. Pings and pongs do not
+    /// count. Without it, a connection is closed after an hour in which nothing was sent at all.
+    #[schemars(range(min = 1, max = 86400))]
+    idle_timeout: Option<u64>,
+    /// Sends a ping to a client that was silent for so long, in seconds. Without it, the gateway sends no pings; pings of
+    /// client and upstream are passed on in any case.
+    #[schemars(range(min = 1, max = 86400))]
+    ping_interval: Option<u64>,
+    /// How long a client may be silent after a ping, in seconds. Then the connection is closed with code 1011.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 1, max = 86400))]
+    ping_timeout: u64,
+    /// Closes the connection with code 1008 when the credential that opened it expires: `exp` of the token of `jwt-auth`.
+    #[serde(default = "yes")]
+    close_on_expiry: bool,
+}
+
+/// What messages of one side have to be like.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MessageRuleOptions {
+    /// The maximum size of a message, in bytes, as it is sent: a compressed message counts as compressed. A larger one
+    /// closes the connection with code 1009, before all of it was received. The default is no limit, and 65536 with a
+    /// schema.
+    #[schemars(range(min = 1))]
+    max_message_size: Option<u64>,
+    /// The types of messages that are accepted. Another type closes the connection with code 1003. The default is both
+    /// types, and `text` alone with a schema.
+    #[schemars(length(min = 1))]
+    message_types: Option<Vec<MessageType>>,
+    /// The JSON Schema of text messages, draft 7 unless its `$schema` names another draft. A message that is no JSON or
+    /// does not match closes the connection with code 1007. A message is held until all of it was received, and leaves in
+    /// one frame.
+    schema: Option<Map<String, Value>>,
+}
+
+/// A type of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum MessageType {
+    Text,
+    Binary,
+}
+
+fn ten() -> u64 {
+    10
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The longest time that can be set, in seconds: a day.
+const MOST_S: u64 = 86_400;
+/// The largest message that is held for a schema, unless the options say otherwise.
+const HELD_BYTES: u64 = 64 << 10;
+/// More is not held of one message, whatever the options say: it is validated at once, while other requests wait.
+const MOST_HELD_BYTES: u64 = 1 << 20;
+
+impl Definition for WebsocketPolicy {
+    const NAME: &'static str = "websocket-policy";
+    const PRIORITY: i32 = 2880;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"websocket-policy:
+  client: { max_message_size: 65536, schema: { type: object, required: [action] } }
+  idle_timeout: 300
+  ping_interval: 30"#;
+
+    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let times = [
+            ("idle_timeout", self.idle_timeout),
+            ("ping_interval", self.ping_interval),
+            ("ping_timeout", Some(self.ping_timeout)),
+        ];
+        for (path, seconds) in times {
+            if seconds.is_some_and(|seconds| !(1..=MOST_S).contains(&seconds)) {
+                return Err(ConfigError::new(path, format!("must be from 1 to {MOST_S} seconds")));
+            }
+        }
+        let (client, upstream) = (self.client.rules("client")?, self.upstream.rules("upstream")?);
+        let seconds = Duration::from_secs;
+        let timeout = seconds(self.ping_timeout);
+        let terms = MessageTerms {
+            reads_content: client.schema.is_some() || upstream.schema.is_some(),
+            idle_timeout: self.idle_timeout.map(seconds),
+            ping: self.ping_interval.map(|interval| PingTerms { interval: seconds(interval), timeout }),
+            ends_at: None,
+        };
+        let rules = Arc::new(SideRules { client, upstream });
+        Ok(Arc::new(WebsocketPolicies { rules, terms, close_on_expiry: self.close_on_expiry }))
+    }
+}
+
+impl MessageRuleOptions {
+    fn rules(self, side: &str) -> Result<MessageRules, ConfigError> {
+        let has_schema = self.schema.is_some();
+        let path = format!("{side}.max_message_size");
+        match self.max_message_size {
+            Some(0) => return Err(ConfigError::new(path, "must be at least 1")),
+            Some(size) if has_schema && size > MOST_HELD_BYTES => {
+                return Err(ConfigError::new(path, format!("must be at most {MOST_HELD_BYTES} with a schema")));
+            }
+            _ => {}
+        }
+        if self.message_types.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ConfigError::new(format!("{side}.message_types"), "is empty; name `text` or `binary`"));
+        }
+        let takes = |kind| self.message_types.as_ref().map(|types| types.contains(&kind));
+        Ok(MessageRules {
+            max_size: self.max_message_size.or(has_schema.then_some(HELD_BYTES)),
+            takes_text: takes(MessageType::Text).unwrap_or(true),
+            takes_binary: takes(MessageType::Binary).unwrap_or(!has_schema),
+            schema: self.schema.map(|schema| BodyRules::of_messages(schema, &format!("{side}.schema"))).transpose()?,
+        })
+    }
+}
+
+/// What messages of one side have to be like.
+struct MessageRules {
+    max_size: Option<u64>,
+    takes_text: bool,
+    takes_binary: bool,
+    schema: Option<BodyRules>,
+}
+
+struct SideRules {
+    client: MessageRules,
+    upstream: MessageRules,
+}
+
+impl SideRules {
+    fn of(&self, source: MessageSource) -> &MessageRules {
+        match source {
+            MessageSource::Client => &self.client,
+            MessageSource::Upstream => &self.upstream,
+        }
+    }
+}
+
+struct WebsocketPolicies {
+    rules: Arc<SideRules>,
+    terms: MessageTerms,
+    close_on_expiry: bool,
+}
+
+impl Plugin for WebsocketPolicies {
+    fn phases(&self) -> Phases {
+        Phases::MESSAGES
+    }
+
+    fn messages(
+        &self,
+        exchange: &mut Exchange,
+        protocol: MessageProtocol,
+    ) -> Result<Option<Box<dyn MessageFilter>>, Stop> {
+        if protocol != MessageProtocol::WebSocket {
+            return Ok(None);
+        }
+        let ends_at = exchange.identity_ends_at().filter(|_| self.close_on_expiry);
+        Ok(Some(Box::new(WebsocketFilter {
+            rules: Arc::clone(&self.rules),
+            terms: MessageTerms { ends_at, ..self.terms },
+            client: exchange.client.addr,
+            from_client: 0,
+            from_upstream: 0,
+        })))
+    }
+}
+
+struct WebsocketFilter {
+    rules: Arc<SideRules>,
+    terms: MessageTerms,
+    client: IpAddr,
+    /// Bytes of the message that each side is sending.
+    from_client: u64,
+    from_upstream: u64,
+}
+
+impl WebsocketFilter {
+    fn size(&mut self, source: MessageSource) -> &mut u64 {
+        match source {
+            MessageSource::Client => &mut self.from_client,
+            MessageSource::Upstream => &mut self.from_upstream,
+        }
+    }
+}
+
+impl MessageFilter for WebsocketFilter {
+    fn terms(&self) -> MessageTerms {
+        self.terms
+    }
+
+    fn begin(&mut self, head: MessageHead) -> MessageVerdict {
+        *self.size(head.source) = 0;
+        let rules = self.rules.of(head.source);
+        let (is_taken, reason) = match head.kind {
+            MessageKind::Binary => (rules.takes_binary, "binary messages are not accepted"),
+            MessageKind::Text | MessageKind::Event => (rules.takes_text, "text messages are not accepted"),
+        };
+        match is_taken {
+            true => MessageVerdict::Pass,
+            false => MessageVerdict::Close(StreamClose::new(CloseCode::UNSUPPORTED, reason)),
+        }
+    }
+
+    fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
+        let size = self.size(head.source);
+        *size = size.saturating_add(bytes);
+        let size = *size;
+        match self.rules.of(head.source).max_size {
+            Some(max) if size > max => {
+                Err(StreamClose::new(CloseCode::TOO_BIG, format!("the message has more than {max} bytes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn wants_whole(&self, head: MessageHead) -> Option<usize> {
+        let MessageRules { max_size, schema, .. } = self.rules.of(head.source);
+        let limit = max_size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES);
+        (schema.is_some() && head.kind == MessageKind::Text).then_some(limit as usize)
+    }
+
+    fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
+        let is_valid =
+            self.rules.of(head.source).schema.as_ref().is_none_or(|schema| schema.allow(content, self.client));
+        match is_valid {
+            true => MessageVerdict::Pass,
+            false => MessageVerdict::Close(StreamClose::new(
+                CloseCode::INVALID_CONTENT,
+                "the message does not match the schema",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{build, get, refused};
+
+    const TEXT: MessageHead = MessageHead { source: MessageSource::Client, kind: MessageKind::Text };
+    const BINARY: MessageHead = MessageHead { source: MessageSource::Client, kind: MessageKind::Binary };
+    const ANSWER: MessageHead = MessageHead { source: MessageSource::Upstream, kind: MessageKind::Binary };
+
+    fn filter(options: Value) -> Box<dyn MessageFilter> {
+        let step = build::<WebsocketPolicy>(options);
+        let asked = step.messages(&mut get("/"), MessageProtocol::WebSocket);
+        asked.expect("no refusal").expect("it looks at messages")
+    }
+
+    fn code(verdict: &MessageVerdict) -> u16 {
+        match verdict {
+            MessageVerdict::Pass => 0,
+            MessageVerdict::Drop(_) => 1,
+            MessageVerdict::Close(close) => close.code.0,
+        }
+    }
+
+    #[test]
+    fn sizes_count_over_fragments() {
+        let mut filter = filter(json!({"client": {"max_message_size": 10}}));
+        for _ in 0..2 {
+            assert_eq!(filter.begin(TEXT), MessageVerdict::Pass);
+            assert_eq!((filter.grow(TEXT, 4), filter.grow(ANSWER, 100)), (Ok(()), Ok(())));
+            assert_eq!(filter.grow(TEXT, 6), Ok(()));
+        }
+        let close = filter.grow(TEXT, 1).expect_err("it is too large");
+        assert_eq!((close.code, &*close.reason), (CloseCode::TOO_BIG, "the message has more than 10 bytes"));
+        assert!(filter.grow(TEXT, u64::MAX).is_err(), "no sum is too large to be counted");
+    }
+
+    #[test]
+    fn types_can_be_refused() {
+        let mut filter = filter(json!({"client": {"message_types": ["text"]}}));
+        assert_eq!([TEXT, BINARY, ANSWER].map(|head| code(&filter.begin(head))), [0, 1003, 0]);
+    }
+
+    #[test]
+    fn a_schema_reads_texts_and_lets_nothing_past_it() {
+        let schema = json!({"type": "object", "required": ["action"]});
+        let mut filter = filter(json!({"client": {"schema": schema}}));
+        assert!(filter.terms().reads_content);
+        assert_eq!((filter.wants_whole(TEXT), filter.wants_whole(ANSWER)), (Some(65_536), None));
+        for (text, want) in
+            [(r#"{"action":1}"#, 0), ("{}", 1007), ("no", 1007), (r#"{"action":1,"action":2}"#, 1007), ("", 1007)]
+        {
+            assert_eq!(code(&filter.whole(TEXT, text.as_bytes())), want, "{text}");
+        }
+        assert_eq!(code(&filter.begin(BINARY)), 1003, "it could say anything");
+    }
+
+    #[test]
+    fn terms_are_those_of_the_options_and_of_the_credential() {
+        let step = build::<WebsocketPolicy>(json!({"idle_timeout": 5, "ping_interval": 7}));
+        let mut exchange = get("/");
+        exchange.set_identity_ends_at(Duration::from_secs(9));
+        let terms = step.messages(&mut exchange, MessageProtocol::WebSocket).expect("asked").expect("it looks").terms();
+        let seconds = Duration::from_secs;
+        let ping = Some(PingTerms { interval: seconds(7), timeout: seconds(10) });
+        let want =
+            MessageTerms { reads_content: false, idle_timeout: Some(seconds(5)), ping, ends_at: Some(seconds(9)) };
+        assert_eq!(terms, want);
+        let step = build::<WebsocketPolicy>(json!({"close_on_expiry": false}));
+        let filter = step.messages(&mut exchange, MessageProtocol::WebSocket).expect("asked").expect("it looks");
+        assert_eq!(filter.terms(), MessageTerms::default());
+        assert!(step.messages(&mut exchange, MessageProtocol::EventStream).expect("asked").is_none());
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"idle_timeout": 0}), "idle_timeout: must be from 1"),
+            (json!({"ping_interval": 1, "ping_timeout": 90_000}), "ping_timeout: must be from 1"),
+            (json!({"client": {"max_message_size": 0}}), "client.max_message_size: must be at least 1"),
+            (
+                json!({"client": {"max_message_size": 2_000_000, "schema": {}}}),
+                "client.max_message_size: must be at most",
+            ),
+            (json!({"upstream": {"message_types": []}}), "upstream.message_types: is empty"),
+            (json!({"upstream": {"message_types": ["json"]}}), "upstream.message_types[0]: unknown variant"),
+            (json!({"client": {"schema": {"type": "thing"}}}), "client.schema"),
+        ] {
+            let error = refused::<WebsocketPolicy>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

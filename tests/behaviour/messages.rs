@@ -1,0 +1,450 @@
+//! WebSockets and event streams whose messages plugins look at. Frames are written and read here by code of the test's own.
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use h2::ext::Protocol;
+use http::{Method, Request};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::net::TcpStream;
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, ReadError, Reading, eventually};
+
+const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+
+/// A frame with this first byte; a client masks it.
+fn frame(first: u8, content: &[u8], is_client: bool) -> Vec<u8> {
+    let mut frame = vec![first];
+    let masked = if is_client { 0x80 } else { 0 };
+    match content.len() {
+        small @ 0..126 => frame.push(masked | small as u8),
+        medium @ 126..65_536 => {
+            frame.push(masked | 126);
+            frame.extend_from_slice(&(medium as u16).to_be_bytes());
+        }
+        large => {
+            frame.push(masked | 127);
+            frame.extend_from_slice(&(large as u64).to_be_bytes());
+        }
+    }
+    if !is_client {
+        frame.extend_from_slice(content);
+        return frame;
+    }
+    frame.extend_from_slice(&MASK);
+    frame.extend(content.iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// Reads one frame from what gives exactly so many bytes: its first byte, and its content without a mask.
+fn read_frame(mut exact: impl FnMut(u64) -> Result<Vec<u8>, ReadError>) -> Option<(u8, Vec<u8>)> {
+    let head = exact(2).ok()?;
+    let length = match head[1] & 0x7f {
+        126 => exact(2).ok()?.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte)),
+        127 => exact(8).ok()?.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte)),
+        small => u64::from(small),
+    };
+    let mask = if head[1] & 0x80 != 0 { exact(4).ok()? } else { vec![0] };
+    let content = if length == 0 { Vec::new() } else { exact(length).ok()? };
+    Some((head[0], content.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect()))
+}
+
+const FIRST_OF_CLOSE: u8 = 0x88;
+
+fn close(code: u16, reason: &str) -> Vec<u8> {
+    [&code.to_be_bytes()[..], reason.as_bytes()].concat()
+}
+
+/// Agrees to a WebSocket with these further lines.
+fn agree(connection: &mut OriginConnection, lines: &str) -> bool {
+    let Ok(request) = connection.request() else { return false };
+    connection.record(&request);
+    let answer = format!(
+        "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n{lines}\r\n"
+    );
+    connection.send(answer).is_ok()
+}
+
+/// Sends frames back as they came, but without masks; a text `twice` comes back in two fragments, and `say N` as N bytes. A frame of
+/// which it only wants to tell is sent as a text that begins with `got`.
+fn echo() -> Origin {
+    Origin::scripted(Reading::Strict, |connection| {
+        if !agree(connection, "") {
+            return;
+        }
+        while let Some((first, content)) = read_frame(|count| connection.exact(count)) {
+            let text = String::from_utf8_lossy(&content).into_owned();
+            let answer = match (first, text.strip_prefix("say ").map(str::parse::<usize>)) {
+                (0x81, Some(Ok(count))) => frame(0x82, &vec![b'x'; count], false),
+                (0x88, _) => frame(first, &content, false),
+                (0x8a, _) => frame(0x81, format!("got a pong {text}").as_bytes(), false),
+                (0x81, _) if text == "twice" => [frame(0x01, b"twi", false), frame(0x80, b"ce", false)].concat(),
+                _ => frame(first, &content, false),
+            };
+            if connection.send(answer).is_err() || first == FIRST_OF_CLOSE {
+                return;
+            }
+        }
+    })
+}
+
+fn gateway(origin: &Origin, plugins: &str) -> Gateway {
+    gateway_with(origin, plugins, "")
+}
+
+fn gateway_with(origin: &Origin, plugins: &str, more: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, plugins: {plugins}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n{more}",
+        origin.addr()
+    ))
+}
+
+/// A client whose WebSocket stands.
+fn connected(gateway: &Gateway, lines: &str) -> Client {
+    let mut client = gateway.client();
+    client.send(format!(
+        "GET /chat HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{lines}\r\n"
+    ));
+    assert_eq!(client.response_head("GET").expect("an answer").status, 101);
+    client
+}
+
+#[track_caller]
+fn next(client: &mut Client) -> (u8, Vec<u8>) {
+    read_frame(|count| client.exact(count)).expect("a frame")
+}
+
+/// The client gets this close frame, and then the end.
+#[track_caller]
+fn is_closed(client: &mut Client, code: u16, reason: &str) {
+    let (first, content) = next(client);
+    let said = content.get(..2).map(|code| u16::from_be_bytes([code[0], code[1]]));
+    assert_eq!((first, said), (FIRST_OF_CLOSE, Some(code)), "{}", content.escape_ascii());
+    assert_eq!(String::from_utf8_lossy(&content[2..]), reason);
+    client.finish_sending();
+    assert_eq!(client.until_closed(), b"");
+}
+
+/// Seen, passed, throttled and failed, once every message has an outcome.
+#[track_caller]
+fn account(gateway: &Gateway, protocol: &str, direction: &str, want: [u64; 4]) {
+    let labels = [format!("protocol=\"{protocol}\""), format!("direction=\"{direction}\"")];
+    let count = |metric: &str, outcome: &str| {
+        let labels: Vec<&str> = labels.iter().map(String::as_str).chain([outcome]).collect();
+        gateway.metrics().sum(metric, &labels) as u64
+    };
+    let counts = || {
+        let seen = count("weir_events_seen_total", "");
+        let outcomes = ["passed", "throttled", "failed"];
+        let [passed, throttled, failed] =
+            outcomes.map(|outcome| count("weir_events_total", &format!("outcome=\"{outcome}\"")));
+        [seen, passed, throttled, failed]
+    };
+    eventually(&format!("{protocol} {direction} is {want:?}"), DEADLINE, || counts() == want);
+}
+
+#[test]
+fn messages_pass_as_they_come_and_are_counted() {
+    let origin = echo();
+    let gateway = gateway(&origin, "{ websocket-policy: {} }");
+    let mut client = connected(&gateway, "");
+    let large = vec![0xff; 200_000];
+    for (first, content) in [(0x81, &b"hello"[..]), (0x81, b""), (0x82, &large), (0x89, b"ping")] {
+        // In pieces, of which one ends within a header.
+        let bytes = frame(first, content, true);
+        client.send(&bytes[..1]);
+        client.send(&bytes[1..]);
+        assert_eq!(next(&mut client), (first, content.to_vec()));
+    }
+    // Fragments stay fragments, with a ping among them.
+    client.send([frame(0x01, b"fr", true), frame(0x89, b"p", true), frame(0x80, b"ag", true)].concat());
+    assert_eq!(
+        [next(&mut client), next(&mut client), next(&mut client)],
+        [(0x01, b"fr".to_vec()), (0x89, b"p".to_vec()), (0x80, b"ag".to_vec())]
+    );
+    client.send(frame(0x88, &close(1000, "bye"), true));
+    assert_eq!(next(&mut client), (0x88, close(1000, "bye")));
+    assert_eq!(client.until_closed(), b"");
+    account(&gateway, "websocket", "from_client", [4, 4, 0, 0]);
+    account(&gateway, "websocket", "from_upstream", [4, 4, 0, 0]);
+}
+
+#[test]
+fn a_client_that_breaks_a_rule_is_told_which() {
+    let origin = echo();
+    let gateway = gateway(&origin, "{ websocket-policy: {} }");
+    for (bytes, code, reason) in [
+        (frame(0x81, b"plain", false), 1002, "a frame of the client is not masked"),
+        (frame(0x91, b"bit", true), 1002, "a reserved bit is set"),
+        (frame(0xc1, b"nobody has agreed to it", true), 1002, "a reserved bit is set"),
+        (frame(0x83, b"", true), 1002, "the opcode is reserved"),
+        (frame(0x80, b"", true), 1002, "there is no message to continue"),
+        (frame(0x09, b"", true), 1002, "a control frame is fragmented"),
+        (frame(0x81, b"\xff", true), 1007, "a text is not UTF-8"),
+        (frame(0x88, b"\x03", true), 1002, "a close frame has half a code"),
+        (frame(0x88, &close(1005, ""), true), 1002, "the close code cannot be sent"),
+    ] {
+        let mut client = connected(&gateway, "");
+        client.send(bytes);
+        is_closed(&mut client, code, reason);
+    }
+}
+
+#[test]
+fn an_upstream_that_breaks_a_rule_ends_it_as_well() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if agree(connection, "") {
+            let _ = connection.send(frame(0x81, b"masked", true));
+            connection.wait_gone();
+        }
+    });
+    let gateway = gateway(&origin, "{ websocket-policy: {} }");
+    is_closed(&mut connected(&gateway, ""), 1002, "a frame of the server is masked");
+}
+
+#[test]
+fn sizes_and_types_are_limited_for_each_side() {
+    let policy = "{ websocket-policy: { client: { max_message_size: 10, message_types: [text] }, upstream: { max_message_size: 20 } } }";
+    let origin = echo();
+    let gateway = gateway(&origin, policy);
+    let mut client = connected(&gateway, "");
+    client.send(frame(0x81, b"0123456789", true));
+    assert_eq!(next(&mut client).1, b"0123456789");
+    client.send(frame(0x01, b"01234567", true));
+    assert_eq!(next(&mut client), (0x01, b"01234567".to_vec()), "until it is too large it passes");
+    client.send(frame(0x80, b"89a", true));
+    is_closed(&mut client, 1009, "the message has more than 10 bytes");
+    let mut client = connected(&gateway, "");
+    client.send(frame(0x82, b"x", true));
+    is_closed(&mut client, 1003, "binary messages are not accepted");
+    let mut client = connected(&gateway, "");
+    client.send(frame(0x81, b"say 20", true));
+    assert_eq!(next(&mut client), (0x82, vec![b'x'; 20]));
+    client.send(frame(0x81, b"say 21", true));
+    is_closed(&mut client, 1009, "the message has more than 20 bytes");
+    account(&gateway, "websocket", "from_client", [5, 3, 0, 2]);
+}
+
+#[test]
+fn texts_have_to_match_a_schema() {
+    let schema = "{ type: object, required: [a], properties: { a: { type: integer } } }";
+    let origin = echo();
+    let gateway = gateway(&origin, &format!("{{ websocket-policy: {{ client: {{ schema: {schema} }} }} }}"));
+    let mut client = connected(&gateway, "Sec-WebSocket-Extensions: permessage-deflate\r\n");
+    client.send([frame(0x01, b"{\"a\"", true), frame(0x89, b"p", true), frame(0x80, b":1}", true)].concat());
+    assert_eq!(next(&mut client), (0x89, b"p".to_vec()), "a ping does not wait");
+    assert_eq!(next(&mut client), (0x81, b"{\"a\":1}".to_vec()), "it goes on in one frame");
+    client.send(frame(0x81, b"{\"a\":\"1\"}", true));
+    is_closed(&mut client, 1007, "the message does not match the schema");
+    let mut client = connected(&gateway, "");
+    client.send(frame(0x01, &vec![b' '; 65_537], true));
+    is_closed(&mut client, 1009, "the message has more than 65536 bytes");
+    account(&gateway, "websocket", "from_client", [3, 1, 0, 2]);
+}
+
+#[test]
+fn extensions_that_cannot_be_read_are_not_offered() {
+    let origin = echo();
+    let plain = gateway(&origin, "{ websocket-policy: {} }");
+    let reading = gateway(&origin, "{ websocket-policy: { client: { schema: {} } } }");
+    let offer = "Sec-WebSocket-Extensions: x-own, permessage-deflate; client_max_window_bits\r\n";
+    for (gateway, want) in [(&plain, Some("permessage-deflate; client_max_window_bits")), (&reading, None)] {
+        origin.forget();
+        drop(connected(gateway, offer));
+        let requests = origin.wait_requests(1);
+        assert_eq!(requests[0].headers.get("Sec-WebSocket-Extensions"), want);
+    }
+    let agreeing = Origin::scripted(Reading::Strict, |connection| {
+        agree(connection, "Sec-WebSocket-Extensions: permessage-deflate\r\n");
+        let _ = connection.send(frame(0xc1, b"\xff compressed", false));
+        connection.wait_gone();
+    });
+    let gateway = gateway(&agreeing, "{ websocket-policy: {} }");
+    let mut client = connected(&gateway, offer);
+    assert_eq!(next(&mut client), (0xc1, b"\xff compressed".to_vec()));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("an answer").status, 502, "it was not offered");
+}
+
+#[test]
+fn one_that_is_silent_is_closed() {
+    let origin = echo();
+    let gateway = gateway(&origin, "{ websocket-policy: { idle_timeout: 1 } }");
+    let mut client = connected(&gateway, "");
+    client.send(frame(0x81, b"hello", true));
+    assert_eq!(next(&mut client).1, b"hello");
+    is_closed(&mut client, 1001, "nothing was sent for too long");
+}
+
+#[test]
+fn a_client_that_answers_no_ping_is_closed() {
+    let origin = echo();
+    let gateway = gateway(&origin, "{ websocket-policy: { ping_interval: 1, ping_timeout: 1 } }");
+    let mut client = connected(&gateway, "");
+    let (first, content) = next(&mut client);
+    assert_eq!((first, content.len()), (0x89, 8));
+    // The answer is for the gateway; any other pong is not.
+    client.send([frame(0x8a, &content, true), frame(0x8a, b"mine", true)].concat());
+    assert_eq!(next(&mut client), (0x81, b"got a pong mine".to_vec()));
+    assert_eq!(next(&mut client).0, 0x89);
+    is_closed(&mut client, 1011, "a ping was not answered");
+}
+
+#[test]
+fn it_ends_with_the_token_that_opened_it() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let consumers =
+        format!("consumers: [{{ username: jack, plugins: {{ jwt-auth: {{ key: k1, secret: {secret} }} }} }}]\n");
+    let origin = echo();
+    let gateway = gateway_with(&origin, "{ jwt-auth: {}, websocket-policy: {} }", &consumers);
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let claims = format!("{{\"key\":\"k1\",\"exp\":{}}}", now_s + 3);
+    let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#), URL_SAFE_NO_PAD.encode(claims));
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), signed.as_bytes());
+    let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag));
+    let mut client = connected(&gateway, &format!("Authorization: Bearer {token}\r\n"));
+    client.send(frame(0x81, b"hello", true));
+    assert_eq!(next(&mut client).1, b"hello");
+    is_closed(&mut client, 1008, "the credential has expired");
+}
+
+#[test]
+fn messages_beyond_a_quota_close_it_or_are_dropped() {
+    let limit =
+        |more: &str| format!("{{ limit-events: {{ count: 3, time_window: 600, direction: from_client{more} }} }}");
+    let origin = echo();
+    let gateway_closing = gateway(&origin, &limit(""));
+    let mut clients = [connected(&gateway_closing, ""), connected(&gateway_closing, "")];
+    for number in [0, 1, 0] {
+        clients[number].send(frame(0x81, b"hello", true));
+        assert_eq!(next(&mut clients[number]).1, b"hello");
+    }
+    clients[1].send(frame(0x81, b"too many", true));
+    is_closed(&mut clients[1], 1008, "the quota of events is used up");
+    account(&gateway_closing, "websocket", "from_client", [4, 3, 1, 0]);
+    let gateway_dropping = gateway(&origin, &limit(", action: drop"));
+    let mut client = connected(&gateway_dropping, "");
+    for _ in 0..5 {
+        client.send([frame(0x01, b"he", true), frame(0x80, b"llo", true)].concat());
+    }
+    client.send(frame(0x89, b"after", true));
+    let frames: Vec<_> = (0..7).map(|_| next(&mut client)).collect();
+    assert_eq!(frames.iter().filter(|(first, _)| *first == 0x80).count(), 3);
+    assert_eq!(frames[6], (0x89, b"after".to_vec()));
+    account(&gateway_dropping, "websocket", "from_client", [5, 3, 2, 0]);
+}
+
+/// An event stream of this text, byte by byte in chunks of its own.
+fn event_stream(text: &'static str) -> Origin {
+    Origin::serving(move |_| {
+        let chunks: String = text.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();
+        Answer::raw(format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"
+        ))
+    })
+}
+
+#[test]
+fn events_beyond_a_quota_end_the_stream_or_are_dropped() {
+    const STREAM: &str = ": hi\n\nid: 1\ndata: a\n\nretry: 5\n\ndata: b\r\n\r\ndata: c\n\nid: 4\ndata: d\n\n";
+    let origin = event_stream(STREAM);
+    for by_http2 in [false, true] {
+        let ask = |gateway: &Gateway| {
+            let client = gateway.client();
+            let mut client = if by_http2 { client.by_http2() } else { client };
+            let response =
+                client.ask("GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n").expect("complete");
+            assert_eq!(response.status, 200);
+            String::from_utf8(response.body).expect("text")
+        };
+        let enough = gateway(&origin, "{ limit-events: { count: 4, time_window: 600 } }");
+        assert_eq!(ask(&enough), STREAM, "nothing is changed");
+        account(&enough, "sse", "from_upstream", [4, 4, 0, 0]);
+        let closing = gateway(&origin, "{ limit-events: { count: 2, time_window: 600 } }");
+        let begin = ": hi\n\nid: 1\ndata: a\n\nretry: 5\n\ndata: b\r\n\r\n";
+        assert_eq!(ask(&closing), format!("{begin}: the quota of events is used up\n\n"));
+        account(&closing, "sse", "from_upstream", [3, 2, 1, 0]);
+        let dropping = gateway(&origin, "{ limit-events: { count: 2, time_window: 600, action: drop } }");
+        assert_eq!(ask(&dropping), begin);
+        account(&dropping, "sse", "from_upstream", [4, 2, 2, 0]);
+    }
+}
+
+#[test]
+fn an_event_that_is_cut_has_failed() {
+    let origin = event_stream("data: a\n\ndata: b");
+    let gateway = gateway(&origin, "{ limit-events: { count: 9, time_window: 600 } }");
+    assert_eq!(gateway.get("/").body, b"data: a\n\ndata: b");
+    account(&gateway, "sse", "from_upstream", [2, 1, 0, 1]);
+}
+
+async fn over_http2(gateway: &Gateway) {
+    let tcp = TcpStream::connect(gateway.addr()).await.expect("it listens");
+    let (mut requests, connection) = h2::client::handshake(tcp).await.expect("HTTP/2 is spoken");
+    tokio::spawn(async move {
+        // What goes wrong with the connection goes wrong with its streams.
+        let _ = connection.await;
+    });
+    let first = Request::get("http://t/").body(()).expect("a request");
+    let _ = requests.send_request(first, true).expect("it stands").0.await;
+    let mut request = Request::builder().method(Method::CONNECT).uri("http://t/chat");
+    request = request.extension(Protocol::from_static("websocket"));
+    let request = request.header("sec-websocket-version", "13").body(()).expect("a request");
+    let (answer, mut sending) = requests.send_request(request, false).expect("the connection stands");
+    let (head, mut receiving) = answer.await.expect("an answer").into_parts();
+    assert_eq!(head.status, 200);
+    let mut received = Vec::new();
+    for message in ["one", "two", "three"] {
+        sending.send_data(Bytes::from(frame(0x81, message.as_bytes(), true)), false).expect("it is taken");
+        let want = match message {
+            "three" => frame(FIRST_OF_CLOSE, &close(1008, "the quota of events is used up"), false),
+            message => frame(0x81, message.as_bytes(), false),
+        };
+        while received.len() < want.len() {
+            let part = receiving.data().await.expect("it comes back").expect("whole");
+            receiving.flow_control().release_capacity(part.len()).expect("it was received");
+            received.extend_from_slice(&part);
+        }
+        assert_eq!(std::mem::take(&mut received), want);
+    }
+    assert!(receiving.data().await.is_none_or(|part| part.is_ok_and(|part| part.is_empty())), "the stream ends");
+}
+
+#[test]
+fn a_stream_of_http2_is_held_to_the_same() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Ok(request) = connection.request() else { return };
+        if request.headers.get("Upgrade").is_none() {
+            let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return;
+        }
+        let _ = connection
+            .send("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n");
+        while let Some((first, content)) = read_frame(|count| connection.exact(count)) {
+            if connection.send(frame(first, &content, false)).is_err() {
+                return;
+            }
+        }
+    });
+    let gateway = gateway(&origin, "{ limit-events: { count: 2, time_window: 600, direction: from_client } }");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, over_http2(&gateway)).await.expect("in time") });
+    account(&gateway, "websocket", "from_client", [3, 2, 1, 0]);
+}
+
+#[test]
+fn what_an_upstream_says_at_once_is_looked_at() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Ok(_) = connection.request() else { return };
+        let head = "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
+        let frames = [frame(0x81, b"hello", false), frame(0x82, b"too large", false)].concat();
+        let _ = connection.send([head.as_bytes(), &frames].concat());
+        connection.wait_gone();
+    });
+    let gateway = gateway(&origin, "{ websocket-policy: { upstream: { max_message_size: 5 } } }");
+    let mut client = connected(&gateway, "");
+    assert_eq!(next(&mut client), (0x81, b"hello".to_vec()));
+    is_closed(&mut client, 1009, "the message has more than 5 bytes");
+}
