@@ -202,13 +202,26 @@ asyncio.run(main())
 
 #[test]
 fn websockets_for_python_talk_through_a_tunnel() {
+    websockets_for_python_talk_through("{}");
+}
+
+/// The library offers compression, which is passed on unless something has to read messages.
+#[test]
+fn websockets_for_python_talk_past_policies() {
+    let limits = "{ count: 1000000, bytes: 1000000000, time_window: 60 }";
+    websockets_for_python_talk_through(&format!(
+        "{{ websocket-policy: {{ ping_interval: 1 }}, limit-events: {limits} }}"
+    ));
+}
+
+fn websockets_for_python_talk_through(plugins: &str) {
     let Some(python) = python() else { return };
     let mut server = Command::new(&python).args(["-c", SERVER]).stdout(Stdio::piped()).spawn().expect("python runs");
     let mut line = String::new();
     let stdout = server.stdout.take().expect("stdout is piped");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a port");
     let gateway = start(&format!(
-        "routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"127.0.0.1:{}\": 1 }} }} }}\n",
+        "routes:\n  - {{ id: all, uri: /*, plugins: {plugins}, upstream: {{ type: roundrobin, nodes: {{ \"127.0.0.1:{}\": 1 }} }} }}\n",
         line.trim()
     ));
     let url = format!("ws://{}/socket", gateway.addr());
