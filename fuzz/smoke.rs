@@ -185,3 +185,13 @@ fn bulk_answer() {
 fn journal() {
     replay("journal");
 }
+
+#[test]
+fn websocket_frames() {
+    replay("websocket_frames");
+}
+
+#[test]
+fn event_stream() {
+    replay("event_stream");
+}
