@@ -68,3 +68,14 @@ fn one_plugin_waits_and_filters() {
         assert_eq!((response.status, &*response.body), (200, &b"HELLO"[..]), "{wait}");
     }
 }
+
+#[test]
+fn the_guide_shows_this_file() {
+    let page = include_str!("../../../../docs/guide/writing-a-plugin.md");
+    let own = include_str!("shouts_later.rs");
+    let shown: Vec<&str> = page.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(shown.len(), 6);
+    for code in shown {
+        assert!(own.contains(code), "docs/guide/writing-a-plugin.md shows what this file does not say:\n{code}");
+    }
+}
