@@ -182,6 +182,19 @@ impl<T: 'static> PerWorker<T> {
     }
 }
 
+/// Drops the state that this thread's worker has for itself. A worker calls it before its thread ends: what is dropped with
+/// the thread's own variables is too late to wake tasks of other threads, for which the runtime needs such variables, too.
+pub fn end_worker() {
+    loop {
+        let held = HELD.take();
+        if held.is_empty() {
+            return;
+        }
+        // A value may use state of its own while it ends, which then ends in the next turn.
+        drop(held);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +226,31 @@ mod tests {
         assert_eq!(state.get().get(), 1);
         let again = per_worker("test-worker", "own", || Cell::new(0));
         assert_eq!(again.get().get(), 1, "a reload finds it again");
+    }
+
+    #[test]
+    fn a_worker_that_ends_drops_what_it_held_and_what_that_made_while_it_ended() {
+        struct MakesMore(Arc<AtomicU64>, Option<PerWorker<MakesMore>>);
+        impl Drop for MakesMore {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                if let Some(more) = &self.1 {
+                    more.get();
+                }
+            }
+        }
+        let dropped = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&dropped);
+        let last = per_worker("test-end", "last", move || MakesMore(Arc::clone(&count), None));
+        let count = Arc::clone(&dropped);
+        let first = per_worker("test-end", "first", move || MakesMore(Arc::clone(&count), Some(last.clone())));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                first.get();
+                end_worker();
+                assert_eq!(dropped.load(Ordering::Relaxed), 2);
+            });
+        });
     }
 
     #[test]

@@ -51,6 +51,8 @@ impl WorkerStart {
         if let Err(error) = self.serve() {
             tracing::error!("worker {index}: {error}");
         }
+        // Before the worker counts as ended: the process then drains what the sinks of its plugins hold.
+        weir_plugin::state::end_worker();
         progress.running.fetch_sub(1, Ordering::Release);
         progress.announce();
     }
