@@ -13,6 +13,7 @@ pub struct Converted {
     pub(crate) upstreams: Vec<ConvertedResource>,
     pub(crate) ssls: Vec<ConvertedResource>,
     pub(crate) global_rules: Vec<ConvertedResource>,
+    pub(crate) consumers: Vec<ConvertedResource>,
     pub(crate) routes: Vec<ConvertedResource>,
     pub findings: Vec<ConversionFinding>,
 }
@@ -40,6 +41,7 @@ impl Converted {
             ("upstreams", &self.upstreams),
             ("ssls", &self.ssls),
             ("global_rules", &self.global_rules),
+            ("consumers", &self.consumers),
             ("routes", &self.routes),
         ];
         for (name, items) in lists {

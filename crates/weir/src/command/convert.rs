@@ -29,6 +29,8 @@ pub struct ConvertCommand {
 enum Dialect {
     /// nginx.conf, or a file of conf.d.
     Nginx,
+    /// kong.yml: the declarative configuration of Kong and decK.
+    Kong,
 }
 
 impl ConvertCommand {
@@ -63,6 +65,7 @@ impl ConvertCommand {
         let directory = self.file.parent().unwrap_or(Path::new("."));
         match self.from {
             Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
+            Dialect::Kong => weir_convert::kong::convert(&name, text),
         }
     }
 }

@@ -1,0 +1,98 @@
+//! Kong: the declarative configuration (`kong.yml`, decK), as YAML or JSON.
+//!
+//! Of a plugin that stands at several levels Kong takes the most specific one. The effective plugins are therefore written into each
+//! route. A route whose access control cannot be converted answers every request with 503.
+
+mod document;
+mod plugins;
+mod route;
+mod upstream;
+
+use crate::output::{Converted, ConvertedResource};
+use crate::yaml::Yaml;
+use crate::{ConversionFinding, FindingKind, SourcePlace, SyntaxError};
+use document::DocumentValue;
+
+/// Carries a configuration over.
+pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
+    let root = document::parse(file, text)?;
+    if root.text("_format_version").is_none() {
+        let text = "there is no `_format_version`; a declarative configuration of Kong begins with it".to_owned();
+        return Err(SyntaxError { place: SourcePlace { file: file.to_owned(), line: root.line }, text });
+    }
+    let mut conversion = KongConversion { file, root: &root, converted: Converted::default() };
+    conversion.converted.settings =
+        vec![("listen".to_owned(), Yaml::text(":8000")), ("allow_encoded_slashes".to_owned(), Yaml::Boolean(true))];
+    certificates(&mut conversion);
+    route::carry_over(&mut conversion);
+    plugins::consumers(&mut conversion);
+    const KNOWN: [&str; 9] = [
+        "_format_version",
+        "_transform",
+        "_info",
+        "services",
+        "routes",
+        "upstreams",
+        "consumers",
+        "plugins",
+        "certificates",
+    ];
+    for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
+        conversion.lost(value, format!("`{name}`: this kind of entity is not converted"));
+    }
+    let findings = &mut conversion.converted.findings;
+    findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
+    findings.dedup();
+    Ok(conversion.converted)
+}
+
+struct KongConversion<'a> {
+    file: &'a str,
+    root: &'a DocumentValue,
+    converted: Converted,
+}
+
+impl KongConversion<'_> {
+    fn place(&self, at: &DocumentValue) -> SourcePlace {
+        SourcePlace { file: self.file.to_owned(), line: at.line }
+    }
+
+    fn lost(&mut self, at: &DocumentValue, text: impl Into<String>) {
+        let (place, text) = (self.place(at), text.into());
+        self.converted.findings.push(ConversionFinding { place, kind: FindingKind::Lost, text });
+    }
+
+    fn differs(&mut self, at: &DocumentValue, text: impl Into<String>) {
+        let (place, text) = (self.place(at), text.into());
+        self.converted.findings.push(ConversionFinding { place, kind: FindingKind::Differs, text });
+    }
+}
+
+fn certificates(conversion: &mut KongConversion) {
+    for certificate in conversion.root.list("certificates") {
+        let name = |sni: &DocumentValue| sni.as_text().or_else(|| sni.text("name")).map(str::to_owned);
+        let snis: Vec<String> = certificate.list("snis").iter().filter_map(name).collect();
+        let Some((cert, key)) = certificate.text("cert").zip(certificate.text("key")) else {
+            conversion.lost(certificate, "a certificate without `cert` and `key`");
+            continue;
+        };
+        if snis.is_empty() || cert.starts_with("{vault") || key.starts_with("{vault") {
+            conversion.lost(certificate, "a certificate without `snis`, or from a vault: write an entry of `ssls`");
+            continue;
+        }
+        let members = vec![
+            ("snis".to_owned(), Yaml::texts(snis)),
+            ("cert".to_owned(), Yaml::text(cert)),
+            ("key".to_owned(), Yaml::text(key)),
+        ];
+        let item = ConvertedResource::new(&conversion.place(certificate), "certificate", members);
+        conversion.converted.ssls.push(item);
+    }
+    if !conversion.converted.ssls.is_empty() {
+        let tls = Yaml::map([("address", Yaml::text(":8443")), ("tls", Yaml::Boolean(true))]);
+        conversion.converted.settings[0].1 = Yaml::List(vec![Yaml::text(":8000"), tls]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! Plugins and consumers.
+
+use super::KongConversion;
+use super::document::DocumentValue;
+use crate::output::ConvertedResource;
+use crate::yaml::Yaml;
+
+/// Plugins whose absence changes neither who is let in nor what is answered.
+const HARMLESS: [&str; 13] = [
+    "prometheus",
+    "http-log",
+    "file-log",
+    "tcp-log",
+    "udp-log",
+    "syslog",
+    "loggly",
+    "datadog",
+    "statsd",
+    "zipkin",
+    "opentelemetry",
+    "proxy-cache",
+    "correlation-id",
+];
+
+const AUTH: [&str; 3] = ["key-auth", "basic-auth", "jwt"];
+
+/// The plugins of a route, and whether one that guards it could not be converted.
+#[derive(Default)]
+pub struct PluginChain {
+    pub plugins: Vec<(String, Yaml)>,
+    pub closed: bool,
+}
+
+/// `fault-injection` with this status and body for every request.
+pub fn answer(status: i64, body: &str, content_type: Option<&str>) -> (String, Yaml) {
+    let mut abort = vec![("http_status".to_owned(), Yaml::Integer(status)), ("body".to_owned(), Yaml::text(body))];
+    if let Some(kind) = content_type {
+        abort.push(("headers".to_owned(), Yaml::map([("Content-Type", Yaml::text(kind))])));
+    }
+    ("fault-injection".to_owned(), Yaml::map([("abort", Yaml::Map(abort))]))
+}
+
+fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
+    let value = value.get(member)?;
+    value.as_text().or_else(|| value.text("name"))
+}
+
+/// Of each plugin the most specific one: of the route, of its service, of all.
+pub fn effective(
+    conversion: &mut KongConversion,
+    service: Option<&DocumentValue>,
+    route: &DocumentValue,
+) -> PluginChain {
+    let all = conversion.root.list("plugins");
+    let own_name = |of: Option<&DocumentValue>| of.and_then(|of| of.text("name")).map(str::to_owned);
+    let (route_name, service_name) = (own_name(Some(route)), own_name(service));
+    let top = |wanted: (Option<&str>, Option<&str>)| -> Vec<&DocumentValue> {
+        all.iter().filter(|plugin| (name_of(plugin, "route"), name_of(plugin, "service")) == wanted).collect()
+    };
+    let mut candidates: Vec<&DocumentValue> = route.list("plugins").iter().collect();
+    if route_name.is_some() {
+        candidates.extend(top((route_name.as_deref(), None)));
+    }
+    candidates.extend(service.map_or(&[][..], |service| service.list("plugins")));
+    if service_name.is_some() {
+        candidates.extend(top((None, service_name.as_deref())));
+    }
+    candidates.extend(top((None, None)));
+    let mut seen: Vec<&str> = Vec::new();
+    let mut chain = PluginChain::default();
+    for plugin in candidates {
+        let name = plugin.text("name").unwrap_or_default();
+        let is_narrower = plugin.get("consumer").is_some() || plugin.get("consumer_group").is_some();
+        // One that is off gives way to that of a wider level.
+        if !plugin.is_true("enabled", true) || seen.contains(&name) && !is_narrower {
+            continue;
+        }
+        if is_narrower {
+            refuse(conversion, plugin, &mut chain, "for a consumer or a group");
+            continue;
+        }
+        seen.push(name);
+        one(conversion, plugin, name, &mut chain);
+    }
+    if seen.iter().filter(|name| AUTH.contains(name)).count() > 1 {
+        refuse(conversion, route, &mut chain, "several plugins that authenticate");
+    }
+    unplaced(conversion, &mut chain);
+    chain
+}
+
+/// Plugins of which it is not known where they belong: they may guard any route.
+fn unplaced(conversion: &mut KongConversion, chain: &mut PluginChain) {
+    let root = conversion.root;
+    let services = root.list("services");
+    let routes = || services.iter().flat_map(|service| service.list("routes")).chain(root.list("routes"));
+    for plugin in root.list("plugins").iter().filter(|plugin| plugin.is_true("enabled", true)) {
+        let (of_service, of_route) = (plugin.get("service"), plugin.get("route"));
+        let service = name_of(plugin, "service");
+        let route = name_of(plugin, "route");
+        let is_placed = match (of_service, of_route) {
+            (None, None) => true,
+            (Some(_), None) => services.iter().any(|known| service.is_some() && known.text("name") == service),
+            (None, Some(_)) => routes().any(|known| route.is_some() && known.text("name") == route),
+            (Some(_), Some(_)) => false,
+        };
+        if !is_placed {
+            refuse(conversion, plugin, chain, "its service or route is not found by one name");
+        }
+    }
+}
+
+/// Reports what was not converted, and closes the route unless the plugin is harmless.
+fn refuse(conversion: &mut KongConversion, at: &DocumentValue, chain: &mut PluginChain, why: &str) {
+    let name = at.text("name").unwrap_or_default();
+    if HARMLESS.contains(&name) {
+        return conversion.lost(at, format!("plugin `{name}`: {why}"));
+    }
+    conversion.lost(at, format!("`{name}`: {why}: not converted, so the routes that it applies to answer with 503"));
+    chain.closed = true;
+}
+
+fn one(conversion: &mut KongConversion, plugin: &DocumentValue, name: &str, chain: &mut PluginChain) {
+    let empty = DocumentValue::default();
+    let config = plugin.get("config").unwrap_or(&empty);
+    let Some((known, converted)) = options(config, name) else {
+        return refuse(conversion, plugin, chain, "there is no conversion for this plugin or its options");
+    };
+    if let Some((option, _)) =
+        config.members().iter().find(|(option, value)| !known.contains(&option.as_str()) && matters(value))
+    {
+        return refuse(conversion, plugin, chain, &format!("the option `{option}`"));
+    }
+    if name == "rate-limiting" {
+        conversion.differs(
+            plugin,
+            "`rate-limiting`: windows begin with the first request, and each route and gateway counts for itself",
+        );
+    }
+    chain.plugins.push(converted);
+}
+
+/// Whether an option says more than that something is off.
+fn matters(value: &DocumentValue) -> bool {
+    use super::document::ValueKind::{List, Map, Null, Scalar};
+    match &value.kind {
+        Null => false,
+        Scalar(text) => text != "false",
+        List(items) => !items.is_empty(),
+        Map(members) => members.iter().any(|(_, value)| matters(value)),
+    }
+}
+
+type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
+
+/// The options that are read, and the plugin; nothing if it cannot be converted.
+fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
+    // Long, since each plugin has an arm.
+    let hides = ("hide_credentials", Yaml::Boolean(config.is_true("hide_credentials", false)));
+    let plugin = |name: &str, options: Yaml| (name.to_owned(), options);
+    Some(match name {
+        "key-auth" => {
+            let names = config.texts("key_names");
+            let key = match names.as_slice() {
+                [] => "apikey",
+                [name] => name,
+                _ => return None,
+            };
+            let places = ["key_in_header", "key_in_query"].map(|place| config.is_true(place, true));
+            if places != [true, true] {
+                return None;
+            }
+            let options = Yaml::map([("header", Yaml::text(key)), ("query", Yaml::text(key)), hides]);
+            (
+                &["key_names", "hide_credentials", "key_in_header", "key_in_query", "run_on_preflight"],
+                plugin(name, options),
+            )
+        }
+        "basic-auth" => (&["hide_credentials", "run_on_preflight"], plugin(name, Yaml::map([hides]))),
+        "jwt" => {
+            let claim = Yaml::text(config.text("key_claim_name").unwrap_or("iss"));
+            // Kong sends the token on.
+            let mut options =
+                vec![("key_claim_name".to_owned(), claim), ("hide_credentials".to_owned(), Yaml::Boolean(false))];
+            let claims = config.texts("claims_to_verify");
+            if !claims.is_empty() {
+                options.push(("claims_to_verify".to_owned(), Yaml::texts(claims)));
+            }
+            (&["key_claim_name", "claims_to_verify", "run_on_preflight"], plugin("jwt-auth", Yaml::Map(options)))
+        }
+        "ip-restriction" => {
+            let (allow, deny) = (config.texts("allow"), config.texts("deny"));
+            let list = match (allow.is_empty(), deny.is_empty()) {
+                (false, true) => ("whitelist", Yaml::texts(allow)),
+                (true, false) => ("blacklist", Yaml::texts(deny)),
+                _ => return None,
+            };
+            (&["allow", "deny"], plugin(name, Yaml::map([list])))
+        }
+        "rate-limiting" => (
+            &["second", "minute", "hour", "day", "limit_by", "policy", "fault_tolerant"],
+            plugin("limit-count", limits(config)?),
+        ),
+        "request-size-limiting" => {
+            let factor = match config.text("size_unit").unwrap_or("megabytes") {
+                "megabytes" => 1 << 20,
+                "kilobytes" => 1 << 10,
+                _ => 1,
+            };
+            let size =
+                config.number("allowed_payload_size").unwrap_or(128).checked_mul(factor).filter(|&size| size > 0)?;
+            let options = Yaml::map([("max_body_size", Yaml::Integer(size))]);
+            (&["allowed_payload_size", "size_unit"], plugin("client-control", options))
+        }
+        "request-termination" => {
+            let status = config.number("status_code").unwrap_or(503);
+            let body = config.text("body").or(config.text("message")).unwrap_or("");
+            if config.get("message").is_some() {
+                return None;
+            }
+            (&["status_code", "body", "content_type"], answer(status, body, config.text("content_type")))
+        }
+        _ => return None,
+    })
+}
+
+/// One limit of `rate-limiting`, as options of `limit-count`.
+fn limits(config: &DocumentValue) -> Option<Yaml> {
+    if config.text("policy").is_some_and(|policy| policy == "redis") {
+        return None;
+    }
+    let windows = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
+    let mut limits = windows.iter().filter_map(|(name, seconds)| Some((config.number(name)?, *seconds)));
+    let (count, seconds) = limits.next().filter(|_| limits.next().is_none())?;
+    let key = match config.text("limit_by").unwrap_or("consumer") {
+        // Without a consumer the address counts, as in Kong.
+        "consumer" => "consumer_name",
+        "ip" => "remote_addr",
+        _ => return None,
+    };
+    Some(Yaml::map([
+        ("count", Yaml::Integer(count)),
+        ("time_window", Yaml::Integer(seconds)),
+        ("key", Yaml::text(key)),
+        ("rejected_code", Yaml::Integer(429)),
+    ]))
+}
+
+/// Consumers with their credentials: the first of each kind stands in the consumer, the others beside it.
+pub fn consumers(conversion: &mut KongConversion) {
+    for consumer in conversion.root.list("consumers") {
+        let Some(username) = consumer.text("username") else {
+            conversion.lost(consumer, "a consumer without `username`");
+            continue;
+        };
+        let mut credentials = Vec::new();
+        for (kind, fields) in KINDS {
+            for credential in consumer.list(kind) {
+                match self::credential(kind, credential, fields) {
+                    Some(options) => credentials.push((credential, options)),
+                    None => conversion.lost(credential, format!("`{kind}`: a credential that cannot be converted")),
+                }
+            }
+        }
+        for (name, value) in consumer.members() {
+            let is_known =
+                ["id", "username", "tags"].contains(&name.as_str()) || KINDS.iter().any(|(kind, _)| kind == name);
+            if !is_known {
+                conversion.lost(value, format!("`{name}` of the consumer `{username}`"));
+            }
+        }
+        if consumer.get("plugins").is_some() {
+            conversion.lost(
+                consumer,
+                format!("credentials of `{username}`: left out, as plugins of this consumer are not converted"),
+            );
+            credentials.clear();
+        }
+        let members = vec![("username".to_owned(), Yaml::text(username))];
+        let place = conversion.place(consumer);
+        conversion.converted.consumers.push(ConvertedResource::new(&place, "consumer", members));
+        for (number, (at, options)) in credentials.into_iter().enumerate() {
+            let id = format!("{username}/credentials/{}", number + 1);
+            let members = vec![("id".to_owned(), Yaml::text(id)), ("plugins".to_owned(), Yaml::Map(vec![options]))];
+            let item = ConvertedResource::new(&conversion.place(at), "credential", members);
+            conversion.converted.consumers.push(item);
+        }
+    }
+}
+
+const KINDS: [(&str, &[&str]); 3] = [
+    ("keyauth_credentials", &["key"]),
+    ("basicauth_credentials", &["username", "password"]),
+    ("jwt_secrets", &["key", "secret"]),
+];
+
+fn credential(kind: &str, credential: &DocumentValue, fields: &[&str]) -> Option<(String, Yaml)> {
+    let plugin = match kind {
+        "keyauth_credentials" => "key-auth",
+        "basicauth_credentials" => "basic-auth",
+        _ => "jwt-auth",
+    };
+    let mut options = Vec::new();
+    let algorithm = credential.text("algorithm").unwrap_or("HS256");
+    let is_public = plugin == "jwt-auth" && !algorithm.starts_with("HS");
+    for name in fields {
+        let (theirs, ours) =
+            if is_public && *name == "secret" { ("rsa_public_key", "public_key") } else { (*name, *name) };
+        let value = credential.text(theirs).filter(|value| !value.is_empty() && !value.starts_with("{vault"))?;
+        options.push((ours.to_owned(), Yaml::text(value)));
+    }
+    if plugin == "jwt-auth" {
+        options.push(("algorithm".to_owned(), Yaml::text(algorithm)));
+    }
+    Some((plugin.to_owned(), Yaml::Map(options)))
+}

@@ -1,0 +1,279 @@
+//! Routes: what each asks of a request, and the path that its upstream sees.
+
+use super::document::DocumentValue;
+use super::upstream::{self, variable};
+use super::{KongConversion, plugins};
+use crate::output::ConvertedResource;
+use crate::yaml::Yaml;
+
+type Members = Vec<(String, Yaml)>;
+
+/// Kong prefers routes that ask for methods or headers.
+const RULE_PRIORITY: i64 = 1_000;
+
+pub fn carry_over(conversion: &mut KongConversion) {
+    let root = conversion.root;
+    for service in root.list("services") {
+        for route in service.list("routes") {
+            convert(conversion, Some(service), route);
+        }
+    }
+    for route in root.list("routes") {
+        let name = route.get("service").and_then(|service| service.as_text().or_else(|| service.text("name")));
+        let service = root.list("services").iter().find(|service| name.is_some() && service.text("name") == name);
+        convert(conversion, service, route);
+    }
+    let is_named = |route: &ConvertedResource| route.members.iter().any(|(name, _)| name == "hosts");
+    let named = conversion.converted.routes.iter().filter(|route| is_named(route)).count();
+    if named > 0 && named < conversion.converted.routes.len() {
+        let text = "routes with a host take precedence over all routes without one; Kong counts kinds of conditions";
+        conversion.differs(root, text);
+    }
+}
+
+fn convert(conversion: &mut KongConversion, service: Option<&DocumentValue>, route: &DocumentValue) {
+    let address = service.and_then(upstream::address);
+    let protocols = route.texts("protocols");
+    let (plain, tls) = match protocols.is_empty() {
+        true => (true, true),
+        false => (
+            protocols.iter().any(|name| ["http", "grpc"].contains(name)),
+            protocols.iter().any(|name| ["https", "grpcs"].contains(name)),
+        ),
+    };
+    if !plain && !tls {
+        return conversion.lost(route, format!("a route for {}: only HTTP is converted", protocols.join(", ")));
+    }
+    let mut common = conditions(conversion, route);
+    let mut closed = common.closed;
+    let (mut members, path) = match (service, &address) {
+        (Some(service), Some(address)) if service.is_true("enabled", true) => {
+            let id = upstream::registered(conversion, service, address, route.is_true("preserve_host", false));
+            (vec![("upstream_id".to_owned(), Yaml::text(id))], address.path.as_str())
+        }
+        _ => {
+            conversion.lost(route, "the route has no HTTP service that is enabled; it answers with 503");
+            closed = true;
+            (Members::new(), "")
+        }
+    };
+    let mut chain = plugins::effective(conversion, service, route);
+    closed |= chain.closed;
+    if closed {
+        members.clear();
+        chain.plugins = vec![plugins::answer(503, "", None)];
+    }
+    if plain != tls {
+        let rule = |scheme: &str| Yaml::List(vec![Yaml::text("scheme"), Yaml::text("=="), Yaml::text(scheme)]);
+        if tls {
+            refuse_plain(conversion, route, &common, rule("http"));
+        }
+        common.vars.push(rule(if tls { "https" } else { "http" }));
+    }
+    let paths = route.texts("paths");
+    let (plain_paths, expressions): (Vec<&str>, Vec<&str>) = paths.iter().partition(|path| !path.starts_with('~'));
+    if !plain_paths.is_empty() || paths.is_empty() {
+        let uris = if paths.is_empty() {
+            vec!["/*".to_owned()]
+        } else {
+            plain_paths.iter().map(|path| format!("{path}*")).collect()
+        };
+        let pairs = prefix_pairs(&plain_paths, route.is_true("strip_path", true), path);
+        add(
+            conversion,
+            route,
+            &common,
+            RouteParts { uris, pairs, expression: None, members: &members, plugins: &chain.plugins, closed },
+        );
+    }
+    for expression in expressions {
+        let parts = (members.as_slice(), chain.plugins.as_slice(), closed);
+        add_expression(conversion, route, &common, expression, path, parts);
+    }
+}
+
+/// A route for a path that is an expression, with the members, the plugins and whether it is closed.
+fn add_expression(
+    conversion: &mut KongConversion,
+    route: &DocumentValue,
+    common: &RouteConditions,
+    path_expression: &str,
+    path: &str,
+    (members, plugins, closed): (&[(String, Yaml)], &[(String, Yaml)], bool),
+) {
+    let pattern = format!("^(?:{})", &path_expression[1..]);
+    let unsupported = ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|part| pattern.contains(part));
+    let uris = vec![format!("{}*", fixed_prefix(&path_expression[1..]))];
+    if unsupported {
+        conversion
+            .lost(route, format!("`{path_expression}`: look-around is not supported; `{}` answers with 503", uris[0]));
+        let refusal = [plugins::answer(503, "", None)];
+        add(
+            conversion,
+            route,
+            common,
+            RouteParts { uris, pairs: Vec::new(), expression: None, members: &[], plugins: &refusal, closed: true },
+        );
+        return;
+    }
+    conversion.differs(route, format!("`{path_expression}`: a route with a longer plain path takes precedence"));
+    let strips = route.is_true("strip_path", true);
+    let pairs = match (strips, path) {
+        (true, path) => vec![format!("{pattern}/?"), format!("{path}/")],
+        (false, "") => Vec::new(),
+        (false, path) => vec!["^/(.*)".to_owned(), format!("{path}/$1")],
+    };
+    add(conversion, route, common, RouteParts { uris, pairs, expression: Some(pattern), members, plugins, closed });
+}
+
+/// The path as upstreams see it: that of the service, and what follows the route's path.
+fn prefix_pairs(paths: &[&str], strips: bool, service_path: &str) -> Vec<String> {
+    let takes_all = !strips || paths.is_empty() || paths.contains(&"/");
+    let mut paths: Vec<&str> =
+        paths.iter().map(|path| path.trim_end_matches('/')).filter(|path| !path.is_empty()).collect();
+    paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
+    let mut pairs = Vec::new();
+    for path in paths.into_iter().filter(|_| strips) {
+        let quoted = regex_quoted(path);
+        if !service_path.is_empty() {
+            pairs.extend([format!("^{quoted}$"), service_path.to_owned()]);
+        }
+        pairs.extend([format!("^{quoted}/?(.*)"), format!("{service_path}/$1")]);
+    }
+    if takes_all && !service_path.is_empty() {
+        pairs.extend(["^/(.*)".to_owned(), format!("{service_path}/$1")]);
+    }
+    pairs
+}
+
+/// The beginning of an expression that every path it matches has, up to a slash.
+fn fixed_prefix(expression: &str) -> &str {
+    let expression = expression.strip_prefix('^').unwrap_or(expression);
+    if expression.contains('|') {
+        return "/";
+    }
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "/_-".contains(char);
+    let mut end = expression.find(|char: char| !is_plain(char)).unwrap_or(expression.len());
+    if expression[end..].starts_with(['?', '*', '+', '{']) {
+        end = end.saturating_sub(1);
+    }
+    expression[..end].rfind('/').map_or("/", |slash| &expression[..=slash])
+}
+
+/// Text as a regular expression that matches it alone.
+fn regex_quoted(text: &str) -> String {
+    text.chars()
+        .flat_map(|char| ["\\.+*?()|[]{}^$".contains(char).then_some('\\'), Some(char)].into_iter().flatten())
+        .collect()
+}
+
+#[derive(Default)]
+struct RouteConditions {
+    members: Members,
+    vars: Vec<Yaml>,
+    priority: i64,
+    closed: bool,
+}
+
+fn conditions(conversion: &mut KongConversion, route: &DocumentValue) -> RouteConditions {
+    let mut conditions = RouteConditions::default();
+    let hosts: Vec<String> = route.texts("hosts").iter().map(|host| host.to_ascii_lowercase()).collect();
+    if hosts.iter().any(|host| host.ends_with(".*") || host.contains(':')) {
+        conversion.lost(route, "`hosts` with a port or a wildcard at the end; the route answers with 503");
+        conditions.closed = true;
+    } else if !hosts.is_empty() {
+        conditions.members.push(("hosts".to_owned(), Yaml::texts(hosts)));
+    }
+    let methods = route.texts("methods");
+    if !methods.is_empty() {
+        conditions.members.push(("methods".to_owned(), Yaml::texts(methods)));
+        conditions.priority += RULE_PRIORITY;
+    }
+    for (name, values) in route.get("headers").map_or(&[][..], DocumentValue::members) {
+        let pattern = |value: &str| match value.strip_prefix("~*") {
+            Some(pattern) => pattern.to_owned(),
+            None => format!("^{}$", regex_quoted(value)),
+        };
+        let patterns: Vec<_> = values.items().iter().filter_map(DocumentValue::as_text).map(pattern).collect();
+        let rule = [format!("http_{}", variable(name)), "~*".to_owned(), patterns.join("|")];
+        conditions.vars.push(Yaml::texts(rule));
+        conditions.priority += RULE_PRIORITY;
+    }
+    conditions.priority += route.number("regex_priority").unwrap_or(0);
+    for name in ["snis", "sources", "destinations", "expression"] {
+        if let Some(value) = route.get(name) {
+            conversion.lost(
+                value,
+                format!("`{name}` of a route: the condition cannot be converted; the route answers with 503"),
+            );
+            conditions.closed = true;
+        }
+    }
+    conditions
+}
+
+struct RouteParts<'a> {
+    uris: Vec<String>,
+    pairs: Vec<String>,
+    expression: Option<String>,
+    members: &'a [(String, Yaml)],
+    plugins: &'a [(String, Yaml)],
+    closed: bool,
+}
+
+fn add(conversion: &mut KongConversion, route: &DocumentValue, conditions: &RouteConditions, parts: RouteParts) {
+    let mut members = vec![("uris".to_owned(), Yaml::texts(&parts.uris))];
+    members.extend(conditions.members.iter().cloned());
+    let mut vars = conditions.vars.clone();
+    vars.extend(parts.expression.map(|pattern| Yaml::texts(["uri".to_owned(), "~~".to_owned(), pattern])));
+    if !vars.is_empty() {
+        members.push(("vars".to_owned(), Yaml::List(vars)));
+    }
+    if conditions.priority != 0 {
+        members.push(("priority".to_owned(), Yaml::Integer(conditions.priority)));
+    }
+    members.extend(parts.members.iter().cloned());
+    let mut plugins = parts.plugins.to_vec();
+    if !parts.pairs.is_empty() && !parts.closed {
+        let pairs = ("regex_uri".to_owned(), Yaml::texts(parts.pairs));
+        match plugins.iter_mut().find(|(name, _)| name == "proxy-rewrite") {
+            Some((_, Yaml::Map(options))) => options.insert(0, pairs),
+            _ => plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(vec![pairs]))),
+        }
+    }
+    if !plugins.is_empty() {
+        members.push(("plugins".to_owned(), Yaml::Map(plugins)));
+    }
+    let what = format!("route {}", route.text("name").unwrap_or("without a name"));
+    conversion.converted.routes.push(ConvertedResource::new(&conversion.place(route), what, members));
+}
+
+/// What Kong answers without TLS on a route for HTTPS alone.
+fn refuse_plain(conversion: &mut KongConversion, route: &DocumentValue, conditions: &RouteConditions, rule: Yaml) {
+    let plugin = match route.number("https_redirect_status_code").unwrap_or(426) {
+        code @ (301 | 302 | 307 | 308) => {
+            let uri = Yaml::text("https://$host$request_uri");
+            ("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(code))]))
+        }
+        code => plugins::answer(code, "", None),
+    };
+    let paths = route.texts("paths");
+    let uri = |path: &&str| match path.strip_prefix('~') {
+        Some(expression) => format!("{}*", fixed_prefix(expression)),
+        None => format!("{path}*"),
+    };
+    let uris = if paths.is_empty() { vec!["/*".to_owned()] } else { paths.iter().map(uri).collect() };
+    let mut inner = RouteConditions {
+        members: conditions.members.clone(),
+        vars: conditions.vars.clone(),
+        ..RouteConditions::default()
+    };
+    inner.priority = conditions.priority;
+    inner.vars.push(rule);
+    add(
+        conversion,
+        route,
+        &inner,
+        RouteParts { uris, pairs: Vec::new(), expression: None, members: &[], plugins: &[plugin], closed: true },
+    );
+}
