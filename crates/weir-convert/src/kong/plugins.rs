@@ -126,10 +126,14 @@ fn one(conversion: &mut KongConversion, plugin: &DocumentValue, name: &str, chai
     let Some((known, converted)) = options(config, name) else {
         return refuse(conversion, plugin, chain, "there is no conversion for this plugin or its options");
     };
-    if let Some((option, _)) =
-        config.members().iter().find(|(option, value)| !known.contains(&option.as_str()) && matters(value))
-    {
+    let is_unknown = |(option, value): &&(String, DocumentValue)| {
+        !known.contains(&option.as_str()) && matters(value) && !is_default(option, value)
+    };
+    if let Some((option, _)) = config.members().iter().find(is_unknown) {
         return refuse(conversion, plugin, chain, &format!("the option `{option}`"));
+    }
+    if !config.is_true("run_on_preflight", true) {
+        conversion.differs(plugin, "`run_on_preflight: false`: OPTIONS requests have to authenticate, too");
     }
     if name == "rate-limiting" {
         conversion.differs(
@@ -138,6 +142,23 @@ fn one(conversion: &mut KongConversion, plugin: &DocumentValue, name: &str, chai
         );
     }
     chain.plugins.push(converted);
+}
+
+/// Whether an option has the value that `deck dump` writes if nothing was set.
+fn is_default(option: &str, value: &DocumentValue) -> bool {
+    let texts: Vec<&str> =
+        value.as_text().into_iter().chain(value.items().iter().filter_map(DocumentValue::as_text)).collect();
+    match option {
+        "header_names" => texts == ["authorization"],
+        "uri_param_names" => texts == ["jwt"],
+        "maximum_expiration" => texts == ["0"],
+        "error_code" => texts == ["429"],
+        "error_message" => texts == ["API rate limit exceeded"],
+        "sync_rate" => texts == ["-1"],
+        // Not used: another policy is refused.
+        "redis" => true,
+        _ => false,
+    }
 }
 
 /// Whether an option says more than that something is off.

@@ -122,3 +122,16 @@ fn a_consumer_whose_own_rules_are_lost_has_no_credentials() {
     let text = "_format_version: '3.0'\nconsumers:\n- { username: jack, plugins: [{ name: ip-restriction }], keyauth_credentials: [{ key: k }] }\n";
     assert!(!converted(text).yaml().contains("key-auth"));
 }
+
+#[test]
+fn options_at_their_defaults_do_not_close_a_route_and_others_do() {
+    let text = |config: &str| {
+        format!(
+            "_format_version: '3.0'\nplugins: [{{ name: jwt, config: {{ {config} }} }}]\nservices:\n- {{ name: a, host: a, routes: [{{ name: r }}] }}\n"
+        )
+    };
+    let yaml = converted(&text("header_names: [authorization], maximum_expiration: 0, cookie_names: []")).yaml();
+    assert!(yaml.contains("jwt-auth") && yaml.contains("upstream_id"), "{yaml}");
+    let yaml = converted(&text("maximum_expiration: 60")).yaml();
+    assert!(!yaml.contains("upstream_id"), "{yaml}");
+}
