@@ -87,7 +87,7 @@ fn convert(conversion: &mut KongConversion, service: Option<&DocumentValue>, rou
         );
     }
     for expression in expressions {
-        let parts = (members.as_slice(), chain.plugins.as_slice(), closed);
+        let parts = (&members, &chain.plugins, closed);
         add_expression(conversion, route, &common, expression, path, parts);
     }
 }
@@ -99,7 +99,7 @@ fn add_expression(
     common: &RouteConditions,
     path_expression: &str,
     path: &str,
-    (members, plugins, closed): (&[(String, Yaml)], &[(String, Yaml)], bool),
+    (members, plugins, closed): (&Members, &Members, bool),
 ) {
     let pattern = format!("^(?:{})", &path_expression[1..]);
     let unsupported = ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|part| pattern.contains(part));
