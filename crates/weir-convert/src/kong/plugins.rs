@@ -321,6 +321,11 @@ fn credential(kind: &str, credential: &DocumentValue, fields: &[&str]) -> Option
         "basicauth_credentials" => "basic-auth",
         _ => "jwt-auth",
     };
+    // A key that expires would be valid for ever, and a dump holds the hash of a password, which would become the password.
+    let is_hash = |password: &str| password.len() == 40 && password.chars().all(|char| char.is_ascii_hexdigit());
+    if credential.get("ttl").is_some() || credential.text("password").is_some_and(is_hash) {
+        return None;
+    }
     let mut options = Vec::new();
     let algorithm = credential.text("algorithm").unwrap_or("HS256");
     let is_public = plugin == "jwt-auth" && !algorithm.starts_with("HS");

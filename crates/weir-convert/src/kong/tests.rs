@@ -135,3 +135,14 @@ fn options_at_their_defaults_do_not_close_a_route_and_others_do() {
     let yaml = converted(&text("maximum_expiration: 60")).yaml();
     assert!(!yaml.contains("upstream_id"), "{yaml}");
 }
+
+#[test]
+fn keys_that_expire_and_hashes_of_passwords_are_left_out() {
+    let hash = "a".repeat(40);
+    let text = format!(
+        "_format_version: '3.0'\nconsumers:\n- username: jack\n  keyauth_credentials: [{{ key: k, ttl: 60 }}]\n  \
+         basicauth_credentials: [{{ username: j, password: {hash} }}]\n"
+    );
+    assert!(!converted(&text).yaml().contains("credentials/1"));
+    assert_eq!(findings(&text).len(), 2);
+}
