@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use crate::yaml::{Yaml, write_members};
+use crate::yaml::{YamlMembers, write_members};
 use crate::{ConversionFinding, SourcePlace};
 
 /// A configuration that was carried over.
 #[derive(Clone, Debug, Default)]
 pub struct Converted {
     /// Settings of the node.
-    pub(crate) settings: Vec<(String, Yaml)>,
+    pub(crate) settings: YamlMembers,
     pub(crate) upstreams: Vec<ConvertedResource>,
     pub(crate) ssls: Vec<ConvertedResource>,
     pub(crate) global_rules: Vec<ConvertedResource>,
@@ -21,7 +21,7 @@ pub struct Converted {
 /// A resource, and where it comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvertedResource {
-    pub members: Vec<(String, Yaml)>,
+    pub members: YamlMembers,
     pub comment: Option<(SourcePlace, String)>,
 }
 
@@ -63,7 +63,7 @@ impl Converted {
 }
 
 impl ConvertedResource {
-    pub fn new(place: &SourcePlace, what: impl Into<String>, members: Vec<(String, Yaml)>) -> ConvertedResource {
+    pub fn new(place: &SourcePlace, what: impl Into<String>, members: YamlMembers) -> ConvertedResource {
         ConvertedResource { members, comment: Some((place.clone(), what.into())) }
     }
 

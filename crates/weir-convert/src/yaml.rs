@@ -10,8 +10,11 @@ pub enum Yaml {
     Decimal(f64),
     Boolean(bool),
     List(Vec<Yaml>),
-    Map(Vec<(String, Yaml)>),
+    Map(YamlMembers),
 }
+
+/// The members of a map, in their order.
+pub type YamlMembers = Vec<(String, Yaml)>;
 
 /// Lists and maps that are longer stand in blocks.
 const WIDTH: usize = 100;

@@ -3,7 +3,7 @@
 use super::KongConversion;
 use super::document::DocumentValue;
 use crate::output::ConvertedResource;
-use crate::yaml::Yaml;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// Plugins whose absence changes neither who is let in nor what is answered.
 const HARMLESS: [&str; 13] = [
@@ -27,7 +27,7 @@ const AUTH: [&str; 3] = ["key-auth", "basic-auth", "jwt"];
 /// The plugins of a route, and whether one that guards it could not be converted.
 #[derive(Default)]
 pub struct PluginChain {
-    pub plugins: Vec<(String, Yaml)>,
+    pub plugins: YamlMembers,
     pub closed: bool,
 }
 

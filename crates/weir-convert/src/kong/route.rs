@@ -4,9 +4,7 @@ use super::document::DocumentValue;
 use super::upstream::{self, variable};
 use super::{KongConversion, plugins};
 use crate::output::ConvertedResource;
-use crate::yaml::Yaml;
-
-type Members = Vec<(String, Yaml)>;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// Kong prefers routes that ask for methods or headers.
 const RULE_PRIORITY: i64 = 1_000;
@@ -54,7 +52,7 @@ fn convert(conversion: &mut KongConversion, service: Option<&DocumentValue>, rou
         _ => {
             conversion.lost(route, "the route has no HTTP service that is enabled; it answers with 503");
             closed = true;
-            (Members::new(), "")
+            (YamlMembers::new(), "")
         }
     };
     let mut chain = plugins::effective(conversion, service, route);
@@ -99,7 +97,7 @@ fn add_expression(
     common: &RouteConditions,
     path_expression: &str,
     path: &str,
-    (members, plugins, closed): (&Members, &Members, bool),
+    (members, plugins, closed): (&YamlMembers, &YamlMembers, bool),
 ) {
     let pattern = format!("^(?:{})", &path_expression[1..]);
     let unsupported = ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|part| pattern.contains(part));
@@ -169,7 +167,7 @@ fn regex_quoted(text: &str) -> String {
 
 #[derive(Default)]
 struct RouteConditions {
-    members: Members,
+    members: YamlMembers,
     vars: Vec<Yaml>,
     priority: i64,
     closed: bool,

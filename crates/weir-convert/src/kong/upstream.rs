@@ -3,9 +3,7 @@
 use super::KongConversion;
 use super::document::DocumentValue;
 use crate::output::ConvertedResource;
-use crate::yaml::Yaml;
-
-type Members = Vec<(String, Yaml)>;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// The parts of a service's address, which may be written as one `url`.
 pub struct ServiceAddress {
@@ -57,7 +55,7 @@ pub fn registered(
         .map(|char| if char.is_ascii_alphanumeric() || "-_.".contains(char) { char } else { '-' })
         .collect();
     let name = if keeps_host { format!("{name}-preserve-host") } else { name };
-    let mut members = Members::new();
+    let mut members = YamlMembers::new();
     let root = conversion.root;
     let named = root.list("upstreams").iter().find(|upstream| upstream.text("name") == Some(&address.host));
     match named {
@@ -97,7 +95,7 @@ pub fn registered(
 }
 
 /// The id of the upstream that has these members.
-fn added(conversion: &mut KongConversion, service: &DocumentValue, name: &str, members: Members) -> String {
+fn added(conversion: &mut KongConversion, service: &DocumentValue, name: &str, members: YamlMembers) -> String {
     let mut number = 1;
     let id = loop {
         let id = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
@@ -126,8 +124,8 @@ fn timeout(service: &DocumentValue) -> Option<(String, Yaml)> {
     (!is_default).then(|| ("timeout".to_owned(), Yaml::Map(times.to_vec())))
 }
 
-fn balanced(conversion: &mut KongConversion, upstream: &DocumentValue) -> Members {
-    let mut members = Members::new();
+fn balanced(conversion: &mut KongConversion, upstream: &DocumentValue) -> YamlMembers {
+    let mut members = YamlMembers::new();
     let mut set = |name: &str, value: &str| members.push((name.to_owned(), Yaml::text(value)));
     match upstream.text("algorithm").unwrap_or("round-robin") {
         "round-robin" => {}
@@ -159,7 +157,7 @@ fn balanced(conversion: &mut KongConversion, upstream: &DocumentValue) -> Member
         }
         other => conversion.lost(upstream, format!("`algorithm: {other}`: round robin is used")),
     }
-    let mut nodes = Members::new();
+    let mut nodes = YamlMembers::new();
     for target in upstream.list("targets") {
         let Some(name) = target.text("target") else { continue };
         let has_port = name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());

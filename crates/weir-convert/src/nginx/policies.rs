@@ -1,16 +1,16 @@
 //! Directives that limit, refuse, compress or change messages, as plugins.
 
 use super::Conversion;
-use super::rewrite::PluginOptions;
+
 use super::scope::{BlockScope, bytes};
 use super::syntax::Directive;
-use crate::yaml::Yaml;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// What nginx allows unless it is told otherwise.
 pub const BODY_SIZE: &str = "1m";
 
 /// The plugins that stand for the directives that hold here.
-pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> PluginOptions {
+pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let mut plugins = Vec::new();
     plugins.extend(addresses(conversion, scope));
     plugins.extend(body_size(conversion, scope));

@@ -5,7 +5,7 @@ use super::location::Matching;
 use super::scope::{BlockScope, seconds};
 use super::syntax::Directive;
 use super::upstream;
-use crate::yaml::Yaml;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// `scheme://authority/path` of a `proxy_pass`.
 pub struct PassTarget<'a> {
@@ -27,7 +27,7 @@ impl PassTarget<'_> {
 }
 
 /// The members of a route that say where its requests go.
-pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<Vec<(String, Yaml)>> {
+pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<YamlMembers> {
     let Some(target) = PassTarget::parse(pass.argument(0)) else {
         let text = format!("`{}`: the target is neither `http://host:port` nor the name of an upstream", pass.head());
         conversion.lost(&pass.place, text);
@@ -68,7 +68,7 @@ fn upstream_members(
     scope: &BlockScope,
     target: &PassTarget,
     pass: &Directive,
-) -> Vec<(String, Yaml)> {
+) -> YamlMembers {
     let mut members = Vec::new();
     if target.scheme != "http" {
         members.push(("scheme".to_owned(), Yaml::text(target.scheme)));
@@ -97,7 +97,7 @@ fn host<'a>(scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> 
     }
 }
 
-fn retries(conversion: &mut Conversion, scope: &BlockScope) -> Vec<(String, Yaml)> {
+fn retries(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let Some(next) = scope.last("proxy_next_upstream") else { return tries(scope) };
     if next.argument(0) == "off" {
         return vec![("retries".to_owned(), Yaml::Integer(0))];
@@ -111,7 +111,7 @@ fn retries(conversion: &mut Conversion, scope: &BlockScope) -> Vec<(String, Yaml
     tries(scope)
 }
 
-fn tries(scope: &BlockScope) -> Vec<(String, Yaml)> {
+fn tries(scope: &BlockScope) -> YamlMembers {
     let tries = scope.value("proxy_next_upstream_tries").and_then(|tries| tries.parse::<i64>().ok());
     tries.filter(|&tries| tries > 0).map(|tries| ("retries".to_owned(), Yaml::Integer(tries - 1))).into_iter().collect()
 }
@@ -155,7 +155,7 @@ pub fn rewritten<'a>(
     scope: &BlockScope<'a>,
     pass: &'a Directive,
     matching: &Matching,
-) -> Vec<(String, Yaml)> {
+) -> YamlMembers {
     let mut members = Vec::new();
     let path = PassTarget::parse(pass.argument(0)).and_then(|target| target.path);
     match (path, matching) {

@@ -4,10 +4,7 @@ use super::Conversion;
 use super::location::Matching;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use crate::yaml::Yaml;
-
-/// Plugins by name.
-pub type PluginOptions = Vec<(String, Yaml)>;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// The plugin that answers as a `return` does.
 pub fn returned(
@@ -15,7 +12,7 @@ pub fn returned(
     scope: &BlockScope,
     directive: &Directive,
     matching: Option<&Matching>,
-) -> PluginOptions {
+) -> YamlMembers {
     let (code, text) = match (directive.argument(0), directive.arguments.get(1)) {
         (url, None) if url.parse::<i64>().is_err() => (302, url),
         (code, text) => (code.parse().unwrap_or(500), text.map_or("", String::as_str)),

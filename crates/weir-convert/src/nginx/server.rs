@@ -2,12 +2,12 @@
 
 use super::Conversion;
 use super::location::{Location, Matching, Region, regions};
-use super::rewrite::{self, PluginOptions};
+use super::rewrite;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::{policies, proxy};
 use crate::output::ConvertedResource;
-use crate::yaml::Yaml;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// Routes of an `if` go before those of the locations it stands beside or in, and `rewrite`s of a server before these.
 const IF_PRIORITY: i64 = 2_000;
@@ -264,9 +264,9 @@ struct ConvertedRoute {
     uris: Vec<String>,
     vars: Vec<Yaml>,
     priority: i64,
-    plugins: PluginOptions,
+    plugins: YamlMembers,
     /// `upstream`, `upstream_id`, `timeout`.
-    target: Vec<(String, Yaml)>,
+    target: YamlMembers,
 }
 
 fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive, route: ConvertedRoute) {
@@ -315,7 +315,7 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
 }
 
 /// What becomes of the requests of a location: plugins, and members that name an upstream.
-fn handled(conversion: &mut Conversion, location: &Location) -> (PluginOptions, Vec<(String, Yaml)>) {
+fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, YamlMembers) {
     let Location { directive, matching, scope, .. } = location;
     let own = |name: &str| directive.children().iter().find(|child| child.name == name);
     let mut plugins = policies::plugins(conversion, scope);
