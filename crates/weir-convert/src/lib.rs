@@ -3,9 +3,12 @@
 //! Text becomes text: nothing here knows how a configuration is loaded or served. What cannot be carried over is never left out
 //! silently: each such place becomes a [`ConversionFinding`].
 
+mod conversion;
+mod document;
 pub mod kong;
 pub mod nginx;
 mod output;
+mod pattern;
 mod yaml;
 
 use std::fmt;

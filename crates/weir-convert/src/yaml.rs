@@ -5,6 +5,7 @@ use std::fmt::Write;
 /// A value of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Yaml {
+    Null,
     Text(String),
     Integer(i64),
     Decimal(f64),
@@ -41,6 +42,7 @@ impl Yaml {
     /// On one line.
     fn flow(&self) -> String {
         match self {
+            Yaml::Null => "null".to_owned(),
             Yaml::Text(text) => scalar(text),
             Yaml::Integer(number) => number.to_string(),
             Yaml::Decimal(number) => number.to_string(),

@@ -3,15 +3,15 @@
 //! Of a plugin that stands at several levels Kong takes the most specific one. The effective plugins are therefore written into each
 //! route. A route whose access control cannot be converted answers every request with 503.
 
-mod document;
 mod plugins;
 mod route;
 mod upstream;
 
+use crate::conversion::DocumentConversion;
+use crate::document::{self, DocumentValue};
 use crate::output::{Converted, ConvertedResource};
 use crate::yaml::Yaml;
-use crate::{ConversionFinding, FindingKind, SourcePlace, SyntaxError};
-use document::DocumentValue;
+use crate::{SourcePlace, SyntaxError};
 
 /// Carries a configuration over.
 pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
@@ -20,7 +20,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
         let text = "there is no `_format_version`; a declarative configuration of Kong begins with it".to_owned();
         return Err(SyntaxError { place: SourcePlace { file: file.to_owned(), line: root.line }, text });
     }
-    let mut conversion = KongConversion { file, root: &root, converted: Converted::default() };
+    let mut conversion = DocumentConversion::new(file, &root);
     conversion.converted.settings =
         vec![("listen".to_owned(), Yaml::text(":8000")), ("allow_encoded_slashes".to_owned(), Yaml::Boolean(true))];
     certificates(&mut conversion);
@@ -40,35 +40,10 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
         conversion.lost(value, format!("`{name}`: this kind of entity is not converted"));
     }
-    let findings = &mut conversion.converted.findings;
-    findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
-    findings.dedup();
-    Ok(conversion.converted)
+    Ok(conversion.finished())
 }
 
-struct KongConversion<'a> {
-    file: &'a str,
-    root: &'a DocumentValue,
-    converted: Converted,
-}
-
-impl KongConversion<'_> {
-    fn place(&self, at: &DocumentValue) -> SourcePlace {
-        SourcePlace { file: self.file.to_owned(), line: at.line }
-    }
-
-    fn lost(&mut self, at: &DocumentValue, text: impl Into<String>) {
-        let (place, text) = (self.place(at), text.into());
-        self.converted.findings.push(ConversionFinding { place, kind: FindingKind::Lost, text });
-    }
-
-    fn differs(&mut self, at: &DocumentValue, text: impl Into<String>) {
-        let (place, text) = (self.place(at), text.into());
-        self.converted.findings.push(ConversionFinding { place, kind: FindingKind::Differs, text });
-    }
-}
-
-fn certificates(conversion: &mut KongConversion) {
+fn certificates(conversion: &mut DocumentConversion) {
     for certificate in conversion.root.list("certificates") {
         let name = |sni: &DocumentValue| sni.as_text().or_else(|| sni.text("name")).map(str::to_owned);
         let snis: Vec<String> = certificate.list("snis").iter().filter_map(name).collect();

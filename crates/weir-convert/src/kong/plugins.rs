@@ -1,7 +1,7 @@
 //! Plugins and consumers.
 
-use super::KongConversion;
-use super::document::DocumentValue;
+use crate::conversion::DocumentConversion;
+use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -47,7 +47,7 @@ fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
 
 /// Of each plugin the most specific one: of the route, of its service, of all.
 pub fn effective(
-    conversion: &mut KongConversion,
+    conversion: &mut DocumentConversion,
     service: Option<&DocumentValue>,
     route: &DocumentValue,
 ) -> PluginChain {
@@ -90,7 +90,7 @@ pub fn effective(
 }
 
 /// Plugins of which it is not known where they belong: they may guard any route.
-fn unplaced(conversion: &mut KongConversion, chain: &mut PluginChain) {
+fn unplaced(conversion: &mut DocumentConversion, chain: &mut PluginChain) {
     let root = conversion.root;
     let services = root.list("services");
     let routes = || services.iter().flat_map(|service| service.list("routes")).chain(root.list("routes"));
@@ -111,7 +111,7 @@ fn unplaced(conversion: &mut KongConversion, chain: &mut PluginChain) {
 }
 
 /// Reports what was not converted, and closes the route unless the plugin is harmless.
-fn refuse(conversion: &mut KongConversion, at: &DocumentValue, chain: &mut PluginChain, why: &str) {
+fn refuse(conversion: &mut DocumentConversion, at: &DocumentValue, chain: &mut PluginChain, why: &str) {
     let name = at.text("name").unwrap_or_default();
     if HARMLESS.contains(&name) {
         return conversion.lost(at, format!("plugin `{name}`: {why}"));
@@ -120,7 +120,7 @@ fn refuse(conversion: &mut KongConversion, at: &DocumentValue, chain: &mut Plugi
     chain.closed = true;
 }
 
-fn one(conversion: &mut KongConversion, plugin: &DocumentValue, name: &str, chain: &mut PluginChain) {
+fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, chain: &mut PluginChain) {
     let empty = DocumentValue::default();
     let config = plugin.get("config").unwrap_or(&empty);
     let Some((known, converted)) = options(config, name) else {
@@ -163,10 +163,10 @@ fn is_default(option: &str, value: &DocumentValue) -> bool {
 
 /// Whether an option says more than that something is off.
 fn matters(value: &DocumentValue) -> bool {
-    use super::document::ValueKind::{List, Map, Null, Scalar};
+    use crate::document::ValueKind::{List, Map, Null, Scalar};
     match &value.kind {
         Null => false,
-        Scalar(text) => text != "false",
+        Scalar(text, _) => text != "false",
         List(items) => !items.is_empty(),
         Map(members) => members.iter().any(|(_, value)| matters(value)),
     }
@@ -268,7 +268,7 @@ fn limits(config: &DocumentValue) -> Option<Yaml> {
 }
 
 /// Consumers with their credentials: the first of each kind stands in the consumer, the others beside it.
-pub fn consumers(conversion: &mut KongConversion) {
+pub fn consumers(conversion: &mut DocumentConversion) {
     for consumer in conversion.root.list("consumers") {
         let Some(username) = consumer.text("username") else {
             conversion.lost(consumer, "a consumer without `username`");

@@ -1,15 +1,17 @@
 //! Routes: what each asks of a request, and the path that its upstream sees.
 
-use super::document::DocumentValue;
+use super::plugins;
 use super::upstream::{self, variable};
-use super::{KongConversion, plugins};
+use crate::conversion::DocumentConversion;
+use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
+use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Kong prefers routes that ask for methods or headers.
 const RULE_PRIORITY: i64 = 1_000;
 
-pub fn carry_over(conversion: &mut KongConversion) {
+pub fn carry_over(conversion: &mut DocumentConversion) {
     let root = conversion.root;
     for service in root.list("services") {
         for route in service.list("routes") {
@@ -29,7 +31,7 @@ pub fn carry_over(conversion: &mut KongConversion) {
     }
 }
 
-fn convert(conversion: &mut KongConversion, service: Option<&DocumentValue>, route: &DocumentValue) {
+fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>, route: &DocumentValue) {
     let address = service.and_then(upstream::address);
     let protocols = route.texts("protocols");
     let (plain, tls) = match protocols.is_empty() {
@@ -92,7 +94,7 @@ fn convert(conversion: &mut KongConversion, service: Option<&DocumentValue>, rou
 
 /// A route for a path that is an expression, with the members, the plugins and whether it is closed.
 fn add_expression(
-    conversion: &mut KongConversion,
+    conversion: &mut DocumentConversion,
     route: &DocumentValue,
     common: &RouteConditions,
     path_expression: &str,
@@ -158,13 +160,6 @@ fn fixed_prefix(expression: &str) -> &str {
     expression[..end].rfind('/').map_or("/", |slash| &expression[..=slash])
 }
 
-/// Text as a regular expression that matches it alone.
-fn regex_quoted(text: &str) -> String {
-    text.chars()
-        .flat_map(|char| ["\\.+*?()|[]{}^$".contains(char).then_some('\\'), Some(char)].into_iter().flatten())
-        .collect()
-}
-
 #[derive(Default)]
 struct RouteConditions {
     members: YamlMembers,
@@ -173,7 +168,7 @@ struct RouteConditions {
     closed: bool,
 }
 
-fn conditions(conversion: &mut KongConversion, route: &DocumentValue) -> RouteConditions {
+fn conditions(conversion: &mut DocumentConversion, route: &DocumentValue) -> RouteConditions {
     let mut conditions = RouteConditions::default();
     let hosts: Vec<String> = route.texts("hosts").iter().map(|host| host.to_ascii_lowercase()).collect();
     if hosts.iter().any(|host| host.ends_with(".*") || host.contains(':')) {
@@ -219,7 +214,7 @@ struct RouteParts<'a> {
     closed: bool,
 }
 
-fn add(conversion: &mut KongConversion, route: &DocumentValue, conditions: &RouteConditions, parts: RouteParts) {
+fn add(conversion: &mut DocumentConversion, route: &DocumentValue, conditions: &RouteConditions, parts: RouteParts) {
     let mut members = vec![("uris".to_owned(), Yaml::texts(&parts.uris))];
     members.extend(conditions.members.iter().cloned());
     let mut vars = conditions.vars.clone();
@@ -247,7 +242,7 @@ fn add(conversion: &mut KongConversion, route: &DocumentValue, conditions: &Rout
 }
 
 /// What Kong answers without TLS on a route for HTTPS alone.
-fn refuse_plain(conversion: &mut KongConversion, route: &DocumentValue, conditions: &RouteConditions, rule: Yaml) {
+fn refuse_plain(conversion: &mut DocumentConversion, route: &DocumentValue, conditions: &RouteConditions, rule: Yaml) {
     let plugin = match route.number("https_redirect_status_code").unwrap_or(426) {
         code @ (301 | 302 | 307 | 308) => {
             let uri = Yaml::text("https://$host$request_uri");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::FindingKind;
 
 fn converted(text: &str) -> Converted {
     convert("kong.yml", text).expect("correct")

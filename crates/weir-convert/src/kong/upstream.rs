@@ -1,7 +1,7 @@
 //! Services, upstreams and targets, as upstreams.
 
-use super::KongConversion;
-use super::document::DocumentValue;
+use crate::conversion::DocumentConversion;
+use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -44,7 +44,7 @@ pub fn address(service: &DocumentValue) -> Option<ServiceAddress> {
 
 /// Adds the upstream of a service unless it is there: its id. Routes that keep the client's `Host` need another one.
 pub fn registered(
-    conversion: &mut KongConversion,
+    conversion: &mut DocumentConversion,
     service: &DocumentValue,
     address: &ServiceAddress,
     keeps_host: bool,
@@ -95,7 +95,7 @@ pub fn registered(
 }
 
 /// The id of the upstream that has these members.
-fn added(conversion: &mut KongConversion, service: &DocumentValue, name: &str, members: YamlMembers) -> String {
+fn added(conversion: &mut DocumentConversion, service: &DocumentValue, name: &str, members: YamlMembers) -> String {
     let mut number = 1;
     let id = loop {
         let id = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
@@ -124,7 +124,7 @@ fn timeout(service: &DocumentValue) -> Option<(String, Yaml)> {
     (!is_default).then(|| ("timeout".to_owned(), Yaml::Map(times.to_vec())))
 }
 
-fn balanced(conversion: &mut KongConversion, upstream: &DocumentValue) -> YamlMembers {
+fn balanced(conversion: &mut DocumentConversion, upstream: &DocumentValue) -> YamlMembers {
     let mut members = YamlMembers::new();
     let mut set = |name: &str, value: &str| members.push((name.to_owned(), Yaml::text(value)));
     match upstream.text("algorithm").unwrap_or("round-robin") {

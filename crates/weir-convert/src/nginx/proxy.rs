@@ -5,6 +5,7 @@ use super::location::Matching;
 use super::scope::{BlockScope, seconds};
 use super::syntax::Directive;
 use super::upstream;
+use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// `scheme://authority/path` of a `proxy_pass`.
@@ -176,13 +177,6 @@ pub fn rewritten<'a>(
     }
     members.extend(fields(conversion, scope));
     members
-}
-
-/// Text as a regular expression that matches it alone.
-pub fn regex_quoted(text: &str) -> String {
-    text.chars()
-        .flat_map(|char| ["\\.+*?()|[]{}^$".contains(char).then_some('\\'), Some(char)].into_iter().flatten())
-        .collect()
 }
 
 /// Fields that the gateway sends, or passes on, without being told to.

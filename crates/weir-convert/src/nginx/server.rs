@@ -7,6 +7,7 @@ use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::{policies, proxy};
 use crate::output::ConvertedResource;
+use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Routes of an `if` go before those of the locations it stands beside or in, and `rewrite`s of a server before these.
@@ -145,7 +146,7 @@ fn by_name(conversion: &mut Conversion, server: &ServerBlock, ports: &[Yaml]) ->
     for name in &server.names {
         let pattern = match (name.strip_prefix('~'), name.strip_suffix(".*")) {
             (Some(pattern), _) => pattern.to_owned(),
-            (None, Some(begin)) => format!("^{}\\..+$", proxy::regex_quoted(begin)),
+            (None, Some(begin)) => format!("^{}\\..+$", regex_quoted(begin)),
             (None, None) => {
                 match name.strip_prefix('.') {
                     Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),

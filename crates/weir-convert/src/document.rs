@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
+use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
 
 /// Lists and maps may lie in one another so deep.
@@ -23,7 +24,8 @@ pub struct DocumentValue {
 pub enum ValueKind {
     #[default]
     Null,
-    Scalar(String),
+    /// A scalar, and whether it stands in quotes, which makes it text whatever it looks like.
+    Scalar(String, bool),
     List(Vec<DocumentValue>),
     Map(Vec<(String, DocumentValue)>),
 }
@@ -43,7 +45,7 @@ impl DocumentValue {
     }
 
     pub fn as_text(&self) -> Option<&str> {
-        if let ValueKind::Scalar(text) = &self.kind { Some(text) } else { None }
+        if let ValueKind::Scalar(text, _) = &self.kind { Some(text) } else { None }
     }
 
     pub fn list(&self, name: &str) -> &[DocumentValue] {
@@ -64,6 +66,38 @@ impl DocumentValue {
 
     pub fn is_true(&self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, |text| text == "true")
+    }
+
+    /// The value behind a pointer within the document, as `#/components/schemas/Order`.
+    pub fn at_pointer(&self, pointer: &str) -> Option<&DocumentValue> {
+        let path = pointer.strip_prefix("#/")?;
+        path.split('/').try_fold(self, |value, name| value.get(&name.replace("~1", "/").replace("~0", "~")))
+    }
+
+    /// The same value, to be written.
+    pub fn to_yaml(&self) -> Yaml {
+        match &self.kind {
+            ValueKind::Null => Yaml::Null,
+            ValueKind::Scalar(text, true) => Yaml::text(text),
+            ValueKind::Scalar(text, false) => plain(text),
+            ValueKind::List(items) => Yaml::List(items.iter().map(DocumentValue::to_yaml).collect()),
+            ValueKind::Map(members) => {
+                Yaml::Map(members.iter().map(|(name, value)| (name.clone(), value.to_yaml())).collect())
+            }
+        }
+    }
+}
+
+/// What a scalar without quotes means.
+fn plain(text: &str) -> Yaml {
+    match text {
+        "true" => Yaml::Boolean(true),
+        "false" => Yaml::Boolean(false),
+        _ => match (text.parse(), text.parse::<f64>()) {
+            (Ok(number), _) => Yaml::Integer(number),
+            (_, Ok(number)) if number.is_finite() => Yaml::Decimal(number),
+            _ => Yaml::text(text),
+        },
     }
 }
 
@@ -102,7 +136,10 @@ pub fn parse(file: &str, text: &str) -> Result<DocumentValue, SyntaxError> {
             },
             Event::Scalar(text, style, anchor, _) => {
                 let is_null = style == ScalarStyle::Plain && ["", "~", "null"].contains(&&*text);
-                let kind = if is_null { ValueKind::Null } else { ValueKind::Scalar(text.into_owned()) };
+                let kind = match is_null {
+                    true => ValueKind::Null,
+                    false => ValueKind::Scalar(text.into_owned(), style != ScalarStyle::Plain),
+                };
                 (DocumentValue { line, kind, values: 1 }, anchor)
             }
             Event::Alias(anchor) => match anchors.get(&anchor) {
