@@ -6,9 +6,14 @@
 mod conversion;
 mod document;
 pub mod kong;
+mod login;
 pub mod nginx;
+pub mod openapi;
 mod output;
+mod path;
 mod pattern;
+mod schema;
+mod servers;
 mod yaml;
 
 use std::fmt;

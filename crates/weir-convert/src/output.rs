@@ -34,7 +34,9 @@ impl Converted {
             for finding in &self.findings {
                 let _ = writeln!(out, "#   {finding}");
             }
-            out.push('\n');
+            if !self.settings.is_empty() {
+                out.push('\n');
+            }
         }
         write_members(&self.settings, &mut out, 0);
         let lists = [

@@ -31,6 +31,9 @@ enum Dialect {
     Nginx,
     /// kong.yml: the declarative configuration of Kong and decK.
     Kong,
+    /// A definition of an API: OpenAPI 3.0 or 3.1, as YAML or JSON.
+    #[value(name = "openapi")]
+    OpenApi,
 }
 
 impl ConvertCommand {
@@ -66,6 +69,7 @@ impl ConvertCommand {
         match self.from {
             Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
             Dialect::Kong => weir_convert::kong::convert(&name, text),
+            Dialect::OpenApi => weir_convert::openapi::convert(&name, text),
         }
     }
 }

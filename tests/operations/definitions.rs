@@ -1,0 +1,76 @@
+//! Definitions of APIs that were converted serve as they say.
+
+use std::process::Command;
+
+use weir_testkit::{Answer, Gateway, Origin, TempDir};
+
+use crate::weir;
+
+const CONSUMERS: &str = "consumers: [{ username: jack, plugins: { key-auth: { key: jacks-key } } }]\n";
+
+/// A gateway with what was made of a definition, and with consumers, which no definition has.
+fn converted(dialect: &str, definition: &str) -> Gateway {
+    let directory = TempDir::new();
+    let file = directory.write("definition.yaml", definition);
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(["convert", dialect]).arg(&file).output();
+    let output = output.expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    weir().start(&format!("{CONSUMERS}{}", String::from_utf8(output.stdout).expect("text")))
+}
+
+#[test]
+fn an_openapi_definition_is_served_and_enforced() {
+    let origin = Origin::serving(|request| Answer::ok(format!("{} {}", request.method, request.target)));
+    let gateway = converted(
+        "openapi",
+        &format!(
+            "openapi: 3.0.3
+servers: [{{ url: 'http://{}/v1' }}]
+security: [{{ key: [] }}]
+paths:
+  /orders:
+    get: {{ security: [] }}
+    post:
+      parameters: [{{ name: X-Tenant, in: header, required: true }}]
+      requestBody:
+        required: true
+        content: {{ application/json: {{ schema: {{ $ref: '#/components/schemas/Order' }} }} }}
+  /orders/{{id}}/bill.{{format}}: {{ get: {{}} }}
+components:
+  securitySchemes: {{ key: {{ type: apiKey, in: header, name: X-Api-Key }} }}
+  schemas:
+    Order:
+      type: object
+      required: [id, item]
+      properties:
+        id: {{ type: integer, readOnly: true }}
+        item: {{ type: string, nullable: true }}
+        parts: {{ type: array, items: {{ $ref: '#/components/schemas/Order' }} }}
+",
+            origin.addr()
+        ),
+    );
+    let ask = |method: &str, target: &str, fields: &str, body: &str| {
+        let length = body.len();
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: t\r\n{fields}Content-Length: {length}\r\n\r\n");
+        gateway.client().ask(head + body).expect("an answer").status
+    };
+    let (key, tenant) = ("X-Api-Key: jacks-key\r\n", "X-Tenant: a\r\nContent-Type: application/json\r\n");
+    let both = format!("{key}{tenant}");
+    for (want, method, target, fields, body) in [
+        (200, "GET", "/v1/orders", "", ""),
+        (404, "GET", "/v1/others", "", ""),
+        (404, "DELETE", "/v1/orders", key, ""),
+        (404, "GET", "/orders", "", ""),
+        (401, "POST", "/v1/orders", tenant, r#"{"item":"tea"}"#),
+        (400, "POST", "/v1/orders", key, r#"{"item":"tea"}"#),
+        (200, "POST", "/v1/orders", &both, r#"{"item":"tea","parts":[{"item":null}]}"#),
+        (400, "POST", "/v1/orders", &both, r#"{"item":"tea","parts":[{"item":1}]}"#),
+        (400, "POST", "/v1/orders", &both, r#"{"id":7}"#),
+        (200, "GET", "/v1/orders/7/bill.pdf", key, ""),
+        (401, "GET", "/v1/orders/7/bill.pdf", "", ""),
+        (404, "GET", "/v1/orders/7/bill", key, ""),
+    ] {
+        assert_eq!(ask(method, target, fields, body), want, "{method} {target} {fields:?} {body}");
+    }
+}
