@@ -31,23 +31,26 @@ pub struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Sends the request and relays its response.
-    pub async fn run(
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice: as given, and as used")]
+    pub fn run<C: ClientSide>(
         self,
         permit: Permit<'a>,
         freshness: Freshness,
-        client: &mut impl ClientSide,
+        client: &mut C,
         exchange: &mut ServedExchange,
-    ) -> Result<AfterExchange, Failure> {
-        let worker = permit.worker();
-        exchange.upstream = begun(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
-        let terms = self.terms(worker, exchange);
-        let after = match permit.endpoint().http2 {
-            true => Box::pin(over_http2(&terms, permit, freshness, client, exchange)).await?,
-            false => over_http1(&terms, permit, freshness, client, exchange).await?,
-        };
-        let health = &self.upstream.health[self.endpoint];
-        health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
-        Ok(after)
+    ) -> impl Future<Output = Result<AfterExchange, Failure>> {
+        async move {
+            let worker = permit.worker();
+            exchange.upstream = begun(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
+            let terms = self.terms(worker, exchange);
+            let after = match permit.endpoint().http2 {
+                true => Box::pin(over_http2(&terms, permit, freshness, client, exchange)).await?,
+                false => over_http1(&terms, permit, freshness, client, exchange).await?,
+            };
+            let health = &self.upstream.health[self.endpoint];
+            health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
+            Ok(after)
+        }
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
