@@ -3,6 +3,7 @@
 //! Text becomes text: nothing here knows how a configuration is loaded or served. What cannot be carried over is never left out
 //! silently: each such place becomes a [`ConversionFinding`].
 
+pub mod asyncapi;
 mod conversion;
 mod document;
 pub mod kong;

@@ -11,6 +11,7 @@ pub struct Converted {
     /// Settings of the node.
     pub(crate) settings: YamlMembers,
     pub(crate) upstreams: Vec<ConvertedResource>,
+    pub(crate) hubs: Vec<ConvertedResource>,
     pub(crate) ssls: Vec<ConvertedResource>,
     pub(crate) global_rules: Vec<ConvertedResource>,
     pub(crate) consumers: Vec<ConvertedResource>,
@@ -41,6 +42,7 @@ impl Converted {
         write_members(&self.settings, &mut out, 0);
         let lists = [
             ("upstreams", &self.upstreams),
+            ("hubs", &self.hubs),
             ("ssls", &self.ssls),
             ("global_rules", &self.global_rules),
             ("consumers", &self.consumers),

@@ -63,10 +63,20 @@ impl<'a, 'b> RequestSchema<'a, 'b> {
     ///
     /// # Errors
     /// It refers to something outside of the document.
-    pub fn convert(mut self, schema: &DocumentValue) -> Result<Yaml, String> {
-        let mut members = match self.schema(schema)? {
-            Yaml::Map(members) => members,
-            other => return Ok(other),
+    pub fn convert(self, schema: &DocumentValue) -> Result<Yaml, String> {
+        self.convert_any(&[schema])
+    }
+
+    /// A schema of what matches one of these.
+    ///
+    /// # Errors
+    /// One of them refers to something outside of the document.
+    pub fn convert_any(mut self, schemas: &[&DocumentValue]) -> Result<Yaml, String> {
+        let mut converted = schemas.iter().map(|schema| self.schema(schema)).collect::<Result<Vec<_>, _>>()?;
+        let mut members = match (converted.len(), converted.pop()) {
+            (1, Some(Yaml::Map(members))) => members,
+            (1, Some(other)) => return Ok(other),
+            (_, last) => vec![("anyOf".to_owned(), Yaml::List(converted.into_iter().chain(last).collect()))],
         };
         if !self.is_older && self.conversion.root.text("openapi").is_some() {
             members.insert(0, ("$schema".to_owned(), Yaml::text("https://json-schema.org/draft/2020-12/schema")));

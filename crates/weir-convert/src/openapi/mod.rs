@@ -39,28 +39,26 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
             conversion.lost(item, format!("`{path}`: the path stands elsewhere, in `{reference}`"));
         }
         for (method, operation) in item.members().iter().filter(|(name, _)| METHODS.contains(&name.as_str())) {
-            Operation { path, method, item, operation }.carry_over(&mut conversion, &mut ids);
+            ApiOperation { path, method, item, operation }.carry_over(&mut conversion, &mut ids);
         }
     }
-    for name in ["webhooks"] {
-        if let Some(value) = root.get(name) {
-            conversion.lost(value, format!("`{name}`: requests that the API sends do not pass the gateway"));
-        }
+    if let Some(value) = root.get("webhooks") {
+        conversion.lost(value, "`webhooks`: requests that the API sends do not pass the gateway");
     }
     Ok(conversion.finished())
 }
 
 /// One method of one path.
-struct Operation<'a> {
+struct ApiOperation<'a> {
     path: &'a str,
     method: &'a str,
     item: &'a DocumentValue,
     operation: &'a DocumentValue,
 }
 
-impl Operation<'_> {
+impl ApiOperation<'_> {
     fn carry_over(&self, conversion: &mut DocumentConversion, ids: &mut HashSet<String>) {
-        let Operation { path, method, item, operation } = *self;
+        let ApiOperation { path, method, item, operation } = *self;
         let verb = method.to_ascii_uppercase();
         let (upstream, base) = servers::upstream_of(conversion, &[operation, item]);
         let uri = path::convert(&format!("{base}{path}"));

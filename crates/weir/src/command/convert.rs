@@ -34,6 +34,9 @@ enum Dialect {
     /// A definition of an API: OpenAPI 3.0 or 3.1, as YAML or JSON.
     #[value(name = "openapi")]
     OpenApi,
+    /// A definition of a streaming API: AsyncAPI 2 or 3, as YAML or JSON.
+    #[value(name = "asyncapi")]
+    AsyncApi,
 }
 
 impl ConvertCommand {
@@ -69,6 +72,7 @@ impl ConvertCommand {
         match self.from {
             Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
             Dialect::Kong => weir_convert::kong::convert(&name, text),
+            Dialect::AsyncApi => weir_convert::asyncapi::convert(&name, text),
             Dialect::OpenApi => weir_convert::openapi::convert(&name, text),
         }
     }
