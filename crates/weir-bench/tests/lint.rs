@@ -234,6 +234,19 @@ fn an_open_loop_that_was_late_is_not_a_measurement() {
 }
 
 #[test]
+fn u17_a_run_without_an_answer_is_no_measurement() {
+    for (sent, words) in
+        [(0, "nothing was sent in the measured part"), (7, "7 requests were sent and none was answered")]
+    {
+        let mut evidence = publication("clean.yaml");
+        (evidence.rows[1].sent, evidence.rows[1].completed) = (Some(sent), Some(0));
+        let verdicts = judge(&evidence);
+        let found = verdicts.iter().find(|verdict| verdict.words.contains(words));
+        assert_eq!(found.map(|found| found.severity), Some(Severity::Invalid), "{verdicts:#?}");
+    }
+}
+
+#[test]
 fn what_a_minority_of_the_runs_met_does_not_weaken_their_median() {
     let stolen = |shares: [f64; 5]| {
         let mut evidence = publication("clean.yaml");

@@ -133,7 +133,7 @@ fn several_addresses_and_threads_are_served() {
 
 /// What the backend sends waits for the peer's window, so a peer that never opens it costs the others nothing.
 #[test]
-fn a_peer_with_a_window_of_zero_does_not_hold_up_others() {
+fn u17_a_peer_with_a_window_of_zero_does_not_hold_up_others() {
     let (backend, url) = backend(Behaviour::default(), false);
     let address = backend.addresses()[0];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
