@@ -4,7 +4,7 @@ use crate::document::DocumentValue;
 use crate::servers::{base_path, with_defaults};
 
 /// A channel, seen from its clients.
-pub struct Channel<'a> {
+pub struct ApiChannel<'a> {
     pub address: String,
     pub at: &'a DocumentValue,
     pub servers: Vec<(&'a str, &'a DocumentValue)>,
@@ -17,7 +17,7 @@ pub struct Channel<'a> {
     pub security: Option<&'a DocumentValue>,
 }
 
-impl Channel<'_> {
+impl ApiChannel<'_> {
     /// The methods of a channel over HTTP.
     pub fn methods(&self) -> Vec<String> {
         if let Some(method) = self.method {
@@ -46,12 +46,12 @@ fn servers(root: &DocumentValue, wanted: impl Fn(&str) -> bool) -> Vec<(&str, &D
 }
 
 /// In version 2 an operation says what clients do.
-pub fn of_version_2(root: &DocumentValue) -> Vec<Channel<'_>> {
+pub fn of_version_2(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
     let channels = root.get("channels").map_or(&[][..], DocumentValue::members).iter();
     channels.map(|(address, at)| channel_of_version_2(root, address, at)).collect()
 }
 
-fn channel_of_version_2<'a>(root: &'a DocumentValue, address: &str, at: &'a DocumentValue) -> Channel<'a> {
+fn channel_of_version_2<'a>(root: &'a DocumentValue, address: &str, at: &'a DocumentValue) -> ApiChannel<'a> {
     let at = resolved(root, at);
     let names = at.texts("servers");
     let (publish, subscribe) = (at.get("publish"), at.get("subscribe"));
@@ -61,7 +61,7 @@ fn channel_of_version_2<'a>(root: &'a DocumentValue, address: &str, at: &'a Docu
         several => several.iter().map(|message| resolved(root, message)).collect(),
     });
     let operations = [publish, subscribe].into_iter().flatten();
-    Channel {
+    ApiChannel {
         address: address.to_owned(),
         at,
         servers: servers(root, |name| names.is_empty() || names.contains(&name)),
@@ -74,12 +74,12 @@ fn channel_of_version_2<'a>(root: &'a DocumentValue, address: &str, at: &'a Docu
 }
 
 /// In version 3 an operation says what the API does, and names its channel.
-pub fn of_version_3(root: &DocumentValue) -> Vec<Channel<'_>> {
+pub fn of_version_3(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
     let channels = root.get("channels").map_or(&[][..], DocumentValue::members).iter();
     channels.map(|(name, at)| channel_of_version_3(root, name, at)).collect()
 }
 
-fn channel_of_version_3<'a>(root: &'a DocumentValue, name: &str, at: &'a DocumentValue) -> Channel<'a> {
+fn channel_of_version_3<'a>(root: &'a DocumentValue, name: &str, at: &'a DocumentValue) -> ApiChannel<'a> {
     let at = resolved(root, at);
     let pointers: Vec<&str> = at.list("servers").iter().filter_map(|server| server.text("$ref")).collect();
     let is_wanted = |name: &str| pointers.is_empty() || pointers.contains(&format!("#/servers/{name}").as_str());
@@ -98,7 +98,7 @@ fn channel_of_version_3<'a>(root: &'a DocumentValue, name: &str, at: &'a Documen
         let of_channel = of_channel.map_or(&[][..], DocumentValue::members).iter().map(|(_, message)| message);
         from_clients.extend(named.chain(of_channel).map(|message| resolved(root, message)));
     }
-    Channel {
+    ApiChannel {
         address: at.text("address").unwrap_or(name).to_owned(),
         at,
         servers: servers(root, is_wanted),

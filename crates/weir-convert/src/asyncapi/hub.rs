@@ -1,6 +1,6 @@
 //! Channels over WebSub, as topics of one hub.
 
-use super::channels::Channel;
+use super::channels::ApiChannel;
 use super::id_of;
 use crate::conversion::DocumentConversion;
 use crate::login::{self, NamedPlugin, NotConvertible};
@@ -25,7 +25,7 @@ impl ConvertedHub {
     pub fn add(
         &mut self,
         conversion: &mut DocumentConversion,
-        channel: &Channel,
+        channel: &ApiChannel,
         location: &str,
         base: &str,
         login: Result<Option<NamedPlugin>, NotConvertible>,
@@ -78,7 +78,7 @@ impl ConvertedHub {
 
 fn route(
     conversion: &mut DocumentConversion,
-    channel: &Channel,
+    channel: &ApiChannel,
     what: &str,
     id: String,
     uri: String,

@@ -14,7 +14,7 @@ use crate::schema::RequestSchema;
 use crate::servers;
 use crate::yaml::{Yaml, YamlMembers};
 use crate::{SourcePlace, SyntaxError};
-use channels::{Channel, resolved};
+use channels::{ApiChannel, resolved};
 use hub::ConvertedHub;
 
 /// Carries a definition over.
@@ -39,7 +39,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     Ok(conversion.finished())
 }
 
-fn carry_over(conversion: &mut DocumentConversion, channel: &Channel, hub: &mut ConvertedHub) {
+fn carry_over(conversion: &mut DocumentConversion, channel: &ApiChannel, hub: &mut ConvertedHub) {
     let protocol = |server: &document::DocumentValue| server.text("protocol").unwrap_or_default().to_ascii_lowercase();
     let is_known = |protocol: &str| ["ws", "wss", "http", "https", "sse", "websub"].contains(&protocol);
     let Some((_, server)) = channel.servers.iter().find(|(_, server)| is_known(&protocol(server))) else {
@@ -95,7 +95,7 @@ fn carry_over(conversion: &mut DocumentConversion, channel: &Channel, hub: &mut 
 }
 
 /// The plugin that validates the messages of clients: each has to match one of the schemas.
-fn policy(conversion: &mut DocumentConversion, channel: &Channel) -> Option<NamedPlugin> {
+fn policy(conversion: &mut DocumentConversion, channel: &ApiChannel) -> Option<NamedPlugin> {
     let root = conversion.root;
     let default = root.text("defaultContentType").unwrap_or("application/json");
     let mut schemas = Vec::new();
