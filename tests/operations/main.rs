@@ -11,6 +11,7 @@ mod logs;
 mod reload;
 mod stalls;
 mod systemd;
+mod top;
 mod upgrade;
 
 use std::path::PathBuf;

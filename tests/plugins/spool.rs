@@ -260,6 +260,8 @@ fn k04_a_full_disk_holds_no_request_up_and_memory_does() {
     // 9 MB of records on a disk of 6 MB, and memory for the others, but for what comes while the disk is being tried.
     ask_largely(&gateway, 1500);
     gateway.wait_stderr("it is said", |text| text.contains("No space left on device"));
+    // An answer comes before its record is accepted.
+    eventually("all are accepted", DEADLINE, || number(&account(&gateway), "accepted") == 1500);
     let full = account(&gateway);
     let kept = pending(&full);
     assert_eq!((number(&full, "accepted"), kept + number(&full, "memory_full")), (1500, 1500), "{full:?}");

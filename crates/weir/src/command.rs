@@ -16,6 +16,7 @@ pub mod resource_files;
 pub mod resources;
 pub mod run;
 pub mod store;
+pub mod top;
 pub mod version;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ enum WeirCommand {
     Nodes(history::NodesCommand),
     Store(store::StoreCommand),
     Records(records::RecordsCommand),
+    Top(top::TopCommand),
     Version(version::VersionCommand),
     Completions(completions::Completions),
     Man(man::Man),
@@ -77,6 +79,7 @@ impl Weir {
             WeirCommand::Nodes(command) => command.execute(),
             WeirCommand::Store(command) => command.execute(),
             WeirCommand::Records(command) => command.execute(),
+            WeirCommand::Top(command) => command.execute(),
             WeirCommand::Version(command) => command.execute(),
             WeirCommand::Completions(command) => command.execute(),
             WeirCommand::Man(command) => command.execute(),

@@ -1,0 +1,77 @@
+//! `weir top`: what a node does, in a terminal.
+
+mod figures;
+mod scrape;
+mod screen;
+mod table;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::exit::ExitFailure;
+use crate::say::{self, say};
+use figures::NodeFigures;
+use scrape::{Scrape, StatusClient};
+use table::View;
+
+/// Shows requests, errors, latencies, endpoints, plugins and log destinations of a running node, and how they change.
+///
+/// The figures come from the node's status address. Rates and latencies are those of the last interval.
+#[derive(Debug, Args)]
+pub struct TopCommand {
+    /// The node's status address.
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
+    status: String,
+    /// The time between two readings, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    interval: u32,
+    /// Prints one interval as text and ends.
+    #[arg(long)]
+    once: bool,
+}
+
+impl TopCommand {
+    pub fn execute(self) -> ExitCode {
+        let client = match StatusClient::new(&self.status) {
+            Ok(client) => client,
+            Err(error) => {
+                say!("{error}");
+                return ExitFailure::System.into();
+            }
+        };
+        let interval = Duration::from_secs(self.interval.into());
+        if !self.once {
+            return screen::run(&client, interval);
+        }
+        match one_interval(&client, interval) {
+            Ok(figures) => say::print(text(&figures).as_bytes()),
+            Err(error) => {
+                say!("{error}");
+                ExitFailure::Refused.into()
+            }
+        }
+    }
+}
+
+fn one_interval(client: &StatusClient, interval: Duration) -> Result<NodeFigures, String> {
+    let before: Scrape = client.scrape()?;
+    thread::sleep(interval);
+    Ok(NodeFigures::between(&before, &client.scrape()?))
+}
+
+/// All tables, one below the other.
+fn text(figures: &NodeFigures) -> String {
+    let mut lines = figures.summary();
+    for view in View::ALL {
+        let table = view.table(figures);
+        if !table.rows.is_empty() {
+            lines.push(String::new());
+            lines.push(view.title().to_owned());
+            lines.extend(table.sorted(0, false).lines(usize::MAX));
+        }
+    }
+    lines.join("\n") + "\n"
+}

@@ -1,0 +1,278 @@
+//! Figures as tables that fit a terminal.
+
+use std::cmp::Ordering;
+
+use super::figures::NodeFigures;
+
+/// What is shown below the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    Routes,
+    Endpoints,
+    Plugins,
+    Logs,
+}
+
+impl View {
+    pub const ALL: [View; 4] = [View::Routes, View::Endpoints, View::Plugins, View::Logs];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            View::Routes => "Routes",
+            View::Endpoints => "Endpoints",
+            View::Plugins => "Plugins",
+            View::Logs => "Log destinations",
+        }
+    }
+
+    pub fn next(self) -> View {
+        let at = View::ALL.iter().position(|view| *view == self).unwrap_or(0);
+        View::ALL[(at + 1) % View::ALL.len()]
+    }
+
+    pub fn table(self, figures: &NodeFigures) -> FigureTable {
+        match self {
+            View::Routes => FigureTable {
+                titles: &["route", "responses/s", "4xx/s", "5xx/s", "p50", "p99", "sent/s"],
+                rows: figures
+                    .routes
+                    .iter()
+                    .map(|route| {
+                        vec![
+                            TableCell::Text(route.route.clone()),
+                            TableCell::Count(route.responses),
+                            TableCell::Count(route.client_errors),
+                            TableCell::Count(route.server_errors),
+                            TableCell::Seconds(route.p50),
+                            TableCell::Seconds(route.p99),
+                            TableCell::Bytes(route.sent),
+                        ]
+                    })
+                    .collect(),
+            },
+            View::Endpoints => FigureTable {
+                titles: &["upstream", "endpoint", "state"],
+                rows: figures
+                    .endpoints
+                    .iter()
+                    .map(|endpoint| {
+                        let state = if endpoint.is_up { "up" } else { "down" };
+                        [&endpoint.upstream, &endpoint.endpoint, state]
+                            .map(|text: &str| TableCell::Text(text.to_owned()))
+                            .into()
+                    })
+                    .collect(),
+            },
+            View::Plugins => FigureTable {
+                titles: &["route", "plugin", "CPU per call", "refusals/s", "errors/s"],
+                rows: figures
+                    .plugins
+                    .iter()
+                    .map(|plugin| {
+                        vec![
+                            TableCell::Text(plugin.route.clone()),
+                            TableCell::Text(plugin.plugin.clone()),
+                            TableCell::Seconds(plugin.cpu),
+                            TableCell::Count(plugin.refusals),
+                            TableCell::Count(plugin.errors),
+                        ]
+                    })
+                    .collect(),
+            },
+            View::Logs => FigureTable {
+                titles: &["log destination", "state", "delivered/s", "pending", "lost"],
+                rows: figures
+                    .sinks
+                    .iter()
+                    .map(|sink| {
+                        vec![
+                            TableCell::Text(sink.sink.clone()),
+                            TableCell::Text(if sink.is_up { "up" } else { "down" }.to_owned()),
+                            TableCell::Count(sink.delivered),
+                            TableCell::Count(sink.pending),
+                            TableCell::Count(sink.lost),
+                        ]
+                    })
+                    .collect(),
+            },
+        }
+    }
+}
+
+pub struct FigureTable {
+    pub titles: &'static [&'static str],
+    pub rows: Vec<Vec<TableCell>>,
+}
+
+#[derive(Clone, Debug)]
+pub enum TableCell {
+    Text(String),
+    Count(f64),
+    Seconds(Option<f64>),
+    Bytes(f64),
+}
+
+impl TableCell {
+    fn text(&self) -> String {
+        match self {
+            TableCell::Text(text) => text.clone(),
+            TableCell::Count(value) => count(*value),
+            TableCell::Seconds(value) => value.map_or_else(|| "-".to_owned(), seconds),
+            TableCell::Bytes(value) => bytes(*value),
+        }
+    }
+
+    fn number(&self) -> Option<f64> {
+        match self {
+            TableCell::Text(_) => None,
+            TableCell::Count(value) | TableCell::Bytes(value) => Some(*value),
+            TableCell::Seconds(value) => Some(value.unwrap_or(-1.0)),
+        }
+    }
+
+    /// Texts in their order, numbers with the largest first.
+    fn order(&self, other: &TableCell) -> Ordering {
+        match (self.number(), other.number()) {
+            (Some(one), Some(another)) => another.total_cmp(&one),
+            _ => self.text().cmp(&other.text()),
+        }
+    }
+}
+
+impl FigureTable {
+    pub fn sorted(mut self, column: usize, is_reversed: bool) -> FigureTable {
+        self.rows.sort_by(|one, another| {
+            let order = one[column].order(&another[column]);
+            if is_reversed { order.reverse() } else { order }
+        });
+        self
+    }
+
+    /// Only rows with a text that contains this one.
+    pub fn filtered(mut self, filter: &str) -> FigureTable {
+        self.rows.retain(|row| row.iter().any(|cell| matches!(cell, TableCell::Text(text) if text.contains(filter))));
+        self
+    }
+
+    /// The titles and the rows, none longer than `width`: texts are cut, then the last columns are left out.
+    pub fn lines(&self, width: usize) -> Vec<String> {
+        let rows: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(TableCell::text).collect()).collect();
+        let is_text = |column: usize| self.rows.first().is_some_and(|row| matches!(row[column], TableCell::Text(_)));
+        let mut widths: Vec<usize> = self
+            .titles
+            .iter()
+            .enumerate()
+            .map(|(column, title)| {
+                let longest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+                longest.max(title.chars().count())
+            })
+            .collect();
+        let all = |widths: &[usize]| widths.iter().sum::<usize>().saturating_add(2 * widths.len().saturating_sub(1));
+        for column in 0..widths.len() {
+            let excess = all(&widths).saturating_sub(width);
+            if is_text(column) {
+                widths[column] = widths[column].saturating_sub(excess).max(widths[column].min(LEAST_TEXT));
+            }
+        }
+        while widths.len() > 1 && all(&widths) > width {
+            widths.pop();
+        }
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells = cells.zip(&widths).enumerate();
+            let padded = cells.map(|(column, (cell, width))| {
+                let cell = shortened(cell, *width);
+                if is_text(column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
+            let line = padded.collect::<Vec<_>>().join("  ");
+            shortened(line.trim_end(), width)
+        };
+        let titles = line(&mut self.titles.iter().copied());
+        std::iter::once(titles).chain(rows.iter().map(|row| line(&mut row.iter().map(String::as_str)))).collect()
+    }
+}
+
+/// Texts are not cut to less than this while there are other columns to leave out.
+const LEAST_TEXT: usize = 12;
+
+pub fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+pub fn count(value: f64) -> String {
+    match value {
+        value if value == 0.0 => "0".to_owned(),
+        value if value < 10.0 && value.fract() != 0.0 => format!("{value:.1}"),
+        value if value < 100_000.0 => format!("{value:.0}"),
+        value if value < 10e6 => format!("{:.0}k", value / 1e3),
+        value => format!("{:.0}M", value / 1e6),
+    }
+}
+
+pub fn seconds(value: f64) -> String {
+    match value {
+        value if value < 0.000_999_5 => format!("{:.0} µs", value * 1e6),
+        value if value < 0.01 => format!("{:.1} ms", value * 1e3),
+        value if value < 0.999_5 => format!("{:.0} ms", value * 1e3),
+        value if value < 120.0 => format!("{value:.1} s"),
+        value if value < 7_200.0 => format!("{:.0} min", value / 60.0),
+        value if value < 172_800.0 => format!("{:.0} h", value / 3_600.0),
+        value => format!("{:.0} d", value / 86_400.0),
+    }
+}
+
+pub fn bytes(value: f64) -> String {
+    match value {
+        value if value < 1_000.0 => format!("{value:.0} B"),
+        value if value < 1e6 => format!("{:.1} kB", value / 1e3),
+        value if value < 1e9 => format!("{:.1} MB", value / 1e6),
+        value => format!("{:.1} GB", value / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> FigureTable {
+        let row = |name: &str, rate, p99| {
+            vec![TableCell::Text(name.to_owned()), TableCell::Count(rate), TableCell::Seconds(p99)]
+        };
+        let rows = vec![row("a-route-with-a-long-name", 2.0, Some(0.0012)), row("b", 1_234.0, None)];
+        FigureTable { titles: &["route", "responses/s", "p99"], rows }
+    }
+
+    #[test]
+    fn lines_fit_the_width() {
+        let lines = table().lines(100);
+        assert_eq!(lines[0], "route                     responses/s     p99");
+        assert_eq!(lines[1], "a-route-with-a-long-name            2  1.2 ms");
+        for width in 1..60 {
+            for line in table().lines(width) {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+        }
+        assert_eq!(table().lines(34)[1], "a-route-wit…            2  1.2 ms");
+        assert_eq!(table().lines(26)[1], "a-route-wit…            2");
+    }
+
+    #[test]
+    fn rows_are_sorted_and_filtered() {
+        let first = |table: FigureTable| table.rows[0][0].text();
+        assert_eq!(first(table().sorted(1, false)), "b");
+        assert_eq!(first(table().sorted(1, true)), "a-route-with-a-long-name");
+        assert_eq!(first(table().sorted(2, false)), "a-route-with-a-long-name");
+        assert_eq!(table().filtered("long").rows.len(), 1);
+    }
+
+    #[test]
+    fn numbers_have_few_digits() {
+        let counts = [0.0, 0.25, 12.4, 99_999.0, 123_456.0, 12e6].map(count);
+        assert_eq!(counts, ["0", "0.2", "12", "99999", "123k", "12M"]);
+        let times = [0.000_035, 0.001_24, 0.5, 3.0, 600.0, 9_000.0, 1e6].map(seconds);
+        assert_eq!(times, ["35 µs", "1.2 ms", "500 ms", "3.0 s", "10 min", "2 h", "12 d"]);
+        assert_eq!([512.0, 20_480.0, 5e6, 3e9].map(bytes), ["512 B", "20.5 kB", "5.0 MB", "3.0 GB"]);
+    }
+}
