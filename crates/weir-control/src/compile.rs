@@ -221,8 +221,8 @@ impl<'a> Compiler<'a> {
         self.faults.report_text(path, place, problem, advice);
     }
 
-    /// Warns of variables that are always empty because nobody knows them.
-    fn warn_of_unknown(&self, path: &str, condition: &Expression) {
+    /// Warns of variables that are always empty because nobody knows them, and of what is rarely meant.
+    fn warn_of_condition(&self, path: &str, condition: &Expression) {
         for variable in condition.variables() {
             if variable.is_known() {
                 continue;
@@ -230,6 +230,11 @@ impl<'a> Compiler<'a> {
             let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
             let problem = variable.absence(Moment::Record).expect("an unknown variable has no value at any moment");
             self.warnings.report_text(path, self.document.place_at(path), problem, advice);
+        }
+        for doubt in condition.doubts() {
+            let path = format!("{path}{}", doubt.place);
+            let place = self.document.place_at(&path);
+            self.warnings.report_text(&path, place, &doubt.reason, Some(doubt.help.clone()));
         }
     }
 
