@@ -4,6 +4,7 @@
 mod consumers;
 mod routes;
 mod uris;
+mod variables;
 
 use std::collections::HashMap;
 
@@ -19,6 +20,7 @@ pub(super) fn doubts(document: &Document, registry: &Registry) -> Vec<Diagnostic
     let found = Doubts { document, resources: ResourcesById::of(document), list: Faults::new(document.source.clone()) };
     routes::indistinguishable(&found);
     uris::taken_literally(&found);
+    variables::taken_literally(&found);
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
     found.list.into_diagnostics()

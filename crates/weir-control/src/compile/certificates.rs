@@ -107,9 +107,11 @@ impl Compiler<'_> {
 
     /// A certificate with its key. Faults are reported where they are.
     pub(super) fn certified(&self, names: &[ServerName], cert: &Pem, key: &Pem) -> Option<Arc<CertifiedKey>> {
-        let chain = self.chain(cert)?;
+        // Both are looked at before the first fault ends it.
+        let (chain, text) = (self.chain(cert), self.text(key));
+        let (chain, text) = (chain?, text?);
         let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
-        let certified = tls::certified(chain, &self.text(key)?);
+        let certified = tls::certified(chain, &text);
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
         self.present(cert, &facts);
         for name in names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {

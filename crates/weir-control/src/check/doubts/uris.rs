@@ -1,6 +1,7 @@
 //! Paths written in the language of another router: regular expressions, and parameters in braces.
 
 use super::Doubts;
+use crate::text::foreign::{shell_variable, variable_advice};
 use crate::text::read::shortened;
 
 pub(super) fn taken_literally(doubts: &Doubts) {
@@ -20,6 +21,9 @@ struct Misread<'u> {
 }
 
 fn misread(uri: &str) -> Option<Misread<'_>> {
+    if let Some(name) = shell_variable(uri) {
+        return Some(Misread { part: name, advice: variable_advice(name) });
+    }
     if let Some(part) = between(uri, '{', '}').or_else(|| between(uri, '<', '>')) {
         let name = part[1..part.len() - 1].rsplit(':').next().unwrap_or_default();
         let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -64,6 +68,7 @@ mod tests {
             ("/users/[0-9]+", "[", "write `/users/*`"),
             ("/a/.*", "/.*", "write `/a/*`"),
             ("/exact$", "$", "write `/exact*`"),
+            ("/${PREFIX}", "PREFIX", "write `${{PREFIX}}`"),
             ("/a*b", "*", "write `*` at the end"),
         ];
         for (uri, part, advice) in cases {
