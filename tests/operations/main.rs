@@ -7,6 +7,7 @@ mod convert;
 mod descriptors;
 mod load;
 mod logs;
+mod mistakes;
 mod reload;
 mod stalls;
 mod systemd;
