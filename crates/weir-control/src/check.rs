@@ -37,9 +37,14 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 /// As [`check_file`].
 pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let Compiled { mut warnings, .. } = compile(document, registry, None)?;
-    warnings.extend(doubts::doubts(document, registry));
-    // Stable, and what has no place comes last.
-    warnings.sort_by_key(|warning| (warning.line.unwrap_or(u32::MAX), warning.column));
+    warnings.extend(doubts::doubts(document, registry).into_iter().map(|doubt| document.located(doubt)));
+    // Stable; the file itself comes before those that it includes, and what has no place comes last.
+    let place = |warning: &Diagnostic| (warning.line.unwrap_or(u32::MAX), warning.column);
+    let is_included = |warning: &Diagnostic| warning.source != document.source;
+    warnings.sort_by(|a, b| {
+        let file = |warning| (is_included(warning), &*warning.source);
+        file(a).cmp(&file(b)).then_with(|| place(a).cmp(&place(b)))
+    });
     Ok(warnings)
 }
 

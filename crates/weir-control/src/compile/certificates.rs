@@ -134,7 +134,7 @@ impl Compiler<'_> {
         };
         if let Some((problem, advice)) = wrong {
             let told = Diagnostic::at_place(&self.document.source, cert.place(), problem);
-            let told = Diagnostic { path: cert.origin.path.to_string(), ..told.advise(advice) };
+            let told = self.document.located(Diagnostic { path: cert.origin.path.to_string(), ..told.advise(advice) });
             self.warnings.add(told.clone());
             self.presented.untimely.borrow_mut().push((facts.fingerprint.clone(), told));
         }

@@ -51,7 +51,10 @@ fn report(doubts: &Doubts, route: &RouteSpec, index: usize, taker: &RouteSpec) {
     let (problem, advice) = match std::ptr::eq(route, taker) {
         true => (format!("`{uri}` matches the same requests as another entry of `uris`"), "leave one of the two out"),
         false => (
-            format!("no request with the path `{uri}` reaches this route: {} takes all of them", taker.origin.path),
+            format!(
+                "no request with the path `{uri}` reaches this route: {} takes all of them",
+                doubts.document.named(&taker.origin)
+            ),
             "remove one of the two, or give them different `hosts`, `methods`, `vars` or `priority`",
         ),
     };
