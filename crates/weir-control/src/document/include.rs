@@ -165,10 +165,13 @@ fn shift(node: &mut TreeNode, lines: u32) {
     }
 }
 
+type ListAndId = (Box<str>, Box<str>);
+type FileAndPlace = (Arc<str>, TextPosition);
+
 /// What is wrong with the texts of one document together.
 struct Merger {
     /// By list and id: the file and the place of the resource that has it.
-    known: HashMap<(Box<str>, Box<str>), (Arc<str>, TextPosition)>,
+    known: HashMap<ListAndId, FileAndPlace>,
     faults: Vec<Diagnostic>,
 }
 
@@ -179,12 +182,7 @@ impl Merger {
     }
 
     /// Where a resource with this id was before, if it is not the first.
-    fn first_of(
-        &mut self,
-        list: &str,
-        id: &str,
-        (name, place): (&Arc<str>, TextPosition),
-    ) -> Option<(Arc<str>, TextPosition)> {
+    fn first_of(&mut self, list: &str, id: &str, (name, place): (&Arc<str>, TextPosition)) -> Option<FileAndPlace> {
         match self.known.entry((list.into(), id.into())) {
             Slot::Occupied(first) => Some(first.get().clone()),
             Slot::Vacant(slot) => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use super::file_access::{self, FileAccess};
+use super::file_access::{self, FileAccess, Unreadable};
 use super::seen::SeenFiles;
 use crate::document::{IncludedFile, IncludedFiles};
 use crate::text::diagnostic::Diagnostic;
@@ -14,7 +14,7 @@ use crate::text::substitute::process_environment;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
 use crate::text::yaml::{SourceText, TextLimits};
 
-/// Directories within directories; a link may lead back.
+/// Directories within directories, where a link may lead back, and files that include files.
 const MAX_DEPTH: usize = 16;
 
 /// Reads files that are included, and those that these include.
@@ -117,22 +117,13 @@ impl<'a> IncludeReader<'a> {
             let problem = format!("`{shown}` is already included at {elsewhere}");
             return self.report(from, &problem, "include it once");
         }
+        if self.stack.len() > MAX_DEPTH {
+            let problem = format!("`{shown}` is included by way of more than {MAX_DEPTH} files");
+            return self.report(from, &problem, "include it directly");
+        }
         let IncludingFile { name, place, .. } = from;
         self.included.insert(real.clone(), format!("{name}:{}:{}", place.line, place.column));
-        let (own, limit, deadline) = (path.to_owned(), self.bytes_left as u64, self.access.deadline());
-        let read = self.access.run(move || file_access::read(&own, limit, deadline));
-        let bytes = match read.map(|read| read.map_err(|unreadable| unreadable.to_string())) {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(reason)) => {
-                return self.report(
-                    from,
-                    &format!("`{shown}` cannot be read: {reason}"),
-                    "all files together may have 50 MB",
-                );
-            }
-            Err(stall) => return self.report(from, &format!("`{shown}` cannot be read: {stall}"), "use a local file"),
-        };
-        self.bytes_left = self.bytes_left.saturating_sub(bytes.len());
+        let Some(bytes) = self.content(from, path) else { return };
         let name: Arc<str> = path.to_string_lossy().into();
         let Ok(text) = std::str::from_utf8(&bytes) else {
             return self.report(from, &format!("`{shown}` is not UTF-8"), "save the file as UTF-8");
@@ -152,6 +143,24 @@ impl<'a> IncludeReader<'a> {
                 }
             }
         }
+    }
+
+    /// What a file holds; nothing where a fault has been reported.
+    fn content(&mut self, from: &IncludingFile, path: &Path) -> Option<Vec<u8>> {
+        let (own, limit, deadline) = (path.to_owned(), self.bytes_left as u64, self.access.deadline());
+        let (problem, advice) = match self.access.run(move || file_access::read(&own, limit, deadline)) {
+            Ok(Ok(bytes)) => {
+                self.bytes_left = self.bytes_left.saturating_sub(bytes.len());
+                return Some(bytes);
+            }
+            Ok(Err(Unreadable::TooLarge)) => {
+                ("it is too large".to_owned(), format!("all files together may have {} bytes", self.limits.bytes))
+            }
+            Ok(Err(unreadable)) => (unreadable.to_string(), "correct the path, or the permissions".to_owned()),
+            Err(stall) => (stall.to_string(), "use a file on a reachable file system".to_owned()),
+        };
+        self.report(from, &format!("`{}` cannot be read: {problem}", path.display()), &advice);
+        None
     }
 
     fn report(&mut self, from: &IncludingFile, problem: &str, advice: &str) {
@@ -194,7 +203,8 @@ impl FoundFiles {
         entries.sort();
         for entry in entries {
             if wanted(&entry) {
-                self.add_file(&entry)?;
+                let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", entry.display()));
+                self.add_file(&entry).map_err(named)?;
             } else if depth > 0 && entry.is_dir() {
                 self.add_directory(&entry, depth - 1, wanted)?;
             }

@@ -33,7 +33,7 @@ pub(super) fn without_credentials(doubts: &Doubts, registry: &Registry) {
 
 /// Consumers whose credentials no route asks for, or whom every such route turns away.
 pub(super) fn admitted_nowhere(doubts: &Doubts, registry: &Registry) {
-    let admission = Admission::of(doubts, registry);
+    let admission = RouteAdmission::of(doubts, registry);
     let mut held = credentials(doubts, registry);
     for consumer in &doubts.document.consumers {
         let own = held.remove(&*consumer.username).unwrap_or_default();
@@ -101,7 +101,7 @@ fn anonymous(plugin: &PluginSpec) -> impl Iterator<Item = &str> {
 
 /// Whom the routes admit.
 #[derive(Default)]
-struct Admission<'a> {
+struct RouteAdmission<'a> {
     /// The auth plugins of all routes.
     asked: HashSet<&'a str>,
     /// Those of routes that admit whoever has credentials, or of which that cannot be told.
@@ -112,9 +112,9 @@ struct Admission<'a> {
     anonymous: HashSet<&'a str>,
 }
 
-impl<'a> Admission<'a> {
-    fn of(doubts: &Doubts<'a>, registry: &Registry) -> Admission<'a> {
-        let mut admission = Admission::default();
+impl<'a> RouteAdmission<'a> {
+    fn of(doubts: &Doubts<'a>, registry: &Registry) -> RouteAdmission<'a> {
+        let mut admission = RouteAdmission::default();
         for route in doubts.enabled_routes() {
             let plugins = effective_plugins(doubts, route);
             let restriction = plugins.iter().find(|plugin| &*plugin.name == "consumer-restriction");
