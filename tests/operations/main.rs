@@ -8,6 +8,7 @@ mod definitions;
 mod descriptors;
 mod load;
 mod logs;
+mod mistakes;
 mod reload;
 mod stalls;
 mod systemd;

@@ -218,3 +218,35 @@ fn a_directory_of_links_is_followed_when_it_is_turned_as_a_whole() {
         turn(version + 1);
     }
 }
+
+#[test]
+fn a_change_of_an_included_file_is_served_and_a_fault_in_it_is_not() {
+    let place = weir_testkit::TempDir::new();
+    let routes = place.join("routes");
+    fs::create_dir(&routes).expect("a directory");
+    let write = |name: &str, text: &str| {
+        // Replaced as a whole, so that no half of it is read.
+        let next = place.write("next", text);
+        fs::rename(next, routes.join(name)).expect("it can be renamed");
+    };
+    let route = |path: &str, answer: &str| {
+        let plugins = format!("{{ mocking: {{ response_example: \"{answer}\" }} }}");
+        format!("routes: [{{ id: {path}, uri: /{path}, plugins: {plugins} }}]\n")
+    };
+    write("a.yaml", &route("a", "one"));
+    let gateway = weir().start(&format!("include: [\"{}\"]\nroutes: []\n", routes.display()));
+    assert_eq!(gateway.get("/a").text(), "one");
+    write("a.yaml", &route("a", "two"));
+    eventually("the changed file is served", DEADLINE, || gateway.get("/a").text() == "two");
+    write("b.yaml", &route("b", "new"));
+    eventually("the file that is new is served", DEADLINE, || gateway.get("/b").status == 200);
+    write("b.yaml", "routes: [{ uri: 5 }]\n");
+    let refused = || gateway.metrics().get("weir_config_reloads_total{outcome=\"refused\"}") >= Some(1.0);
+    eventually("the fault is refused", DEADLINE, refused);
+    assert_eq!(gateway.get("/b").text(), "new");
+    write("b.yaml", &route("b", "mended"));
+    eventually("the file that was mended is served", DEADLINE, || gateway.get("/b").text() == "mended");
+    fs::remove_file(routes.join("b.yaml")).expect("it is there");
+    eventually("the file that is gone is not served", DEADLINE, || gateway.get("/b").status == 404);
+    assert_eq!(gateway.get("/a").text(), "two");
+}

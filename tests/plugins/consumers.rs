@@ -88,6 +88,27 @@ fn p06_names_and_passwords() {
 }
 
 #[test]
+fn passwords_may_be_kept_as_hashes() {
+    let rig = rig(
+        "{ basic-auth: {} }",
+        "
+consumers:
+  - { username: jack, plugins: { basic-auth: { username: foo, password: \"$2y$04$abcdefghijklmnopqrstuuEnktNu4dNa/sMz6nY.lAbxawdTTajT2\" } } }
+  - { username: rose, plugins: { basic-auth: { username: rose, password: \"$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4\" } } }
+",
+    );
+    // The second time the right password is remembered, and what was wrong is wrong again.
+    for _ in 0..2 {
+        assert_eq!(rig.ask("/a", "Authorization: Basic Zm9vOmJhcg==\r\n"), (200, "/a jack  ".to_owned()));
+        assert_eq!(rig.ask("/a", "Authorization: Basic cm9zZTpwYXNzd29yZA==\r\n"), (200, "/a rose  ".to_owned()));
+        // foo:baz, rose:bar, nobody:bar
+        for wrong in ["Zm9vOmJheg==", "cm9zZTpiYXI=", "bm9ib2R5OmJhcg=="] {
+            assert_eq!(rig.ask("/a", &format!("Authorization: Basic {wrong}\r\n")).0, 401, "{wrong}");
+        }
+    }
+}
+
+#[test]
 fn p05_keys_are_in_no_log() {
     let mut rig = rig("{ key-auth: { hide_credentials: false } }", CONSUMERS);
     assert_eq!(rig.ask("/a?apikey=k3&b=1", "").1, "/a?apikey=k3&b=1 rose  ");

@@ -1,5 +1,7 @@
 //! Checking without publishing: what `weir check` does.
 
+mod doubts;
+
 use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
@@ -26,7 +28,24 @@ pub fn check_standard_input(registry: &Registry) -> Result<Vec<Diagnostic>, Vec<
 
 fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let loaded = loader.read()?;
-    compile(&loaded.document, registry, None).map(|Compiled { warnings, .. }| warnings)
+    check_document(&loaded.document, registry)
+}
+
+/// Checks a document that has been read.
+///
+/// # Errors
+/// As [`check_file`].
+pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    let Compiled { mut warnings, .. } = compile(document, registry, None)?;
+    warnings.extend(doubts::doubts(document, registry).into_iter().map(|doubt| document.located(doubt)));
+    // Stable; the file itself comes before those that it includes, and what has no place comes last.
+    let place = |warning: &Diagnostic| (warning.line.unwrap_or(u32::MAX), warning.column);
+    let is_included = |warning: &Diagnostic| warning.source != document.source;
+    warnings.sort_by(|a, b| {
+        let file = |warning| (is_included(warning), &*warning.source);
+        file(a).cmp(&file(b)).then_with(|| place(a).cmp(&place(b)))
+    });
+    Ok(warnings)
 }
 
 /// Checks a text, with no variables set and no plugins. Never panics, whatever the text.
@@ -35,7 +54,7 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 /// As [`check_file`].
 pub fn check_text(text: &str) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let document = Document::parse("text", text, &|_| None, TextLimits::default())?;
-    compile(&document, &Registry::new(&[]), None).map(|Compiled { warnings, .. }| warnings)
+    check_document(&document, &Registry::new(&[]))
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ impl<'a> Compiler<'a> {
             snapshot: made.snapshot,
             acme: made.acme,
             hubs: made.hubs,
-            warnings: self.warnings.into_diagnostics(),
+            warnings: located(self.document, self.warnings),
             parts: made.parts,
             presented: self.presented,
         })
@@ -151,13 +151,13 @@ impl<'a> Compiler<'a> {
         faults.extend(self.faults.into_diagnostics());
         match made {
             Some(CompiledParts { snapshot, acme, hubs, parts }) if faults.is_empty() => {
-                let warnings = self.warnings.into_diagnostics();
+                let warnings = located(self.document, self.warnings);
                 Ok(Compiled { snapshot, acme, hubs, warnings, parts, presented: self.presented })
             }
             _ => {
                 // Stable, and what has no place comes last.
                 faults.sort_by_key(|fault| (fault.line.unwrap_or(u32::MAX), fault.column));
-                Err(faults)
+                Err(faults.into_iter().map(|fault| self.document.located(fault)).collect())
             }
         }
     }
@@ -221,8 +221,8 @@ impl<'a> Compiler<'a> {
         self.faults.report_text(path, place, problem, advice);
     }
 
-    /// Warns of variables that are always empty because nobody knows them.
-    fn warn_of_unknown(&self, path: &str, condition: &Expression) {
+    /// Warns of variables that are always empty because nobody knows them, and of what is rarely meant.
+    fn warn_of_condition(&self, path: &str, condition: &Expression) {
         for variable in condition.variables() {
             if variable.is_known() {
                 continue;
@@ -230,6 +230,11 @@ impl<'a> Compiler<'a> {
             let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
             let problem = variable.absence(Moment::Record).expect("an unknown variable has no value at any moment");
             self.warnings.report_text(path, self.document.place_at(path), problem, advice);
+        }
+        for doubt in condition.doubts() {
+            let path = format!("{path}{}", doubt.place);
+            let place = self.document.place_at(&path);
+            self.warnings.report_text(&path, place, &doubt.reason, Some(doubt.help.clone()));
         }
     }
 
@@ -254,6 +259,11 @@ impl<'a> Compiler<'a> {
         }
         found
     }
+}
+
+/// All of them, each told by the file that it concerns.
+fn located(document: &Document, found: Faults) -> Vec<Diagnostic> {
+    found.into_diagnostics().into_iter().map(|diagnostic| document.located(diagnostic)).collect()
 }
 
 fn by_id<'a, T>(all: impl Iterator<Item = &'a T>, id: impl Fn(&'a T) -> &'a str) -> HashMap<&'a str, &'a T> {

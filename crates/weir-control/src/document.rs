@@ -12,6 +12,7 @@ mod checks;
 mod condition;
 mod consumer;
 mod hub;
+mod include;
 pub(crate) mod lists;
 mod names;
 mod persistence;
@@ -39,6 +40,7 @@ use crate::text::substitute::VariableLookup;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
 use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
 
+use include::DocumentText;
 use lists::{LongLists, ReferringResource};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
@@ -49,6 +51,7 @@ pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, Upstr
 pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
 pub use hub::HubSpec;
+pub(crate) use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames};
 pub use persistence::PersistenceSpec;
@@ -117,7 +120,7 @@ pub struct Document {
     /// Where lists and settings stand, by their keys.
     places: Vec<(Box<str>, TextPosition)>,
     /// The text that all this was read from.
-    text: Option<SourceText>,
+    text: Option<DocumentText>,
     /// The same document with the position of every value. It is parsed when a position is first asked for.
     tree: OnceLock<TreeNode>,
     /// What is read again when secrets are put in.
@@ -182,10 +185,35 @@ impl Document {
         lookup: VariableLookup,
         limits: TextLimits,
     ) -> Result<Document, Vec<Diagnostic>> {
+        let name = source.into();
+        Document::parse_including(source, text, lookup, limits, &mut |node| include::refuse_files(&name, node))
+    }
+
+    /// The same of a text that may include files, which `read` reads.
+    ///
+    /// # Errors
+    /// Where the text is not even YAML. What is wrong with the files is in the document, and nothing else then.
+    pub(crate) fn parse_including(
+        source: &str,
+        text: &str,
+        lookup: VariableLookup,
+        limits: TextLimits,
+        read: ReadIncluded,
+    ) -> Result<Document, Vec<Diagnostic>> {
         let source: Arc<str> = source.into();
         let text = SourceText::new(&source, text, lookup, limits)?;
-        let Parsed { tree, faults } = text.parse()?;
-        let lists = resources_in(&tree);
+        let Parsed { mut tree, faults } = text.parse()?;
+        let include = tree.entry("include").map(|entry| (entry.key_place, read(&entry.value)));
+        let (place, IncludedFiles { files, faults: mut of_files }) = include.unwrap_or_default();
+        let mut lists = resources_in(&tree);
+        lists.extend(place.known().then_some(("include", place)));
+        let (text, of_merge) = DocumentText::merge(text, &mut tree, files);
+        of_files.extend(of_merge);
+        if !of_files.is_empty() {
+            // What is left out could only be missed elsewhere.
+            let nothing = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(Vec::new()) };
+            return Ok(Document::of_tree(source, nothing, of_files, lookup));
+        }
         let mut document = Document::of_tree(source, tree, faults, lookup);
         document.text = Some(text);
         document.refuse_two_places_for_resources(lists);
@@ -306,8 +334,25 @@ impl Document {
             return self.places.iter().find(|(key, _)| **key == *path).map(|(_, place)| *place).unwrap_or_default();
         }
         let Some(text) = &self.text else { return TextPosition::default() };
-        let tree = self.tree.get_or_init(|| text.parse().expect("it has been parsed before").tree);
-        tree.place_of(path)
+        self.tree.get_or_init(|| text.tree()).place_of(path)
+    }
+
+    /// A diagnostic about this document, told by the file that it concerns.
+    pub(crate) fn located(&self, diagnostic: Diagnostic) -> Diagnostic {
+        match &self.text {
+            Some(text) => text.located(diagnostic),
+            None => diagnostic,
+        }
+    }
+
+    /// The path of a resource, for texts about another one; with its file, if that is one that is included.
+    pub(crate) fn named(&self, origin: &ResourceOrigin) -> String {
+        let told = Diagnostic::at_place(&self.source, origin.place, "");
+        let told = self.located(Diagnostic { path: origin.path.to_string(), ..told });
+        match told.line.filter(|_| told.source != self.source) {
+            Some(line) => format!("{} in {}:{line}", told.path, told.source),
+            None => told.path,
+        }
     }
 
     /// Reads a tree, whether it came from a text or not.
@@ -321,7 +366,7 @@ impl Document {
         let mut document = Document::empty(source, &tree);
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);
-        let known: Vec<&str> = [settings::KEYS, &["acme"], RESOURCES, NOT_YET].concat();
+        let known: Vec<&str> = [settings::KEYS, &["acme", "include"], RESOURCES, NOT_YET].concat();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
             document.acme = fields.get("acme").and_then(|at| acme::read(&at));

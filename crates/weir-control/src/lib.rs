@@ -17,7 +17,7 @@ pub mod stores;
 pub mod text;
 
 pub use acme::Acme;
-pub use check::{check_file, check_standard_input, check_text};
+pub use check::{check_document, check_file, check_standard_input, check_text};
 pub use compile::{Compiled, Parts, compile};
 pub use document::Document;
 pub use hubs::Hubs;

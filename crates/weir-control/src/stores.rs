@@ -14,6 +14,7 @@ pub mod etcd;
 mod failure;
 pub mod file;
 pub mod file_access;
+mod include;
 pub mod live;
 pub mod loader;
 mod memory;

@@ -277,6 +277,10 @@ impl Build {
             }
             self.warnings.push(told);
         }
+        let doubts = condition.doubts().iter();
+        self.warnings.extend(doubts.map(|doubt| {
+            ConfigError::new(format!("{place}{}", doubt.place), format!("{}; {}", doubt.reason, doubt.help))
+        }));
         Ok(condition)
     }
 

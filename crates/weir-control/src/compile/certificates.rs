@@ -107,9 +107,11 @@ impl Compiler<'_> {
 
     /// A certificate with its key. Faults are reported where they are.
     pub(super) fn certified(&self, names: &[ServerName], cert: &Pem, key: &Pem) -> Option<Arc<CertifiedKey>> {
-        let chain = self.chain(cert)?;
+        // Both are looked at before the first fault ends it.
+        let (chain, text) = (self.chain(cert), self.text(key));
+        let (chain, text) = (chain?, text?);
         let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
-        let certified = tls::certified(chain, &self.text(key)?);
+        let certified = tls::certified(chain, &text);
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
         self.present(cert, &facts);
         for name in names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
@@ -132,7 +134,7 @@ impl Compiler<'_> {
         };
         if let Some((problem, advice)) = wrong {
             let told = Diagnostic::at_place(&self.document.source, cert.place(), problem);
-            let told = Diagnostic { path: cert.origin.path.to_string(), ..told.advise(advice) };
+            let told = self.document.located(Diagnostic { path: cert.origin.path.to_string(), ..told.advise(advice) });
             self.warnings.add(told.clone());
             self.presented.untimely.borrow_mut().push((facts.fingerprint.clone(), told));
         }

@@ -307,7 +307,7 @@ impl<'a> Chains<'a> {
             self.compiler.warnings.report_text(&path, place, warning.problem, None);
         }
         if let Some(filter) = &plugin.filter {
-            self.compiler.warn_of_unknown(&join(&path_of(origin, plugin), "_meta.filter"), filter);
+            self.compiler.warn_of_condition(&join(&path_of(origin, plugin), "_meta.filter"), filter);
         }
         let step = meta::wrapped(step, plugin.filter.clone(), plugin.error_response.clone());
         let priority = Reverse(plugin.priority.unwrap_or(entry.priority));

@@ -45,7 +45,7 @@ struct ConsumerReader<'a> {
     registry: &'a Registry,
     shared: BuildContext,
     /// What credentials are found by, each for its plugin, and where it stands.
-    taken: HashMap<(&'a str, String), &'a str>,
+    taken: HashMap<(&'a str, String), &'a ResourceOrigin>,
 }
 
 impl<'a> ConsumerReader<'a> {
@@ -148,10 +148,10 @@ impl<'a> ConsumerReader<'a> {
             }
         };
         match self.taken.entry((entry.name, key)) {
-            Slot::Vacant(slot) => slot.insert(&origin.path),
+            Slot::Vacant(slot) => slot.insert(origin),
             Slot::Occupied(other) => {
                 // The key itself is a secret.
-                let problem = format!("has the same key as {}", other.get());
+                let problem = format!("has the same key as {}", self.compiler.document.named(other.get()));
                 let advice = "give each consumer a different key".to_owned();
                 self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
                 return Some(None);

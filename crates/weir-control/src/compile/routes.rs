@@ -182,7 +182,7 @@ impl<'a> RouteCompiler<'a> {
         match is_on {
             true => {
                 if let Some(vars) = &written.vars {
-                    self.compiler.warn_of_unknown(&join(&written.origin.path, "vars"), vars);
+                    self.compiler.warn_of_condition(&join(&written.origin.path, "vars"), vars);
                 }
                 self.pieces.set(number, Arc::new(self.route(written, service, target, chain)));
             }

@@ -116,13 +116,16 @@ impl<'a> Secured<'a> {
         pair: Option<(&Pem, &Pem)>,
     ) -> Option<TlsConnector> {
         let compiler = self.compiler;
-        let identity: Option<Arc<CertifiedKey>> = match pair {
+        // Both are looked at before the first fault ends it.
+        let identity = pair.map(|(cert, key)| compiler.certified(&[], cert, key));
+        let own = authorities.map(|pem| compiler.chain(pem));
+        let identity: Option<Arc<CertifiedKey>> = match identity {
             None => None,
-            Some((cert, key)) => Some(compiler.certified(&[], cert, key)?),
+            Some(certified) => Some(certified?),
         };
-        let own = match authorities {
-            Some(pem) => Some(compiler.chain(pem)?),
+        let own = match own {
             None => None,
+            Some(chain) => Some(chain?),
         };
         let system = &compiler.document.system_roots;
         let trust = match &own {

@@ -383,6 +383,14 @@ fn node_of_map(at: &NodeReader, entry: &MapEntry, default_port: u16) -> Option<N
 }
 
 fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
+    if let NodeKind::Text(text) = &at.node().kind {
+        let text = shortened(text);
+        at.report_advising(
+            format!("expected a map, found `{text}`"),
+            format!("write the list as a map with weights: `nodes: {{ \"{text}\": 1 }}`"),
+        );
+        return None;
+    }
     let fields = at.fields(&["host", "port", "weight", "priority", "metadata"])?;
     let Some(host_at) = fields.get("host") else {
         at.report_advising("has no `host`", "add `host: 127.0.0.1`");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::file_access::{FileAccess, FileStall, Unreadable, read};
+use super::include::IncludeReader;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use crate::document::Document;
@@ -95,13 +96,17 @@ impl Source for FileSource {
     fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
         let version = self.version().map_err(|fault| vec![fault])?;
         let text = self.text().map_err(|fault| vec![fault])?;
-        let document = Document::parse(&self.name, &text, &process_environment, self.limits)?;
+        let mut reader = IncludeReader::new(&self.path, text.len(), &self.files, self.limits);
+        let mut read = |include: &TreeNode| reader.read(&self.name, &self.directory, include);
+        let document = Document::parse_including(&self.name, &text, &process_environment, self.limits, &mut read)?;
+        let (included, contents) = (reader.seen, reader.contents);
         self.read_ends = marks_its_end(&text);
         let incomplete = (self.accepted_ends && !self.read_ends).then(|| {
             Diagnostic::of_source(&self.name, "has no `#END` line at its end, as the last version had")
                 .advise("complete the file, or reload with SIGHUP if the `#END` line was removed on purpose")
         });
-        Ok(SourceDocument { document, version, revision: hash(text.as_bytes()), incomplete })
+        let revision = hash(std::iter::once(text.as_bytes()).chain(contents.iter().map(Vec::as_slice)));
+        Ok(SourceDocument { document, version, included, revision, incomplete })
     }
 
     /// Notifications about the directory of the file: the file itself may be replaced at any time. Without them (no inotify
@@ -141,10 +146,10 @@ fn marks_its_end(text: &str) -> bool {
 }
 
 /// FNV-1a, 64 bits: the same on every node and for every version of the program.
-fn hash(bytes: &[u8]) -> String {
+fn hash<'t>(texts: impl Iterator<Item = &'t [u8]>) -> String {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let hash = bytes.iter().fold(BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
+    let hash = texts.flatten().fold(BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));
     format!("{hash:016x}")
 }
 
@@ -154,8 +159,8 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_fnv_1a() {
-        assert_eq!(hash(b""), "cbf29ce484222325");
-        assert_eq!(hash(b"a"), "af63dc4c8601ec8c");
+        assert_eq!(hash([].into_iter()), "cbf29ce484222325");
+        assert_eq!(hash([&b"a"[..]].into_iter()), "af63dc4c8601ec8c");
     }
 
     #[test]

@@ -135,7 +135,8 @@ impl DocumentLoader {
             (document, problems) = fetch(self, document).map_err(|stall| vec![self.stalled(&stall)])?;
         }
         let directory = self.source.directory().to_owned();
-        let files = self.put_files_into(&mut document, &directory).map_err(|stall| vec![self.stalled(&stall)])?;
+        let mut files = self.put_files_into(&mut document, &directory).map_err(|stall| vec![self.stalled(&stall)])?;
+        files.append(read.included);
         document.directory = directory;
         document.read_nodes(&process_environment, self.limits);
         Ok(LoadedDocument {
@@ -191,8 +192,9 @@ impl DocumentLoader {
 
     fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
         let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
-        Diagnostic::at_place(self.source.name(), document.place_of(query), problem)
-            .advise("its nodes get no requests until the name can be resolved")
+        let told = Diagnostic::at_place(self.source.name(), document.place_of(query), problem)
+            .advise("its nodes get no requests until the name can be resolved");
+        document.located(told)
     }
 
     /// Fetches again the secrets that are old. Says whether any has changed, and what could not be fetched.

@@ -57,7 +57,7 @@ pub(super) fn with_store(
     let document = &loaded.document;
     let Some(store) = &document.settings.store else { return Ok(None) };
     if !document.faults.is_empty() {
-        return Err(document.faults.clone());
+        return Err(document.faults.iter().map(|fault| document.located(fault.clone())).collect());
     }
     let failed =
         |failure: StoreFailure| vec![Diagnostic::of_source(&document.source, failure.problem).advise(failure.advice)];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::file::FileSource;
 use super::live::{DocumentLists, LiveResources};
+use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
@@ -41,7 +42,7 @@ impl ResourceSource {
         {
             return Ok(accepted.clone());
         }
-        let SourceDocument { document, version, revision, incomplete } = self.settings.read()?;
+        let SourceDocument { document, version, revision, incomplete, .. } = self.settings.read()?;
         if !document.faults.is_empty() {
             return Err(document.faults);
         }
@@ -79,7 +80,7 @@ impl Source for ResourceSource {
         let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
         let mut document = Document::of_resources(name, tree, long, &process_environment);
         document.store_revision = Some(self.live.revision());
-        Ok(SourceDocument { document, version, revision, incomplete })
+        Ok(SourceDocument { document, version, included: SeenFiles::default(), revision, incomplete })
     }
 
     fn notify(&mut self, wake: Wake) {

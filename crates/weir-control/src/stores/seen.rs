@@ -14,6 +14,10 @@ impl SeenFiles {
         self.0.push((path.to_owned(), FileIdentity::of(path)));
     }
 
+    pub(super) fn append(&mut self, mut others: SeenFiles) {
+        self.0.append(&mut others.0);
+    }
+
     pub(super) fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> SeenFiles {
         let mut seen = SeenFiles::default();
         paths.into_iter().for_each(|path| seen.add(path));

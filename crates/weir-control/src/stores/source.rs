@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::seen::SeenFiles;
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 
@@ -47,6 +48,8 @@ pub struct SourceDocument {
     pub document: Document,
     /// From before it was read, so that what is written meanwhile is a change.
     pub version: SourceVersion,
+    /// The files it includes, from before they were read.
+    pub(super) included: SeenFiles,
     /// The same for the same content on every node.
     pub revision: String,
     /// Why the document may be part of one that is still being written. It is served only on request.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Number;
 
 use crate::text::diagnostic::Faults;
+use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
 use crate::text::suggest::closest;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
@@ -54,11 +55,21 @@ impl<'a> NodeReader<'a> {
     }
 
     pub(crate) fn report(&self, problem: impl Into<String>) {
-        self.faults.report(&self.path, self.place(), problem, None);
+        self.faults.report(&self.path, self.place(), problem, self.variable_advice());
     }
 
     pub(crate) fn report_advising(&self, problem: impl Into<String>, advice: impl Into<String>) {
-        self.faults.report(&self.path, self.place(), problem, Some(advice.into()));
+        let advice = self.variable_advice().unwrap_or_else(|| advice.into());
+        self.faults.report(&self.path, self.place(), problem, Some(advice));
+    }
+
+    /// Where a shell's way to write a variable is in the text, or in the key that it stands under, that is what is wrong.
+    fn variable_advice(&self) -> Option<String> {
+        let text = match &self.node.kind {
+            NodeKind::Text(text) => shell_variable(text),
+            _ => None,
+        };
+        text.or_else(|| shell_variable(self.path.last_key()?)).map(variable_advice)
     }
 
     /// A fault of something inside, which is not read through an `NodeReader` of its own.
@@ -101,10 +112,12 @@ impl<'a> NodeReader<'a> {
                 continue;
             }
             let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
-            let advice = match suggestion {
-                Some(word) => format!("did you mean `{word}`?"),
-                None if known.len() <= 8 => format!("the known keys are {}", listed(known)),
-                None => "leave it out".to_owned(),
+            // Never to leave it out: it may have been meant to keep strangers away.
+            let advice = match (foreign_key(key, known), suggestion) {
+                (Some(advice), _) => advice,
+                (None, Some(word)) => format!("did you mean `{word}`?"),
+                (None, None) if known.len() <= 8 => format!("the known keys are {}", listed(known)),
+                (None, None) => "the guide to configuration lists the known keys".to_owned(),
             };
             let path = TreePath::below(&self.path, PathStep::Key(key));
             self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));

@@ -165,6 +165,14 @@ impl<'a> TreePath<'a> {
         if is_plain(key) { format!(".{key}") } else { format!("[{key:?}]") }
     }
 
+    /// The key it ends with.
+    pub fn last_key(&self) -> Option<&'a str> {
+        match self.step {
+            PathStep::Key(key) => Some(key),
+            _ => None,
+        }
+    }
+
     fn is_root(&self) -> bool {
         matches!(self.step, PathStep::Root)
     }

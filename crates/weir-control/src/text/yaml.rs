@@ -80,6 +80,17 @@ impl SourceText {
         Ok(SourceText { source: Arc::clone(source), text, substituted, limits })
     }
 
+    /// The name that its diagnostics begin with.
+    pub(crate) fn source(&self) -> &Arc<str> {
+        &self.source
+    }
+
+    /// A number that none of its lines exceeds.
+    pub(crate) fn lines(&self) -> u32 {
+        // Variables have been put in, which may have added lines and cannot have taken any away.
+        self.text.matches(['\n', '\r']).count() as u32 + 2
+    }
+
     /// # Errors
     /// Where the text is not YAML: what follows a syntax error could only be guessed.
     pub fn parse(&self) -> Result<Parsed, Vec<Diagnostic>> {

@@ -253,6 +253,11 @@ pub fn uri_template(written: &str) -> Option<UriTemplate> {
     UriTemplate::parse(Uri::parse(written).ok()?.text())
 }
 
+/// The canonical form without the names of parameters: paths of the same form match the same requests. Nothing if it is wrong.
+pub fn uri_without_names(written: &str) -> Option<String> {
+    Uri::parse(written).ok().map(|uri| uri.without_names())
+}
+
 fn hash_of(random: &RandomState, bytes: &[u8]) -> u64 {
     let mut hasher = random.build_hasher();
     hasher.write(bytes);

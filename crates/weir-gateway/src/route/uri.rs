@@ -69,6 +69,18 @@ impl Uri {
         &self.text
     }
 
+    /// The canonical form, without the names that gaps carry.
+    pub(super) fn without_names(&self) -> String {
+        let mut text = String::with_capacity(self.text.len());
+        let mut written = 0;
+        for gap in gaps(&self.text) {
+            text.push_str(&self.text[written..gap.start]);
+            text.push(if gap.is_parameter { ':' } else { '*' });
+            written = gap.end;
+        }
+        text + &self.text[written..]
+    }
+
     pub(super) fn is_exact(&self) -> bool {
         self.shape == UriPattern::Exact
     }

@@ -24,18 +24,20 @@ const MAX_REGEX_SIZE: usize = 1 << 20;
 
 const OPERATORS: &str = "use one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
 
-pub(super) fn compile(value: &Value) -> Result<Node, Error> {
-    let mut compiler = ExpressionCompiler { place: Vec::new(), tests: 0, regexes: 0 };
+/// The expression, and what is legal in it and rarely meant.
+pub(super) fn compile(value: &Value) -> Result<(Node, Vec<Error>), Error> {
+    let mut compiler = ExpressionCompiler { place: Vec::new(), tests: 0, regexes: 0, doubts: Vec::new() };
     let Value::Array(items) = value else {
         return Err(compiler.unwrapped());
     };
-    match items.first() {
+    let root = match items.first() {
         Some(Value::String(word)) if Connective::parse(word).is_some() => compiler.node(items),
         // ["arg_a", "==", "b"]: the outer brackets are missing.
         Some(Value::String(_)) if !matches!(items.get(1), Some(Value::Array(_))) => Err(compiler.unwrapped()),
         Some(Value::String(word)) => Err(compiler.with_index(0, |it| it.not_connective(word))),
         _ => compiler.nodes(items, 0).map(Node::All),
-    }
+    }?;
+    Ok((root, compiler.doubts))
 }
 
 #[derive(Clone, Copy)]
@@ -63,6 +65,7 @@ struct ExpressionCompiler {
     place: Vec<usize>,
     tests: usize,
     regexes: usize,
+    doubts: Vec<Error>,
 }
 
 impl ExpressionCompiler {
@@ -143,8 +146,26 @@ impl ExpressionCompiler {
             return Err(self.with_index(operator_index, |it| it.error(reason, OPERATORS)));
         };
         let (condition, inverse) = self.condition(operator, constant, operator_index)?;
-        let node = Node::Test(Test { variable: Variable::named(name), condition });
+        let variable = Variable::named(name);
+        if let Condition::Equal(_) | Condition::OneOf(_) = condition {
+            self.doubt_boolean(&variable, constant, operator_index);
+        }
+        let node = Node::Test(Test { variable, condition });
         Ok(if inverse != negated { Node::Not(Box::new(node)) } else { node })
+    }
+
+    /// YAML reads `yes` and `on` as the boolean that `true` is, and what comes with a request is text.
+    fn doubt_boolean(&mut self, variable: &Variable, constant: &Value, operator_index: usize) {
+        if !matches!(variable, Variable::Argument(_) | Variable::Header(_) | Variable::Cookie(_)) {
+            return;
+        }
+        let constants = constant.as_array().map_or(std::slice::from_ref(constant), Vec::as_slice);
+        let Some(boolean) = constants.iter().find_map(Value::as_bool) else { return };
+        let reason = format!("`{variable}` is text, and the boolean {boolean} equals only the text `{boolean}`");
+        let words = if boolean { r#""true", "yes" or "on""# } else { r#""false", "no" or "off""# };
+        let doubt =
+            self.with_index(operator_index + 1, |it| it.error(reason, format!("put the text in quotes, as {words}")));
+        self.doubts.push(doubt);
     }
 
     /// The condition, and whether its opposite is meant.
@@ -369,13 +390,27 @@ mod tests {
 
     #[test]
     fn u18_two_elements_ask_for_equality() {
-        let printed = |value: Value| compile(&value).expect("valid").to_string();
+        let printed = |value: Value| compile(&value).expect("valid").0.to_string();
         assert_eq!(printed(json!([["arg_a", "1"]])), printed(json!([["arg_a", "==", "1"]])));
         assert_eq!(
             printed(json!([["arg_a", 1], ["arg_b", null]])),
             printed(json!([["arg_a", "==", 1], ["arg_b", "==", null]]))
         );
         assert!(error(json!([["arg_a", {"a": 1}]])).starts_with("vars[0][1]: invalid expression"));
+    }
+
+    #[test]
+    fn booleans_are_doubted_where_the_variable_is_text_of_the_client() {
+        let places = |value: Value| {
+            let (_, doubts) = compile(&value).expect("valid");
+            doubts.into_iter().map(|doubt| doubt.place).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            places(json!([["http_x", "==", true], ["cookie_a", "!", "in", ["a", false]]])),
+            ["[0][2]", "[1][3]"]
+        );
+        assert_eq!(places(json!([["arg_a", true], ["arg_a", "~=", false]])), ["[0][1]", "[1][2]"]);
+        assert_eq!(places(json!([["arg_a", "==", 1], ["arg_a", "true"], ["post_arg.a", "==", true]])), [""; 0]);
     }
 
     #[test]

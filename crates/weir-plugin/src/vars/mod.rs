@@ -39,6 +39,7 @@ use crate::variable::{Variable, Variables};
 #[derive(Clone, Debug)]
 pub struct Expression {
     root: Node,
+    doubts: Box<[Error]>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +50,7 @@ enum Node {
     Test(Test),
 }
 
-/// Why a value is not an expression.
+/// Why a value is not an expression, or not the one that was meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The place within the expression, such as `[1][0]`; empty for the whole of it.
@@ -74,7 +75,13 @@ impl Expression {
     /// # Errors
     /// The first thing that is wrong, and where.
     pub fn compile(value: &Value) -> Result<Expression, Error> {
-        compile::compile(value).map(|root| Expression { root })
+        let (root, doubts) = compile::compile(value)?;
+        Ok(Expression { root, doubts: doubts.into() })
+    }
+
+    /// What is legal in it and rarely meant.
+    pub fn doubts(&self) -> &[Error] {
+        &self.doubts
     }
 
     /// Whether the expression holds.

@@ -6,14 +6,22 @@ use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exc
 
 use crate::auth::credentials::{Unauthenticated, name_and_password};
 
+mod hashes;
 mod names;
 
-use names::NameTable;
+use hashes::{HashVerifier, PasswordHash};
+use names::{NameAndPassword, NameTable};
 
 /// Requires the name and password of a consumer (Basic authentication, RFC 7617).
 ///
 /// A request with an unknown name takes as long as one with a wrong password, so response times do not reveal which
 /// names exist.
+///
+/// Passwords can be kept as hashes. A hash is slow to verify by intention, so Weir verifies it outside of the workers, with at
+/// most half of the processors, and each worker remembers a right password for an hour. If a request does not get its turn
+/// within 5 seconds, or if 1024 requests are already waiting, it is answered with 503. Use the same kind of hash with the same
+/// cost for all consumers: if one password is hashed, every wrong password takes as long as that hash, but costs that differ
+/// can reveal which names exist.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BasicAuth {
@@ -37,7 +45,8 @@ pub struct PasswordCredential {
     /// The name that clients send. It can differ from the name of the consumer. Two consumers cannot have the same
     /// `username`.
     username: String,
-    /// The password.
+    /// The password, or a hash of it: Argon2 (`$argon2id$…`), or bcrypt (`$2b$…`, or `$2y$…` as from `htpasswd -B`). A hash
+    /// may cost at most 256 MiB and 16 passes (Argon2), or cost 15 (bcrypt). Other kinds of hashes are refused.
     password: String,
 }
 
@@ -59,6 +68,7 @@ impl Definition for BasicAuth {
         Ok(Arc::new(BasicAuthenticator {
             hide: self.hide_credentials,
             names: build.consumers().index(NameTable::new),
+            verifier: HashVerifier::new(build),
             unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
         }))
     }
@@ -75,6 +85,7 @@ impl Authenticator for BasicAuth {
         if password.is_empty() {
             return Err(ConfigError::new("password", "is empty"));
         }
+        PasswordHash::parse(&password).map_err(|problem| ConfigError::new("password", problem))?;
         Ok(username)
     }
 }
@@ -82,29 +93,53 @@ impl Authenticator for BasicAuth {
 struct BasicAuthenticator {
     hide: bool,
     names: Arc<NameTable>,
+    verifier: HashVerifier,
     unauthenticated: Unauthenticated,
 }
 
-impl BasicAuthenticator {
-    /// Whose credential it is, and the name that was shown.
-    fn find(&self, exchange: &Exchange) -> Result<(&Arc<Credential>, Vec<u8>), &'static str> {
-        let (name, password) = name_and_password(exchange)?;
-        let found = self.names.find(&name, &password).ok_or("Invalid user authorization")?;
-        Ok((found, name))
-    }
-}
+const WRONG: &str = "Invalid user authorization";
 
-impl Plugin for BasicAuthenticator {
-    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        let (found, name) = match self.find(exchange) {
-            Ok((credential, name)) => (Arc::clone(credential), name),
-            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
-        };
+impl BasicAuthenticator {
+    fn admit(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: Vec<u8>) -> Result<(), Stop> {
         if self.hide {
             exchange.set_remote_user(name);
             exchange.request.head.remove(b"Authorization");
         }
-        exchange.identify(&found).map(Flow::from)
+        exchange.identify(credential)
+    }
+
+    /// Admits the client if the password is that of the hash, and if there is a credential.
+    async fn admit_by_hash(
+        &self,
+        exchange: &mut Exchange,
+        hash: &Arc<PasswordHash>,
+        credential: Option<&Arc<Credential>>,
+        (name, password): (Vec<u8>, Vec<u8>),
+    ) -> Result<(), Stop> {
+        let is_right = self.verifier.is_right(hash, password).await?;
+        match credential.filter(|_| is_right) {
+            Some(credential) => self.admit(exchange, credential, name),
+            None => self.unauthenticated.admit_or_refuse(exchange, WRONG),
+        }
+    }
+}
+
+impl Plugin for BasicAuthenticator {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        let (name, password) = match name_and_password(exchange) {
+            Ok(shown) => shown,
+            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
+        };
+        match self.names.find(&name, &password) {
+            NameAndPassword::Right(credential) => self.admit(exchange, credential, name).map(Flow::from),
+            NameAndPassword::Wrong => self.unauthenticated.admit_or_refuse(exchange, WRONG).map(Flow::from),
+            NameAndPassword::Hashed(hash, Some(credential)) if self.verifier.remembers(hash, &password) => {
+                self.admit(exchange, credential, name).map(Flow::from)
+            }
+            NameAndPassword::Hashed(hash, credential) => {
+                Ok(Flow::wait(self.admit_by_hash(exchange, hash, credential, (name, password))))
+            }
+        }
     }
 }
 
@@ -165,6 +200,29 @@ mod tests {
     }
 
     #[test]
+    fn hashed_passwords_tell_who_somebody_is_and_right_ones_are_remembered() {
+        const HASH: &str = "$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
+        let shared = with_consumers(&[
+            ("jack", "basic-auth", json!({"username": "jack", "password": HASH})),
+            ("jill", "basic-auth", json!({"username": "jill", "password": "plain"})),
+        ]);
+        let door = build_with::<BasicAuth>(json!({}), &shared).unwrap_or_else(|error| panic!("{error}"));
+        let shown = |text: &str| with(&format!("Basic {}", STANDARD.encode(text)));
+        for wrong in ["jack:wrong", &format!("jack:{HASH}"), "jill:right", "joe:right", "jack:"] {
+            let mut exchange = shown(wrong);
+            assert_eq!(on_request(&door, &mut exchange), Err(Stop::Answered), "{wrong}");
+            assert_eq!(body(&exchange), "{\"message\":\"Invalid user authorization\"}\n");
+            assert!(matches!(door.on_request(&mut shown(wrong)), Ok(Flow::Wait(_))), "{wrong} is not remembered");
+        }
+        for name in ["jack:right", "jill:plain"] {
+            let mut exchange = shown(name);
+            assert_eq!(on_request(&door, &mut exchange), Ok(()));
+            assert_eq!(&*exchange.identity.as_ref().expect("known").consumer.username, &name[..4]);
+            assert!(matches!(door.on_request(&mut shown(name)), Ok(Flow::Continue)), "{name} takes no time");
+        }
+    }
+
+    #[test]
     fn wrong_options_are_refused_with_their_place() {
         let error = refused::<BasicAuth>(json!({"realm": ""}));
         assert!(error.starts_with("realm: must have from 1 to 128"), "{error}");
@@ -174,5 +232,6 @@ mod tests {
         assert!(check("a", "b").is_ok());
         assert!(check("a:b", "c").is_err_and(|error| error.path == "username"));
         assert!(check("a", "").is_err_and(|error| error.path == "password"));
+        assert!(check("a", "$apr1$a$b").is_err_and(|error| error.path == "password"));
     }
 }

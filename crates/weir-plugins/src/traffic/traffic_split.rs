@@ -37,7 +37,7 @@ struct SplitRuleOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CaseOptions {
-    /// An expression, such as `[[http_x_canary, "==", yes]]`.
+    /// An expression, such as `[[http_x_canary, "==", "yes"]]`.
     #[serde(default)]
     vars: Option<Value>,
 }

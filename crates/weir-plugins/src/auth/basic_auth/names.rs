@@ -10,6 +10,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use weir_plugin::{Consumers, Credential, Definition};
 
 use super::BasicAuth;
+use super::hashes::PasswordHash;
 
 /// Places of a bucket, which are all looked at.
 const BUCKET: usize = 8;
@@ -21,6 +22,17 @@ pub(super) struct NameTable {
     buckets: Box<[[NameSlot; BUCKET]]>,
     /// The first is nobody's: whom names that are not there are compared with.
     known: Vec<NamedCredential>,
+    /// A hash to verify passwords with that are wrong without one, so that they take as long as others. Nothing where no password is
+    /// kept as a hash.
+    decoy: Option<Arc<PasswordHash>>,
+}
+
+/// What a table knows of a name and a password.
+pub(super) enum NameAndPassword<'t> {
+    Right(&'t Arc<Credential>),
+    Wrong,
+    /// As right as the password is that of the hash, if there is a credential at all.
+    Hashed(&'t Arc<PasswordHash>, Option<&'t Arc<Credential>>),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -30,23 +42,26 @@ struct NameSlot {
 }
 
 struct NamedCredential {
-    /// Of name and password.
+    /// Of name and password. No digest where the password is kept as a hash.
     digest: [u8; 32],
+    hash: Option<Arc<PasswordHash>>,
     credential: Option<Arc<Credential>>,
 }
 
 impl NameTable {
     pub(super) fn new(consumers: &Consumers) -> NameTable {
         let secret = RandomState::new();
-        let mut known = vec![NamedCredential { digest: [0; 32], credential: None }];
+        let mut known = vec![NamedCredential { digest: [0; 32], hash: None, credential: None }];
         let mut hashes = vec![];
         for credential in consumers.credentials(BasicAuth::NAME) {
             let text = |option: &str| credential.options[option].as_str().map(str::as_bytes);
             // Others have been reported where they stand.
             if let (Some(name), Some(password)) = (text("username"), text("password")) {
+                let hash = str::from_utf8(password).ok().and_then(|text| PasswordHash::parse(text).ok().flatten());
                 hashes.push(secret.hash_one(name));
                 known.push(NamedCredential {
-                    digest: digest_of(name, password),
+                    digest: if hash.is_some() { [0; 32] } else { digest_of(name, password) },
+                    hash: hash.map(Arc::new),
                     credential: Some(Arc::clone(credential)),
                 });
             }
@@ -58,11 +73,12 @@ impl NameTable {
                 None => size *= 2,
             }
         };
-        NameTable { secret, buckets, known }
+        let decoy = known.iter().find_map(|known| known.hash.clone());
+        NameTable { secret, buckets, known, decoy }
     }
 
-    /// The credential with this name and password.
-    pub(super) fn find(&self, name: &[u8], password: &[u8]) -> Option<&Arc<Credential>> {
+    /// Whose name and password these are.
+    pub(super) fn find(&self, name: &[u8], password: &[u8]) -> NameAndPassword<'_> {
         let shown = digest_of(name, password);
         let hash = self.secret.hash_one(name);
         let bucket = &self.buckets[hash as usize & (self.buckets.len() - 1)];
@@ -73,8 +89,16 @@ impl NameTable {
         });
         let known = &self.known[found as usize];
         // Nobody's digest is never right, so whose it was is not asked before.
-        verify_slices_are_equal(&known.digest, &shown).ok()?;
-        known.credential.as_ref()
+        if verify_slices_are_equal(&known.digest, &shown).is_ok()
+            && let Some(credential) = &known.credential
+        {
+            return NameAndPassword::Right(credential);
+        }
+        match (&known.hash, &self.decoy) {
+            (Some(hash), _) => NameAndPassword::Hashed(hash, known.credential.as_ref()),
+            (None, Some(decoy)) => NameAndPassword::Hashed(decoy, None),
+            (None, None) => NameAndPassword::Wrong,
+        }
     }
 }
 
@@ -114,17 +138,26 @@ mod tests {
         with_consumers(&consumers).consumers.index(NameTable::new)
     }
 
+    /// Whose name and password these are, where no password is kept as a hash.
+    fn user_of<'t>(names: &'t NameTable, name: &[u8], password: &[u8]) -> Option<&'t Arc<Credential>> {
+        match names.find(name, password) {
+            NameAndPassword::Right(credential) => Some(credential),
+            NameAndPassword::Wrong => None,
+            NameAndPassword::Hashed(..) => panic!("no password is kept as a hash"),
+        }
+    }
+
     #[test]
     fn every_name_is_found_with_its_password_and_no_other_is() {
         for count in [0, 1, 5000] {
             let names = names(count, "right");
             for number in 0..count {
                 let name = format!("name{number:04}");
-                let found = names.find(name.as_bytes(), b"right").expect("it is there");
+                let found = user_of(&names, name.as_bytes(), b"right").expect("it is there");
                 assert_eq!(*found.consumer.username, *name);
-                assert!(names.find(name.as_bytes(), b"wrong").is_none());
+                assert!(user_of(&names, name.as_bytes(), b"wrong").is_none());
             }
-            assert!(names.find(b"nobody", b"right").is_none());
+            assert!(user_of(&names, b"nobody", b"right").is_none());
         }
     }
 
@@ -135,16 +168,35 @@ mod tests {
             .map(|number| ("jack", "basic-auth", json!({"username": "jack", "password": password(number)})))
             .collect();
         let names = with_consumers(&consumers).consumers.index(NameTable::new);
-        assert!(names.find(b"jack", b"p19").is_some());
-        assert!(names.find(b"jack", b"p18").is_none());
+        assert!(user_of(&names, b"jack", b"p19").is_some());
+        assert!(user_of(&names, b"jack", b"p18").is_none());
+    }
+
+    #[test]
+    fn where_a_password_is_hashed_every_wrong_one_takes_as_long() {
+        const HASH: &str = "$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
+        let consumer = |name, password| (name, "basic-auth", json!({ "username": name, "password": password }));
+        let shared = with_consumers(&[consumer("hashed", HASH), consumer("plain", "secret")]);
+        let names = shared.consumers.index(NameTable::new);
+        let user = |name: &[u8], password: &[u8]| match names.find(name, password) {
+            NameAndPassword::Right(credential) => format!("{} at once", credential.consumer.username),
+            NameAndPassword::Hashed(_, Some(credential)) => format!("{} by hash", credential.consumer.username),
+            NameAndPassword::Hashed(_, None) => "nobody by hash".to_owned(),
+            NameAndPassword::Wrong => "nobody at once".to_owned(),
+        };
+        assert_eq!(user(b"plain", b"secret"), "plain at once");
+        assert_eq!(user(b"hashed", b"right"), "hashed by hash");
+        assert_eq!(user(b"hashed", HASH.as_bytes()), "hashed by hash", "the hash is not the password");
+        assert_eq!(user(b"plain", b"wrong"), "nobody by hash");
+        assert_eq!(user(b"nobody", b"wrong"), "nobody by hash");
     }
 
     #[test]
     fn p04_time_says_nothing_of_names_and_passwords() {
         let (name, right) = (*b"name0000", *b"0123456789abcdefghijklmnopqrstuv");
         let names = names(1_000, std::str::from_utf8(&right).expect("ASCII"));
-        assert!(names.find(&name, &right).is_some());
-        let find = |(name, password): &([u8; 8], [u8; 32])| _ = black_box(names.find(name, password));
+        assert!(user_of(&names, &name, &right).is_some());
+        let find = |(name, password): &([u8; 8], [u8; 32])| _ = black_box(user_of(&names, name, password));
         assert_same_time(
             "basic-auth: passwords that begin as the right one does, and others",
             |begins_right, random| (name, if begins_right { random.beginning_as(&right) } else { random.text() }),

@@ -1,0 +1,81 @@
+//! What is legal and rarely meant. Only `weir check` looks for it: it takes a look at all resources together, which a reload must
+//! not take.
+
+mod consumers;
+mod routes;
+mod uris;
+mod variables;
+
+use std::collections::HashMap;
+
+use weir_plugin::Registry;
+
+use crate::document::{Document, PluginSet, RouteSpec, ServiceSpec};
+use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::read::join;
+use crate::text::tree::TextPosition;
+
+/// The doubts about a document that compiles, in the order of its text.
+pub(super) fn doubts(document: &Document, registry: &Registry) -> Vec<Diagnostic> {
+    let found = Doubts { document, resources: ResourcesById::of(document), list: Faults::new(document.source.clone()) };
+    routes::indistinguishable(&found);
+    uris::taken_literally(&found);
+    variables::taken_literally(&found);
+    consumers::without_credentials(&found, registry);
+    consumers::admitted_nowhere(&found, registry);
+    found.list.into_diagnostics()
+}
+
+/// The doubts so far, and what they are about.
+struct Doubts<'a> {
+    document: &'a Document,
+    resources: ResourcesById<'a>,
+    list: Faults,
+}
+
+impl<'a> Doubts<'a> {
+    fn enabled_routes(&self) -> impl Iterator<Item = &'a RouteSpec> {
+        self.document.routes.iter().filter(|route| route.enabled)
+    }
+
+    fn report(&self, path: &str, place: TextPosition, problem: String, advice: String) {
+        self.list.report_text(path, place, problem, Some(advice));
+    }
+
+    /// The same about one of a route's `uris`, which may be its `uri`.
+    fn report_uri(&self, route: &RouteSpec, index: usize, problem: String, advice: String) {
+        let place_of = |key: &str| {
+            let path = join(&route.origin.path, key);
+            let place = self.document.place_at(&path);
+            (path, place)
+        };
+        let (path, place) = match place_of("uri") {
+            (_, place) if route.uris.len() > 1 || place == route.origin.place => place_of(&format!("uris[{index}]")),
+            single => single,
+        };
+        self.report(&path, place, problem, advice);
+    }
+}
+
+/// What routes refer to.
+struct ResourcesById<'a> {
+    services: HashMap<&'a str, &'a ServiceSpec>,
+    plugin_configs: HashMap<&'a str, &'a PluginSet>,
+}
+
+impl<'a> ResourcesById<'a> {
+    fn of(document: &'a Document) -> ResourcesById<'a> {
+        ResourcesById {
+            services: document.services.iter().map(|service| (&*service.id, service)).collect(),
+            plugin_configs: document.plugin_configs.iter().map(|set| (&*set.id, set)).collect(),
+        }
+    }
+
+    fn service_of(&self, route: &RouteSpec) -> Option<&'a ServiceSpec> {
+        self.services.get(&*route.service_id.as_ref()?.id).copied()
+    }
+
+    fn plugin_config_of(&self, route: &RouteSpec) -> Option<&'a PluginSet> {
+        self.plugin_configs.get(&*route.plugin_config_id.as_ref()?.id).copied()
+    }
+}

@@ -1,0 +1,170 @@
+//! Auth plugins that nobody has credentials for, and consumers whose credentials are asked for nowhere.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+use weir_plugin::Registry;
+
+use super::Doubts;
+use crate::document::{ConsumerSpec, PluginSpec, RouteSpec};
+use crate::text::read::{join, listed};
+use crate::text::tree::TreePath;
+
+/// Auth plugins that no consumer has credentials for: they refuse every request.
+pub(super) fn without_credentials(doubts: &Doubts, registry: &Registry) {
+    let document = doubts.document;
+    let held: HashSet<&str> = credentials(doubts, registry).into_values().flatten().collect();
+    let of_routes = doubts.enabled_routes().map(|route| (&route.origin, &route.plugins));
+    let of_services = document.services.iter().map(|service| (&service.origin, &service.plugins));
+    let of_sets = document.plugin_configs.iter().chain(&document.global_rules).map(|set| (&set.origin, &set.plugins));
+    for (origin, plugins) in of_routes.chain(of_services).chain(of_sets) {
+        for plugin in plugins.iter().filter(|plugin| !plugin.disabled) {
+            let names = credential_plugins(registry, plugin);
+            if names.is_empty() || names.iter().any(|name| held.contains(name)) || anonymous(plugin).next().is_some() {
+                continue;
+            }
+            let path = join(&origin.path, &format!("plugins{}", TreePath::suffix(&plugin.name)));
+            let problem = format!("refuses every request: no consumer has credentials for {}", listed(&names));
+            let advice = format!("add `{}` with its credentials to the `plugins` of a consumer", names[0]);
+            doubts.report(&path, plugin.place, problem, advice);
+        }
+    }
+}
+
+/// Consumers whose credentials no route asks for, or whom every such route turns away.
+pub(super) fn admitted_nowhere(doubts: &Doubts, registry: &Registry) {
+    let admission = RouteAdmission::of(doubts, registry);
+    let mut held = credentials(doubts, registry);
+    for consumer in &doubts.document.consumers {
+        let own = held.remove(&*consumer.username).unwrap_or_default();
+        if admission.admits(consumer, &own) {
+            continue;
+        }
+        let asked: Vec<&str> = own.iter().copied().filter(|name| admission.asked.contains(name)).collect();
+        let name = &consumer.username;
+        let (problem, advice) = match (own.first(), asked.first()) {
+            (None, _) => (
+                format!("no request is attributed to `{name}`: it has no credentials"),
+                "add an auth plugin with credentials to its `plugins`, such as `key-auth`, or remove it".to_owned(),
+            ),
+            (Some(first), None) => (
+                format!("no route admits `{name}`: none has the plugin {}", listed(&own)),
+                format!("add `{first}: {{}}` to the `plugins` of a route or of its service, or remove the consumer"),
+            ),
+            (_, Some(first)) => (
+                format!("no route admits `{name}`: none with {} has it in its `consumer-restriction`", listed(&asked)),
+                format!("add it to the `whitelist` of a route with `{first}`, or remove the consumer"),
+            ),
+        };
+        doubts.report(&consumer.origin.path, consumer.origin.place, problem, advice);
+    }
+}
+
+/// By the name of a consumer, the auth plugins that it has credentials for, each once.
+fn credentials<'a>(doubts: &Doubts<'a>, registry: &Registry) -> HashMap<&'a str, Vec<&'a str>> {
+    let document = doubts.document;
+    let own = document.consumers.iter().map(|consumer| (&*consumer.username, &consumer.plugins));
+    let further = document.credentials.iter().map(|credential| (&*credential.consumer.id, &credential.plugins));
+    let mut held: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (consumer, plugins) in own.chain(further) {
+        let known = held.entry(consumer).or_default();
+        for plugin in plugins.iter().filter(|plugin| !plugin.disabled && has_credentials(registry, &plugin.name)) {
+            if !known.contains(&&*plugin.name) {
+                known.push(&plugin.name);
+            }
+        }
+    }
+    held
+}
+
+fn has_credentials(registry: &Registry, name: &str) -> bool {
+    registry.find(name).is_some_and(|entry| entry.credential.is_some())
+}
+
+/// The plugins whose credentials this one accepts: its own, or those of the plugins within `multi-auth`.
+fn credential_plugins<'a>(registry: &Registry, plugin: &'a PluginSpec) -> Vec<&'a str> {
+    let own = std::iter::once(&*plugin.name);
+    own.chain(parts(plugin).map(|(name, _)| name)).filter(|name| has_credentials(registry, name)).collect()
+}
+
+/// The plugins within `multi-auth`, and their options.
+fn parts(plugin: &PluginSpec) -> impl Iterator<Item = (&str, &Value)> {
+    let parts = (&*plugin.name == "multi-auth").then(|| plugin.options["auth_plugins"].as_array()).flatten();
+    parts.into_iter().flatten().filter_map(Value::as_object).flatten().map(|(name, options)| (&**name, options))
+}
+
+/// The consumers that stand for all clients without credentials.
+fn anonymous(plugin: &PluginSpec) -> impl Iterator<Item = &str> {
+    let options = std::iter::once(&plugin.options).chain(parts(plugin).map(|(_, options)| options));
+    options.filter_map(|options| options["anonymous_consumer"].as_str())
+}
+
+/// Whom the routes admit.
+#[derive(Default)]
+struct RouteAdmission<'a> {
+    /// The auth plugins of all routes.
+    asked: HashSet<&'a str>,
+    /// Those of routes that admit whoever has credentials, or of which that cannot be told.
+    open: HashSet<&'a str>,
+    /// Auth plugins, each with a consumer or a group that a route admits.
+    consumers: HashSet<(&'a str, &'a str)>,
+    groups: HashSet<(&'a str, &'a str)>,
+    anonymous: HashSet<&'a str>,
+}
+
+impl<'a> RouteAdmission<'a> {
+    fn of(doubts: &Doubts<'a>, registry: &Registry) -> RouteAdmission<'a> {
+        let mut admission = RouteAdmission::default();
+        for route in doubts.enabled_routes() {
+            let plugins = effective_plugins(doubts, route);
+            let restriction = plugins.iter().find(|plugin| &*plugin.name == "consumer-restriction");
+            let restriction = restriction.map(|plugin| &plugin.options);
+            for plugin in &plugins {
+                admission.anonymous.extend(anonymous(plugin));
+                credential_plugins(registry, plugin).into_iter().for_each(|name| admission.add(name, restriction));
+            }
+        }
+        admission
+    }
+
+    /// Adds an auth plugin of a route, with the options of its `consumer-restriction`.
+    fn add(&mut self, plugin: &'a str, restriction: Option<&'a Value>) {
+        self.asked.insert(plugin);
+        let whitelist = restriction.and_then(|options| Some((options, options["whitelist"].as_array()?)));
+        let Some((options, whitelist)) = whitelist else {
+            self.open.insert(plugin);
+            return;
+        };
+        let admitted = match options["type"].as_str() {
+            None | Some("consumer_name") => &mut self.consumers,
+            Some("consumer_group_id") => &mut self.groups,
+            _ => {
+                self.open.insert(plugin);
+                return;
+            }
+        };
+        let by_methods = options["allowed_by_methods"].as_array().into_iter().flatten().map(|rule| &rule["user"]);
+        admitted.extend(whitelist.iter().chain(by_methods).filter_map(Value::as_str).map(|name| (plugin, name)));
+    }
+
+    fn admits(&self, consumer: &ConsumerSpec, credentials: &[&str]) -> bool {
+        let group = consumer.group_id.as_ref().map(|group| &*group.id);
+        self.anonymous.contains(&*consumer.username)
+            || credentials.iter().any(|plugin| {
+                self.open.contains(plugin)
+                    || self.consumers.contains(&(*plugin, &*consumer.username))
+                    || group.is_some_and(|group| self.groups.contains(&(*plugin, group)))
+            })
+    }
+}
+
+/// The plugins that run on a route, each as the nearest resource says it.
+fn effective_plugins<'a>(doubts: &Doubts<'a>, route: &'a RouteSpec) -> Vec<&'a PluginSpec> {
+    let config = doubts.resources.plugin_config_of(route).map(|set| &set.plugins);
+    let service = doubts.resources.service_of(route).map(|service| &service.plugins);
+    let mut taken: HashSet<&str> = HashSet::new();
+    let nearest = [Some(&route.plugins), config, service].into_iter().flatten().flatten();
+    let nearest = nearest.filter(|plugin| taken.insert(&plugin.name));
+    let global = doubts.document.global_rules.iter().flat_map(|set| &set.plugins);
+    nearest.chain(global).filter(|plugin| !plugin.disabled).collect()
+}

@@ -1,0 +1,56 @@
+//! Environment variables as shells write them, in options of plugins: a key that reads `${API_KEY}` is one that anybody can guess.
+
+use serde_json::Value;
+
+use super::Doubts;
+use crate::document::{PluginSpec, ResourceOrigin};
+use crate::text::foreign::{shell_variable, variable_advice};
+use crate::text::read::join;
+use crate::text::tree::TreePath;
+
+pub(super) fn taken_literally(doubts: &Doubts) {
+    let document = doubts.document;
+    let of_routes = doubts.enabled_routes().map(|route| (&route.origin, &route.plugins));
+    let of_services = document.services.iter().map(|service| (&service.origin, &service.plugins));
+    let of_consumers = document.consumers.iter().map(|consumer| (&consumer.origin, &consumer.plugins));
+    let of_credentials = document.credentials.iter().map(|credential| (&credential.origin, &credential.plugins));
+    let sets = document.plugin_configs.iter().chain(&document.global_rules).chain(&document.consumer_groups);
+    let of_sets = sets.map(|set| (&set.origin, &set.plugins));
+    let all = of_routes.chain(of_services).chain(of_consumers).chain(of_credentials).chain(of_sets);
+    for (origin, plugins) in all {
+        plugins.iter().filter(|plugin| !plugin.disabled).for_each(|plugin| in_options(doubts, origin, plugin));
+    }
+}
+
+fn in_options(doubts: &Doubts, origin: &ResourceOrigin, plugin: &PluginSpec) {
+    let mut found = Vec::new();
+    find(&plugin.options, &mut String::new(), &mut found);
+    for (inner, name) in found {
+        let path = join(&origin.path, &format!("plugins{}{inner}", TreePath::suffix(&plugin.name)));
+        let problem = format!("`${{{name}}}` is plain text here");
+        doubts.report(&path, doubts.document.place_at(&path), problem, variable_advice(name));
+    }
+}
+
+/// The variables in a value that is found at `path`, each with its path.
+fn find<'v>(value: &'v Value, path: &mut String, found: &mut Vec<(String, &'v str)>) {
+    let length = path.len();
+    match value {
+        Value::String(text) => found.extend(shell_variable(text).map(|name| (path.clone(), name))),
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                path.push_str(&format!("[{index}]"));
+                find(item, path, found);
+                path.truncate(length);
+            }
+        }
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                path.push_str(&TreePath::suffix(key));
+                find(value, path, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}

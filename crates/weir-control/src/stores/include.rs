@@ -1,0 +1,264 @@
+//! Finding and reading the files that a configuration includes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use super::file_access::{self, FileAccess, Unreadable};
+use super::seen::SeenFiles;
+use crate::document::{IncludedFile, IncludedFiles};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::read::shortened;
+use crate::text::substitute::process_environment;
+use crate::text::tree::{NodeKind, TextPosition, TreeNode};
+use crate::text::yaml::{SourceText, TextLimits};
+
+/// Directories within directories, where a link may lead back, and files that include files.
+const MAX_DEPTH: usize = 16;
+
+/// Reads files that are included, and those that these include.
+pub(super) struct IncludeReader<'a> {
+    access: &'a FileAccess,
+    limits: TextLimits,
+    /// How many bytes all files together may still have.
+    bytes_left: usize,
+    /// The files that lead to the one being read, the main one first, by their real paths.
+    stack: Vec<PathBuf>,
+    /// Where each file was included, by its real path.
+    included: HashMap<PathBuf, String>,
+    found: IncludedFiles,
+    /// From before they were read: files, and the directories in which they were found.
+    pub(super) seen: SeenFiles,
+    /// What was read, in order.
+    pub(super) contents: Vec<Vec<u8>>,
+}
+
+/// A file that says which others it includes.
+struct IncludingFile<'a> {
+    name: &'a Arc<str>,
+    directory: &'a Path,
+    place: TextPosition,
+}
+
+/// What one entry of `include` stands for.
+#[derive(Default)]
+struct FoundFiles {
+    /// As they are named in diagnostics, and their real paths.
+    files: Vec<(PathBuf, PathBuf)>,
+    seen: SeenFiles,
+}
+
+impl<'a> IncludeReader<'a> {
+    pub(super) fn new(main: &Path, main_bytes: usize, access: &'a FileAccess, limits: TextLimits) -> IncludeReader<'a> {
+        let main = main.to_owned();
+        let real = access.run(move || fs::canonicalize(&main).unwrap_or(main));
+        IncludeReader {
+            access,
+            limits,
+            bytes_left: limits.bytes.saturating_sub(main_bytes),
+            stack: real.into_iter().collect(),
+            included: HashMap::new(),
+            found: IncludedFiles::default(),
+            seen: SeenFiles::default(),
+            contents: Vec::new(),
+        }
+    }
+
+    /// Reads all that the main file includes.
+    pub(super) fn read(&mut self, name: &Arc<str>, directory: &Path, include: &TreeNode) -> IncludedFiles {
+        self.read_list(name, directory, include);
+        std::mem::take(&mut self.found)
+    }
+
+    fn read_list(&mut self, name: &Arc<str>, directory: &Path, include: &TreeNode) {
+        let entries = match &include.kind {
+            NodeKind::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(include),
+        };
+        for entry in entries {
+            let from = IncludingFile { name, directory, place: entry.place };
+            match &entry.kind {
+                NodeKind::Text(text) if !text.is_empty() => self.read_entry(&from, text),
+                NodeKind::Null if entries.len() == 1 => {}
+                _ => {
+                    self.report(
+                        &from,
+                        "expected the name of a file or a directory",
+                        "write as `include: [routes/*.yaml]`",
+                    );
+                }
+            }
+        }
+    }
+
+    fn read_entry(&mut self, from: &IncludingFile, written: &str) {
+        let path = from.directory.join(written);
+        let shown = shortened(written);
+        let found = match self.access.run(move || FoundFiles::of(&path)) {
+            Ok(Ok(found)) => found,
+            Ok(Err((seen, error))) => {
+                self.seen.append(seen);
+                return self.report(from, &format!("`{shown}` cannot be read: {error}"), "correct the path");
+            }
+            Err(stall) => return self.report(from, &format!("`{shown}` cannot be read: {stall}"), "use a local file"),
+        };
+        self.seen.append(found.seen);
+        found.files.into_iter().for_each(|(path, real)| self.read_file(from, &path, real));
+    }
+
+    fn read_file(&mut self, from: &IncludingFile, path: &Path, real: PathBuf) {
+        let shown = path.display();
+        if self.stack.contains(&real) {
+            let problem = format!("`{shown}` includes itself, directly or by way of others");
+            return self.report(from, &problem, "keep included files in a directory of their own");
+        }
+        if let Some(elsewhere) = self.included.get(&real) {
+            let problem = format!("`{shown}` is already included at {elsewhere}");
+            return self.report(from, &problem, "include it once");
+        }
+        if self.stack.len() > MAX_DEPTH {
+            let problem = format!("`{shown}` is included by way of more than {MAX_DEPTH} files");
+            return self.report(from, &problem, "include it directly");
+        }
+        let IncludingFile { name, place, .. } = from;
+        self.included.insert(real.clone(), format!("{name}:{}:{}", place.line, place.column));
+        let Some(bytes) = self.content(from, path) else { return };
+        let name: Arc<str> = path.to_string_lossy().into();
+        let Ok(text) = std::str::from_utf8(&bytes) else {
+            return self.report(from, &format!("`{shown}` is not UTF-8"), "save the file as UTF-8");
+        };
+        let parsed = SourceText::new(&name, text, &process_environment, self.limits)
+            .and_then(|text| IncludedFile::parse(Arc::clone(&name), text));
+        self.contents.push(bytes);
+        match parsed {
+            Err(faults) => self.found.faults.extend(faults),
+            Ok(file) => {
+                let further = file.tree.entry("include").map(|entry| entry.value.clone());
+                self.found.files.push(file);
+                if let Some(further) = further {
+                    self.stack.push(real);
+                    self.read_list(&name, path.parent().unwrap_or(Path::new("")), &further);
+                    self.stack.pop();
+                }
+            }
+        }
+    }
+
+    /// What a file holds; nothing where a fault has been reported.
+    fn content(&mut self, from: &IncludingFile, path: &Path) -> Option<Vec<u8>> {
+        let (own, limit, deadline) = (path.to_owned(), self.bytes_left as u64, self.access.deadline());
+        let (problem, advice) = match self.access.run(move || file_access::read(&own, limit, deadline)) {
+            Ok(Ok(bytes)) => {
+                self.bytes_left = self.bytes_left.saturating_sub(bytes.len());
+                return Some(bytes);
+            }
+            Ok(Err(Unreadable::TooLarge)) => {
+                ("it is too large".to_owned(), format!("all files together may have {} bytes", self.limits.bytes))
+            }
+            Ok(Err(unreadable)) => (unreadable.to_string(), "correct the path, or the permissions".to_owned()),
+            Err(stall) => (stall.to_string(), "use a file on a reachable file system".to_owned()),
+        };
+        self.report(from, &format!("`{}` cannot be read: {problem}", path.display()), &advice);
+        None
+    }
+
+    fn report(&mut self, from: &IncludingFile, problem: &str, advice: &str) {
+        let fault = Diagnostic::at_place(from.name, from.place, problem).advise(advice);
+        self.found.faults.push(Diagnostic { path: "include".to_owned(), ..fault });
+    }
+}
+
+impl FoundFiles {
+    /// The files of a path: itself, those in a directory and below, or those of a directory whose names fit a pattern.
+    fn of(path: &Path) -> Result<FoundFiles, (SeenFiles, io::Error)> {
+        let mut found = FoundFiles::default();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let outcome = if name.contains(['*', '?']) {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            found.add_directory(directory, 0, &|entry| !entry.is_dir() && fits(&name_of(entry), &name))
+        } else if path.is_dir() {
+            found.add_directory(path, MAX_DEPTH, &is_configuration)
+        } else {
+            found.add_file(path)
+        };
+        match outcome {
+            Ok(()) => Ok(found),
+            Err(error) => Err((found.seen, error)),
+        }
+    }
+
+    fn add_file(&mut self, path: &Path) -> io::Result<()> {
+        self.seen.add(path);
+        self.files.push((path.to_owned(), fs::canonicalize(path)?));
+        Ok(())
+    }
+
+    /// In the order of names, without hidden ones. Directories in it are looked through so many levels deep.
+    fn add_directory(&mut self, directory: &Path, depth: usize, wanted: &dyn Fn(&Path) -> bool) -> io::Result<()> {
+        self.seen.add(directory);
+        let entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path()));
+        let mut entries = entries.collect::<io::Result<Vec<PathBuf>>>()?;
+        entries.retain(|entry| !name_of(entry).starts_with('.'));
+        entries.sort();
+        for entry in entries {
+            if wanted(&entry) {
+                let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", entry.display()));
+                self.add_file(&entry).map_err(named)?;
+            } else if depth > 0 && entry.is_dir() {
+                self.add_directory(&entry, depth - 1, wanted)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn is_configuration(path: &Path) -> bool {
+    path.extension().is_some_and(|kind| ["yaml", "yml", "json"].iter().any(|known| kind == *known)) && !path.is_dir()
+}
+
+/// Whether a name fits a pattern, in which `*` is any text and `?` any one character.
+fn fits(name: &str, pattern: &str) -> bool {
+    let (name, pattern): (Vec<char>, Vec<char>) = (name.chars().collect(), pattern.chars().collect());
+    // Where to go on if what follows the last `*` does not fit: it takes one more character.
+    let mut again: Option<(usize, usize)> = None;
+    let (mut at, mut asked) = (0, 0);
+    while at < name.len() {
+        match pattern.get(asked) {
+            Some('*') => {
+                again = Some((at, asked));
+                asked += 1;
+            }
+            Some(wanted) if *wanted == '?' || *wanted == name[at] => (at, asked) = (at + 1, asked + 1),
+            _ => match &mut again {
+                None => return false,
+                Some((taken, star)) => {
+                    *taken += 1;
+                    (at, asked) = (*taken, *star + 1);
+                }
+            },
+        }
+    }
+    pattern[asked..].iter().all(|rest| *rest == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_names() {
+        for (pattern, name) in
+            [("*", ""), ("*.yaml", "a.yaml"), ("a*b*c", "a1b2b3c"), ("a?.json", "ab.json"), ("**", "x")]
+        {
+            assert!(fits(name, pattern), "{pattern} {name}");
+        }
+        for (pattern, name) in [("*.yaml", "a.yml"), ("a?", "a"), ("a*b", "a1c"), ("?", "")] {
+            assert!(!fits(name, pattern), "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Keys of other gateways, and what to write here.
+
+/// Of `theirs`, what to write where `beside` is a known key.
+struct ForeignKey {
+    theirs: &'static [&'static str],
+    beside: &'static str,
+    advice: &'static str,
+}
+
+const NODES: &str = "write `nodes: { \"backend.example:8080\": 1 }`";
+
+/// docs/guide/coming-from.md has the same, and more.
+const FOREIGN_KEYS: &[ForeignKey] = &[
+    // Of services and routes.
+    ForeignKey {
+        theirs: &["url", "port", "protocol", "backend", "backends", "target", "proxy_pass"],
+        beside: "upstream",
+        advice: "write `upstream: { nodes: { \"backend.example:8080\": 1 } }`, and `scheme: https` in it for TLS",
+    },
+    ForeignKey {
+        theirs: &["service"],
+        beside: "service_id",
+        advice: "write `service_id`, and the service in `services`",
+    },
+    ForeignKey {
+        theirs: &["path", "paths", "location", "match"],
+        beside: "uri",
+        advice: "write `uri: /a/*`, or `uris` for several",
+    },
+    ForeignKey { theirs: &["headers"], beside: "vars", advice: "write `vars: [[http_NAME, \"==\", \"value\"]]`" },
+    ForeignKey {
+        theirs: &["strip_path", "strip_prefix", "rewrite"],
+        beside: "uri",
+        advice: "add the plugin `proxy-rewrite`, as `proxy-rewrite: { regex_uri: [\"^/a/?(.*)\", \"/$1\"] }`",
+    },
+    ForeignKey {
+        theirs: &["preserve_host"],
+        beside: "uri",
+        advice: "write `pass_host: pass` or `pass_host: node` in the upstream",
+    },
+    ForeignKey {
+        theirs: &["auth", "authentication", "policies", "middlewares", "filters"],
+        beside: "plugins",
+        advice: "write plugins, as `plugins: { key-auth: {} }`; `weir plugins` lists all",
+    },
+    // Of upstreams.
+    ForeignKey {
+        theirs: &["targets", "target", "server", "servers", "endpoints", "backends", "hosts"],
+        beside: "nodes",
+        advice: NODES,
+    },
+    ForeignKey { theirs: &["url", "host", "port"], beside: "nodes", advice: NODES },
+    ForeignKey {
+        theirs: &["algorithm", "lb_policy", "balancer"],
+        beside: "hash_on",
+        advice: "write `type: roundrobin`, `chash`, `least_conn` or `ewma`",
+    },
+    ForeignKey {
+        theirs: &["healthchecks", "healthcheck", "health_check"],
+        beside: "checks",
+        advice: "write `checks: { active: { http_path: /health } }`",
+    },
+    // Of consumers.
+    ForeignKey { theirs: &["custom_id"], beside: "username", advice: "write `labels: { custom_id: … }`" },
+    ForeignKey {
+        theirs: &["acls", "groups"],
+        beside: "username",
+        advice: "write `group_id`, and add the plugin `consumer-restriction` to routes",
+    },
+    ForeignKey {
+        theirs: &["key", "keyauth_credentials", "credentials"],
+        beside: "username",
+        advice: "write `plugins: { key-auth: { key: … } }`",
+    },
+    ForeignKey {
+        theirs: &["password", "basicauth_credentials"],
+        beside: "username",
+        advice: "write `plugins: { basic-auth: { username: …, password: … } }`",
+    },
+    ForeignKey {
+        theirs: &["jwt_secrets"],
+        beside: "username",
+        advice: "write `plugins: { jwt-auth: { key: …, secret: … } }`",
+    },
+    // At the top.
+    ForeignKey {
+        theirs: &["certificates", "snis", "tls"],
+        beside: "ssls",
+        advice: "write `ssls: [{ snis: [www.example], cert: FILE, key: FILE }]`",
+    },
+    ForeignKey {
+        theirs: &["apisix", "deployment", "nginx_config", "plugin_attr", "http", "_format_version", "_transform"],
+        beside: "listen",
+        advice: "settings are keys at the top of this file: docs/guide/coming-from.md says what stands for what",
+    },
+];
+
+/// What to write for a key that other gateways have, where these keys are known.
+pub(crate) fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
+    // At the top of a file, `plugins` is a list of names.
+    let may_be = |beside| known.contains(&beside) && !(beside == "plugins" && known.contains(&"listen"));
+    let named = |it: &&ForeignKey| it.theirs.contains(&key) && may_be(it.beside);
+    if let Some(found) = FOREIGN_KEYS.iter().find(named) {
+        return Some(found.advice.to_owned());
+    }
+    // Where plugins may be, what has a name like theirs is probably one.
+    (key.contains('-') && may_be("plugins")).then(|| format!("if `{key}` is to be a plugin, write it under `plugins`"))
+}
+
+/// An environment variable as shells write it, which stands for nothing here: the name in `${NAME}`.
+pub(crate) fn shell_variable(text: &str) -> Option<&str> {
+    text.match_indices("${").find_map(|(start, _)| {
+        let (name, _) = text[start + 2..].split_once('}')?;
+        let name = name.split([':', '-']).next().unwrap_or_default();
+        let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+        is_name.then_some(name)
+    })
+}
+
+/// What to write for one.
+pub(crate) fn variable_advice(name: &str) -> String {
+    format!("write `${{{{{name}}}}}` for the environment variable `{name}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shell_variables_are_told_from_others() {
+        assert_eq!(shell_variable("127.0.0.1:${PORT}"), Some("PORT"));
+        assert_eq!(shell_variable("${KEY_1:-x}"), Some("KEY_1"));
+        assert_eq!(variable_advice("PORT"), "write `${{PORT}}` for the environment variable `PORT`");
+        for text in ["", "$PORT", "${{PORT}}", "${remote_addr}", "${", "${}", "a ${"] {
+            assert_eq!(shell_variable(text), None, "{text}");
+        }
+    }
+}

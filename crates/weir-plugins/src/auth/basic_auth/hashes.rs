@@ -1,0 +1,216 @@
+//! Passwords that are kept as hashes. Verifying one is slow by intention, so it happens on other threads, few at a time, and what
+//! was found to be right is remembered for a while.
+
+use std::cell::RefCell;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use argon2::password_hash::PasswordVerifier;
+use argon2::password_hash::phc;
+use argon2::{Argon2, Params};
+use tokio::sync::Semaphore;
+use weir_plugin::{Build, PerWorker, Stop};
+
+use crate::auth::recent::{RecentResults, SecretDigest};
+
+/// What verifying one password may take: more would hold up everybody else.
+const MAX_MEMORY_KIB: u32 = 256 << 10;
+const MAX_PASSES: u32 = 16;
+const MAX_LANES: u32 = 16;
+const MAX_BCRYPT_COST: u32 = 15;
+
+/// Requests that wait for their turn, over all workers, and how long each waits.
+const MAX_WAITING: usize = 1_024;
+const MAX_WAIT: Duration = Duration::from_secs(5);
+
+/// Right passwords that each worker remembers, and for how long. A hash that changes is another one.
+const REMEMBERED: usize = 4_096;
+const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
+
+/// A hash of a password, in the form that says how it was made.
+#[derive(Debug)]
+pub(super) enum PasswordHash {
+    Argon2(Box<str>),
+    Bcrypt(Box<str>),
+}
+
+impl PasswordHash {
+    /// Nothing for a text that is a password itself.
+    ///
+    /// # Errors
+    /// Where it is a hash that cannot be verified.
+    pub(super) fn parse(text: &str) -> Result<Option<PasswordHash>, String> {
+        if ["$2a$", "$2b$", "$2y$"].iter().any(|start| text.starts_with(start)) {
+            let parts: bcrypt::HashParts = text
+                .parse()
+                .map_err(|_| "is not a complete bcrypt hash; copy it again, all 60 characters".to_owned())?;
+            return match parts.get_cost() <= MAX_BCRYPT_COST {
+                true => Ok(Some(PasswordHash::Bcrypt(text.into()))),
+                false => Err(format!("has a bcrypt cost above {MAX_BCRYPT_COST}; hash the password with a lower cost")),
+            };
+        }
+        if ["$argon2id$", "$argon2i$", "$argon2d$"].iter().any(|start| text.starts_with(start)) {
+            let params = phc::PasswordHash::new(text).ok().filter(|hash| hash.hash.is_some());
+            let params = params.and_then(|hash| Params::try_from(&hash).ok());
+            let params = params.ok_or("is not a complete Argon2 hash; copy it again")?;
+            let is_affordable =
+                params.m_cost() <= MAX_MEMORY_KIB && params.t_cost() <= MAX_PASSES && params.p_cost() <= MAX_LANES;
+            return match is_affordable {
+                true => Ok(Some(PasswordHash::Argon2(text.into()))),
+                false => Err(format!(
+                    "costs too much to verify; hash the password with at most m={MAX_MEMORY_KIB}, t={MAX_PASSES} and \
+                     p={MAX_LANES}"
+                )),
+            };
+        }
+        const OTHERS: [&str; 9] = ["$1$", "$5$", "$6$", "$7$", "$apr1$", "$2x$", "$y$", "{SHA}", "{SSHA}"];
+        match OTHERS.iter().find(|start| text.starts_with(**start)) {
+            None => Ok(None),
+            Some(start) => Err(format!(
+                "begins with `{start}`, a hash of a kind that is not supported; use Argon2 (`$argon2id$`) or bcrypt \
+                 (`$2y$`, as from `htpasswd -B`)"
+            )),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            PasswordHash::Argon2(text) | PasswordHash::Bcrypt(text) => text,
+        }
+    }
+
+    fn is_of(&self, password: &[u8]) -> bool {
+        match self {
+            PasswordHash::Argon2(text) => Argon2::default().verify_password(password, &**text).is_ok(),
+            PasswordHash::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
+        }
+    }
+}
+
+/// Verifies passwords.
+pub(super) struct HashVerifier {
+    turns: Arc<VerifierTurns>,
+    right: PerWorker<RefCell<RecentResults<()>>>,
+}
+
+/// Whose turn it is, over all workers.
+struct VerifierTurns {
+    free: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+impl HashVerifier {
+    pub(super) fn new(build: &Build) -> HashVerifier {
+        HashVerifier {
+            turns: build.shared("basic-auth", "turns", || {
+                // Workers need processors as well.
+                let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+                let free = Arc::new(Semaphore::new((processors / 2).max(1)));
+                VerifierTurns { free, waiting: AtomicUsize::new(0) }
+            }),
+            right: build.per_worker("basic-auth", "right passwords", || RefCell::new(RecentResults::new(REMEMBERED))),
+        }
+    }
+
+    /// Whether the password was found to be that of the hash lately.
+    pub(super) fn remembers(&self, hash: &PasswordHash, password: &[u8]) -> bool {
+        self.right.get().borrow().find(digest_of(hash, password)).is_some()
+    }
+
+    /// Whether the password is that of the hash.
+    ///
+    /// # Errors
+    /// 503 where too many others are before this one.
+    pub(super) async fn is_right(&self, hash: &Arc<PasswordHash>, password: Vec<u8>) -> Result<bool, Stop> {
+        let turn = {
+            let _place = WaitingPlace::take(&self.turns.waiting)?;
+            let free = Arc::clone(&self.turns.free).acquire_owned();
+            tokio::time::timeout(MAX_WAIT, free).await.map_err(|_| Stop::Respond(503))?.map_err(|_| Stop::Internal)?
+        };
+        // Another request with the same password may have been first.
+        if self.remembers(hash, &password) {
+            return Ok(true);
+        }
+        let digest = digest_of(hash, &password);
+        let hash = Arc::clone(hash);
+        let verify = move || {
+            let is_right = hash.is_of(&password);
+            // What has begun goes on also when nobody waits for it any more.
+            drop(turn);
+            is_right
+        };
+        let is_right = tokio::task::spawn_blocking(verify).await.map_err(|_| Stop::Internal)?;
+        if is_right {
+            self.right.get().borrow_mut().keep(digest, (), Instant::now() + REMEMBERED_FOR);
+        }
+        Ok(is_right)
+    }
+}
+
+fn digest_of(hash: &PasswordHash, password: &[u8]) -> SecretDigest {
+    SecretDigest::of(&[hash.text().as_bytes(), password])
+}
+
+/// A place among those that wait, until it is dropped.
+struct WaitingPlace<'a>(&'a AtomicUsize);
+
+impl WaitingPlace<'_> {
+    fn take(waiting: &AtomicUsize) -> Result<WaitingPlace<'_>, Stop> {
+        let place = WaitingPlace(waiting);
+        match waiting.fetch_add(1, Relaxed) < MAX_WAITING {
+            true => Ok(place),
+            false => Err(Stop::Respond(503)),
+        }
+    }
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_of_others_are_verified() {
+        // The first two are from the reference implementation of Argon2, the others from libxcrypt.
+        for (text, password) in [
+            ("$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4", "password"),
+            ("$argon2i$v=19$m=256,t=2,p=1$c29tZXNhbHQ$iekCn0Y3spW+sCcFanM2xBT63UP2sghkUoHLIUpWRS8", "password"),
+            ("$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC", "right"),
+            ("$2b$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC", "right"),
+        ] {
+            let hash = PasswordHash::parse(text).expect("it can be verified").expect("it is a hash");
+            assert!(hash.is_of(password.as_bytes()), "{text}");
+            for wrong in ["", "Right", "passwor", text] {
+                assert!(!hash.is_of(wrong.as_bytes()), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn passwords_are_told_from_hashes_and_hashes_that_cannot_be_verified_are_refused() {
+        for password in ["secret", "$", "$2", "argon2id", "{}", "$money$"] {
+            assert!(PasswordHash::parse(password).is_ok_and(|hash| hash.is_none()), "{password}");
+        }
+        for (text, says) in [
+            ("$2y$05$short", "is not a complete bcrypt hash"),
+            ("$2y$16$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC", "has a bcrypt cost above 15"),
+            ("$argon2id$v=19$m=256", "is not a complete Argon2 hash"),
+            (
+                "$argon2id$v=19$m=2097152,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
+                "costs too much to verify",
+            ),
+            ("$apr1$salt$hash", "begins with `$apr1$`, a hash of a kind that is not supported; use Argon2"),
+            ("{SHA}fEqNCco3Yq9h5ZUglD3CZJT4lBs=", "begins with `{SHA}`"),
+        ] {
+            let error = PasswordHash::parse(text).expect_err("it is refused");
+            assert!(error.starts_with(says), "{text}: {error}");
+        }
+    }
+}

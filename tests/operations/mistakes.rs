@@ -1,0 +1,162 @@
+//! Mistakes that people make, and what `weir check` says of them: the place, the fault, and what would be right. The reader's own
+//! cases are documents in tests/config; these need the plugins of the binary.
+
+use std::process::Command;
+
+use weir_testkit::TempDir;
+
+/// What is written, and of what is said: the place, the fault, and what would be right.
+struct Mistake {
+    text: &'static str,
+    says: [&'static str; 3],
+}
+
+const ROUTE: &str = "upstream: { nodes: { \"127.0.0.1:1\": 1 } }";
+
+const MISTAKES: &[Mistake] = &[
+    Mistake { text: "rutes: []", says: ["1:1: rutes:", "the key `rutes` is not known", "did you mean `routes`?"] },
+    Mistake {
+        text: "routes: [{ uri: /a, upstraem: { nodes: {} }, plugins: {} }]",
+        says: ["1:21: routes[0].upstraem:", "is not known", "did you mean `upstream`?"],
+    },
+    Mistake {
+        text: "routes: [{ uri: orders, UPSTREAM }]",
+        says: ["1:17: routes[0].uri:", "`orders` matches no request", "try `/orders`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: \"/v(.*)\", UPSTREAM }]",
+        says: ["1:17: routes[0].uri:", "`(.*` in `/v(.*)` is matched as plain text", "write `/v*`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: \"/users/{id}\", UPSTREAM }]",
+        says: ["1:17: routes[0].uri:", "`{id}` in `/users/{id}` is matched as plain text", "write `:id`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, UPSTREAM }, { uri: /a, methods: [GET], UPSTREAM }]",
+        says: [
+            "1:73: routes[1].uri:",
+            "no request with the path `/a` reaches this route: routes[0]",
+            "remove one of the two",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { jwt: {} }, UPSTREAM }]",
+        says: ["1:32: routes[0].plugins.jwt:", "this version has no plugin `jwt`", "is `jwt-auth`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { rate-limiting: { minute: 5 } }, UPSTREAM }]",
+        says: ["1:32: routes[0].plugins.rate-limiting:", "no plugin `rate-limiting`", "is `limit-count`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, key-auth: {}, UPSTREAM }]",
+        says: ["1:21: routes[0].key-auth:", "is not known", "write it under `plugins`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { key-auth: {} }, UPSTREAM }]",
+        says: [
+            "1:32: routes[0].plugins.key-auth:",
+            "refuses every request: no consumer has credentials for `key-auth`",
+            "to the `plugins` of a consumer",
+        ],
+    },
+    Mistake {
+        text: "consumers: [{ username: jack, plugins: { key-auth: { key: k } } }]",
+        says: ["1:13: consumers[0]:", "no route admits `jack`: none has the plugin `key-auth`", "add `key-auth: {}`"],
+    },
+    Mistake {
+        text: "consumers: [{ username: jack, plugins: { key-auth: { key: k } } }]\n\
+               routes: [{ uri: /a, plugins: { key-auth: {}, consumer-restriction: { whitelist: [jill] } }, UPSTREAM }]",
+        says: [
+            "1:13: consumers[0]:",
+            "none with `key-auth` has it in its `consumer-restriction`",
+            "to the `whitelist`",
+        ],
+    },
+    Mistake {
+        text: "consumers: [{ username: jack, plugins: { key-auth: { key: \"${API_KEY}\" } } }]\n\
+               routes: [{ uri: /a, plugins: { key-auth: {} }, UPSTREAM }]",
+        says: ["1:59: consumers[0].plugins.key-auth.key:", "`${API_KEY}` is plain text here", "write `${{API_KEY}}`"],
+    },
+    Mistake {
+        text: "services: [{ id: a, url: \"http://backend:8080\" }]",
+        says: ["1:21: services[0].url:", "the key `url` is not known", "write `upstream: { nodes:"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: [\"h:1\"] } }]",
+        says: ["1:41: routes[0].upstream.nodes[0]:", "expected a map, found `h:1`", "`nodes: { \"h:1\": 1 }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: { \"http://h:1\": 1 } } }]",
+        says: ["routes[0].upstream.nodes[\"http://h:1\"]:", "is a URL, not a node", "write as `backend.example:8080`"],
+    },
+    Mistake {
+        text: "listen: \"127.0.0.1:${PORT}\"",
+        says: [
+            "1:9: listen:",
+            "is not an address to listen on",
+            "write `${{PORT}}` for the environment variable `PORT`",
+        ],
+    },
+    Mistake {
+        text: "listen: \"127.0.0.1:${{NO_SUCH_PORT}}\"",
+        says: ["1:20:", "the environment variable `NO_SUCH_PORT` is not set", "`${{NO_SUCH_PORT:=default}}`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, vars: [[http_x_canary, \"==\", yes]], UPSTREAM }]",
+        says: ["1:50: routes[0].vars[0][2]:", "equals only the text `true`", "put the text in quotes"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, vars: [[arg_a, \"=\", 1]], UPSTREAM }]",
+        says: ["1:36: routes[0].vars[0][1]:", "invalid operator '='", "use == to compare"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream_id: ordres }]\nupstreams: [{ id: orders, nodes: {} }]",
+        says: ["1:34: routes[0].upstream_id:", "`upstreams` has no `ordres`", "did you mean `orders`?"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { limit-count: { count: 5 } }, UPSTREAM }]",
+        says: ["routes[0].plugins.limit-count", "time_window", "time_window"],
+    },
+    Mistake { text: "routes:\n\t- uri: /a", says: ["2:2:", "is not YAML: tabs disallowed", "indent with spaces"] },
+    Mistake { text: "routes: [{ uri: /a, uri: /b, UPSTREAM }]", says: ["1:21:", "`uri`", "twice"] },
+];
+
+/// All that `weir check` says of a text, on standard error.
+fn said_of(place: &TempDir, text: &str) -> String {
+    let file = place.write("weir.yaml", text.replace("UPSTREAM", ROUTE));
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it was built");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_mistake_has_its_place_its_fault_and_what_would_be_right() {
+    let place = TempDir::new();
+    let mut poor = String::new();
+    for Mistake { text, says } in MISTAKES {
+        let said = said_of(&place, text);
+        if !said.lines().any(|line| says.iter().all(|part| line.contains(part))) {
+            poor.push_str(&format!("--- {text}\nexpected {says:?}\n{said}"));
+        }
+    }
+    assert!(poor.is_empty(), "{poor}");
+}
+
+/// One look is to be enough: what is missing is not found one by one.
+#[test]
+fn all_missing_files_are_named_at_once() {
+    let place = TempDir::new();
+    let said = said_of(
+        &place,
+        "ssls: [{ snis: [a.example], cert: a.crt, key: a.key, client: { ca: clients.pem } }]\n\
+         upstreams:\n\
+         - { id: 1, nodes_file: nodes.yaml }\n\
+         - { id: 2, scheme: https, nodes: {}, tls: { client_cert: own.crt, client_key: own.key, ca: ca.pem } }\n",
+    );
+    for file in ["a.crt", "a.key", "clients.pem", "nodes.yaml", "own.crt", "own.key", "ca.pem"] {
+        assert!(
+            said.lines().any(|line| line.contains(&format!("`{file}` cannot be read: No such file"))),
+            "{file}: {said}"
+        );
+    }
+    assert!(said.contains("7 faults"), "{said}");
+}
