@@ -1,6 +1,7 @@
 //! `weir top`: what a node does, in a terminal.
 
 mod figures;
+mod format;
 mod scrape;
 mod screen;
 mod table;

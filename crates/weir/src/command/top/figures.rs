@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scrape::{Labels, Scrape};
-use super::table::{bytes, count, seconds};
+use super::format::{bytes, count, seconds};
+use super::scrape::{Scrape, SeriesLabels};
 
 /// Figures of one interval.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ pub struct LogFigures {
 
 impl NodeFigures {
     pub fn between(before: &Scrape, after: &Scrape) -> NodeFigures {
-        let span = Span { before, after, seconds: (after.at - before.at).as_secs_f64().max(0.001) };
+        let span = ReadingPair { before, after, seconds: (after.at - before.at).as_secs_f64().max(0.001) };
         let started = after.sum("process_start_time_seconds", &[]);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         NodeFigures {
@@ -115,13 +115,13 @@ impl NodeFigures {
 }
 
 /// Two readings.
-struct Span<'a> {
+struct ReadingPair<'a> {
     before: &'a Scrape,
     after: &'a Scrape,
     seconds: f64,
 }
 
-impl Span<'_> {
+impl ReadingPair<'_> {
     /// A counter that went back belongs to a process that has started since.
     fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let (before, after) = (self.before.sum(name, labels), self.after.sum(name, labels));
@@ -154,7 +154,7 @@ impl Span<'_> {
         names
             .into_iter()
             .map(|name| {
-                let span = Span {
+                let span = ReadingPair {
                     before: before.get(&name).unwrap_or(&empty),
                     after: after.get(&name).unwrap_or(&empty),
                     seconds: self.seconds,
@@ -167,7 +167,8 @@ impl Span<'_> {
     /// Upper bounds and how many came in the interval up to each.
     fn buckets(&self, histogram: &str, labels: &[(&str, &str)]) -> Vec<(f64, f64)> {
         let name = format!("{histogram}_bucket");
-        let has_all = |of: &Labels| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
+        let has_all =
+            |of: &SeriesLabels| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
         let collect = |scrape: &Scrape| {
             let mut counts: BTreeMap<u64, f64> = BTreeMap::new();
             for (of, value) in scrape.of(&name).iter().filter(|(of, _)| has_all(of)) {
@@ -239,7 +240,7 @@ fn values(scrape: &Scrape, name: &str, label: &str) -> BTreeSet<String> {
 }
 
 fn endpoints(scrape: &Scrape) -> Vec<EndpointFigures> {
-    let one = |(labels, value): &(Labels, f64)| {
+    let one = |(labels, value): &(SeriesLabels, f64)| {
         let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
         EndpointFigures { upstream: label("upstream"), endpoint: label("endpoint"), is_up: *value > 0.0 }
     };

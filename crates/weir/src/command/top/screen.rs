@@ -12,8 +12,9 @@ use crossterm::terminal::{
 use crossterm::{cursor, execute, queue};
 
 use super::figures::NodeFigures;
+use super::format::shortened;
 use super::scrape::{Scrape, StatusClient};
-use super::table::{View, shortened};
+use super::table::View;
 use crate::exit::{self, ExitFailure};
 use crate::say::say;
 

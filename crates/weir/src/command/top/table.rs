@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::figures::NodeFigures;
+use super::figures::{EndpointFigures, LogFigures, NodeFigures, PluginFigures, RouteFigures};
+use super::format::{bytes, count, seconds, shortened};
 
 /// What is shown below the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,69 +35,62 @@ impl View {
         match self {
             View::Routes => FigureTable {
                 titles: &["route", "responses/s", "4xx/s", "5xx/s", "p50", "p99", "sent/s"],
-                rows: figures
-                    .routes
-                    .iter()
-                    .map(|route| {
-                        vec![
-                            TableCell::Text(route.route.clone()),
-                            TableCell::Count(route.responses),
-                            TableCell::Count(route.client_errors),
-                            TableCell::Count(route.server_errors),
-                            TableCell::Seconds(route.p50),
-                            TableCell::Seconds(route.p99),
-                            TableCell::Bytes(route.sent),
-                        ]
-                    })
-                    .collect(),
+                rows: figures.routes.iter().map(of_route).collect(),
             },
             View::Endpoints => FigureTable {
                 titles: &["upstream", "endpoint", "state"],
-                rows: figures
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| {
-                        let state = if endpoint.is_up { "up" } else { "down" };
-                        [&endpoint.upstream, &endpoint.endpoint, state]
-                            .map(|text: &str| TableCell::Text(text.to_owned()))
-                            .into()
-                    })
-                    .collect(),
+                rows: figures.endpoints.iter().map(of_endpoint).collect(),
             },
             View::Plugins => FigureTable {
                 titles: &["route", "plugin", "CPU per call", "refusals/s", "errors/s"],
-                rows: figures
-                    .plugins
-                    .iter()
-                    .map(|plugin| {
-                        vec![
-                            TableCell::Text(plugin.route.clone()),
-                            TableCell::Text(plugin.plugin.clone()),
-                            TableCell::Seconds(plugin.cpu),
-                            TableCell::Count(plugin.refusals),
-                            TableCell::Count(plugin.errors),
-                        ]
-                    })
-                    .collect(),
+                rows: figures.plugins.iter().map(of_plugin).collect(),
             },
             View::Logs => FigureTable {
                 titles: &["log destination", "state", "delivered/s", "pending", "lost"],
-                rows: figures
-                    .sinks
-                    .iter()
-                    .map(|sink| {
-                        vec![
-                            TableCell::Text(sink.sink.clone()),
-                            TableCell::Text(if sink.is_up { "up" } else { "down" }.to_owned()),
-                            TableCell::Count(sink.delivered),
-                            TableCell::Count(sink.pending),
-                            TableCell::Count(sink.lost),
-                        ]
-                    })
-                    .collect(),
+                rows: figures.sinks.iter().map(of_sink).collect(),
             },
         }
     }
+}
+
+fn of_route(route: &RouteFigures) -> Vec<TableCell> {
+    vec![
+        TableCell::Text(route.route.clone()),
+        TableCell::Count(route.responses),
+        TableCell::Count(route.client_errors),
+        TableCell::Count(route.server_errors),
+        TableCell::Seconds(route.p50),
+        TableCell::Seconds(route.p99),
+        TableCell::Bytes(route.sent),
+    ]
+}
+
+fn of_endpoint(endpoint: &EndpointFigures) -> Vec<TableCell> {
+    vec![
+        TableCell::Text(endpoint.upstream.clone()),
+        TableCell::Text(endpoint.endpoint.clone()),
+        TableCell::state(endpoint.is_up),
+    ]
+}
+
+fn of_plugin(plugin: &PluginFigures) -> Vec<TableCell> {
+    vec![
+        TableCell::Text(plugin.route.clone()),
+        TableCell::Text(plugin.plugin.clone()),
+        TableCell::Seconds(plugin.cpu),
+        TableCell::Count(plugin.refusals),
+        TableCell::Count(plugin.errors),
+    ]
+}
+
+fn of_sink(sink: &LogFigures) -> Vec<TableCell> {
+    vec![
+        TableCell::Text(sink.sink.clone()),
+        TableCell::state(sink.is_up),
+        TableCell::Count(sink.delivered),
+        TableCell::Count(sink.pending),
+        TableCell::Count(sink.lost),
+    ]
 }
 
 pub struct FigureTable {
@@ -113,6 +107,10 @@ pub enum TableCell {
 }
 
 impl TableCell {
+    fn state(is_up: bool) -> TableCell {
+        TableCell::Text(if is_up { "up" } else { "down" }.to_owned())
+    }
+
     fn text(&self) -> String {
         match self {
             TableCell::Text(text) => text.clone(),
@@ -194,44 +192,6 @@ impl FigureTable {
 /// Texts are not cut to less than this while there are other columns to leave out.
 const LEAST_TEXT: usize = 12;
 
-pub fn shortened(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
-}
-
-pub fn count(value: f64) -> String {
-    match value {
-        value if value == 0.0 => "0".to_owned(),
-        value if value < 10.0 && value.fract() != 0.0 => format!("{value:.1}"),
-        value if value < 100_000.0 => format!("{value:.0}"),
-        value if value < 10e6 => format!("{:.0}k", value / 1e3),
-        value => format!("{:.0}M", value / 1e6),
-    }
-}
-
-pub fn seconds(value: f64) -> String {
-    match value {
-        value if value < 0.000_999_5 => format!("{:.0} µs", value * 1e6),
-        value if value < 0.01 => format!("{:.1} ms", value * 1e3),
-        value if value < 0.999_5 => format!("{:.0} ms", value * 1e3),
-        value if value < 120.0 => format!("{value:.1} s"),
-        value if value < 7_200.0 => format!("{:.0} min", value / 60.0),
-        value if value < 172_800.0 => format!("{:.0} h", value / 3_600.0),
-        value => format!("{:.0} d", value / 86_400.0),
-    }
-}
-
-pub fn bytes(value: f64) -> String {
-    match value {
-        value if value < 1_000.0 => format!("{value:.0} B"),
-        value if value < 1e6 => format!("{:.1} kB", value / 1e3),
-        value if value < 1e9 => format!("{:.1} MB", value / 1e6),
-        value => format!("{:.1} GB", value / 1e9),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,14 +225,5 @@ mod tests {
         assert_eq!(first(table().sorted(1, true)), "a-route-with-a-long-name");
         assert_eq!(first(table().sorted(2, false)), "a-route-with-a-long-name");
         assert_eq!(table().filtered("long").rows.len(), 1);
-    }
-
-    #[test]
-    fn numbers_have_few_digits() {
-        let counts = [0.0, 0.25, 12.4, 99_999.0, 123_456.0, 12e6].map(count);
-        assert_eq!(counts, ["0", "0.2", "12", "99999", "123k", "12M"]);
-        let times = [0.000_035, 0.001_24, 0.5, 3.0, 600.0, 9_000.0, 1e6].map(seconds);
-        assert_eq!(times, ["35 µs", "1.2 ms", "500 ms", "3.0 s", "10 min", "2 h", "12 d"]);
-        assert_eq!([512.0, 20_480.0, 5e6, 3e9].map(bytes), ["512 B", "20.5 kB", "5.0 MB", "3.0 GB"]);
     }
 }
