@@ -2,3 +2,4 @@
 
 pub mod prometheus;
 pub mod request_id;
+pub mod trace;
