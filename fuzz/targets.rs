@@ -10,6 +10,8 @@ use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_net::proxy_protocol;
 use weir_plugin::template::Style;
 use weir_plugin::{Expression, Filter, Template, Variable, Variables};
+use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
+use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{GrpcWebDecoder, bulk_outcomes, json as json_text, xml as xml_text};
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -44,6 +46,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("journal", journal),
     ("websocket_frames", websocket_frames),
     ("event_stream", event_stream),
+    ("trace_context", trace_context),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -434,6 +437,28 @@ pub fn bulk_answer(data: &[u8]) {
         if let Some(outcomes) = bulk_outcomes(data, count) {
             assert_eq!(outcomes, count, "an outcome for each record");
         }
+    }
+}
+
+/// What is read of a trace context is written in a form that says the same. Each line is a field.
+pub fn trace_context(data: &[u8]) {
+    let mut fields = data.split(|&byte| byte == b'\n');
+    if let Some(parent) = Traceparent::read(fields.clone().take(1)) {
+        assert_eq!(Traceparent::read([parent.field().as_bytes()].into_iter()), Some(parent), "W3C");
+    }
+    let is_sent = is_tracestate(fields.clone());
+    assert!(!is_sent || fields.clone().all(|field| is_tracestate([field].into_iter())), "each field of a list is one");
+    let mut next = || fields.next();
+    let (one, several) =
+        (next(), B3Fields { trace: next(), span: next(), parent: next(), sampled: next(), flags: next() });
+    for context in [one.and_then(B3Context::of_field), Some(B3Context::of_fields(&several))].into_iter().flatten() {
+        let Some(field) = context.field() else { continue };
+        let mut read = B3Context::of_field(field.as_bytes()).expect("what was written can be read");
+        // The form of one field has a place for the parent only behind the decision.
+        if let (Some(read), Some(span)) = (&mut read.span, &context.span) {
+            read.parent = read.parent.or(span.parent);
+        }
+        assert_eq!(read, context, "B3");
     }
 }
 

@@ -24,6 +24,7 @@ mod shared_limits;
 mod slapd;
 mod splits;
 mod spool;
+mod tracing;
 mod traffic;
 
 use std::process::Command;

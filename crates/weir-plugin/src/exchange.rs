@@ -69,6 +69,7 @@ pub struct Exchange {
 struct RareParts {
     responder: Option<Arc<dyn Responder>>,
     earlier: Vec<AttemptRecord>,
+    before_retry: Vec<RetryRewrite>,
     request_body: Option<Vec<u8>>,
     /// How much of it is held.
     held: Held,
@@ -83,6 +84,7 @@ impl RareParts {
         let RareParts {
             responder,
             earlier,
+            before_retry,
             request_body,
             held,
             remote_user,
@@ -92,6 +94,7 @@ impl RareParts {
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         earlier.clear();
+        before_retry.clear();
         remote_user.clear();
         request_id.clear();
         secret_arguments.clear();
@@ -235,6 +238,8 @@ pub struct AttemptRecord {
     pub tls: bool,
     /// The status the endpoint answered, before any plugin changed it.
     pub status: u16,
+    /// Why it was in vain, if it was.
+    pub failure: Option<Stop>,
     pub attempts: u16,
     /// The last attempt began; its connection stood; the request was sent; the response head and its end were there.
     pub started_ns: u64,
@@ -247,6 +252,9 @@ pub struct AttemptRecord {
     /// Content received, without framing.
     pub body_bytes: u64,
 }
+
+/// What changes a request before it is sent again.
+pub type RetryRewrite = fn(&mut Exchange);
 
 /// The routes of a configuration, by number.
 pub trait Routes {
@@ -291,6 +299,8 @@ pub struct RouteFacts {
     pub route_name: Box<str>,
     pub service_id: Box<str>,
     pub service_name: Box<str>,
+    /// Its `uri`; empty where it has several.
+    pub uri: Box<str>,
     /// Those of its `uris` that have parameters.
     pub templates: Box<[UriTemplate]>,
 }
@@ -437,7 +447,18 @@ impl Exchange {
 
     /// What `upstream` is about was in vain, and another attempt follows.
     pub fn retry(&mut self) {
-        self.rare.get_or_insert_default().earlier.push(self.upstream);
+        let rare = self.rare.get_or_insert_default();
+        rare.earlier.push(self.upstream);
+        if !rare.before_retry.is_empty() {
+            let rewrites = std::mem::take(&mut rare.before_retry);
+            rewrites.iter().for_each(|rewrite| rewrite(self));
+            self.rare.get_or_insert_default().before_retry = rewrites;
+        }
+    }
+
+    /// Has the request changed before each further attempt: for what must differ from one attempt to the next.
+    pub fn before_retry(&mut self, rewrite: RetryRewrite) {
+        self.rare.get_or_insert_default().before_retry.push(rewrite);
     }
 
     /// All of the request's content, where a plugin has looked at it; it is what goes upstream.

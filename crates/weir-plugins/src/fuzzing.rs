@@ -6,6 +6,7 @@ use hyper::body::Bytes;
 use weir_records::SendOutcome;
 
 use crate::log::elasticsearch_logger;
+pub use crate::observe::trace::{b3, w3c};
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
 
 /// Of how many records an answer of a store to a bulk request tells, where it tells of each.

@@ -61,6 +61,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<traffic::mocking::Mocking>(),
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::of::<auth::openid_connect::OpenidConnect>(),
+    Entry::described::<observe::opentelemetry::Opentelemetry>(),
     Entry::of::<observe::prometheus::Prometheus>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
@@ -81,6 +82,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::websocket_policy::WebsocketPolicy>(),
     Entry::of::<traffic::workflow::Workflow>(),
     Entry::of::<security::xml_threat_protection::XmlThreatProtection>(),
+    Entry::of::<observe::zipkin::Zipkin>(),
 ]);
 
 #[cfg(test)]

@@ -233,6 +233,10 @@ impl<'a> RouteCompiler<'a> {
                 route_name: written.name.clone(),
                 service_id: service.map(|service| service.id.clone()).unwrap_or_default(),
                 service_name: service.map(|service| service.name.clone()).unwrap_or_default(),
+                uri: match &*written.uris {
+                    [uri] => uri.as_str().into(),
+                    _ => Box::default(),
+                },
                 templates: written.uris.iter().filter_map(|uri| uri_template(uri)).collect(),
             },
             chain,

@@ -54,7 +54,7 @@ impl Attempts {
         (stop, reused): Failure,
     ) -> Result<usize, Stop> {
         let now_ns = worker.now_ns();
-        exchange.upstream.ended_ns = now_ns;
+        (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
         let next = match stop {
             Stop::UpstreamClosed if reused => Next::NewConnection,
             Stop::NotProcessed if !self.turned_away => Next::WhereThereIsRoom,

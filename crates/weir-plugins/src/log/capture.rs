@@ -71,14 +71,14 @@ enum RecordField {
 }
 
 /// Names of fields that are masked.
-struct SecretNames {
+pub struct SecretNames {
     names: Vec<Box<[u8]>>,
     /// A bit for each length, modulo 64: few fields have a name as long as one of these.
     lengths: u64,
 }
 
 impl SecretNames {
-    fn of(secrets: &SecretFields) -> SecretNames {
+    pub fn of(secrets: &SecretFields) -> SecretNames {
         let ours = SECRET_FIELDS.iter().map(|name| name.as_bytes().into());
         let names: Vec<Box<[u8]>> = ours.chain(secrets.names().iter().cloned()).collect();
         let lengths = names.iter().fold(0, |lengths, name| lengths | 1 << (name.len() % 64));
@@ -86,7 +86,7 @@ impl SecretNames {
     }
 
     #[inline]
-    fn has(&self, name: &[u8]) -> bool {
+    pub fn has(&self, name: &[u8]) -> bool {
         self.lengths >> (name.len() % 64) & 1 == 1 && self.names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
     }
 }

@@ -10,7 +10,7 @@ use crate::log::bodies::Bodies;
 use crate::log::capture::Capture;
 
 /// The sinks of this process.
-fn register() -> Arc<SinkRegister> {
+pub fn register() -> Arc<SinkRegister> {
     state::permanent("record-sinks")
 }
 

@@ -54,6 +54,16 @@ impl Receivers {
         Ok(Receivers { failed: vec![None; services.len()], services, last: 0, headers: HeaderMap::new() })
     }
 
+    /// The only one there is.
+    ///
+    /// # Errors
+    /// It is not a URL.
+    pub fn one(client: &HttpClient, url: &str, options: &ReceiverOptions<'_>) -> Result<Receivers, ConfigError> {
+        let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
+        let service = HttpService::parse(client, url, options.verify, options.timeout, idle, options.option)?;
+        Ok(Receivers { services: vec![service], failed: vec![None], last: 0, headers: HeaderMap::new() })
+    }
+
     /// What they are called together.
     pub fn name(&self) -> String {
         let names: Vec<String> = self.services.iter().map(HttpService::name).collect();

@@ -1,4 +1,8 @@
-//! Metrics and identifiers of requests.
+//! Metrics, identifiers of requests, and traces.
 
+pub mod collector;
+pub mod opentelemetry;
 pub mod prometheus;
 pub mod request_id;
+pub mod trace;
+pub mod zipkin;

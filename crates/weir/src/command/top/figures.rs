@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::format::{bytes, count, seconds};
-use super::scrape::{Scrape, SeriesLabels};
+use super::scrape::{LabelValues, Scrape};
 
 /// Figures of one interval.
 #[derive(Debug, Default)]
@@ -167,8 +167,7 @@ impl ReadingPair<'_> {
     /// Upper bounds and how many came in the interval up to each.
     fn buckets(&self, histogram: &str, labels: &[(&str, &str)]) -> Vec<(f64, f64)> {
         let name = format!("{histogram}_bucket");
-        let has_all =
-            |of: &SeriesLabels| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
+        let has_all = |of: &LabelValues| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
         let collect = |scrape: &Scrape| {
             let mut counts: BTreeMap<u64, f64> = BTreeMap::new();
             for (of, value) in scrape.of(&name).iter().filter(|(of, _)| has_all(of)) {
@@ -240,7 +239,7 @@ fn values(scrape: &Scrape, name: &str, label: &str) -> BTreeSet<String> {
 }
 
 fn endpoints(scrape: &Scrape) -> Vec<EndpointFigures> {
-    let one = |(labels, value): &(SeriesLabels, f64)| {
+    let one = |(labels, value): &(LabelValues, f64)| {
         let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
         EndpointFigures { upstream: label("upstream"), endpoint: label("endpoint"), is_up: *value > 0.0 }
     };

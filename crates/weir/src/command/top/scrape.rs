@@ -55,52 +55,51 @@ impl StatusClient {
 }
 
 /// A series' labels, by name.
-pub type SeriesLabels = BTreeMap<String, String>;
+pub type LabelValues = BTreeMap<String, String>;
 
 /// All series of one moment.
 pub struct Scrape {
     pub at: Instant,
-    series: BTreeMap<String, Vec<(SeriesLabels, f64)>>,
+    series: BTreeMap<String, Vec<(LabelValues, f64)>>,
 }
 
 impl Scrape {
     pub fn parse(text: &str, at: Instant) -> Scrape {
-        let mut series: BTreeMap<String, Vec<(SeriesLabels, f64)>> = BTreeMap::new();
+        let mut series: BTreeMap<String, Vec<(LabelValues, f64)>> = BTreeMap::new();
         for (name, labels, value) in text.lines().filter_map(sample) {
             series.entry(name).or_default().push((labels, value));
         }
         Scrape { at, series }
     }
 
-    pub fn add(&mut self, name: &str, labels: &SeriesLabels, value: f64) {
+    pub fn add(&mut self, name: &str, labels: &LabelValues, value: f64) {
         match self.series.get_mut(name) {
             Some(series) => series.push((labels.clone(), value)),
             None => drop(self.series.insert(name.to_owned(), vec![(labels.clone(), value)])),
         }
     }
 
-    pub fn of(&self, name: &str) -> &[(SeriesLabels, f64)] {
+    pub fn of(&self, name: &str) -> &[(LabelValues, f64)] {
         self.series.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// The sum over the series whose labels are these.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let has_all =
-            |of: &SeriesLabels| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
+        let has_all = |of: &LabelValues| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
         self.of(name).iter().filter(|(of, _)| has_all(of)).map(|(_, value)| value).sum()
     }
 }
 
 /// One line: a name, labels in braces, and a value.
-fn sample(line: &str) -> Option<(String, SeriesLabels, f64)> {
+fn sample(line: &str) -> Option<(String, LabelValues, f64)> {
     if line.starts_with('#') {
         return None;
     }
     let Some((name, rest)) = line.split_once('{') else {
         let (name, value) = line.split_once(' ')?;
-        return Some((name.to_owned(), SeriesLabels::new(), value.trim().parse().ok()?));
+        return Some((name.to_owned(), LabelValues::new(), value.trim().parse().ok()?));
     };
-    let mut labels = SeriesLabels::new();
+    let mut labels = LabelValues::new();
     let mut rest = rest;
     while !rest.starts_with('}') {
         let (label, value) = rest.trim_start_matches(',').split_once("=\"")?;

@@ -1,0 +1,275 @@
+//! An OpenTelemetry collector: its settings in `plugin_metadata`, and batches for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_client::HttpClient;
+use weir_plugin::ConfigError;
+use weir_records::{
+    Batching, Destination, Outcome, Record, RecordSending, RejectReason, Retries, SendOutcome, SinkOptions,
+};
+
+use crate::log::http_answer;
+use crate::log::options::seconds;
+use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::observe::trace::otlp::{self, ResourceValue};
+
+/// Where the spans of this node go, for all routes.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CollectorMetadata {
+    /// Where the id of a trace that begins here comes from: `random`, or `x-request-id` (the request's id, where it is a
+    /// UUID).
+    pub trace_id_source: TraceIdSource,
+    /// Attributes of the resource that spans belong to. `service.name` is `APISIX` unless it is set.
+    resource: BTreeMap<String, ResourceSpec>,
+    /// The collector.
+    collector: CollectorSpec,
+    /// How spans are sent together.
+    batch_span_processor: BatchSpanSpec,
+    /// Only `false` is supported.
+    set_ngx_var: bool,
+}
+
+/// Where the id of a new trace comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceIdSource {
+    #[default]
+    Random,
+    XRequestId,
+}
+
+/// A value of a resource's attribute.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum ResourceSpec {
+    Flag(bool),
+    Number(f64),
+    Text(String),
+}
+
+/// The collector.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct CollectorSpec {
+    /// `host:port`, or an `http` or `https` URL. Spans go to `/v1/traces` there.
+    address: String,
+    /// Time-out for a batch, in seconds, including the time to connect.
+    #[schemars(range(min = 1))]
+    request_timeout: u64,
+    /// Header fields that are added to the requests.
+    request_headers: BTreeMap<String, String>,
+}
+
+impl Default for CollectorSpec {
+    fn default() -> CollectorSpec {
+        let request_headers = BTreeMap::new();
+        CollectorSpec { address: "127.0.0.1:4318".to_owned(), request_timeout: 3, request_headers }
+    }
+}
+
+/// How spans are sent together.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct BatchSpanSpec {
+    /// Has no effect: a full batch is sent at once, and a full queue drops further spans and counts them.
+    drop_on_queue_full: bool,
+    /// The maximum number of requests whose spans wait for the collector.
+    #[schemars(range(min = 1, max = 1048576))]
+    max_queue_size: usize,
+    /// A batch is sent when it is this many seconds old.
+    #[schemars(range(min = 0.1))]
+    batch_timeout: f64,
+    /// A batch is sent when no span was added to it for this many seconds.
+    #[schemars(range(min = 0.1))]
+    inactive_timeout: f64,
+    /// The maximum number of requests whose spans are in a batch.
+    #[schemars(range(min = 1))]
+    max_export_batch_size: usize,
+}
+
+impl Default for BatchSpanSpec {
+    fn default() -> BatchSpanSpec {
+        BatchSpanSpec {
+            drop_on_queue_full: true,
+            max_queue_size: 2048,
+            batch_timeout: 5.0,
+            inactive_timeout: 2.0,
+            max_export_batch_size: 256,
+        }
+    }
+}
+
+impl BatchSpanSpec {
+    fn compile(&self, name: String) -> Result<SinkOptions, ConfigError> {
+        let wrong = |option: &str, problem: &str| ConfigError::new(format!("batch_span_processor.{option}"), problem);
+        if !(1..=1 << 20).contains(&self.max_queue_size) {
+            return Err(wrong("max_queue_size", "must be from 1 to 1048576"));
+        }
+        if !(1..=self.max_queue_size).contains(&self.max_export_batch_size) {
+            return Err(wrong("max_export_batch_size", "must be from 1 to `max_queue_size`"));
+        }
+        let time = |seconds: f64, option| match (0.1..=3600.0).contains(&seconds) {
+            true => Ok(Duration::from_secs_f64(seconds)),
+            false => Err(wrong(option, "must be from 0.1 to 3600 seconds")),
+        };
+        let batching = Batching {
+            max_records: self.max_export_batch_size,
+            inactive: time(self.inactive_timeout, "inactive_timeout")?,
+            oldest: time(self.batch_timeout, "batch_timeout")?,
+            ..Batching::default()
+        };
+        let max_pending = Some(self.max_queue_size);
+        Ok(SinkOptions { name, batching, retries: Retries::Always, max_pending, spool: None })
+    }
+}
+
+impl CollectorMetadata {
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.set_ngx_var {
+            return Err(ConfigError::new("set_ngx_var", "is not supported; remove it"));
+        }
+        OtlpCollector::parse(self, &HttpClient::default()).map(drop)
+    }
+
+    fn resource(&self) -> Vec<u8> {
+        let mut resource = Vec::new();
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        for (name, value) in [
+            ("service.name", "APISIX"),
+            ("host.name", &*hostname),
+            ("telemetry.sdk.name", "weir"),
+            ("telemetry.sdk.language", "rust"),
+            ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+        ] {
+            if !self.resource.contains_key(name) {
+                otlp::resource_attribute(&mut resource, name, &ResourceValue::Text(value));
+            }
+        }
+        for (name, value) in &self.resource {
+            let value = match value {
+                ResourceSpec::Text(text) => ResourceValue::Text(text),
+                ResourceSpec::Flag(flag) => ResourceValue::Flag(*flag),
+                ResourceSpec::Number(number) => ResourceValue::Number(*number),
+            };
+            otlp::resource_attribute(&mut resource, name, &value);
+        }
+        resource
+    }
+}
+
+/// The collector as the destination of a sink.
+pub struct OtlpCollector {
+    receivers: Receivers,
+    resource: Vec<u8>,
+}
+
+impl OtlpCollector {
+    /// # Errors
+    /// What is wrong with the settings, and where.
+    pub fn parse(
+        metadata: &CollectorMetadata,
+        client: &HttpClient,
+    ) -> Result<(OtlpCollector, SinkOptions), ConfigError> {
+        let CollectorSpec { address, request_timeout, request_headers } = &metadata.collector;
+        let timeout = seconds(*request_timeout, "collector.request_timeout", 1)?;
+        let url = if address.contains("://") { address.clone() } else { format!("http://{address}") };
+        let options = ReceiverOptions { option: "collector.address", verify: true, timeout };
+        let mut receivers = Receivers::one(client, &url, &options)?;
+        receivers.add_headers(request_headers, "collector.request_headers")?;
+        let options = metadata.batch_span_processor.compile(format!("opentelemetry {}", receivers.name()))?;
+        Ok((OtlpCollector { receivers, resource: metadata.resource() }, options))
+    }
+}
+
+/// Who has written the spans.
+const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
+
+impl Destination for OtlpCollector {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let body = otlp::request(&self.resource, SCOPE, batch.iter().map(|record| &*record.payload));
+        Box::pin(async move {
+            match self.receivers.post("/v1/traces", "application/x-protobuf", body).await {
+                Ok(answer) => judge(answer.status().as_u16(), &answer, batch.len()),
+                Err(error) => http_answer::no_answer(&error),
+            }
+        })
+    }
+}
+
+/// As OTLP says it: only four statuses allow another try, and what was taken in part is never sent again.
+fn judge(status: u16, answer: &http::Response<hyper::body::Bytes>, count: usize) -> SendOutcome {
+    match status {
+        200..=299 => match otlp::rejected(answer.body()) {
+            (0, _) => SendOutcome::Taken,
+            (spans, why) => {
+                // It does not say which: as many are counted, at most all.
+                let rejected = usize::try_from(spans).unwrap_or(count).min(count);
+                let outcome = |index| match index < rejected {
+                    true => Outcome::Rejected(RejectReason::Invalid),
+                    false => Outcome::Delivered,
+                };
+                let error = Some(format!("the collector has rejected {spans} spans: {why}"));
+                SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error }
+            }
+        },
+        413 | 429 | 502 | 503 | 504 => http_answer::failure(answer),
+        _ => SendOutcome::Refused { reason: RejectReason::Invalid, error: http_answer::quoted(answer) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+    use hyper::body::Bytes;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn wrong_settings_are_refused_with_their_place() {
+        for (settings, want) in [
+            (json!({"collector": {"address": "/a"}}), "collector.address: `http:///a` is not a URL"),
+            (json!({"collector": {"request_timeout": 0}}), "collector.request_timeout: must be from 1"),
+            (json!({"collector": {"request_headers": {"a b": "c"}}}), "collector.request_headers.a b: is not a"),
+            (json!({"batch_span_processor": {"max_queue_size": 0}}), "batch_span_processor.max_queue_size: must be"),
+            (
+                json!({"batch_span_processor": {"max_queue_size": 9, "max_export_batch_size": 10}}),
+                "batch_span_processor.max_export_batch_size: must be from 1 to `max_queue_size`",
+            ),
+            (json!({"batch_span_processor": {"batch_timeout": 0}}), "batch_span_processor.batch_timeout: must be from"),
+            (json!({"set_ngx_var": true}), "set_ngx_var: is not supported"),
+        ] {
+            let metadata: CollectorMetadata = serde_json::from_value(settings).expect("its form is right");
+            let error = metadata.check().expect_err("refused").to_string();
+            assert!(error.starts_with(want), "{error}");
+        }
+        CollectorMetadata::default().check().expect("the defaults are right");
+    }
+
+    #[test]
+    fn answers_say_what_became_of_a_batch() {
+        let judged = |status, body: &'static [u8]| {
+            let answer = Response::builder().status(status).body(Bytes::from_static(body)).expect("valid");
+            judge(status, &answer, 3)
+        };
+        assert!(matches!(judged(200, b""), SendOutcome::Taken));
+        let SendOutcome::Each { outcomes, error } = judged(200, b"\x0a\x05\x08\x02\x12\x01x") else {
+            panic!("in part")
+        };
+        let rejected = Outcome::Rejected(RejectReason::Invalid);
+        assert_eq!(outcomes, [rejected, rejected, Outcome::Delivered]);
+        assert_eq!(error.as_deref(), Some("the collector has rejected 2 spans: x"));
+        for status in [429, 502, 503, 504] {
+            assert!(matches!(judged(status, b""), SendOutcome::Busy { .. } | SendOutcome::Failed { .. }), "{status}");
+        }
+        for status in [400, 401, 404, 500] {
+            assert!(matches!(judged(status, b""), SendOutcome::Refused { .. }), "{status}");
+        }
+    }
+}

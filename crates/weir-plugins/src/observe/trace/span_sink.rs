@@ -1,0 +1,44 @@
+//! The way of spans to a collector: one record for all spans of an exchange.
+
+use std::sync::Arc;
+
+use weir_plugin::{Build, Exchange, PerWorker};
+use weir_records::{OpenDestination, RecordSink, SinkOptions, SinkWriter};
+
+use super::exchange_spans::{ExtraAttributes, spans_of};
+use super::note::TraceNote;
+use super::span::TraceSpan;
+use crate::log::logger::register;
+
+/// Appends a span in the form of its collector.
+pub trait SpanFormat: Send + Sync {
+    fn span(&self, span: &TraceSpan<'_>, note: &TraceNote, out: &mut Vec<u8>);
+}
+
+/// A sink for spans, which plugins have in common.
+pub struct SpanSink<F> {
+    sink: Arc<RecordSink>,
+    writer: PerWorker<SinkWriter>,
+    format: F,
+}
+
+impl<F: SpanFormat> SpanSink<F> {
+    /// The sink of this identity; where there is none yet, one whose destination `open` makes once it is started.
+    pub fn build(build: &Build, identity: &str, options: SinkOptions, format: F, open: OpenDestination) -> SpanSink<F> {
+        let sink = build.shared("record-sink", identity, || RecordSink::new(&register(), options, open));
+        let written = Arc::clone(&sink);
+        let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
+        SpanSink { sink, writer, format }
+    }
+
+    pub fn start(&self) -> Result<(), String> {
+        self.sink.start()
+    }
+
+    /// Hands over the spans of an exchange that has ended.
+    pub fn record(&self, exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes) {
+        self.writer.get().write(Vec::new(), |out| {
+            spans_of(exchange, note, extra, |span| self.format.span(span, note, out));
+        });
+    }
+}

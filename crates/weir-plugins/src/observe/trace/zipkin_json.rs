@@ -1,0 +1,76 @@
+//! Spans in the form of Zipkin's API, version 2: JSON.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::note::TraceNote;
+use super::span::{AttributeValue, SpanKind, TraceSpan};
+use crate::log::json::JsonObjectWriter;
+
+/// How spans of a service are written.
+pub struct ZipkinWriter {
+    pub service: String,
+    /// The address of the gateway where it is not the one that the client is connected to.
+    pub local: Option<IpAddr>,
+}
+
+impl ZipkinWriter {
+    /// Appends a span as an object, and a comma.
+    pub fn write(&self, out: &mut Vec<u8>, span: &TraceSpan<'_>, note: &TraceNote) {
+        {
+            let mut object = JsonObjectWriter::begin(out);
+            let digits = if note.is_short { 16 } else { 32 };
+            object.text("traceId", format!("{:0digits$x}", span.trace).as_bytes());
+            object.text("id", format!("{:016x}", span.id).as_bytes());
+            if span.parent != 0 {
+                object.text("parentId", format!("{:016x}", span.parent).as_bytes());
+            }
+            object.text("name", &span.name);
+            object.text("kind", if span.kind == SpanKind::Server { b"SERVER" } else { b"CLIENT" });
+            object.number("timestamp", span.start_ns / 1000);
+            // Zero would mean that it is not known.
+            object.number("duration", (span.end_ns.saturating_sub(span.start_ns) / 1000).max(1));
+            if note.is_debug {
+                object.raw(b"debug", b"true");
+            }
+            {
+                let mut local = object.object("localEndpoint");
+                local.text("serviceName", self.service.as_bytes());
+                let addr = self.local.map(|ip| SocketAddr::new(ip, span.local.map_or(0, |local| local.port())));
+                endpoint(&mut local, addr.or(span.local));
+            }
+            endpoint(&mut object.object("remoteEndpoint"), span.peer);
+            let mut tags = object.object("tags");
+            for (name, value) in &span.attributes {
+                match value {
+                    AttributeValue::Text(text) => tags.text(name, text),
+                    AttributeValue::Number(number) => tags.text(name, number.to_string().as_bytes()),
+                    AttributeValue::Texts(texts) => tags.text(name, &texts.join(&b","[..])),
+                }
+            }
+            if let Some(error) = span.error.as_ref().filter(|_| span.is_failed) {
+                tags.text("error", error.as_bytes());
+            }
+        }
+        out.push(b',');
+    }
+}
+
+fn endpoint(object: &mut JsonObjectWriter<'_>, addr: Option<SocketAddr>) {
+    let Some(addr) = addr else { return };
+    object.text(if addr.is_ipv4() { "ipv4" } else { "ipv6" }, addr.ip().to_string().as_bytes());
+    if addr.port() != 0 {
+        object.number("port", addr.port().into());
+    }
+}
+
+/// The body of a request, from what [`ZipkinWriter::write`] has written.
+pub fn request<'a>(spans: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut body = vec![b'['];
+    spans.for_each(|spans| body.extend_from_slice(spans));
+    // The last comma, or the bracket of an empty list.
+    if body.pop() == Some(b'[') {
+        body.push(b'[');
+    }
+    body.push(b']');
+    body
+}
