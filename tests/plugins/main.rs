@@ -13,6 +13,7 @@ mod ldap;
 mod limits;
 mod list;
 mod loggers;
+mod masking;
 mod neighbours;
 mod oidc;
 mod opensearch;

@@ -19,11 +19,13 @@ use crate::stop::Stop;
 use crate::tls::Tls;
 
 mod logged;
+mod masked;
 mod post_path;
 mod uri_parameters;
 mod variables;
 
 pub use logged::Logged;
+pub use masked::BodyMask;
 pub use uri_parameters::{UriParameters, UriTemplate};
 
 /// One request and its response. Belongs to one worker, and is used again for the next exchange, so that nothing is
@@ -77,6 +79,9 @@ struct RareParts {
     request_id: Vec<u8>,
     secret_arguments: Vec<Arc<[u8]>>,
     identity_ends_at: Option<Duration>,
+    /// What records show instead.
+    shown: Option<Box<Exchange>>,
+    body_masks: Vec<Arc<dyn BodyMask>>,
 }
 
 impl RareParts {
@@ -91,8 +96,12 @@ impl RareParts {
             request_id,
             secret_arguments,
             identity_ends_at,
+            shown,
+            body_masks,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
+        *shown = None;
+        body_masks.clear();
         earlier.clear();
         before_retry.clear();
         remote_user.clear();
@@ -128,6 +137,7 @@ pub struct KeptContent {
     bytes: Vec<u8>,
     held: Held,
     is_cut: bool,
+    has_ended: bool,
 }
 
 impl KeptContent {
@@ -141,6 +151,16 @@ impl KeptContent {
     /// Something is missing at the end.
     pub fn is_cut(&self) -> bool {
         self.is_cut
+    }
+
+    /// Nothing follows any more.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// All content has passed. It has not where the exchange ended before.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// The bytes, and what keeps them counted.

@@ -28,8 +28,8 @@ pub use definition::{
     MetadataEntry, Registry, SecretFields, Stage,
 };
 pub use exchange::{
-    AttemptRecord, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes, RetryRewrite,
-    RouteFacts, Routes, UriParameters, UriTemplate,
+    AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes,
+    RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use messages::{

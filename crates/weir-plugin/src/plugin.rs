@@ -22,6 +22,8 @@ pub struct Phases {
     /// Sees the messages of WebSockets and the events of event streams: see [`Plugin::messages`].
     pub messages: bool,
     pub log: bool,
+    /// Masks what records of the exchange show: see [`Plugin::mask`].
+    pub mask: bool,
     /// Has something to do once the configuration that names it serves: see [`Plugin::start`].
     pub start: bool,
 }
@@ -34,6 +36,7 @@ impl Phases {
         response_body: false,
         messages: false,
         log: false,
+        mask: false,
         start: false,
     };
     pub const REQUEST: Phases = Phases { request: true, ..Phases::NONE };
@@ -42,6 +45,7 @@ impl Phases {
     pub const RESPONSE_BODY: Phases = Phases { response_body: true, ..Phases::NONE };
     pub const MESSAGES: Phases = Phases { messages: true, ..Phases::NONE };
     pub const LOG: Phases = Phases { log: true, ..Phases::NONE };
+    pub const MASK: Phases = Phases { mask: true, ..Phases::NONE };
     pub const START: Phases = Phases { start: true, ..Phases::NONE };
 
     pub const fn and(self, other: Phases) -> Phases {
@@ -52,6 +56,7 @@ impl Phases {
             response_body: self.response_body || other.response_body,
             messages: self.messages || other.messages,
             log: self.log || other.log,
+            mask: self.mask || other.mask,
             start: self.start || other.start,
         }
     }
@@ -201,6 +206,12 @@ pub trait Plugin: Send + Sync {
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
         let _ = exchange;
         0
+    }
+
+    /// The exchange has ended, and no plugin has recorded it. `shown` is a copy for records, in which secrets can be
+    /// masked, however early the exchange has ended.
+    fn mask(&self, exchange: &Exchange, shown: &mut Exchange) {
+        let _ = (exchange, shown);
     }
 
     /// The exchange has ended, well or not.

@@ -38,6 +38,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::content_filter::ContentFilter>(),
     Entry::described::<security::cors::Cors>(),
     Entry::of::<security::csrf::Csrf>(),
+    Entry::of::<log::data_mask::DataMask>(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>(),
     Entry::of::<traffic::fault_injection::FaultInjection>(),
     Entry::described::<log::file_logger::FileLogger>(),

@@ -212,6 +212,23 @@ impl Head {
         found
     }
 
+    /// Gives every field of this name another value, removed ones among them; `None` forgets the field. For a copy that is
+    /// only looked at.
+    pub fn replace_values(&mut self, name: &[u8], replace: impl Fn(&[u8]) -> Option<Vec<u8>>) {
+        let Head { bytes, fields, .. } = self;
+        fields.retain_mut(|field| {
+            if !field::same_name(&bytes[field.name.range()], name) {
+                return true;
+            }
+            let Some(value) = replace(&bytes[field.value.range()]) else { return false };
+            let start = bytes.len();
+            bytes.extend_from_slice(&value);
+            field.value = Span::new(start, bytes.len());
+            field.verbatim = false;
+            true
+        });
+    }
+
     /// Removes every field of this name, and keeps the gateway from adding it of its own accord.
     pub fn withhold(&mut self, name: &[u8]) {
         self.remove(name);
@@ -464,6 +481,19 @@ impl RequestHead {
             self.query = (!query.is_empty()).then(|| self.head.append(query));
         }
         Ok(())
+    }
+
+    /// Replaces the query in the target and in what has become of it. For a copy that is only looked at.
+    pub fn replace_query(&mut self, replace: impl Fn(&[u8]) -> Vec<u8>) {
+        if let Some(query) = self.query.map(|query| replace(self.head.slice(query))) {
+            self.query = (!query.is_empty()).then(|| self.head.append(&query));
+        }
+        let target = self.target();
+        let Some(mark) = target.iter().position(|&byte| byte == b'?') else { return };
+        let query = replace(&target[mark + 1..]);
+        let end = if query.is_empty() { mark } else { mark + 1 };
+        let target = [&target[..end], &query].concat();
+        self.target = self.head.append(&target);
     }
 
     /// The host, canonical: lower case, without port and trailing dot. Empty if an HTTP/1.0 client named none.

@@ -185,6 +185,12 @@ impl Plugin for PluginWithMeta {
         self.plugin.kept_bytes(exchange)
     }
 
+    fn mask(&self, exchange: &Exchange, shown: &mut Exchange) {
+        if self.meta.applies(exchange) {
+            self.plugin.mask(exchange, shown);
+        }
+    }
+
     fn on_log(&self, exchange: &Exchange) {
         if self.meta.applies(exchange) {
             self.plugin.on_log(exchange);

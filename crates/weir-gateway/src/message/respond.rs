@@ -342,8 +342,9 @@ fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>
     }
     route.bytes_received.add(exchange.request_bytes);
     route.bytes_sent.add(exchange.response_bytes);
+    plugins.mask(exchange);
     plugins.on_log(exchange);
     if let Some(log) = &worker.access_log {
-        log.record(exchange, now_ns);
+        log.record(exchange.shown(), now_ns);
     }
 }

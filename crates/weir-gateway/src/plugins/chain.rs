@@ -158,6 +158,24 @@ impl<'a> Plugins<'a> {
         PhasePlugins::of(phase(self.chain), order).with(self.overlay(exchange), phase)
     }
 
+    /// Before anybody records the exchange, whatever the order of plugins.
+    pub fn mask(self, exchange: &mut ServedExchange) {
+        let is_masked = |chain: &Chain| !chain.mask.is_empty();
+        if !is_masked(self.chain) && !self.overlay(exchange).is_some_and(|overlay| is_masked(&overlay.chain)) {
+            return;
+        }
+        let links = self.links(Order::ByPriority, exchange, |chain| &chain.mask);
+        exchange.mask(|exchange, shown| {
+            for link in links {
+                guarded(|| {
+                    link.step.mask(exchange, shown);
+                    Ok(())
+                })?;
+            }
+            Ok::<(), Stop>(())
+        });
+    }
+
     pub fn on_log(self, exchange: &ServedExchange) {
         match exchange.measured {
             false => self.logs::<false>(exchange),

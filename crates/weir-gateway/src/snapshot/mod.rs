@@ -203,6 +203,7 @@ pub struct Chain {
     pub response_body: Vec<Link>,
     pub messages: Vec<Link>,
     pub log: Vec<Link>,
+    pub mask: Vec<Link>,
     /// Those with something to do once the configuration serves.
     pub start: Vec<Link>,
     /// How many of `request` run before it is clear who the consumer is: up to the last that may find out.
@@ -251,6 +252,7 @@ impl Chain {
         chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());
         chain.response_body.extend(links.iter().filter(|link| link.step.phases().response_body).cloned());
         chain.log.extend(links.iter().filter(|link| link.step.phases().log).cloned());
+        chain.mask.extend(links.iter().filter(|link| link.step.phases().mask).cloned());
         chain.start.extend(links.into_iter().filter(|link| link.step.phases().start));
         chain
     }

@@ -46,7 +46,7 @@ fn parameter(segment: &str) -> Option<&str> {
 }
 
 /// The parameters of one request.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct UriParameters {
     values: Vec<u8>,
     found: Vec<(Box<str>, Range<usize>)>,

@@ -24,6 +24,11 @@ impl Filter for BodyRecorder {
         Ok(())
     }
 
+    fn end(&mut self, _: &mut Vec<u8>) -> Result<(), Stop> {
+        self.kept.borrow_mut().end();
+        Ok(())
+    }
+
     fn is_observer(&self) -> bool {
         true
     }
@@ -41,7 +46,9 @@ mod tests {
         for piece in ["ab", "cdef", "gh"] {
             body_recorder.piece(piece.as_bytes(), &mut out).expect("it never refuses");
         }
+        assert!(!kept.borrow().has_ended());
         body_recorder.end(&mut out).expect("it never refuses");
+        assert!(kept.borrow().has_ended());
         assert_eq!((&*out, &**kept.borrow()), (&b"abcdefgh"[..], &b"abcde"[..]));
     }
 }

@@ -7,7 +7,7 @@ use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Pha
 use weir_records::Attachment;
 
 use crate::content::body_recorder::BodyRecorder;
-use crate::log::capture::{REQUEST_BODY, RESPONSE_BODY};
+use crate::log::capture::{REQUEST_BODY, REQUEST_BODY_OMITTED, RESPONSE_BODY};
 
 /// Whether records say what exchanges carried.
 #[derive(Deserialize, JsonSchema)]
@@ -74,11 +74,13 @@ impl BodyCapture {
         is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most))
     }
 
-    /// What was kept, with its memory.
-    fn take(&self, exchange: &Exchange) -> Option<Attachment> {
-        let (mut bytes, held) = exchange.notes.kept(self.key)?.borrow_mut().take();
+    /// What was kept, with its memory, and whether there was more.
+    fn take(&self, exchange: &Exchange) -> Option<(Attachment, bool)> {
+        let mut kept = exchange.notes.kept(self.key)?.borrow_mut();
+        let is_cut = kept.is_cut() || !kept.has_ended() || kept.len() > self.most;
+        let (mut bytes, held) = kept.take();
         bytes.truncate(self.most);
-        Some(Attachment { bytes, _held: Box::new(held) })
+        Some((Attachment { bytes, _held: Box::new(held) }, is_cut))
     }
 }
 
@@ -122,11 +124,18 @@ impl Bodies {
     /// What was kept of the content of request and response, and which of the two there is.
     pub fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
         let (mut flags, mut attachments) = (0, Vec::new());
-        for (capture, flag) in [(&self.request, REQUEST_BODY), (&self.response, RESPONSE_BODY)] {
-            if let Some(attachment) = capture.as_ref().and_then(|capture| capture.take(exchange)) {
-                flags |= flag;
-                attachments.push(attachment);
+        if let Some((kept, is_cut)) = self.request.as_ref().and_then(|capture| capture.take(exchange)) {
+            match exchange.masked_body(kept.bytes, is_cut) {
+                Some(bytes) => {
+                    flags |= REQUEST_BODY;
+                    attachments.push(Attachment { bytes, ..kept });
+                }
+                None => flags |= REQUEST_BODY_OMITTED,
             }
+        }
+        if let Some((kept, _)) = self.response.as_ref().and_then(|capture| capture.take(exchange)) {
+            flags |= RESPONSE_BODY;
+            attachments.push(kept);
         }
         (flags, attachments)
     }

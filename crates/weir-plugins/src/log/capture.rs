@@ -37,6 +37,8 @@ pub const UPSTREAM_TIMED: u8 = 2;
 /// Content comes along, beside the record.
 pub const REQUEST_BODY: u8 = 4;
 pub const RESPONSE_BODY: u8 = 8;
+/// The content of the request was there, but a mask could not tell where its secrets are.
+pub const REQUEST_BODY_OMITTED: u8 = 16;
 
 pub const END: u8 = 0;
 pub const OBJECT: u8 = 1;

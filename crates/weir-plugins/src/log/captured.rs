@@ -8,7 +8,8 @@ use base64::prelude::BASE64_STANDARD;
 use weir_records::Record;
 
 use crate::log::capture::{
-    END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, RESPONSE_BODY, TEXT, UPSTREAM_TIMED,
+    END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, REQUEST_BODY_OMITTED, RESPONSE_BODY, TEXT,
+    UPSTREAM_TIMED,
 };
 use crate::log::json::{JsonObjectWriter, Pair};
 
@@ -189,6 +190,9 @@ impl RecordWriter {
             request.object("querystring").grouped(query(facts.query));
             request.number("size", facts.sizes[0]);
             body(&mut request, request_body);
+            if facts.flags & REQUEST_BODY_OMITTED != 0 {
+                request.text("body_omitted", b"data-mask could not read the body");
+            }
         }
         if !extra.has("response") {
             let mut response = object.object("response");

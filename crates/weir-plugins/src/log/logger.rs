@@ -82,6 +82,7 @@ impl Plugin for ExchangeLogger {
         if !self.only.as_ref().is_none_or(|only| only.holds(exchange)) {
             return;
         }
+        let exchange = exchange.shown();
         let (flags, attachments) = match self.capture.has_everything() {
             true => self.bodies.take(exchange),
             false => (0, Vec::new()),

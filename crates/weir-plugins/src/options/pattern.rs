@@ -64,6 +64,35 @@ pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, Confi
     })
 }
 
+/// A replacement with its groups in braces, so that `$1a` is the first group and a letter.
+pub fn braced(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+        rest = match (after.strip_prefix('$'), digits) {
+            (Some(after), _) => {
+                out.push_str("$$");
+                after
+            }
+            (None, 0) if after.starts_with('{') => {
+                out.push('$');
+                after
+            }
+            (None, 0) => {
+                out.push_str("$$");
+                after
+            }
+            (None, digits) => {
+                out.push_str(&format!("${{{}}}", &after[..digits]));
+                &after[digits..]
+            }
+        };
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -217,37 +217,13 @@ impl FilterOptions {
         let is_anchored = !flags.contains('m') && asks_for_end(&self.regex);
         let text = if flags.is_empty() { self.regex } else { format!("(?{flags}){}", self.regex) };
         let regex = pattern::compile(&text, false, &place)?;
-        Ok(BodyReplacement { regex, replacement: braced(&self.replace).into_bytes(), scope: self.scope, is_anchored })
+        Ok(BodyReplacement {
+            regex,
+            replacement: pattern::braced(&self.replace).into_bytes(),
+            scope: self.scope,
+            is_anchored,
+        })
     }
-}
-
-/// A replacement with its groups in braces, so that `$1a` is the first group and a letter.
-fn braced(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        out.push_str(before);
-        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-        rest = match (after.strip_prefix('$'), digits) {
-            (Some(after), _) => {
-                out.push_str("$$");
-                after
-            }
-            (None, 0) if after.starts_with('{') => {
-                out.push('$');
-                after
-            }
-            (None, 0) => {
-                out.push_str("$$");
-                after
-            }
-            (None, digits) => {
-                out.push_str(&format!("${{{}}}", &after[..digits]));
-                &after[digits..]
-            }
-        };
-    }
-    out + rest
 }
 
 /// Fields that describe a body which is no longer sent.

@@ -87,6 +87,54 @@ impl JsonPath {
         Ok(found)
     }
 
+    /// The values that the path leads to, as they stand in the text, objects and lists among them. Of values within each other
+    /// the outermost.
+    pub fn values(&self, body: &[u8], max_depth: usize) -> Result<Vec<JsonValueSpan>, JsonError> {
+        let mut scanner = Scanner::new(body, max_depth)?;
+        let mut open: Vec<JsonPathLevel> = Vec::new();
+        let (mut reached, mut name, mut found) = (1, None, Vec::new());
+        // The value that is found and still open, and how many levels are open around it.
+        let mut begun: Option<(usize, JsonValueSpan)> = None;
+        while let Some(token) = scanner.token()? {
+            match &token {
+                JsonToken::Name(span) => {
+                    let text = scanner.unquoted(span)?;
+                    let before = open.last().map_or(0, |level| level.reached);
+                    reached = self.advance(before, |what| matches!(what, Selector::Name(wanted) if **wanted == *text));
+                    name = Some(span.start);
+                    continue;
+                }
+                JsonToken::Close(_) => {
+                    open.pop();
+                    if let Some((_, value)) = begun.take_if(|(depth, _)| *depth == open.len()) {
+                        found.push(JsonValueSpan { end: scanner.at, ..value });
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(JsonPathLevel { reached: before, index: Some(index) }) = open.last_mut() {
+                reached = self.advance(*before, |what| *what == Selector::Index(*index));
+                *index += 1;
+            }
+            let is_found = begun.is_none() && self.is_end(reached);
+            let name = name.take();
+            let value = |start, end| JsonValueSpan { item: name.unwrap_or(start), start, end };
+            match token {
+                JsonToken::Open(container) => {
+                    if is_found {
+                        begun = Some((open.len(), value(scanner.at - 1, 0)));
+                    }
+                    let index = (container == super::Container::List).then_some(0);
+                    open.push(JsonPathLevel { reached, index });
+                }
+                JsonToken::Text(span) | JsonToken::Plain(span) if is_found => found.push(value(span.start, span.end)),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
     /// What is reached one level below. Bit n says that n steps have been taken; what is below the end is at the end.
     fn advance(&self, before: u64, is_it: impl Fn(&Selector) -> bool) -> u64 {
         let mut after = before & (1 << self.0.len());
@@ -112,6 +160,15 @@ pub struct JsonMatch {
     /// Where it stands in the text; a string with its quotes.
     pub span: Range<usize>,
     pub is_text: bool,
+}
+
+/// Where a value stands in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonValueSpan {
+    /// Where its member begins, with the name; without one, where it begins itself.
+    pub item: usize,
+    pub start: usize,
+    pub end: usize,
 }
 
 /// An object or a list that is open.
@@ -176,6 +233,20 @@ mod tests {
             ("$", &["1", "\"x\"", "2", "null", "true", "\"y\"", "5"]),
         ] {
             assert_eq!(found(path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn values_are_whole() {
+        for (path, want) in [
+            ("$.a.b[1]", &[r#"{"c": "x"}"#][..]),
+            ("$.a.b", &[r#"[1, {"c": "x"}, [2]]"#]),
+            ("$..a", &[r#"{"b": [1, {"c": "x"}, [2]], "b c": null}"#, "true", "5"]),
+            ("$", &[TEXT]),
+            ("$.d", &[]),
+        ] {
+            let found = JsonPath::parse(path).expect("a path").values(TEXT.as_bytes(), 16).expect("JSON");
+            assert_eq!(found.iter().map(|value| &TEXT[value.start..value.end]).collect::<Vec<_>>(), want, "{path}");
         }
     }
 
