@@ -9,11 +9,10 @@ use std::thread;
 use serde_json::Value;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, TempDir, eventually};
 
-const MASK: &str = r#"{ request: [
-  { type: query, name: q, action: replace, value: shown },
-  { type: header, name: X-Own, action: remove },
-  { type: body, body_format: json, name: '$..pin', action: replace, value: shown },
-  { type: body, body_format: urlencoded, name: pin, action: replace, value: shown } ] }"#;
+const MASK: &str = "{ request: [{ type: query, name: q, action: replace, value: shown }, \
+    { type: header, name: X-Own, action: remove }, \
+    { type: body, body_format: json, name: '$..pin', action: replace, value: shown }, \
+    { type: body, body_format: urlencoded, name: pin, action: replace, value: shown }] }";
 const BODIES: &str = "batch_max_size: 1, include_req_body: true, max_req_body_bytes: 400";
 
 /// Whether a secret is in `bytes`, in any form in which a record could show it.
