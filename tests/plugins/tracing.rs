@@ -84,7 +84,7 @@ fn a_retry_is_a_second_client_span() {
         Origin::scripted(Reading::Strict, move |connection| {
             while connection.request().is_ok() {
                 if asked.fetch_add(1, Ordering::SeqCst) == 0
-                    || connection.send(&*b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err()
+                    || connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err()
                 {
                     return;
                 }

@@ -9,7 +9,7 @@ pub fn shortened(text: &str, width: usize) -> String {
 
 pub fn count(value: f64) -> String {
     match value {
-        value if value == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         value if value < 10.0 && value.fract() != 0.0 => format!("{value:.1}"),
         value if value < 100_000.0 => format!("{value:.0}"),
         value if value < 10e6 => format!("{:.0}k", value / 1e3),
