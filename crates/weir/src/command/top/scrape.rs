@@ -102,10 +102,10 @@ fn sample(line: &str) -> Option<(String, LabelValues, f64)> {
     let mut labels = LabelValues::new();
     let mut rest = rest;
     while !rest.starts_with('}') {
-        let (label, value) = rest.trim_start_matches(',').split_once("=\"")?;
+        let (label, value) = rest.split_once("=\"")?;
         let (value, after) = quoted(value)?;
         labels.insert(label.to_owned(), value);
-        rest = after;
+        rest = after.trim_start_matches(',');
     }
     Some((name.to_owned(), labels, rest[1..].trim().parse().ok()?))
 }

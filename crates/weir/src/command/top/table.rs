@@ -214,7 +214,7 @@ mod tests {
                 assert!(line.chars().count() <= width, "{width}: {line}");
             }
         }
-        assert_eq!(table().lines(34)[1], "a-route-wit…            2  1.2 ms");
+        assert_eq!(table().lines(34)[1], "a-route-with…            2  1.2 ms");
         assert_eq!(table().lines(26)[1], "a-route-wit…            2");
     }
 
