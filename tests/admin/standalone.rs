@@ -102,3 +102,17 @@ fn adc_syncs_in_its_standalone_mode() {
     assert!(newest.is_some());
     assert_eq!(put(&mut api, "sha1-of-it", &configuration).status, 204, "with nothing to change it puts all the same");
 }
+
+#[test]
+fn what_is_no_list_is_refused_and_removes_nothing() {
+    let gateway = weir().start(&format!("{}store: standalone\n", file()));
+    let mut api = Api::of(&gateway);
+    assert_eq!(put(&mut api, "d1", &json!({"routes": [route("a", "first")]})).status, 202);
+    for wrong in [json!({"routes": 5}), json!({"routes": {"a": 1}}), json!({"upstreams": "none"})] {
+        let checked = api.ask("POST", "configs/validate", "", &wrong.to_string());
+        assert_eq!(checked.status, 400, "{wrong}: {}", checked.text());
+        assert!(checked.text().contains("expected a list"), "{}", checked.text());
+        assert_eq!(put(&mut api, "d2", &wrong).status, 400, "{wrong}");
+    }
+    assert_eq!(gateway.get("/a").text(), "first");
+}

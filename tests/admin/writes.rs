@@ -201,3 +201,50 @@ fn what_a_forced_delete_leaves_behind_is_set_aside_and_comes_back() {
     assert_eq!(gateway.get("/r").text(), "r");
     assert_eq!(gateway.status()["configuration"]["warnings"], json!([]));
 }
+
+#[test]
+fn a_patch_that_is_no_map_is_refused_and_stops_no_later_change() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("routes/r", &fixed("/r", "old"));
+    for patch in ["[]", "\"text\"", "7", "null", ""] {
+        let answer = api.ask("PATCH", "routes/r", "", patch);
+        assert_eq!(answer.status, 400, "{patch}: {}", answer.text());
+    }
+    api.put("routes/r", &fixed("/r", "new"));
+    assert_eq!(gateway.get("/r").text(), "new");
+}
+
+#[test]
+fn a_patch_gives_no_resource_another_id() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("routes/r", &fixed("/r", "r"));
+    for (path, patch) in [("routes/r", r#"{"id": "other"}"#), ("routes/r/id", "\"other\""), ("routes/r/id", "null")] {
+        let answer = api.ask("PATCH", path, "", patch);
+        assert_eq!(answer.status, 400, "{path} {patch}: {}", answer.text());
+        assert!(answer.text().contains("wrong route id"), "{}", answer.text());
+    }
+    assert_eq!(api.ask("PATCH", "routes/r", "", r#"{"id": "r", "name": "n"}"#).status, 200);
+    assert_eq!(api.get("routes/r")["value"]["id"], "r");
+}
+
+#[test]
+fn deleting_a_part_of_a_route_does_not_delete_the_route() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let both = r#"{"uri": "/r", "plugins": {"mocking": {"response_example": "r"}, "request-id": {}}}"#;
+    api.put("routes/r", both);
+    for (method, path, body) in [
+        ("DELETE", "routes/r/plugins/request-id", ""),
+        ("PUT", "routes/r/plugins", both),
+        ("DELETE", "consumers/jack/credentials/c/plugins", ""),
+    ] {
+        let answer = api.ask(method, path, "", body);
+        assert_eq!(answer.status, 400, "{method} {path}: {}", answer.text());
+        assert!(answer.text().contains("only PATCH changes a part"), "{}", answer.text());
+    }
+    assert_eq!(gateway.get("/r").text(), "r");
+    assert_eq!(api.ask("PATCH", "routes/r/plugins/request-id", "", "null").status, 200);
+    assert_eq!(gateway.get("/r").headers.get("x-request-id"), None);
+}

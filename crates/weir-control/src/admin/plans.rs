@@ -84,7 +84,7 @@ impl NewResource {
 pub(super) struct PatchOf {
     pub(super) kind: &'static ResourceKind,
     pub(super) key: ResourceKey,
-    /// The part that is replaced; without one the patch is merged.
+    /// The part that is replaced; without one the patch is a map and is merged.
     pub(super) path: Option<String>,
     pub(super) patch: Value,
     pub(super) expires_ms: Option<u64>,
@@ -102,6 +102,9 @@ impl PatchOf {
             None => patch::merge(&mut value, &self.patch),
         }
         unmask(&mut value, &old);
+        if value.get("id") != old.get("id") {
+            return Err(PlanRefusal::Wrong(format!("wrong {} id: it cannot be changed", self.kind.name)));
+        }
         if self.kind.timed && self.patch.get("update_time").is_none() {
             value["update_time"] = now_seconds().into();
         }

@@ -127,6 +127,13 @@ async fn resource(
         let problem = format!("the role {} may not change {}", request.key.role.name(), kind.list);
         return Err(Box::new(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))));
     }
+    if let Some(part) = target.part.as_ref().filter(|_| !matches!(request.method, Method::GET | Method::PATCH)) {
+        // To delete or replace all of a resource would not be what was meant.
+        return refuse(format!(
+            "invalid sub-path: /{part}; only PATCH changes a part of a {}, and `null` removes it",
+            kind.name
+        ));
+    }
     let plan: Box<Plan> = match request.method {
         Method::GET => return read(context, request, &target),
         Method::PUT => {
@@ -145,7 +152,10 @@ async fn resource(
         }
         Method::PATCH if kind.patch => {
             let key = target.required()?;
-            let Some(patch) = body else { return refuse("missing configurations") };
+            let patch = match (body, &target.part) {
+                (Some(patch), Some(_)) => patch,
+                (body, _) => map(body)?,
+            };
             let patch = PatchOf { kind, key, path: target.part, patch, expires_ms, condition };
             Box::new(move |view| patch.plan(view))
         }
@@ -158,13 +168,18 @@ async fn resource(
     Ok(write(context, request, plan).await)
 }
 
+/// A body that must be there and be a map.
+fn map(body: Option<Value>) -> Refused<Value> {
+    match body {
+        Some(value @ Value::Object(_)) => Ok(value),
+        Some(_) => refuse("invalid configuration: wrong type: expected object"),
+        None => refuse("missing configurations"),
+    }
+}
+
 /// What is to be written, as far as it can be judged alone.
 fn checked(body: Option<Value>, kind: &ResourceKind) -> Refused<Value> {
-    let value = match body {
-        Some(value @ Value::Object(_)) => value,
-        Some(_) => return refuse("invalid configuration: wrong type: expected object"),
-        None => return refuse("missing configurations"),
-    };
+    let value = map(body)?;
     if !kind.timed {
         return Ok(value);
     }

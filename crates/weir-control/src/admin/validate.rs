@@ -108,9 +108,9 @@ pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<List
     };
     for fault in faults.iter().filter(|fault| !is_reference(fault)) {
         let Some((list, index)) = place(&fault.path) else { continue };
-        let is_known = errors.iter().any(|error: &ListError| error.list == list && error.index == Some(index));
+        let is_known = errors.iter().any(|error: &ListError| error.list == list && error.index == index);
         if !is_known {
-            errors.push(ListError { list, index: Some(index), problem: message(&below(fault)) });
+            errors.push(ListError { list, index, problem: message(&below(fault)) });
         }
     }
     errors
@@ -147,11 +147,11 @@ fn is_reference(fault: &Diagnostic) -> bool {
         || fault.problem.starts_with("there is no secrets manager")
 }
 
-/// The list and the index that a path begins with.
-fn place(path: &str) -> Option<(&'static str, usize)> {
-    let (list, rest) = path.split_once('[')?;
+/// The list and the index that a path begins with; no index where the list itself is meant.
+fn place(path: &str) -> Option<(&'static str, Option<usize>)> {
+    let (list, rest) = path.split_once('[').unwrap_or((path, ""));
     let list = RESOURCE_LISTS.iter().find(|known| **known == list)?;
-    Some((list, rest.split_once(']')?.0.parse().ok()?))
+    Some((list, rest.split_once(']').and_then(|(index, _)| index.parse().ok())))
 }
 
 /// The same fault with a path that begins at the resource.
