@@ -24,6 +24,7 @@ pub struct Launcher {
     binary: PathBuf,
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
+    files: Vec<(String, String)>,
 }
 
 impl Launcher {
@@ -36,6 +37,12 @@ impl Launcher {
     /// One more argument after `run FILE`.
     pub fn arg(mut self, argument: &str) -> Launcher {
         self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// A file beside the configuration, which may be in folders there.
+    pub fn file(mut self, name: &str, content: &str) -> Launcher {
+        self.files.push((name.to_owned(), content.to_owned()));
         self
     }
 
@@ -53,6 +60,9 @@ impl Launcher {
     #[track_caller]
     pub fn spawn(self, yaml: &str) -> Gateway {
         let directory = TempDir::new();
+        for (name, content) in &self.files {
+            directory.write(name, content);
+        }
         let file = directory.write("weir.yaml", complete(yaml));
         let mut command = Command::new(&self.binary);
         command.arg("run").arg(&file).args(&self.arguments).envs(self.environment).current_dir(directory.path());
@@ -77,7 +87,7 @@ pub struct Gateway {
 impl Gateway {
     /// Names the binary to start, in a test `env!("CARGO_BIN_EXE_weir")`.
     pub fn with_binary(path: impl AsRef<Path>) -> Launcher {
-        Launcher { binary: path.as_ref().to_owned(), environment: Vec::new(), arguments: Vec::new() }
+        Launcher { binary: path.as_ref().to_owned(), environment: Vec::new(), arguments: Vec::new(), files: Vec::new() }
     }
 
     /// Where it listens for clients: its first plain HTTP listener.

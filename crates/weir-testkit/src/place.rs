@@ -34,10 +34,13 @@ impl TempDir {
         self.path.join(name)
     }
 
-    /// Writes a file inside and returns its path.
+    /// Writes a file inside, with the folders on the way, and returns its path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
-        fs::write(&path, content).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        let folder = path.parent().expect("a name inside has a parent");
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&path, content))
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
         path
     }
 }
