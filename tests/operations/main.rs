@@ -9,6 +9,7 @@ mod descriptors;
 mod load;
 mod logs;
 mod mistakes;
+mod pages;
 mod reload;
 mod stalls;
 mod systemd;

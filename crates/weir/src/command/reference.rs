@@ -51,7 +51,7 @@ fn plugins() -> String {
     for entry in entries {
         let schema = (entry.schema)();
         let _ = write!(page, "\n## {}\n\n{}\n\n", entry.name, description(&schema));
-        let _ = write!(page, "Stage: {}. Priority: {}.\n\n```yaml\nplugins:\n", entry.stage, entry.priority);
+        let _ = write!(page, "Stage: {}. Priority: {}.\n\n```yaml route\nplugins:\n", entry.stage, entry.priority);
         for line in entry.example.lines() {
             let _ = writeln!(page, "  {line}");
         }
