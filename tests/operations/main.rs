@@ -10,6 +10,7 @@ mod load;
 mod logs;
 mod mistakes;
 mod pages;
+mod recipes;
 mod reload;
 mod stalls;
 mod systemd;
