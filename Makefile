@@ -27,8 +27,10 @@ check: ## The static part alone: format, lints, layering, generated docs, depend
 fmt: ## Formats the sources
 	@cargo fmt --all
 
-docs: ## Writes the generated pages under docs/reference, and checks the links of all pages
+docs: ## Writes the generated pages under docs/reference, checks the links of all pages, and builds the site, target/site
 	@cargo xtask docs
+	@scripts/mdbook
+	@cargo xtask site
 
 setup: ## Installs what the tests need, and nothing that is there already
 	@scripts/setup

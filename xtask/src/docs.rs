@@ -1,5 +1,6 @@
 //! Pages under docs/reference that follow from the program: they are written from it, and compared with it in CI.
 
+mod book;
 mod links;
 mod metrics;
 mod statuses;
@@ -13,6 +14,8 @@ use serde_json::Value;
 
 use crate::{Problems, binary, cargo, output, schema_page, step};
 
+pub use book::build as build_site;
+
 const FOLDER: &str = "docs/reference";
 
 /// Writes every page.
@@ -22,7 +25,8 @@ pub fn write() -> Result<(), Problems> {
         let path = Path::new(FOLDER).join(name);
         fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     }
-    links::check()
+    links::check()?;
+    book::check()
 }
 
 /// Says which page is not what it would be if it were written now.
@@ -35,6 +39,7 @@ pub fn compare() -> Result<(), Problems> {
     let mut problems: Problems = pages()?.into_iter().filter_map(stale).collect();
     problems.extend(statuses::compare().err().into_iter().flatten());
     problems.extend(links::check().err().into_iter().flatten());
+    problems.extend(book::check().err().into_iter().flatten());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 

@@ -21,6 +21,7 @@ const USAGE: &str = "cargo xtask COMMAND
   tidy    layering, import circles, long functions, type names that mean two things, machine paths
   deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
+  site    builds the pages as a site, target/site, with mdBook; scripts/mdbook installs it
   package writes a tarball, a Debian package, an OCI image, SBOM and checksums to target/packages, or to the folder named
           (with --binary FILE: of this binary, instead of building the profile `dist`)
   demo    starts weir before a demo backend and sends a first request (with --once: and stops;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ["deps"] => dependencies::dependencies(),
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::compare(),
+        ["site"] => docs::build_site(),
         ["draw", seed] => draw::draw(seed),
         ["demo"] => demo::demo(false),
         ["demo", "--once"] => demo::demo(true),

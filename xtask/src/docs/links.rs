@@ -11,7 +11,7 @@ pub fn check() -> Result<(), Problems> {
     let mut problems = Problems::new();
     for page in tree::tracked()?.iter().filter(|path| path.ends_with(".md")) {
         let Ok(text) = fs::read_to_string(page) else { continue }; // removed and not committed yet
-        for (line, target) in links(&text) {
+        for PageLink { line, target, .. } in links(&text) {
             if let Some(problem) = broken(page, target) {
                 problems.push(format!("{page}:{line}: {problem}"));
             }
@@ -20,37 +20,61 @@ pub fn check() -> Result<(), Problems> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Targets of `[text](target)` outside of code, each with its line.
-fn links(text: &str) -> Vec<(usize, &str)> {
+/// A link of a page, `[text](target)`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PageLink<'a> {
+    pub(super) line: usize,
+    /// Where the target begins in the text of the page.
+    pub(super) at: usize,
+    pub(super) target: &'a str,
+}
+
+/// The links of a page, those in code left out.
+pub(super) fn links(text: &str) -> Vec<PageLink<'_>> {
     let mut found = Vec::new();
     let mut is_code = false;
-    for (number, line) in text.lines().enumerate() {
+    let mut begin = 0;
+    for (number, line) in text.split_inclusive('\n').enumerate() {
         if line.trim_start().starts_with("```") {
             is_code = !is_code;
         }
-        if is_code {
-            continue;
-        }
         // Every second piece between backticks is code; a link's text may be code as well.
-        for (at, _) in line.match_indices("](") {
+        for (at, _) in line.match_indices("](").filter(|_| !is_code) {
             let is_quoted = line[..at].matches('`').count() % 2 == 1;
             if let Some(end) = line[at..].find(')').filter(|_| !is_quoted) {
-                found.push((number + 1, &line[at + 2..at + end]));
+                found.push(PageLink { line: number + 1, at: begin + at + 2, target: &line[at + 2..at + end] });
             }
         }
+        begin += line.len();
     }
     found
 }
 
-fn broken(page: &str, target: &str) -> Option<String> {
+/// The path that a target of a page leads to, from the folder of the project; nothing if it leads elsewhere.
+pub(super) fn path_of(page: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
-    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-    let path = match file {
-        "" => Path::new(page).to_owned(),
-        file => Path::new(page).parent().unwrap_or(Path::new("")).join(file),
+    let file = target.split('#').next().filter(|file| !file.is_empty())?;
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in file.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+fn broken(page: &str, target: &str) -> Option<String> {
+    let (_, heading) = target.split_once('#').unwrap_or((target, ""));
+    let path = match path_of(page, target) {
+        None if target.starts_with('#') => page.to_owned(),
+        path => path?,
     };
+    let path = Path::new(&path);
     if !path.exists() {
         return Some(format!("`{target}` leads to no file"));
     }
@@ -58,7 +82,7 @@ fn broken(page: &str, target: &str) -> Option<String> {
     if heading.is_empty() || !is_page {
         return None;
     }
-    let text = fs::read_to_string(&path).unwrap_or_default();
+    let text = fs::read_to_string(path).unwrap_or_default();
     (!anchors(&text).contains(heading)).then(|| format!("`{target}` leads to no heading"))
 }
 
@@ -84,7 +108,18 @@ mod tests {
     #[test]
     fn links_are_found_outside_of_code() {
         let text = "a [b](c.md) `[x](y)` [`d`](e#f)\n```\n[g](h)\n```\n[i](j)\n";
-        assert_eq!(links(text), [(1, "c.md"), (1, "e#f"), (5, "j")]);
+        let found: Vec<_> = links(text).into_iter().map(|link| (link.line, link.target)).collect();
+        assert_eq!(found, [(1, "c.md"), (1, "e#f"), (5, "j")]);
+        assert!(links(text).iter().all(|link| text[link.at..].starts_with(link.target)));
+    }
+
+    #[test]
+    fn targets_are_relative_to_their_page() {
+        let path = |target| path_of("docs/guide/a.md", target);
+        assert_eq!(path("b.md#c").as_deref(), Some("docs/guide/b.md"));
+        assert_eq!(path("../../README.md").as_deref(), Some("README.md"));
+        assert_eq!(path("../decisions/./d.md").as_deref(), Some("docs/decisions/d.md"));
+        assert_eq!((path("#here"), path("https://example.org/a.md")), (None, None));
     }
 
     #[test]
