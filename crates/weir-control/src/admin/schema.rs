@@ -103,20 +103,23 @@ fn route() -> Value {
             "status": { "enum": [0, 1], "default": 1 },
             "enable_websocket": { "type": "boolean" },
             "plugins": plugins(), "plugin_config_id": id(),
-            "upstream": upstream(), "upstream_id": id(), "service_id": id(),
+            "upstream": upstream(), "upstream_id": id(), "service_id": id(), "hub_id": id(),
         }),
         &[],
     );
     schema["oneOf"] = json!([{ "required": ["uri"] }, { "required": ["uris"] }]);
     schema["anyOf"] = json!([
         { "required": ["plugins"] }, { "required": ["upstream"] }, { "required": ["upstream_id"] },
-        { "required": ["service_id"] }, { "required": ["plugin_config_id"] },
+        { "required": ["service_id"] }, { "required": ["plugin_config_id"] }, { "required": ["hub_id"] },
     ]);
     schema["not"] = json!({ "anyOf": [
         { "required": ["host", "hosts"] }, { "required": ["remote_addr", "remote_addrs"] },
     ] });
     schema
 }
+
+/// The last three are not in Apache APISIX.
+const UPSTREAM_TYPES: [&str; 7] = ["roundrobin", "chash", "ewma", "least_conn", "least_time", "random", "ip_hash"];
 
 fn upstream() -> Value {
     let node = json!({
@@ -129,7 +132,7 @@ fn upstream() -> Value {
     });
     object(
         json!({
-            "type": { "enum": ["roundrobin", "chash", "ewma", "least_conn"], "default": "roundrobin" },
+            "type": { "enum": UPSTREAM_TYPES, "default": "roundrobin" },
             "nodes": { "anyOf": [
                 { "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } },
                 { "type": "array", "items": node },
@@ -202,5 +205,20 @@ mod tests {
             }
         }
         assert_eq!(of("nothing"), None);
+    }
+
+    #[test]
+    fn schemas_allow_what_apisix_does_not_have() {
+        for kind in UPSTREAM_TYPES {
+            let text =
+                format!("{{\"upstreams\": [{{\"type\": \"{kind}\", \"key\": \"uri\", \"nodes\": {{\"a:1\": 1}}}}]}}");
+            assert!(crate::check_text(&text).is_ok(), "{kind}");
+        }
+        let unknown = crate::check_text("{\"upstreams\": [{\"type\": \"none\", \"nodes\": {\"a:1\": 1}}]}").err();
+        let advice = unknown.and_then(|faults| faults.first()?.advice.clone()).unwrap_or_default();
+        assert_eq!(advice.matches('`').count(), 2 * UPSTREAM_TYPES.len(), "one is missing here: {advice}");
+        let route = of("route").expect("a schema");
+        let targets = route["anyOf"].as_array().expect("a list");
+        assert!(targets.contains(&json!({ "required": ["hub_id"] })), "a route may lead to a hub alone: {targets:?}");
     }
 }
