@@ -1,5 +1,6 @@
 //! Publishing: a document that compiles becomes the next revision, one that does not leaves the last good one serving.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
@@ -164,6 +165,18 @@ impl Publisher {
         self.attempt(&mut self.lock(), document, hash, warnings, commit)
     }
 
+    /// Compiles, with a panic as a fault: what serves goes on, and the next change is tried.
+    fn compiled(&self, state: &mut PublisherState, document: &Document) -> Result<Compiled, Vec<Diagnostic>> {
+        let compiling = || compile_for(document, &self.registry, state.parts.as_ref(), &self.node);
+        catch_unwind(AssertUnwindSafe(compiling)).unwrap_or_else(|_| {
+            // The next is compiled from scratch.
+            state.parts = None;
+            let problem = "internal error: the configuration could not be compiled";
+            let advice = "please report the configuration and what the error log says of it";
+            Err(vec![Diagnostic::of_source(&self.status().source, problem).advise(advice)])
+        })
+    }
+
     fn attempt(
         &self,
         state: &mut PublisherState,
@@ -173,8 +186,8 @@ impl Publisher {
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         let begin = Instant::now();
-        let compiled = compile_for(document, &self.registry, state.parts.as_ref(), &self.node);
-        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented } = compiled?;
+        let compiled = self.compiled(state, document)?;
+        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented } = compiled;
         let status = self.status();
         // A node without anything to serve starts with what there is.
         let against = if status.revision == 0 { Vec::new() } else { presented.against(&state.presented) };

@@ -2,13 +2,14 @@
 //! made together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::super::live::{LiveResources, ResourceEdit, SortedFaults};
 use super::super::loader::{DocumentLoader, LoadedDocument};
 use super::super::resources::{Author, ResourceKey, RevisionRecord};
 use super::super::store::{CommitFailure, StoreFailure};
-use super::super::writes::{QueuedWrite, WriteOutcome, WriteReceipt};
+use super::super::writes::{PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
 use super::{WatchCommand, Watching};
 use crate::publish::{Publication, Publisher};
 use crate::text::diagnostic::Diagnostic;
@@ -130,7 +131,7 @@ impl Watching {
         let mut is_fresh = false;
         for _ in 0..MOST_TRIES {
             self.follow_others();
-            let planned = live.view(|view| (write.request.plan)(view));
+            let Some(planned) = planned(live, &write) else { return write.answer(panicked()) };
             let edits = match planned {
                 Ok(edits) => edits,
                 Err(refusal) => {
@@ -334,16 +335,30 @@ fn acceptable(
 
 /// Plans a change on what is committed and staged. What is refused is answered at once.
 fn stage(live: &LiveResources, write: QueuedWrite) -> Option<StagedChange> {
-    match live.view(|view| (write.request.plan)(view)) {
-        Ok(edits) => {
+    match planned(live, &write) {
+        Some(Ok(edits)) => {
             let record = live.stage(edits, write.request.author.clone());
             Some(StagedChange { write, record })
         }
-        Err(refusal) => {
+        Some(Err(refusal)) => {
             write.answer(WriteOutcome::Refused(refusal));
             None
         }
+        None => {
+            write.answer(panicked());
+            None
+        }
     }
+}
+
+/// What a change comes to; nothing if its plan panics, which must not end the thread that makes all changes.
+fn planned(live: &LiveResources, write: &QueuedWrite) -> Option<Result<Vec<ResourceEdit>, PlanRefusal>> {
+    live.view(|view| catch_unwind(AssertUnwindSafe(|| (write.request.plan)(view))).ok())
+}
+
+fn panicked() -> WriteOutcome {
+    let advice = "nothing was changed; please report the request and what the error log says of it";
+    WriteOutcome::Failed(StoreFailure::new("internal error: the change could not be planned", advice))
 }
 
 fn answer_all(live: &LiveResources, staged: Vec<StagedChange>, publication: &Publication) {
