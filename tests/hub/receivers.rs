@@ -9,9 +9,11 @@ use weir_testkit::{Origin, OriginConnection, Reading, Request};
 
 use crate::peers::value;
 
-/// Hosts of callbacks. Those before [`STEADY_HOSTS`] never fail, and their subscribers leave and come back.
-pub const HOSTS: usize = 10;
-pub const STEADY_HOSTS: usize = 2;
+/// Hosts of callbacks. Those before [`STEADY_HOSTS`] never fail, and have the first subscribers.
+const HOSTS: usize = 10;
+const STEADY_HOSTS: usize = 2;
+/// Subscribers that never fail, and leave and come back.
+pub const STEADY: usize = 20;
 /// The size of an event, in bytes.
 pub const EVENT_BYTES: usize = 1_000;
 
@@ -113,8 +115,12 @@ impl Receivers {
         (0..HOSTS).map(host).collect()
     }
 
-    pub fn is_steady(subscriber: usize) -> bool {
-        subscriber % HOSTS < STEADY_HOSTS
+    /// The index of the server of a subscriber's callback.
+    pub fn host_of(subscriber: usize) -> usize {
+        match subscriber < STEADY {
+            true => subscriber % STEADY_HOSTS,
+            false => STEADY_HOSTS + subscriber % (HOSTS - STEADY_HOSTS),
+        }
     }
 
     pub fn accepted(&self) -> u64 {
