@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_testkit::{Client, Origin, eventually, is_full, scaled};
+use weir_testkit::{Client, eventually, is_full, scaled};
 
 use crate::api::{self, Api, EDITOR, admin_addr};
 use crate::peers::{HubNode, TOPIC, encoded};
@@ -87,12 +87,12 @@ fn publish(client: &mut Client, number: u64) -> Option<u16> {
     client.ask([head.as_bytes(), &content].concat()).ok().map(|answer| answer.status)
 }
 
-fn callback(hosts: &[Origin], subscriber: usize) -> String {
-    format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)].addr())
+fn callback(hosts: &[SocketAddr], subscriber: usize) -> String {
+    format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)])
 }
 
 /// Subscribes those that are wanted, and waits until all are.
-fn subscribe(node: &HubNode, hosts: &[Origin], wanted: impl Iterator<Item = usize>, all: usize) {
+fn subscribe(node: &HubNode, hosts: &[SocketAddr], wanted: impl Iterator<Item = usize>, all: usize) {
     for subscriber in wanted {
         let callback = callback(hosts, subscriber);
         let form = [("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &*callback)];
@@ -128,7 +128,6 @@ fn every_delivery_is_accounted_for_over_failures_and_kills() {
         let granted = publisher.grant(per_life);
         publisher.wait(granted - per_life / 2);
         node = node.kill();
-        hosts.iter().for_each(Origin::forget);
         receivers.life.fetch_add(1, Relaxed);
         *lock(&publisher.address) = node.gateway.addr();
         assert_eq!(node.status()["subscriptions"], count as u64, "none is lost");
@@ -146,7 +145,7 @@ fn every_delivery_is_accounted_for_over_failures_and_kills() {
 }
 
 /// Steady subscribers end their subscriptions by 410 to one more event, and subscribe again. Returns how many.
-fn leave_and_return(node: &HubNode, receivers: &Receivers, hosts: &[Origin], publisher: &Publisher) -> u64 {
+fn leave_and_return(node: &HubNode, receivers: &Receivers, hosts: &[SocketAddr], publisher: &Publisher) -> u64 {
     let count = receivers.received.len();
     receivers.gone_from.store(publisher.next.load(Relaxed), Relaxed);
     publisher.wait(publisher.grant(1));

@@ -2,10 +2,10 @@
 //! kept but its numbers, so that millions of deliveries fit into memory.
 
 use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use weir_testkit::{Origin, OriginConnection, Reading, Request};
 
 use crate::peers::value;
 
@@ -51,6 +51,41 @@ impl Received {
         self.accepted[word] |= 1 << (event % 64);
         self.accepted_count += 1;
         self.last = event;
+    }
+}
+
+/// A request as far as it matters here.
+#[derive(Default)]
+struct ReceivedRequest {
+    method: String,
+    target: String,
+    webhook_id: String,
+    body: Vec<u8>,
+}
+
+impl ReceivedRequest {
+    /// Nothing if the connection has ended.
+    fn read(reader: &mut impl BufRead) -> io::Result<Option<ReceivedRequest>> {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let mut words = line.split(' ').map(str::to_owned);
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (mut request, mut length) = (ReceivedRequest { method, target, ..ReceivedRequest::default() }, 0);
+        loop {
+            line.clear();
+            reader.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().map_err(io::Error::other)?,
+                "webhook-id" => request.webhook_id = value.trim().to_owned(),
+                _ => {}
+            }
+        }
+        request.body.resize(length, 0);
+        reader.read_exact(&mut request.body)?;
+        Ok(Some(request))
     }
 }
 
@@ -106,13 +141,22 @@ impl Receivers {
         })
     }
 
-    /// The servers of all callbacks.
-    pub fn serve(self: &Arc<Self>) -> Vec<Origin> {
-        let host = |host: usize| {
-            let own = Arc::clone(self);
-            Origin::scripted(Reading::Strict, move |connection| own.connection(host, connection))
-        };
-        (0..HOSTS).map(host).collect()
+    /// Serves all callbacks, each host at an address of its own, until the process ends.
+    pub fn serve(self: &Arc<Self>) -> Vec<SocketAddr> {
+        (0..HOSTS).map(|host| self.listen(host).expect("loopback has free ports")).collect()
+    }
+
+    fn listen(self: &Arc<Self>, host: usize) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let (address, own) = (listener.local_addr()?, Arc::clone(self));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let own = Arc::clone(&own);
+                // A hub that is killed ends its connections.
+                std::thread::spawn(move || own.connection(host, stream));
+            }
+        });
+        Ok(address)
     }
 
     /// The index of the server of a subscriber's callback.
@@ -133,27 +177,28 @@ impl Receivers {
         assert!(faults.is_empty(), "{} faults, such as {:?}", faults.len(), &faults[..faults.len().min(5)]);
     }
 
-    fn connection(&self, host: usize, connection: &mut OriginConnection) {
-        while let Ok(mut request) = connection.head() {
-            if let Some(challenge) = value(&request.target, "hub.challenge").filter(|_| request.method == "GET") {
+    fn connection(&self, host: usize, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        while let Some(request) = ReceivedRequest::read(&mut reader)? {
+            if request.method == "GET" {
+                let challenge = value(&request.target, "hub.challenge").unwrap_or_default();
                 let length = challenge.len();
-                if connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{challenge}")).is_err() {
-                    return;
-                }
+                stream
+                    .write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{challenge}").as_bytes())?;
                 continue;
             }
-            let Ok((body, _)) = connection.body(request.framing) else { return };
-            request.body = body;
-            let sent = match self.take(host, &request) {
-                Reaction::Accept => connection.send("HTTP/1.1 204 Accepted\r\n\r\n"),
-                Reaction::Refuse(lines) => connection.send(format!("HTTP/1.1 {lines}Content-Length: 0\r\n\r\n")),
-                Reaction::Cut => return,
-                Reaction::Freeze => return connection.wait_gone(),
-            };
-            if sent.is_err() {
-                return;
+            match self.take(host, &request) {
+                Reaction::Accept => stream.write_all(b"HTTP/1.1 204 Accepted\r\n\r\n")?,
+                Reaction::Refuse(lines) => {
+                    stream.write_all(format!("HTTP/1.1 {lines}Content-Length: 0\r\n\r\n").as_bytes())?;
+                }
+                Reaction::Cut => return stream.shutdown(Shutdown::Both),
+                // Until the hub gives it up, or is killed.
+                Reaction::Freeze => return reader.read_to_end(&mut Vec::new()).map(drop),
             }
         }
+        Ok(())
     }
 
     fn fault(&self, fault: String) {
@@ -161,9 +206,9 @@ impl Receivers {
     }
 
     /// An event has come.
-    fn take(&self, host: usize, request: &Request) -> Reaction {
+    fn take(&self, host: usize, request: &ReceivedRequest) -> Reaction {
         let subscriber = request.target.rsplit('/').next().and_then(|text| text.parse::<usize>().ok());
-        let id = request.headers.get("webhook-id").and_then(|id| id.split_once('-')?.1.parse::<u64>().ok());
+        let id = request.webhook_id.split_once('-').and_then(|(_, event)| event.parse::<u64>().ok());
         let number = request.body.get(..20).and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<u64>().ok());
         let (Some(subscriber), Some(event), Some(number)) = (subscriber, id, number) else {
             self.fault(format!("{} is no delivery", request.target));
