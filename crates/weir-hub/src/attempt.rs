@@ -16,7 +16,7 @@ pub enum DeliveryOutcome {
         status: u16,
         wait_ms: Option<u64>,
     },
-    NoAnswer(NoAnswer),
+    NoAnswer(NoAnswerReason),
     /// The content is not there any more: retention has removed it meanwhile.
     ContentGone,
 }
@@ -24,7 +24,7 @@ pub enum DeliveryOutcome {
 /// Why there was no answer to a delivery. The numbers are those of the state's journal, and below all statuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
-pub enum NoAnswer {
+pub enum NoAnswerReason {
     #[default]
     Unknown = 0,
     NameLookup = 1,
@@ -39,7 +39,7 @@ pub enum NoAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryFailure {
     Status(u16),
-    NoAnswer(NoAnswer),
+    NoAnswer(NoAnswerReason),
 }
 
 /// One attempt at a delivery.
@@ -53,26 +53,26 @@ pub struct DeliveryAttempt {
     pub failure: Option<DeliveryFailure>,
 }
 
-impl NoAnswer {
-    const ALL: [NoAnswer; 7] = [
-        NoAnswer::Unknown,
-        NoAnswer::NameLookup,
-        NoAnswer::AddressDenied,
-        NoAnswer::Connect,
-        NoAnswer::Tls,
-        NoAnswer::TimedOut,
-        NoAnswer::Broken,
+impl NoAnswerReason {
+    const ALL: [NoAnswerReason; 7] = [
+        NoAnswerReason::Unknown,
+        NoAnswerReason::NameLookup,
+        NoAnswerReason::AddressDenied,
+        NoAnswerReason::Connect,
+        NoAnswerReason::Tls,
+        NoAnswerReason::TimedOut,
+        NoAnswerReason::Broken,
     ];
 
-    pub(crate) fn of(error: &CallError) -> NoAnswer {
+    pub(crate) fn of(error: &CallError) -> NoAnswerReason {
         match error {
-            error if error.is_timeout() => NoAnswer::TimedOut,
-            CallError::NameLookup { .. } => NoAnswer::NameLookup,
-            CallError::AddressDenied { .. } => NoAnswer::AddressDenied,
-            CallError::Connect { .. } => NoAnswer::Connect,
-            CallError::Tls { .. } => NoAnswer::Tls,
-            CallError::Broken { .. } => NoAnswer::Broken,
-            _ => NoAnswer::Unknown,
+            error if error.is_timeout() => NoAnswerReason::TimedOut,
+            CallError::NameLookup { .. } => NoAnswerReason::NameLookup,
+            CallError::AddressDenied { .. } => NoAnswerReason::AddressDenied,
+            CallError::Connect { .. } => NoAnswerReason::Connect,
+            CallError::Tls { .. } => NoAnswerReason::Tls,
+            CallError::Broken { .. } => NoAnswerReason::Broken,
+            _ => NoAnswerReason::Unknown,
         }
     }
 }
@@ -85,7 +85,7 @@ impl DeliveryOutcome {
             DeliveryOutcome::Gone => Some(DeliveryFailure::Status(410)),
             DeliveryOutcome::Refused { status, .. } => Some(DeliveryFailure::Status(status)),
             DeliveryOutcome::NoAnswer(reason) => Some(DeliveryFailure::NoAnswer(reason)),
-            DeliveryOutcome::ContentGone => Some(DeliveryFailure::NoAnswer(NoAnswer::Unknown)),
+            DeliveryOutcome::ContentGone => Some(DeliveryFailure::NoAnswer(NoAnswerReason::Unknown)),
         }
     }
 }
@@ -103,7 +103,7 @@ impl DeliveryFailure {
         match code {
             100.. => DeliveryFailure::Status(code),
             code => {
-                let reason = NoAnswer::ALL.into_iter().find(|reason| *reason as u16 == code);
+                let reason = NoAnswerReason::ALL.into_iter().find(|reason| *reason as u16 == code);
                 DeliveryFailure::NoAnswer(reason.unwrap_or_default())
             }
         }
@@ -117,13 +117,13 @@ impl fmt::Display for DeliveryFailure {
             DeliveryFailure::NoAnswer(reason) => reason,
         };
         f.write_str(match reason {
-            NoAnswer::Unknown => "no answer",
-            NoAnswer::NameLookup => "the name of the host could not be resolved",
-            NoAnswer::AddressDenied => "callbacks at the address of the host are not allowed",
-            NoAnswer::Connect => "the connection could not be opened",
-            NoAnswer::Tls => "the TLS handshake failed",
-            NoAnswer::TimedOut => "timed out",
-            NoAnswer::Broken => "the connection ended before the answer",
+            NoAnswerReason::Unknown => "no answer",
+            NoAnswerReason::NameLookup => "the name of the host could not be resolved",
+            NoAnswerReason::AddressDenied => "callbacks at the address of the host are not allowed",
+            NoAnswerReason::Connect => "the connection could not be opened",
+            NoAnswerReason::Tls => "the TLS handshake failed",
+            NoAnswerReason::TimedOut => "timed out",
+            NoAnswerReason::Broken => "the connection ended before the answer",
         })
     }
 }
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn failures_have_codes() {
-        let reasons = NoAnswer::ALL.map(DeliveryFailure::NoAnswer);
+        let reasons = NoAnswerReason::ALL.map(DeliveryFailure::NoAnswer);
         for failure in reasons.into_iter().chain([DeliveryFailure::Status(503)]) {
             assert_eq!(DeliveryFailure::of_code(failure.code()), failure);
         }
-        assert_eq!(DeliveryFailure::of_code(99), DeliveryFailure::NoAnswer(NoAnswer::Unknown));
+        assert_eq!(DeliveryFailure::of_code(99), DeliveryFailure::NoAnswer(NoAnswerReason::Unknown));
     }
 }

@@ -490,7 +490,9 @@ impl Engine {
         let at = self.subscriptions.get_mut(slot);
         let (host, failure, is_replay) = (at.host, outcome.failure(), at.is_replay(seq));
         let took_ms = u32::try_from(now_ms.saturating_sub(at.sent_ms)).unwrap_or(u32::MAX);
-        at.keep_attempt(DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
+        if outcome != DeliveryOutcome::ContentGone {
+            at.keep_attempt(DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
+        }
         if let Some(at_ms) = self.hosts.ended(host, outcome, self.settings.delivery.in_flight_per_host, now_ms) {
             self.due.push(Reverse((at_ms, Due::Host(host))));
         }

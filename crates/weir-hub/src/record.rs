@@ -207,11 +207,7 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
         }
         StateRecord::Requested { number, request } => {
             out.push(5);
-            put_numbers(out, [*number, u64::from(request.mode == SubscriptionMode::Unsubscribe), request.lease_s]);
-            put_bytes(out, request.topic.as_bytes());
-            put_bytes(out, request.callback.as_bytes());
-            put_bytes(out, request.owner.as_bytes());
-            put_bytes(out, request.secret.as_deref().unwrap_or_default());
+            put_request(out, *number, request);
         }
         StateRecord::Unverified { number } => {
             out.push(6);
@@ -280,6 +276,14 @@ fn put_given_up(out: &mut Vec<u8>, given_up: &GivenUp) {
 fn put_pairs(out: &mut Vec<u8>, pairs: &[(u64, u64)]) {
     put_numbers(out, [pairs.len() as u64]);
     pairs.iter().for_each(|(one, other)| put_numbers(out, [*one, *other]));
+}
+
+fn put_request(out: &mut Vec<u8>, number: u64, request: &SubscriptionRequest) {
+    put_numbers(out, [number, u64::from(request.mode == SubscriptionMode::Unsubscribe), request.lease_s]);
+    put_bytes(out, request.topic.as_bytes());
+    put_bytes(out, request.callback.as_bytes());
+    put_bytes(out, request.owner.as_bytes());
+    put_bytes(out, request.secret.as_deref().unwrap_or_default());
 }
 
 fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {

@@ -13,7 +13,7 @@ use weir_client::{
     AddressFilter, AnswerContent, CallError, CallSettings, HttpClient, HttpClientSettings, IdleConnections, ServiceUrl,
 };
 
-use crate::attempt::{DeliveryOutcome, NoAnswer};
+use crate::attempt::{DeliveryOutcome, NoAnswerReason};
 use crate::engine::{Delivery, Denial, Verification};
 use crate::form::{Refusal, with_parameters};
 use crate::record::Event;
@@ -63,7 +63,7 @@ impl HubSender {
     /// One attempt at a notification (§7).
     pub async fn deliver(&self, delivery: &Delivery, event: &Event) -> DeliveryOutcome {
         let Ok(to) = ServiceUrl::parse(&delivery.callback) else {
-            return DeliveryOutcome::NoAnswer(NoAnswer::Unknown);
+            return DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown);
         };
         let mut request = Request::new(event.content.clone());
         *request.method_mut() = Method::POST;
@@ -91,7 +91,7 @@ impl HubSender {
                 let _ = tokio::time::timeout(ANSWER_CONTENT_TIMEOUT, rest).await;
                 outcome
             }
-            Err(error) => DeliveryOutcome::NoAnswer(NoAnswer::of(&error)),
+            Err(error) => DeliveryOutcome::NoAnswer(NoAnswerReason::of(&error)),
         }
     }
 

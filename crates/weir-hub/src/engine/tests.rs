@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::*;
-use crate::attempt::{DeliveryFailure, NoAnswer};
+use crate::attempt::{DeliveryFailure, NoAnswerReason};
 use crate::settings::{DeliverySettings, PublishSettings, RetentionSettings, SubscribeSettings};
 use crate::topic::TopicPattern;
 
@@ -127,7 +127,8 @@ fn a_host_that_fails_gets_one_delivery_at_a_time_and_others_are_not_held_up() {
     let mut bad = 0;
     while let Some(delivery) = engine.next_delivery(0) {
         let is_bad = delivery.callback.contains("bad");
-        let outcome = if is_bad { DeliveryOutcome::NoAnswer(NoAnswer::Unknown) } else { DeliveryOutcome::Delivered };
+        let outcome =
+            if is_bad { DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown) } else { DeliveryOutcome::Delivered };
         (bad, good) = (bad + usize::from(is_bad), good + usize::from(!is_bad));
         engine.delivered(delivery.subscription, delivery.seq, outcome, 0);
     }
@@ -480,7 +481,7 @@ impl World {
         let outcome = match self.random.u32(0..20) {
             0 => DeliveryOutcome::Gone,
             1..4 => DeliveryOutcome::Refused { status: 503, wait_ms: Some(self.random.u64(0..9_000)) },
-            4 => DeliveryOutcome::NoAnswer(NoAnswer::Unknown),
+            4 => DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown),
             _ => {
                 if !is_replay {
                     self.acknowledged.entry(subscription).or_default().push(seq);
