@@ -278,8 +278,8 @@ impl Ended {
     /// What is not delivered yet stays pending: subscribers accept nothing any more but what they have accepted before, and
     /// nothing is given up any more.
     fn check_pending(self) {
-        self.receivers.is_closed.store(true, Relaxed);
         self.node.reconfigure(&hub("24h"));
+        self.receivers.is_closed.store(true, Relaxed);
         eventually("the hub knows what was accepted", SETTLED, || {
             self.account().count("delivered") == self.receivers.accepted() - self.unsure(&self.dead_letters())
         });

@@ -241,7 +241,8 @@ impl Receivers {
 
     fn reaction(&self, host: usize, subscriber: usize, number: u64) -> Reaction {
         if self.is_closed.load(Relaxed) {
-            return Reaction::Refuse("503 Closed\r\n");
+            // Not what a host that fails answers: it would get one delivery at a time.
+            return Reaction::Refuse("400 Closed\r\n");
         }
         if host < STEADY_HOSTS && number >= self.gone_from.load(Relaxed) {
             return Reaction::Refuse("410 Gone\r\n");
