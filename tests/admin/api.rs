@@ -42,13 +42,15 @@ impl Api {
         Api { client: Client::connect(address), key }
     }
 
-    /// Sends a request to a path below `/apisix/admin/`, with further fields, each ended by CR LF.
+    /// Sends a request to a path below `/apisix/admin/`, or to one that begins with `/`, with further fields, each ended by
+    /// CR LF.
     #[track_caller]
     pub fn ask(&mut self, method: &str, path: &str, fields: &str, body: &str) -> Response {
         let key = self.key;
         let length = body.len();
+        let base = if path.starts_with('/') { "" } else { "/apisix/admin/" };
         let request = format!(
-            "{method} /apisix/admin/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {key}\r\n{fields}\
+            "{method} {base}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {key}\r\n{fields}\
              Content-Length: {length}\r\n\r\n{body}"
         );
         self.client.ask(request).unwrap_or_else(|error| panic!("{method} {path}: {error}"))

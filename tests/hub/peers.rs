@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::api::{self, Api};
 use aws_lc_rs::hmac;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Request, Response, TempDir, eventually_some};
 
@@ -25,6 +26,19 @@ impl HubNode {
 
     /// The same, with more settings of the hub: lines of YAML, each with two blanks before it.
     pub fn with(hub: &str) -> HubNode {
+        HubNode::beside(hub, "")
+    }
+
+    /// The same with an Admin API, by which its routes were made.
+    pub fn administered(hub: &str) -> HubNode {
+        let node = HubNode::beside(hub, &api::file());
+        let mut api = Api::of(&node.gateway);
+        api.put("routes/hub", r#"{"uri": "/hub", "hub_id": "h"}"#);
+        api.put("routes/topics", r#"{"uri": "/t/*", "hub_id": "h"}"#);
+        node
+    }
+
+    fn beside(hub: &str, rest: &str) -> HubNode {
         let usual = "  publish: { anonymous: true, secret: publisher }\n";
         let subscribe = "  subscribe: { callbacks: { allow: [127.0.0.0/8] }, verifications_per_second: 100000 }\n";
         let mut all = hub.to_owned();
@@ -33,7 +47,7 @@ impl HubNode {
                 all += line;
             }
         }
-        HubNode::of(Arc::new(TempDir::new()), &all, "")
+        HubNode::of(Arc::new(TempDir::new()), &all, rest)
     }
 
     /// With all the settings of the hub, and more resources.
@@ -116,7 +130,7 @@ impl HubNode {
 }
 
 fn yaml(data: &TempDir, hub: &str, rest: &str) -> String {
-    let routes = if rest.contains("routes:") {
+    let routes = if rest.contains("routes:") || rest.contains("admin:") {
         ""
     } else {
         "routes: [{ id: hub, uri: /hub, hub_id: h }, { id: topics, uri: /t/*, hub_id: h }]\n"
@@ -220,7 +234,8 @@ impl Subscriber {
     }
 }
 
-fn usual(request: &Request) -> Answer {
+/// What it answers.
+pub fn usual(request: &Request) -> Answer {
     match value(&request.target, "hub.challenge") {
         Some(challenge) if request.method == "GET" => Answer::ok(challenge),
         _ => Answer::status(204, ""),

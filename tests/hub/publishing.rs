@@ -125,3 +125,32 @@ fn subscribers_get_events_of_their_topic_and_no_others() {
         [("/invoices", "invoice"), ("/orders", "order")].map(|(path, text)| (path.to_owned(), text.to_owned()));
     assert_eq!(got, expected);
 }
+
+#[test]
+fn events_are_limited_for_each_consumer_and_topic() {
+    let hub = "  publish: {}\n  subscribe: { callbacks: { allow: [127.0.0.0/8] } }\n";
+    let plugins =
+        "plugins: { key-auth: {}, limit-events: { count: 2, time_window: 600, key: consumer_name, per_topic: true } }";
+    let rest = format!(
+        "routes: [{{ id: topics, uri: /t/*, hub_id: h, {plugins} }}, {{ id: hub, uri: /hub, hub_id: h, {plugins} }}]\n\
+         consumers:\n- {{ username: jack, plugins: {{ key-auth: {{ key: k1 }} }} }}\n\
+         - {{ username: jill, plugins: {{ key-auth: {{ key: k2 }} }} }}\n"
+    );
+    let node = HubNode::of(Arc::new(TempDir::new()), hub, &rest);
+    let publish = |key: &str, target: &str| node.send("POST", target, &format!("apikey: {key}\r\n"), b"content");
+    let by_query = format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC));
+    for target in ["/t/orders", "/t/orders", "/t/invoices", &by_query] {
+        assert_eq!(publish("k1", target).status, 202, "{target}");
+    }
+    let refused = publish("k1", "/t/orders");
+    assert_eq!((refused.status, refused.text().trim()), (429, "the quota of events is used up"));
+    let wait: u64 = refused.headers.get("Retry-After").and_then(|wait| wait.parse().ok()).expect("a number");
+    assert!((1..=600).contains(&wait), "{wait}");
+    assert_eq!(publish("k2", "/t/orders").status, 202, "another consumer has its own");
+    let form = format!("hub.mode=publish&hub.topic={}", encoded(TOPIC));
+    let lines = "apikey: k2\r\nContent-Type: application/x-www-form-urlencoded\r\n";
+    let ping = || node.send("POST", "/hub", lines, form.as_bytes()).status;
+    // The hub fetches from nowhere; each of them counts, whatever comes of it.
+    assert_eq!([ping(), ping(), ping()], [403, 403, 429]);
+    assert_eq!(node.status()["events"], 5, "what is refused is not stored");
+}

@@ -1,4 +1,5 @@
-//! The Admin API: Apache APISIX's, version 3, with more by fields and parameters of our own. It knows requests and answers;
+//! The Admin API: Apache APISIX's, version 3, with more by fields and parameters of our own, and
+//! paths of our own below `/weir/v1`. It knows requests and answers;
 //! sockets are the node's.
 
 mod answer;
@@ -6,6 +7,7 @@ mod api;
 mod configs;
 mod context;
 mod history;
+mod hubs;
 mod keys;
 mod kinds;
 mod list;

@@ -77,13 +77,15 @@ impl Hubs {
 
     /// What each hub that runs has done, by its id. Blocks for a moment.
     pub fn statuses(&self) -> Vec<(Box<str>, HubStatus)> {
-        let running: Vec<_> = {
-            let slots = self.slots();
-            slots.iter().filter_map(|(id, slot)| Some((id.clone(), slot.running()?))).collect()
-        };
-        let mut statuses: Vec<_> = running.into_iter().filter_map(|(id, hub)| Some((id, hub.status()?))).collect();
-        statuses.sort_by(|one, other| one.0.cmp(&other.0));
-        statuses
+        self.running().into_iter().filter_map(|(id, hub)| Some((id, hub.status()?))).collect()
+    }
+
+    /// The hubs that run, by their ids.
+    pub(crate) fn running(&self) -> Vec<(Box<str>, Arc<Hub>)> {
+        let mut running: Vec<_> =
+            self.slots().iter().filter_map(|(id, slot)| Some((id.clone(), slot.running()?))).collect();
+        running.sort_by(|one, other| one.0.cmp(&other.0));
+        running
     }
 }
 

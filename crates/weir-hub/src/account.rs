@@ -12,6 +12,8 @@ pub struct Tally {
     pub expired: u64,
     /// The subscription ended before they could be delivered.
     pub cancelled: u64,
+    /// Dead letters that were to be delivered once more: each makes one more delivery, and is no outcome itself.
+    pub replayed: u64,
 }
 
 impl Tally {
@@ -29,6 +31,7 @@ impl Add for Tally {
             dead_lettered: self.dead_lettered + other.dead_lettered,
             expired: self.expired + other.expired,
             cancelled: self.cancelled + other.cancelled,
+            replayed: self.replayed + other.replayed,
         }
     }
 }
@@ -39,7 +42,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// The account of a hub since its first event: `audience = tally.total() + pending`.
+/// The account of a hub since its first event: `audience + tally.replayed = tally.total() + pending`.
 ///
 /// Each side is counted on its own: the audience from how many events topics had when subscriptions began and have now, the
 /// tally by outcomes, and what is pending from cursors.
@@ -53,7 +56,7 @@ pub struct Account {
 
 impl Account {
     pub fn is_even(&self) -> bool {
-        self.audience == self.tally.total() + self.pending
+        self.audience + self.tally.replayed == self.tally.total() + self.pending
     }
 }
 

@@ -14,7 +14,8 @@ use weir_client::HttpClientSettings;
 use weir_journal::AppendError;
 
 use crate::account::HubStatus;
-use crate::engine::{DeliveryOutcome, Engine};
+use crate::attempt::DeliveryOutcome;
+use crate::engine::{DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::record::{self, Event, StateRecord};
 use crate::sending::HubSender;
@@ -29,6 +30,10 @@ pub(crate) enum Message {
     Listen(TopicListener),
     Latest(Box<str>, oneshot::Sender<Option<Arc<Event>>>),
     Status(mpsc::SyncSender<HubStatus>),
+    /// Reads what the engine knows.
+    Look(Box<dyn FnOnce(&Engine) + Send>),
+    /// Dead letters are to be delivered once more.
+    Replay(DeadLetterFilter, oneshot::Sender<Result<usize, Refusal>>),
     /// Those who listen are to come again, to another process.
     StopListening,
     Reconfigure(Arc<HubSettings>, HttpClientSettings),
@@ -64,6 +69,8 @@ pub(crate) struct Written {
     subscriptions: Vec<u64>,
     /// Requests that are.
     requests: Vec<u64>,
+    /// Replays that are.
+    replays: Vec<u64>,
     /// Events up to this one may go.
     release: Option<u64>,
 }
@@ -83,6 +90,8 @@ pub(crate) struct HubDriver {
     pub(crate) inbox: UnboundedSender<Message>,
     pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
     replies: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
+    /// With how many dead letters each has.
+    replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
     listeners: HashMap<Box<str>, Vec<TopicListener>>,
     stops_listening: bool,
     release: Option<u64>,
@@ -90,6 +99,10 @@ pub(crate) struct HubDriver {
     failed_at: Option<Instant>,
     now_ms: u64,
     next_retention: Instant,
+}
+
+fn cannot_write() -> Refusal {
+    Refusal::new(503, "the hub cannot write to its disk")
 }
 
 /// Milliseconds since 1970.
@@ -114,6 +127,7 @@ impl HubDriver {
             inbox,
             tell,
             replies: HashMap::new(),
+            replays: HashMap::new(),
             listeners: HashMap::new(),
             stops_listening: false,
             release: None,
@@ -208,6 +222,8 @@ impl HubDriver {
                 self.listeners.clear();
             }
             Message::Status(reply) => drop(reply.try_send(self.status())),
+            Message::Look(look) => look(&self.engine),
+            Message::Replay(filter, reply) => self.replay(&filter, reply),
             Message::Reconfigure(settings, base) => {
                 self.sender = Rc::new(HubSender::new(Arc::clone(&settings), &base));
                 self.settings = Arc::clone(&settings);
@@ -228,6 +244,17 @@ impl HubDriver {
                 self.engine.verified(number, is_verified, asked_ms, self.now_ms)
             }
             Message::Close => {}
+        }
+    }
+
+    fn replay(&mut self, filter: &DeadLetterFilter, reply: oneshot::Sender<Result<usize, Refusal>>) {
+        if self.failed_at.is_some() {
+            let _ = reply.send(Err(cannot_write()));
+            return;
+        }
+        match self.engine.replay(filter, self.now_ms) {
+            Some((number, count)) => drop(self.replays.insert(number, (count, reply))),
+            None => drop(reply.send(Ok(0))),
         }
     }
 
@@ -300,6 +327,10 @@ impl HubDriver {
                     is_vital = true;
                     written.requests.push(*number);
                 }
+                StateRecord::Replayed { number, .. } => {
+                    is_vital = true;
+                    written.replays.push(*number);
+                }
                 StateRecord::Unverified { .. } => {}
                 _ => is_vital = true,
             }
@@ -329,6 +360,9 @@ impl HubDriver {
             }
             self.engine.verify(number);
         }
+        for number in written.replays {
+            self.begun(number);
+        }
         if let Some(seq) = written.release {
             self.store.release_events(seq);
         }
@@ -346,17 +380,27 @@ impl HubDriver {
             return;
         }
         for (number, reply) in self.replies.drain() {
-            let _ = reply.send(Err(Refusal::new(503, "the hub cannot write to its disk")));
+            let _ = reply.send(Err(cannot_write()));
             self.engine.verified(number, false, self.now_ms, self.now_ms);
         }
         drop(self.engine.take_records());
         match self.store.write_snapshot(&self.engine) {
             Ok(()) => {
                 self.failed_at = None;
+                // The snapshot has them.
+                self.replays.drain().for_each(|(_, (count, reply))| drop(reply.send(Ok(count))));
                 self.engine.recorded_all(self.now_ms);
                 (self.tell)("the state of the hub can be written again");
             }
             Err(_) => self.failed_at = Some(Instant::now()),
+        }
+    }
+
+    /// A replay is on disk.
+    fn begun(&mut self, number: u64) {
+        if let Some((count, reply)) = self.replays.remove(&number) {
+            (self.tell)(&format!("{count} dead letters are delivered once more"));
+            let _ = reply.send(Ok(count));
         }
     }
 

@@ -5,7 +5,9 @@
 //! ([`Engine::next_delivery`], [`Engine::next_verification`], [`Engine::next_due_ms`]), and writes down
 //! [`Engine::take_records`]. Whatever was written down can be put back with [`Engine::restore`].
 
+mod dead_letters;
 mod hosts;
+mod listing;
 mod recovery;
 mod subscriptions;
 #[cfg(test)]
@@ -17,11 +19,14 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use crate::account::{Account, Tally};
+use crate::attempt::{DeliveryAttempt, DeliveryOutcome};
 use crate::form::{Refusal, SubscriptionMode, SubscriptionRequest};
-use crate::record::{EndReason, Mark, MarkOutcome, SavedSubscription, StateRecord};
+use crate::record::{EndReason, GivenUp, Mark, MarkOutcome, SavedSubscription, StateRecord};
 use crate::settings::HubSettings;
 use crate::topic::origin_of;
+use dead_letters::DeadLetters;
 use hosts::CallbackHosts;
+pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 use subscriptions::{DeliveryState, Subscription, Subscriptions};
 use topics::Topics;
 
@@ -32,21 +37,8 @@ pub struct Delivery {
     pub seq: u64,
     pub callback: Box<str>,
     pub secret: Option<Box<[u8]>>,
-}
-
-/// How an attempt to deliver ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryOutcome {
-    /// 2xx (W3C WebSub §7).
-    Delivered,
-    /// 410: the subscription is over.
-    Gone,
-    /// Any other answer; `wait_ms` is its `Retry-After`.
-    Refused { status: u16, wait_ms: Option<u64> },
-    /// There was no answer.
-    NoAnswer,
-    /// The content is not there any more: retention has removed it meanwhile.
-    ContentGone,
+    /// The event was a dead letter, and is delivered once more.
+    pub is_replay: bool,
 }
 
 /// A subscriber that is to be asked whether it meant its request (§5.3).
@@ -101,6 +93,7 @@ pub struct Engine {
     next_id: u64,
     /// Of subscriptions that have ended.
     ended: Tally,
+    dead_letters: DeadLetters,
     in_flight: usize,
     /// Deliveries begun by this process, repeated ones included.
     pub attempts: u64,
@@ -162,6 +155,7 @@ impl Engine {
             dropped: 0,
             next_id: 1,
             ended: Tally::default(),
+            dead_letters: DeadLetters::default(),
             in_flight: 0,
             attempts: 0,
             pacing: DeliveryPacing::default(),
@@ -214,24 +208,52 @@ impl Engine {
         let behind: Vec<(u32, u64)> = self.subscriptions.iter().filter_map(missed).collect();
         for (slot, missed) in behind {
             let subscription = self.subscriptions.get_mut(slot);
-            if !subscription.is_sending() {
-                subscription.attempts = 0;
-                self.mark(slot, self.dropped, MarkOutcome::Expired(missed));
-            } else if missed > 1 {
+            let is_sending = subscription.is_sending();
+            if is_sending && !subscription.is_replay(subscription.sent) {
                 // What is under way is counted by its outcome.
                 let done = subscription.done;
-                self.mark(slot, done, MarkOutcome::Expired(missed - 1));
+                self.expire(slot, done, missed - 1);
+                continue;
             }
+            if !is_sending {
+                subscription.attempts = 0;
+            }
+            self.expire(slot, self.dropped, missed);
         }
+        self.expire_dropped();
         self.write_position();
         Some(self.dropped)
+    }
+
+    /// Dead letters go with their events, those that are to be delivered once more too.
+    fn expire_dropped(&mut self) {
+        for (id, seq) in self.dead_letters.drop_up_to(self.dropped) {
+            let slot = self.subscriptions.slot_of(id).expect("dead letters go with their subscription");
+            let subscription = self.subscriptions.get(slot);
+            if !subscription.is_sending() || subscription.sent != seq {
+                self.mark(slot, Mark { subscription: id, seq, is_replay: true, outcome: MarkOutcome::Expired(1) });
+            }
+        }
+    }
+
+    fn expire(&mut self, slot: u32, seq: u64, count: u64) {
+        if count > 0 {
+            let subscription = self.subscriptions.get(slot).id;
+            self.mark(slot, Mark { subscription, seq, is_replay: false, outcome: MarkOutcome::Expired(count) });
+        }
     }
 
     /// How many events of its audience are neither kept nor accounted for.
     fn missed(&self, subscription: &Subscription) -> u64 {
         let topic = self.topics.get(subscription.topic);
-        let open = topic.count - subscription.base - subscription.tally.total();
+        let open = topic.count - subscription.base - self.first_outcomes(subscription);
         open.saturating_sub(topic.after(subscription.done) as u64)
+    }
+
+    /// How many events of its audience are accounted for, whatever was delivered once more after that.
+    fn first_outcomes(&self, subscription: &Subscription) -> u64 {
+        let Subscription { id, tally, .. } = subscription;
+        (tally.total() + self.dead_letters.replays_of(*id)).saturating_sub(tally.replayed)
     }
 
     /// Takes a request in; returns its number. Its verification begins with [`Engine::verify`], once it is on disk.
@@ -380,7 +402,7 @@ impl Engine {
     fn end(&mut self, slot: u32, reason: EndReason) {
         let subscription = self.subscriptions.get(slot);
         let topic = self.topics.get(subscription.topic);
-        let cancelled = topic.count - subscription.base - subscription.tally.total();
+        let cancelled = topic.count + subscription.tally.replayed - subscription.base - subscription.tally.total();
         self.records.push(StateRecord::Ended { subscription: subscription.id, reason, cancelled });
         self.remove(slot, cancelled);
     }
@@ -392,6 +414,7 @@ impl Engine {
             self.hosts.abandon(subscription.host);
         }
         self.ended += Tally { cancelled, ..subscription.tally };
+        self.dead_letters.forget(subscription.id);
         if let Some(moved) = self.topics.get_mut(subscription.topic).leave(subscription.place) {
             self.subscriptions.get_mut(moved).place = subscription.place;
         }
@@ -400,14 +423,26 @@ impl Engine {
 
     /// Its next event, if there is one, waits for its turn at the host.
     fn queue(&mut self, slot: u32, now_ms: u64) {
+        let next = self.next_event(slot);
         let subscription = self.subscriptions.get_mut(slot);
-        if self.topics.get(subscription.topic).next_after(subscription.done).is_none() {
+        if next.is_none() {
             subscription.delivery = DeliveryState::Idle;
             return;
         }
         subscription.delivery = DeliveryState::Queued;
         subscription.since_ms = now_ms;
         self.hosts.queue(subscription.host, slot, subscription.id);
+    }
+
+    /// What it gets next. An event that has been tried is tried on; then dead letters come before newer events.
+    fn next_event(&self, slot: u32) -> Option<u64> {
+        let subscription = self.subscriptions.get(slot);
+        let new = || self.topics.get(subscription.topic).next_after(subscription.done);
+        let replay = || self.dead_letters.next_replay(subscription.id);
+        match subscription.attempts {
+            0 => replay().or_else(new),
+            _ => new().or_else(replay),
+        }
     }
 
     /// What is to be delivered now.
@@ -426,19 +461,22 @@ impl Engine {
                 self.hosts.abandon(host);
                 continue;
             }
+            let next = self.next_event(slot);
             let subscription = self.subscriptions.get_mut(slot);
-            let Some(seq) = self.topics.get(subscription.topic).next_after(subscription.done) else {
+            let Some(seq) = next else {
                 subscription.delivery = DeliveryState::Idle;
                 self.hosts.abandon(host);
                 continue;
             };
             subscription.delivery = DeliveryState::Sending;
+            (subscription.sent, subscription.sent_ms) = (seq, now_ms);
             subscription.attempts += 1;
             self.attempts += 1;
             self.in_flight += 1;
             self.pacing.take(delivery.per_second);
             let (callback, secret) = (subscription.callback.clone(), subscription.secret.clone());
-            return Some(Delivery { subscription: id, seq, callback, secret });
+            let is_replay = subscription.is_replay(seq);
+            return Some(Delivery { subscription: id, seq, callback, secret, is_replay });
         }
     }
 
@@ -449,33 +487,42 @@ impl Engine {
             return;
         }
         self.in_flight -= 1;
-        let host = self.subscriptions.get(slot).host;
+        let at = self.subscriptions.get_mut(slot);
+        let (host, failure, is_replay) = (at.host, outcome.failure(), at.is_replay(seq));
+        let took_ms = u32::try_from(now_ms.saturating_sub(at.sent_ms)).unwrap_or(u32::MAX);
+        if outcome != DeliveryOutcome::ContentGone {
+            at.keep_attempt(DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
+        }
         if let Some(at_ms) = self.hosts.ended(host, outcome, self.settings.delivery.in_flight_per_host, now_ms) {
             self.due.push(Reverse((at_ms, Due::Host(host))));
         }
-        match outcome {
-            DeliveryOutcome::Delivered => self.settle(slot, seq, MarkOutcome::Delivered),
-            DeliveryOutcome::Gone => {
-                self.subscriptions.get_mut(slot).delivery = DeliveryState::Idle;
-                self.end(slot, EndReason::Gone);
-            }
-            // There is nothing left to try again with.
-            _ if seq <= self.dropped => self.settle(slot, seq, MarkOutcome::Expired(1)),
-            DeliveryOutcome::Refused { status, wait_ms } => self.failed(slot, seq, status, wait_ms, now_ms),
-            DeliveryOutcome::NoAnswer => self.failed(slot, seq, 0, None, now_ms),
-            DeliveryOutcome::ContentGone => self.settle(slot, seq, MarkOutcome::Expired(1)),
+        if outcome == DeliveryOutcome::Gone {
+            self.subscriptions.get_mut(slot).delivery = DeliveryState::Idle;
+            return self.end(slot, EndReason::Gone);
         }
+        let wait_ms = match outcome {
+            DeliveryOutcome::Refused { wait_ms: Some(wait_ms), .. } => wait_ms,
+            _ => 0,
+        };
+        let outcome = match failure {
+            None => MarkOutcome::Delivered,
+            // There is nothing left to try again with.
+            Some(_) if outcome == DeliveryOutcome::ContentGone || seq <= self.dropped => MarkOutcome::Expired(1),
+            // A dead letter has one attempt: newer events do not wait for it once more.
+            Some(failure) if is_replay || !self.retry(slot, wait_ms, now_ms) => {
+                let attempts = self.subscriptions.get(slot).attempts;
+                MarkOutcome::Dead(GivenUp { failure, attempts, at_ms: now_ms })
+            }
+            Some(_) => return,
+        };
+        let at = self.subscriptions.get_mut(slot);
+        at.delivery = DeliveryState::Recording;
+        at.attempts = 0;
+        self.mark(slot, Mark { subscription, seq, is_replay, outcome });
     }
 
-    fn settle(&mut self, slot: u32, seq: u64, outcome: MarkOutcome) {
-        let subscription = self.subscriptions.get_mut(slot);
-        subscription.delivery = DeliveryState::Recording;
-        subscription.attempts = 0;
-        self.mark(slot, seq, outcome);
-    }
-
-    /// §7: tries again within limits, then gives this notification up and keeps the subscription.
-    fn failed(&mut self, slot: u32, seq: u64, status: u16, wait_ms: Option<u64>, now_ms: u64) {
+    /// §7: tries again within limits; `false` if this notification is to be given up. The subscription is kept.
+    fn retry(&mut self, slot: u32, wait_ms: u64, now_ms: u64) -> bool {
         let delivery = self.settings.delivery;
         let subscription = self.subscriptions.get_mut(slot);
         let millis = |duration: std::time::Duration| duration.as_millis() as u64;
@@ -484,23 +531,58 @@ impl Engine {
             millis(delivery.retry_first).saturating_mul(1 << doublings).min(millis(delivery.retry_max)).max(1);
         // Between half and all of it, so that what failed together is not tried again together.
         let pause = self.random.u64(longest.div_ceil(2)..=longest);
-        let at_ms = now_ms + pause.max(wait_ms.unwrap_or(0).min(millis(delivery.retry_max)));
+        let at_ms = now_ms + pause.max(wait_ms.min(millis(delivery.retry_max)));
         if at_ms.saturating_sub(subscription.since_ms) > millis(delivery.retry_for) {
-            return self.settle(slot, seq, MarkOutcome::Dead(status));
+            return false;
         }
         subscription.delivery = DeliveryState::Waiting;
         let id = subscription.id;
         self.due.push(Reverse((at_ms, Due::Retry { slot, id })));
+        true
     }
 
-    fn mark(&mut self, slot: u32, seq: u64, outcome: MarkOutcome) {
-        let subscription = self.subscriptions.get_mut(slot);
-        let mark = Mark { subscription: subscription.id, seq, outcome };
-        subscription.apply(mark);
+    fn mark(&mut self, slot: u32, mark: Mark) {
+        self.apply(slot, mark);
         match self.records.last_mut() {
             Some(StateRecord::Marks(marks)) => marks.push(mark),
             _ => self.records.push(StateRecord::Marks(vec![mark])),
         }
+    }
+
+    fn apply(&mut self, slot: u32, mark: Mark) {
+        self.subscriptions.get_mut(slot).apply(mark);
+        if mark.is_replay {
+            self.dead_letters.replayed(mark.subscription, mark.seq);
+        }
+        if let MarkOutcome::Dead(given_up) = mark.outcome {
+            self.dead_letters.add(mark.subscription, mark.seq, given_up);
+        }
+    }
+
+    /// Delivers dead letters once more, each in one attempt. Returns the number under which that is written down, and how many
+    /// they are; nothing if there are none.
+    pub fn replay(&mut self, filter: &DeadLetterFilter, now_ms: u64) -> Option<(u64, usize)> {
+        let letters = self.dead_letters(filter, (0, 0), usize::MAX);
+        let letters: Vec<(u64, u64)> = letters.iter().map(|letter| (letter.subscription, letter.event)).collect();
+        if letters.is_empty() {
+            return None;
+        }
+        let (number, count) = (self.new_id(), letters.len());
+        for (subscription, seq) in &letters {
+            let slot = self.begin_replay(*subscription, *seq).expect("its dead letters are those of a subscription");
+            if self.subscriptions.get(slot).delivery == DeliveryState::Idle {
+                self.queue(slot, now_ms);
+            }
+        }
+        self.records.push(StateRecord::Replayed { number, letters });
+        Some((number, count))
+    }
+
+    fn begin_replay(&mut self, subscription: u64, seq: u64) -> Option<u32> {
+        let slot = self.subscriptions.slot_of(subscription)?;
+        self.dead_letters.replay(subscription, seq);
+        self.subscriptions.get_mut(slot).tally.replayed += 1;
+        Some(slot)
     }
 
     /// What became of deliveries is written down: their subscriptions go on.
@@ -589,7 +671,8 @@ impl Engine {
 
     /// Of everything since the first event.
     pub fn account(&self) -> Account {
-        let mut account = Account { audience: self.ended.total(), tally: self.ended, pending: 0 };
+        let pending = self.dead_letters.replay_count() as u64;
+        let mut account = Account { audience: self.ended.total() - self.ended.replayed, tally: self.ended, pending };
         for (_, subscription) in self.subscriptions.iter() {
             let topic = self.topics.get(subscription.topic);
             account.audience += topic.count - subscription.base;

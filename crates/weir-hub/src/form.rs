@@ -57,11 +57,12 @@ impl SubscriptionMode {
 pub struct Refusal {
     pub status: u16,
     pub reason: String,
+    pub retry_after_s: Option<u64>,
 }
 
 impl Refusal {
     pub fn new(status: u16, reason: impl Into<String>) -> Refusal {
-        Refusal { status, reason: reason.into() }
+        Refusal { status, reason: reason.into(), retry_after_s: (status == 503).then_some(1) }
     }
 }
 

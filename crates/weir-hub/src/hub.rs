@@ -14,7 +14,9 @@ use weir_client::HttpClientSettings;
 use weir_journal::AppendError;
 
 use crate::account::HubStatus;
+use crate::attempt::DeliveryAttempt;
 use crate::driver::{self, HubDriver, Message, TopicListener};
+use crate::engine::{DeadLetter, DeadLetterFilter, Engine, SubscriptionEntry};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::record::Event;
 use crate::sending::HubSender;
@@ -129,6 +131,52 @@ impl Hub {
     /// The hub is being closed.
     pub async fn latest(&self, topic: &str) -> Result<Option<Arc<Event>>, Refusal> {
         self.ask(|reply| Message::Latest(topic.into(), reply)).await
+    }
+
+    /// Subscriptions after this one by their ids, at most `limit`, of one topic or of all.
+    ///
+    /// # Errors
+    /// The hub is being closed.
+    pub async fn subscriptions(
+        &self,
+        topic: Option<Box<str>>,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<SubscriptionEntry>, Refusal> {
+        self.look(move |engine| engine.subscriptions(topic.as_deref(), after, limit)).await
+    }
+
+    /// One subscription, with its latest attempts, the latest first.
+    ///
+    /// # Errors
+    /// The hub is being closed.
+    pub async fn subscription(&self, id: u64) -> Result<Option<(SubscriptionEntry, Vec<DeliveryAttempt>)>, Refusal> {
+        self.look(move |engine| engine.subscription(id)).await
+    }
+
+    /// Dead letters after this event and subscription, at most `limit`. Older events come first.
+    ///
+    /// # Errors
+    /// The hub is being closed.
+    pub async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        after: (u64, u64),
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, Refusal> {
+        self.look(move |engine| engine.dead_letters(&filter, after, limit)).await
+    }
+
+    /// Delivers dead letters once more, each in one attempt; returns how many, once that is on disk.
+    ///
+    /// # Errors
+    /// It is not on disk.
+    pub async fn replay(&self, filter: DeadLetterFilter) -> Result<usize, Refusal> {
+        self.ask(|reply| Message::Replay(filter, reply)).await?
+    }
+
+    async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Engine) -> T + Send + 'static) -> Result<T, Refusal> {
+        self.ask(|reply| Message::Look(Box::new(move |engine| drop(reply.send(look(engine)))))).await
     }
 
     async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Result<T, Refusal> {

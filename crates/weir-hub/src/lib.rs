@@ -8,9 +8,11 @@
 //! - [`Hub::events_after`] is how anything else listens to a topic.
 //!
 //! Each event has an audience: the subscriptions there are when it is committed. It is delivered to each at least once, in order,
-//! or is accounted for as dead-lettered, expired or cancelled ([`Account`]).
+//! or is accounted for as dead-lettered, expired or cancelled ([`Account`]). Dead letters are kept as long as their events, and
+//! [`Hub::replay`] delivers them once more.
 
 mod account;
+mod attempt;
 mod driver;
 mod engine;
 mod form;
@@ -23,6 +25,8 @@ mod store;
 mod topic;
 
 pub use account::{Account, HubStatus, Tally};
+pub use attempt::{DeliveryAttempt, DeliveryFailure};
+pub use engine::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 pub use form::{HubForm, Refusal, SubscriptionMode, SubscriptionRequest, known_topic, read as read_form};
 pub use hub::Hub;
 pub use record::Event;

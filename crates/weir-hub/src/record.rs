@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::account::Tally;
+use crate::attempt::DeliveryFailure;
 use crate::form::{SubscriptionMode, SubscriptionRequest};
 
 /// Content of a topic that was published.
@@ -44,16 +45,35 @@ pub struct Mark {
     pub subscription: u64,
     /// The event, which is now the last that is done with.
     pub seq: u64,
+    /// The event was a dead letter, delivered once more; it leaves alone what else is done with.
+    pub is_replay: bool,
     pub outcome: MarkOutcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkOutcome {
     Delivered,
-    /// Given up after too many failures; the status of the last answer, 0 without one.
-    Dead(u16),
+    /// Given up after too many failures.
+    Dead(GivenUp),
     /// So many events were gone before they could be delivered.
     Expired(u64),
+}
+
+/// How an event was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Of the last attempt.
+    pub failure: DeliveryFailure,
+    pub attempts: u32,
+    pub at_ms: u64,
+}
+
+/// A dead letter as it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedDeadLetter {
+    pub subscription: u64,
+    pub seq: u64,
+    pub given_up: GivenUp,
 }
 
 /// Why a subscription ended.
@@ -102,6 +122,15 @@ pub enum StateRecord {
         cancelled: u64,
     },
     Marks(Vec<Mark>),
+    /// In a snapshot.
+    DeadLetters(Vec<SavedDeadLetter>),
+    /// In a snapshot: subscriptions and events of dead letters that are still to be delivered once more.
+    Replays(Vec<(u64, u64)>),
+    /// These dead letters, by subscription and event, are to be delivered once more.
+    Replayed {
+        number: u64,
+        letters: Vec<(u64, u64)>,
+    },
 }
 
 /// A record that cannot be read.
@@ -173,23 +202,19 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
             }
         }
         StateRecord::EndedTally(tally) => {
-            out.push(4);
+            out.push(10);
             put_tally(out, tally);
         }
         StateRecord::Requested { number, request } => {
             out.push(5);
-            put_numbers(out, [*number, u64::from(request.mode == SubscriptionMode::Unsubscribe), request.lease_s]);
-            put_bytes(out, request.topic.as_bytes());
-            put_bytes(out, request.callback.as_bytes());
-            put_bytes(out, request.owner.as_bytes());
-            put_bytes(out, request.secret.as_deref().unwrap_or_default());
+            put_request(out, *number, request);
         }
         StateRecord::Unverified { number } => {
             out.push(6);
             put_numbers(out, [*number]);
         }
         StateRecord::Subscribed { number, subscription } => {
-            out.push(7);
+            out.push(11);
             put_numbers(out, [*number]);
             put_subscription(out, subscription);
         }
@@ -200,16 +225,65 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
         StateRecord::Marks(marks) => {
             out.push(9);
             put_numbers(out, [marks.len() as u64]);
-            for Mark { subscription, seq, outcome } in marks {
-                let (kind, number) = match outcome {
-                    MarkOutcome::Delivered => (0, 0),
-                    MarkOutcome::Dead(status) => (1, u64::from(*status)),
-                    MarkOutcome::Expired(count) => (2, *count),
-                };
-                put_numbers(out, [*subscription, *seq, kind, number]);
+            marks.iter().for_each(|mark| put_mark(out, mark));
+        }
+        StateRecord::DeadLetters(letters) => {
+            out.push(12);
+            put_numbers(out, [letters.len() as u64]);
+            for SavedDeadLetter { subscription, seq, given_up } in letters {
+                put_numbers(out, [*subscription, *seq]);
+                put_given_up(out, given_up);
             }
         }
+        StateRecord::Replays(replays) => {
+            out.push(13);
+            put_pairs(out, replays);
+        }
+        StateRecord::Replayed { number, letters } => {
+            out.push(14);
+            put_numbers(out, [*number]);
+            put_pairs(out, letters);
+        }
     }
+}
+
+/// The kind of an outcome, and what is added to it for a replay. Kind 1 and records 4 and 7 were written by versions that kept no
+/// dead letters.
+const DELIVERED: u64 = 0;
+const DEAD_WITHOUT_TIME: u64 = 1;
+const EXPIRED: u64 = 2;
+const DEAD: u64 = 3;
+const OF_REPLAY: u64 = 4;
+
+fn put_mark(out: &mut Vec<u8>, mark: &Mark) {
+    let kind = match mark.outcome {
+        MarkOutcome::Delivered => DELIVERED,
+        MarkOutcome::Dead(_) => DEAD,
+        MarkOutcome::Expired(_) => EXPIRED,
+    };
+    put_numbers(out, [mark.subscription, mark.seq, kind + if mark.is_replay { OF_REPLAY } else { 0 }]);
+    match mark.outcome {
+        MarkOutcome::Delivered => put_numbers(out, [0]),
+        MarkOutcome::Dead(given_up) => put_given_up(out, &given_up),
+        MarkOutcome::Expired(count) => put_numbers(out, [count]),
+    }
+}
+
+fn put_given_up(out: &mut Vec<u8>, given_up: &GivenUp) {
+    put_numbers(out, [u64::from(given_up.failure.code()), u64::from(given_up.attempts), given_up.at_ms]);
+}
+
+fn put_pairs(out: &mut Vec<u8>, pairs: &[(u64, u64)]) {
+    put_numbers(out, [pairs.len() as u64]);
+    pairs.iter().for_each(|(one, other)| put_numbers(out, [*one, *other]));
+}
+
+fn put_request(out: &mut Vec<u8>, number: u64, request: &SubscriptionRequest) {
+    put_numbers(out, [number, u64::from(request.mode == SubscriptionMode::Unsubscribe), request.lease_s]);
+    put_bytes(out, request.topic.as_bytes());
+    put_bytes(out, request.callback.as_bytes());
+    put_bytes(out, request.owner.as_bytes());
+    put_bytes(out, request.secret.as_deref().unwrap_or_default());
 }
 
 fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
@@ -223,8 +297,8 @@ fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
 }
 
 fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
-    let Tally { delivered, dead_lettered, expired, cancelled } = tally;
-    put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled]);
+    let Tally { delivered, dead_lettered, expired, cancelled, replayed } = tally;
+    put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled, *replayed]);
 }
 
 fn put_numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
@@ -278,10 +352,37 @@ impl<'a> RecordDecoder<'a> {
         Ok(Some(self.bytes()?).filter(|secret| !secret.is_empty()).map(Box::from))
     }
 
-    fn tally(&mut self) -> Result<Tally, UnknownRecord> {
+    fn tally(&mut self, has_replayed: bool) -> Result<Tally, UnknownRecord> {
         let [delivered, dead_lettered, expired, cancelled] =
             [self.number()?, self.number()?, self.number()?, self.number()?];
-        Ok(Tally { delivered, dead_lettered, expired, cancelled })
+        let replayed = if has_replayed { self.number()? } else { 0 };
+        Ok(Tally { delivered, dead_lettered, expired, cancelled, replayed })
+    }
+
+    fn given_up(&mut self) -> Result<GivenUp, UnknownRecord> {
+        let code = self.code()?;
+        let attempts = u32::try_from(self.number()?).map_err(|_| UnknownRecord)?;
+        Ok(GivenUp { failure: DeliveryFailure::of_code(code), attempts, at_ms: self.number()? })
+    }
+
+    fn code(&mut self) -> Result<u16, UnknownRecord> {
+        u16::try_from(self.number()?).map_err(|_| UnknownRecord)
+    }
+
+    fn dead_letter(&mut self) -> Result<SavedDeadLetter, UnknownRecord> {
+        Ok(SavedDeadLetter { subscription: self.number()?, seq: self.number()?, given_up: self.given_up()? })
+    }
+
+    fn list<T>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<T, UnknownRecord>,
+    ) -> Result<Vec<T>, UnknownRecord> {
+        let count = self.number()?;
+        (0..count).map(|_| item(self)).collect()
+    }
+
+    fn pairs(&mut self) -> Result<Vec<(u64, u64)>, UnknownRecord> {
+        self.list(|from| Ok((from.number()?, from.number()?)))
     }
 
     fn record(&mut self) -> Result<StateRecord, UnknownRecord> {
@@ -289,20 +390,24 @@ impl<'a> RecordDecoder<'a> {
             1 => StateRecord::SnapshotBegin,
             2 => StateRecord::SnapshotEnd,
             3 => self.position()?,
-            4 => StateRecord::EndedTally(self.tally()?),
+            4 => StateRecord::EndedTally(self.tally(false)?),
             5 => self.requested()?,
             6 => StateRecord::Unverified { number: self.number()? },
-            7 => StateRecord::Subscribed { number: self.number()?, subscription: self.subscription()? },
+            7 => StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(false)? },
             8 => self.ended()?,
-            9 => self.marks()?,
+            9 => StateRecord::Marks(self.list(Self::mark)?),
+            10 => StateRecord::EndedTally(self.tally(true)?),
+            11 => StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(true)? },
+            12 => StateRecord::DeadLetters(self.list(Self::dead_letter)?),
+            13 => StateRecord::Replays(self.pairs()?),
+            14 => StateRecord::Replayed { number: self.number()?, letters: self.pairs()? },
             _ => return Err(UnknownRecord),
         })
     }
 
     fn position(&mut self) -> Result<StateRecord, UnknownRecord> {
         let (processed, dropped, next_id) = (self.number()?, self.number()?, self.number()?);
-        let count = self.number()?;
-        let topics = (0..count).map(|_| Ok((self.text()?, self.number()?))).collect::<Result<_, _>>()?;
+        let topics = self.list(|from| Ok((from.text()?, from.number()?)))?;
         Ok(StateRecord::Position { processed, dropped, next_id, topics })
     }
 
@@ -318,10 +423,10 @@ impl<'a> RecordDecoder<'a> {
         Ok(StateRecord::Requested { number, request })
     }
 
-    fn subscription(&mut self) -> Result<SavedSubscription, UnknownRecord> {
+    fn subscription(&mut self, has_replayed: bool) -> Result<SavedSubscription, UnknownRecord> {
         let (id, expires_ms, base, done) = (self.number()?, self.number()?, self.number()?, self.number()?);
         let (topic, callback, owner, secret) = (self.text()?, self.text()?, self.text()?, self.secret()?);
-        let tally = self.tally()?;
+        let tally = self.tally(has_replayed)?;
         Ok(SavedSubscription { id, topic, callback, secret, owner, expires_ms, base, done, tally })
     }
 
@@ -337,19 +442,22 @@ impl<'a> RecordDecoder<'a> {
         Ok(StateRecord::Ended { subscription, reason, cancelled: self.number()? })
     }
 
-    fn marks(&mut self) -> Result<StateRecord, UnknownRecord> {
-        let count = self.number()?;
-        let mut mark = || {
-            let (subscription, seq, kind, number) = (self.number()?, self.number()?, self.number()?, self.number()?);
-            let outcome = match kind {
-                0 => MarkOutcome::Delivered,
-                1 => MarkOutcome::Dead(u16::try_from(number).map_err(|_| UnknownRecord)?),
-                2 => MarkOutcome::Expired(number),
-                _ => return Err(UnknownRecord),
-            };
-            Ok(Mark { subscription, seq, outcome })
+    fn mark(&mut self) -> Result<Mark, UnknownRecord> {
+        let (subscription, seq, kind) = (self.number()?, self.number()?, self.number()?);
+        let outcome = match kind % OF_REPLAY {
+            DELIVERED => self.number().map(|_| MarkOutcome::Delivered)?,
+            DEAD_WITHOUT_TIME => {
+                let failure = DeliveryFailure::of_code(self.code()?);
+                MarkOutcome::Dead(GivenUp { failure, attempts: 0, at_ms: 0 })
+            }
+            EXPIRED => MarkOutcome::Expired(self.number()?),
+            _ => MarkOutcome::Dead(self.given_up()?),
         };
-        Ok(StateRecord::Marks((0..count).map(|_| mark()).collect::<Result<_, _>>()?))
+        match kind / OF_REPLAY {
+            0 => Ok(Mark { subscription, seq, is_replay: false, outcome }),
+            1 => Ok(Mark { subscription, seq, is_replay: true, outcome }),
+            _ => Err(UnknownRecord),
+        }
     }
 }
 
@@ -358,7 +466,7 @@ mod tests {
     use super::*;
 
     fn every_record() -> Vec<StateRecord> {
-        let tally = Tally { delivered: 1, dead_lettered: 200, expired: 70_000, cancelled: u64::MAX };
+        let tally = Tally { delivered: 1, dead_lettered: 200, expired: 70_000, cancelled: u64::MAX, replayed: 3 };
         let request = SubscriptionRequest {
             mode: SubscriptionMode::Unsubscribe,
             topic: "http://t/".into(),
@@ -378,8 +486,10 @@ mod tests {
             done: 128,
             tally,
         };
-        let outcomes = [MarkOutcome::Delivered, MarkOutcome::Dead(503), MarkOutcome::Expired(1 << 33)];
-        let marks = outcomes.map(|outcome| Mark { subscription: 7, seq: 129, outcome });
+        let given_up = GivenUp { failure: DeliveryFailure::Status(503), attempts: 9, at_ms: 1 << 41 };
+        let outcomes = [MarkOutcome::Delivered, MarkOutcome::Dead(given_up), MarkOutcome::Expired(1 << 33)];
+        let marks = outcomes.map(|outcome| Mark { subscription: 7, seq: 129, is_replay: false, outcome });
+        let of_replays = marks.map(|mark| Mark { is_replay: true, ..mark });
         vec![
             StateRecord::SnapshotBegin,
             StateRecord::Position { processed: 9, dropped: 4, next_id: 8, topics: vec![("http://t/".into(), 300)] },
@@ -388,7 +498,10 @@ mod tests {
             StateRecord::Unverified { number: 1 },
             StateRecord::Subscribed { number: 2, subscription },
             StateRecord::Ended { subscription: 7, reason: EndReason::Denied, cancelled: 4 },
-            StateRecord::Marks(marks.to_vec()),
+            StateRecord::Marks([marks, of_replays].concat()),
+            StateRecord::DeadLetters(vec![SavedDeadLetter { subscription: 7, seq: 300, given_up }]),
+            StateRecord::Replays(vec![(7, 128), (300, 5)]),
+            StateRecord::Replayed { number: 3, letters: vec![(7, 300)] },
             StateRecord::SnapshotEnd,
         ]
     }
@@ -397,6 +510,19 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let records = every_record();
         assert!(decode(&encode(&records)).is_ok_and(|read| read == records));
+    }
+
+    #[test]
+    fn records_of_versions_without_dead_letters_are_read() {
+        let tally = Tally { delivered: 1, dead_lettered: 2, expired: 3, cancelled: 4, replayed: 0 };
+        assert!(decode(&[4, 1, 2, 3, 4]).is_ok_and(|read| read == [StateRecord::EndedTally(tally)]));
+        let given_up = GivenUp { failure: DeliveryFailure::Status(100), attempts: 0, at_ms: 0 };
+        let mark = Mark { subscription: 7, seq: 9, is_replay: false, outcome: MarkOutcome::Dead(given_up) };
+        assert!(decode(&[9, 1, 7, 9, 1, 100]).is_ok_and(|read| read == [StateRecord::Marks(vec![mark])]));
+        let subscribed = [7, 1, 5, 6, 2, 3, 1, b't', 1, b'c', 0, 0, 1, 2, 3, 4];
+        let read = decode(&subscribed).unwrap_or_default();
+        let Some(StateRecord::Subscribed { number: 1, subscription }) = read.first() else { panic!("a subscription") };
+        assert_eq!((subscription.id, subscription.tally), (5, tally));
     }
 
     #[test]

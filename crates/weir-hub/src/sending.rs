@@ -13,7 +13,8 @@ use weir_client::{
     AddressFilter, AnswerContent, CallError, CallSettings, HttpClient, HttpClientSettings, IdleConnections, ServiceUrl,
 };
 
-use crate::engine::{Delivery, DeliveryOutcome, Denial, Verification};
+use crate::attempt::{DeliveryOutcome, NoAnswerReason};
+use crate::engine::{Delivery, Denial, Verification};
 use crate::form::{Refusal, with_parameters};
 use crate::record::Event;
 use crate::settings::HubSettings;
@@ -61,7 +62,9 @@ impl HubSender {
 
     /// One attempt at a notification (§7).
     pub async fn deliver(&self, delivery: &Delivery, event: &Event) -> DeliveryOutcome {
-        let Ok(to) = ServiceUrl::parse(&delivery.callback) else { return DeliveryOutcome::NoAnswer };
+        let Ok(to) = ServiceUrl::parse(&delivery.callback) else {
+            return DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown);
+        };
         let mut request = Request::new(event.content.clone());
         *request.method_mut() = Method::POST;
         let fields = request.headers_mut();
@@ -88,7 +91,7 @@ impl HubSender {
                 let _ = tokio::time::timeout(ANSWER_CONTENT_TIMEOUT, rest).await;
                 outcome
             }
-            Err(_) => DeliveryOutcome::NoAnswer,
+            Err(error) => DeliveryOutcome::NoAnswer(NoAnswerReason::of(&error)),
         }
     }
 
@@ -202,7 +205,8 @@ mod tests {
     fn standard_webhooks_have_an_id_that_stays_and_the_time_of_the_attempt() {
         let (topic, content) = ("http://t/".into(), Bytes::from_static(b"content"));
         let event = Event { seq: 7, time_ms: 1_000, topic, content_type: Box::default(), content };
-        let mut delivery = Delivery { subscription: 1, seq: 7, callback: "http://c/".into(), secret: None };
+        let mut delivery =
+            Delivery { subscription: 1, seq: 7, callback: "http://c/".into(), secret: None, is_replay: false };
         let mut unsigned = HeaderMap::new();
         put_standard(&mut unsigned, &delivery, &event);
         assert_eq!(unsigned["webhook-id"], "1000-7");

@@ -14,6 +14,7 @@ use weir_proto::{Known, RequestHead, ResponseHead};
 
 use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
+use crate::publishing::PublishQuota;
 use crate::responder::{Responder, ResponderRequest};
 use crate::stop::Stop;
 use crate::tls::Tls;
@@ -82,6 +83,7 @@ struct RareParts {
     /// What records show instead.
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
+    publish_quotas: Vec<Arc<dyn PublishQuota>>,
 }
 
 impl RareParts {
@@ -98,10 +100,12 @@ impl RareParts {
             identity_ends_at,
             shown,
             body_masks,
+            publish_quotas,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         *shown = None;
         body_masks.clear();
+        publish_quotas.clear();
         earlier.clear();
         before_retry.clear();
         remote_user.clear();
@@ -534,7 +538,17 @@ impl Exchange {
 
     /// What a responder is asked.
     pub fn responder_request(&self) -> ResponderRequest {
-        ResponderRequest { head: self.request.clone(), client: self.client.addr, identity: self.identity.clone() }
+        ResponderRequest {
+            head: self.request.clone(),
+            client: self.client.addr,
+            identity: self.identity.clone(),
+            publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// If the request publishes events to a hub, each has to pass this quota.
+    pub fn limit_publishing(&mut self, quota: Arc<dyn PublishQuota>) {
+        self.rare.get_or_insert_default().publish_quotas.push(quota);
     }
 
     /// The client is the consumer of this credential: for policies and logs, and for the upstream, which is told in

@@ -11,6 +11,7 @@ pub mod held;
 pub mod messages;
 pub mod options;
 pub mod plugin;
+pub mod publishing;
 pub mod responder;
 mod schema;
 pub mod state;
@@ -37,6 +38,7 @@ pub use messages::{
     PingTerms, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
+pub use publishing::{PublishQuota, PublishRefusal};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use state::PerWorker;
 pub use stop::{EndedBy, Ending, Retry, Stop};

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use weir_proto::RequestHead;
 
 use crate::consumer::Credential;
+use crate::publishing::PublishQuota;
 use crate::stop::Stop;
 
 /// The work of a responder on one request.
@@ -39,6 +40,8 @@ pub struct ResponderRequest {
     /// The client's address, after `real-ip`.
     pub client: IpAddr,
     pub identity: Option<Arc<Credential>>,
+    /// What events have to pass that the client publishes to a hub.
+    pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
 }
 
 /// Bytes that wait on the way to a responder, or from it. More are not taken before these are.

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod convert;
 pub mod explain;
 pub mod history;
+pub mod hub;
 pub mod man;
 pub mod plugins;
 pub mod records;
@@ -49,6 +50,7 @@ enum WeirCommand {
     History(history::HistoryCommand),
     Rollback(history::RollbackCommand),
     Nodes(history::NodesCommand),
+    Hub(hub::HubCommand),
     Store(store::StoreCommand),
     Records(records::RecordsCommand),
     Top(top::TopCommand),
@@ -77,6 +79,7 @@ impl Weir {
             WeirCommand::History(command) => command.execute(),
             WeirCommand::Rollback(command) => command.execute(),
             WeirCommand::Nodes(command) => command.execute(),
+            WeirCommand::Hub(command) => command.execute(),
             WeirCommand::Store(command) => command.execute(),
             WeirCommand::Records(command) => command.execute(),
             WeirCommand::Top(command) => command.execute(),

@@ -196,7 +196,7 @@ impl GatewayNode {
         // From here on, so that no change gets lost between reading the file and watching it.
         let live = loader.live().map(Arc::clone);
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
-        let resources = live.map(|live| NodeResources { live, writer: watch.writer() });
+        let resources = live.map(|live| NodeResources { live, hubs: Arc::clone(&hubs), writer: watch.writer() });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
             admin::start(sockets, &settings, &options.file, resources, &gateway)

@@ -23,13 +23,16 @@ use super::context::{AdminContext, ServedRevisions, StandaloneState};
 use super::keys::{AdminKeys, KeyFault};
 use super::query::{Query, decoded};
 use super::request::{AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, unreadable};
-use super::{configs, history, nodes, plugins, resources, schema, validate};
+use super::{configs, history, hubs, nodes, plugins, resources, schema, validate};
 use crate::document::{AdminKey, AdminRole};
+use crate::hubs::Hubs;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
 
 /// Where everything stands.
 const BASE: &str = "/apisix/admin";
+/// Where that stands which Apache APISIX does not have.
+const OWN_BASE: &str = "/weir/v1";
 /// So long a wrong key waits for its answer: who guesses gets through few.
 const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 /// ADC reads a version here, and does what Apache APISIX of that version can.
@@ -40,6 +43,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, PUT, OPTIONS, 
 /// What an Admin API is made of.
 pub struct AdminParts {
     pub live: Arc<LiveResources>,
+    pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub registry: Registry,
     pub keys: AdminKeys,
@@ -55,6 +59,7 @@ pub struct AdminParts {
 /// Answers requests.
 pub struct AdminApi {
     context: AdminContext,
+    hubs: Arc<Hubs>,
     keys: AdminKeys,
     hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
@@ -69,10 +74,10 @@ pub struct AdminPeer {
 
 impl AdminApi {
     pub fn new(parts: AdminParts) -> AdminApi {
-        let AdminParts { live, writer, registry, keys, hosts, origins, is_standalone, served } = parts;
+        let AdminParts { live, hubs, writer, registry, keys, hosts, origins, is_standalone, served } = parts;
         let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
         let context = AdminContext { live, writer, registry, served, standalone };
-        AdminApi { context, keys, hosts, origins }
+        AdminApi { context, hubs, keys, hosts, origins }
     }
 
     /// Judges a request in the order of Apache APISIX; the first thing that is wrong answers. `read` reads the body, no more
@@ -135,10 +140,11 @@ impl AdminApi {
         peer: AdminPeer,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
-        let Some(rest) = head.uri.path().strip_prefix(BASE).filter(|rest| rest.is_empty() || rest.starts_with('/'))
-        else {
-            return answer::not_found();
+        let below = |base: &str| {
+            let rest = head.uri.path().strip_prefix(base).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+            Some((base == OWN_BASE, rest))
         };
+        let Some((is_own, rest)) = below(BASE).or_else(|| below(OWN_BASE)) else { return answer::not_found() };
         let path: Vec<String> = rest.split('/').filter(|part| !part.is_empty()).map(decoded).collect();
         match head.method {
             Method::OPTIONS => return options(),
@@ -157,7 +163,7 @@ impl AdminApi {
                 return unauthorized("wrong apikey");
             }
         };
-        if key.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
+        if key.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
             return unauthorized("invalid method for role viewer");
         }
         let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
@@ -167,7 +173,17 @@ impl AdminApi {
         };
         let request =
             AdminRequest { method: head.method, path, query, headers: head.headers, body, key, peer: peer.remote };
-        self.route(&request).await
+        match is_own {
+            true => self.route_own(&request).await,
+            false => self.route(&request).await,
+        }
+    }
+
+    async fn route_own(&self, request: &AdminRequest<'_>) -> AdminResponse {
+        match request.path().as_slice() {
+            ["hubs", rest @ ..] => hubs::answer(&self.hubs, request, rest).await.unwrap_or_else(|refused| *refused),
+            _ => hubs::no_such_path(),
+        }
     }
 
     async fn route(&self, request: &AdminRequest<'_>) -> AdminResponse {

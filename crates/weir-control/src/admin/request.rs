@@ -29,7 +29,7 @@ pub enum BodyFault {
 /// A request whose key is known.
 pub(super) struct AdminRequest<'a> {
     pub(super) method: Method,
-    /// Behind `/apisix/admin/`, part by part.
+    /// Behind `/apisix/admin/` or `/weir/v1/`, part by part.
     pub(super) path: Vec<String>,
     pub(super) query: Query,
     pub(super) headers: HeaderMap,

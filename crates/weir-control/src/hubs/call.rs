@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_hub::{Hub, HubSettings, Refusal, is_signed, links};
-use weir_plugin::{Reply, ResponderRequest, Stop, form};
+use weir_plugin::{PublishRefusal, Reply, ResponderRequest, Stop, form};
 
 /// One request to a hub.
 pub(super) struct HubCall {
@@ -15,12 +15,10 @@ pub(super) struct HubCall {
 /// Answers with a refusal's status and reason (W3C WebSub §5.1.2: errors in plain text).
 pub(super) async fn refuse(reply: &mut Reply, refusal: &Refusal) -> Result<(), Stop> {
     let content = format!("{}\n", refusal.reason);
-    let length = content.len().to_string();
-    let fields = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", &length)];
-    match refusal.status {
-        503 => reply.begin(503, &[fields[0], fields[1], ("Retry-After", "1")]),
-        status => reply.begin(status, &fields),
-    }
+    let (length, wait) = (content.len().to_string(), refusal.retry_after_s.map(|seconds| seconds.to_string()));
+    let mut fields = vec![("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", &*length)];
+    fields.extend(wait.as_deref().map(|seconds| ("Retry-After", seconds)));
+    reply.begin(refusal.status, &fields);
     reply.send(content.as_bytes()).await;
     Ok(())
 }
@@ -62,6 +60,18 @@ impl HubCall {
             Some(consumer) => allowed(&publish.consumers, consumer, "publish"),
             None => Err(Refusal::new(401, "publishing needs an auth plugin of the route, or a signature")),
         }
+    }
+
+    /// Counts an event with the quotas that plugins of the route have.
+    pub(super) fn count_event(&self, topic: &str, bytes: usize) -> Result<(), Refusal> {
+        for quota in &self.request.publish_quotas {
+            quota.take(topic, bytes as u64).map_err(|PublishRefusal { status, reason, retry_after_s }| Refusal {
+                status,
+                reason,
+                retry_after_s,
+            })?;
+        }
+        Ok(())
     }
 
     /// Whether the caller may subscribe, read and listen.

@@ -42,7 +42,7 @@ async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<R
         Err(refusal) => return Ok(Err(refusal)),
     };
     let content = content.whole(call.settings.publish.max_bytes).await?;
-    if let Err(refusal) = call.may_publish(&content) {
+    if let Err(refusal) = call.may_publish(&content).and_then(|()| call.count_event(&topic, content.len())) {
         return Ok(Err(refusal));
     }
     let Ok(content_type) = std::str::from_utf8(call.field(b"content-type").unwrap_or_default()) else {
@@ -72,6 +72,7 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
         HubForm::Ping(topics) => {
             call.may_publish(content)?;
             for topic in topics {
+                call.count_event(&topic, 0)?;
                 call.hub.ping(&topic).await?;
             }
             Ok(())

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use slab::Slab;
 
-use super::DeliveryOutcome;
+use crate::attempt::DeliveryOutcome;
 
 /// A host is given up for the moment after so many failures in a row.
 const TRIPS_AFTER: u32 = 5;
@@ -152,7 +152,7 @@ impl CallbackHosts {
         let at = &mut self.hosts[host as usize];
         at.in_flight -= 1;
         let failed = match outcome {
-            DeliveryOutcome::NoAnswer => true,
+            DeliveryOutcome::NoAnswer(_) => true,
             DeliveryOutcome::Refused { status, .. } => status >= 500 || status == 429,
             DeliveryOutcome::Delivered | DeliveryOutcome::Gone | DeliveryOutcome::ContentGone => false,
         };

@@ -1,7 +1,7 @@
 //! Back from what was written down.
 
 use super::{Engine, OpenRequest};
-use crate::record::{MarkOutcome, StateRecord, UnknownRecord};
+use crate::record::{StateRecord, UnknownRecord};
 
 impl Engine {
     /// Everything that holds now, as records that begin anew.
@@ -14,6 +14,9 @@ impl Engine {
         for (number, OpenRequest { request, .. }) in &self.requests {
             records.push(StateRecord::Requested { number: *number, request: request.clone() });
         }
+        let (dead_letters, replays) = self.dead_letters.saved();
+        records.push(StateRecord::DeadLetters(dead_letters));
+        records.push(StateRecord::Replays(replays));
         records.push(StateRecord::SnapshotEnd);
         records
     }
@@ -58,11 +61,31 @@ impl Engine {
                 let slot = self.subscriptions.slot_of(subscription).ok_or(UnknownRecord)?;
                 self.remove(slot, cancelled);
             }
+            StateRecord::DeadLetters(letters) => {
+                for letter in letters {
+                    if self.subscriptions.slot_of(letter.subscription).is_some() {
+                        self.dead_letters.add(letter.subscription, letter.seq, letter.given_up);
+                    }
+                }
+            }
+            StateRecord::Replays(replays) => {
+                for (subscription, seq) in replays {
+                    if self.subscriptions.slot_of(subscription).is_some() {
+                        self.dead_letters.replay(subscription, seq);
+                    }
+                }
+            }
+            StateRecord::Replayed { number, letters } => {
+                self.next_id = self.next_id.max(number + 1);
+                for (subscription, seq) in letters {
+                    self.begin_replay(subscription, seq);
+                }
+            }
             StateRecord::Marks(marks) => {
                 for mark in marks {
                     // Its subscription may have ended while it was under way.
                     if let Some(slot) = self.subscriptions.slot_of(mark.subscription) {
-                        self.subscriptions.get_mut(slot).apply(mark);
+                        self.apply(slot, mark);
                     }
                 }
             }
@@ -90,12 +113,13 @@ impl Engine {
 
     /// All is back: what is missing is accounted for, and everything that waits goes on.
     pub fn restored(&mut self, now_ms: u64) {
+        self.expire_dropped();
         let slots: Vec<u32> = self.subscriptions.iter().map(|(slot, _)| slot).collect();
         // Events that are damaged were there: a subscription has had them, besides those that it is still to have.
         for slot in &slots {
             let subscription = self.subscriptions.get(*slot);
             let topic = self.topics.get(subscription.topic);
-            let had = subscription.base + subscription.tally.total();
+            let had = subscription.base + self.first_outcomes(subscription);
             let count = topic.count.max(had + topic.after(subscription.done) as u64);
             let topic = subscription.topic;
             self.topics.get_mut(topic).count = count;
@@ -104,9 +128,7 @@ impl Engine {
             let subscription = self.subscriptions.get(slot);
             let missed = self.missed(subscription);
             let done = subscription.done;
-            if missed > 0 {
-                self.mark(slot, done, MarkOutcome::Expired(missed));
-            }
+            self.expire(slot, done, missed);
             self.queue(slot, now_ms);
         }
         let mut open: Vec<u64> = self.requests.keys().copied().collect();

@@ -1,12 +1,14 @@
 //! The table of subscriptions, found by topic and callback, by id, and by slot.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use hashbrown::HashTable;
 use slab::Slab;
 
 use crate::account::Tally;
+use crate::attempt::DeliveryAttempt;
 use crate::record::{Mark, MarkOutcome, SavedSubscription};
 
 /// An active subscription. One event at a time is on its way to it.
@@ -30,7 +32,15 @@ pub(super) struct Subscription {
     /// To deliver its next event.
     pub(super) attempts: u32,
     pub(super) delivery: DeliveryState,
+    /// The event that was sent last, and when.
+    pub(super) sent: u64,
+    pub(super) sent_ms: u64,
+    /// The latest attempts, the latest last. They are not written down.
+    pub(super) history: VecDeque<DeliveryAttempt>,
 }
+
+/// Attempts that are kept of each subscription: some 400 bytes.
+const ATTEMPTS_KEPT: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryState {
@@ -63,6 +73,9 @@ impl Subscription {
             place: 0,
             attempts: 0,
             delivery: DeliveryState::Idle,
+            sent: 0,
+            sent_ms: 0,
+            history: VecDeque::new(),
         }
     }
 
@@ -84,8 +97,22 @@ impl Subscription {
         self.delivery == DeliveryState::Sending
     }
 
+    /// Whether an event is one that it was done with before.
+    pub(super) fn is_replay(&self, seq: u64) -> bool {
+        seq <= self.done
+    }
+
+    pub(super) fn keep_attempt(&mut self, attempt: DeliveryAttempt) {
+        if self.history.len() == ATTEMPTS_KEPT {
+            self.history.pop_front();
+        }
+        self.history.push_back(attempt);
+    }
+
     pub(super) fn apply(&mut self, mark: Mark) {
-        self.done = self.done.max(mark.seq);
+        if !mark.is_replay {
+            self.done = self.done.max(mark.seq);
+        }
         match mark.outcome {
             MarkOutcome::Delivered => self.tally.delivered += 1,
             MarkOutcome::Dead(_) => self.tally.dead_lettered += 1,
@@ -100,7 +127,7 @@ pub(super) struct Subscriptions {
     /// Slots by topic and callback.
     by_key: HashTable<u32>,
     hasher: RandomState,
-    by_id: HashMap<u64, u32>,
+    by_id: BTreeMap<u64, u32>,
     /// How many each consumer has.
     owners: HashMap<Box<str>, usize>,
 }
@@ -136,6 +163,11 @@ impl Subscriptions {
 
     pub(super) fn count_of(&self, owner: &str) -> usize {
         self.owners.get(owner).copied().unwrap_or(0)
+    }
+
+    /// Those after this one by their ids.
+    pub(super) fn after(&self, id: u64) -> impl Iterator<Item = &Subscription> {
+        self.by_id.range((Excluded(id), Unbounded)).map(|(_, slot)| self.get(*slot))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Subscription)> {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::*;
+use crate::attempt::{DeliveryFailure, NoAnswerReason};
 use crate::settings::{DeliverySettings, PublishSettings, RetentionSettings, SubscribeSettings};
 use crate::topic::TopicPattern;
 
@@ -126,7 +127,8 @@ fn a_host_that_fails_gets_one_delivery_at_a_time_and_others_are_not_held_up() {
     let mut bad = 0;
     while let Some(delivery) = engine.next_delivery(0) {
         let is_bad = delivery.callback.contains("bad");
-        let outcome = if is_bad { DeliveryOutcome::NoAnswer } else { DeliveryOutcome::Delivered };
+        let outcome =
+            if is_bad { DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown) } else { DeliveryOutcome::Delivered };
         (bad, good) = (bad + usize::from(is_bad), good + usize::from(!is_bad));
         engine.delivered(delivery.subscription, delivery.seq, outcome, 0);
     }
@@ -245,6 +247,121 @@ fn damage_beside_a_delivery_that_was_not_written_down_is_accounted_for() {
     assert_eq!((account.audience, account.tally.delivered, account.pending), (4, 3, 1));
 }
 
+/// What is no failure of the host.
+const REFUSED: DeliveryOutcome = DeliveryOutcome::Refused { status: 400, wait_ms: None };
+
+/// Settings under which a failure is final.
+fn one_attempt() -> Arc<HubSettings> {
+    let delivery = DeliverySettings { retry_for: Duration::ZERO, ..DeliverySettings::default() };
+    Arc::new(HubSettings { delivery, ..settings() })
+}
+
+/// A subscription with these events as dead letters.
+fn with_dead_letters(callback: &str, events: std::ops::RangeInclusive<u64>) -> Engine {
+    let mut engine = Engine::new(one_attempt(), 7);
+    subscribe(&mut engine, callback, 0);
+    for seq in events {
+        engine.committed(seq, TOPIC, 100, 0);
+        deliver(&mut engine, REFUSED, 0);
+    }
+    engine
+}
+
+fn letters(engine: &Engine) -> Vec<u64> {
+    engine.dead_letters(&DeadLetterFilter::default(), (0, 0), 100).iter().map(|letter| letter.event).collect()
+}
+
+#[test]
+fn dead_letters_are_listed_and_delivered_once_more_before_newer_events() {
+    let mut engine = with_dead_letters("http://c.example/1", 1..=3);
+    let all = engine.dead_letters(&DeadLetterFilter::default(), (0, 0), 100);
+    let letter = all.first().expect("there are three");
+    assert_eq!((letter.event, letter.attempts, letter.at_ms), (1, 1, 0));
+    assert_eq!((&*letter.topic, letter.failure), (TOPIC, DeliveryFailure::Status(400)));
+    assert_eq!(engine.dead_letters(&DeadLetterFilter::default(), (1, letter.subscription), 1)[0].event, 2);
+    let one = DeadLetterFilter { event: Some(2), ..DeadLetterFilter::default() };
+    assert_eq!(engine.replay(&one, 0).map(|(_, count)| count), Some(1));
+    assert_eq!((letters(&engine), engine.account().pending), (vec![1, 3], 1));
+    engine.committed(4, TOPIC, 100, 0);
+    let sent = deliver(&mut engine, DeliveryOutcome::Delivered, 0);
+    assert_eq!(sent.iter().map(|one| (one.seq, one.is_replay)).collect::<Vec<_>>(), [(2, true), (4, false)]);
+    let account = engine.account();
+    assert!(account.is_even(), "{account:?}");
+    let Tally { delivered, dead_lettered, replayed, .. } = account.tally;
+    assert_eq!((account.audience, delivered, dead_lettered, replayed), (4, 2, 3, 1));
+    let elsewhere = DeadLetterFilter { topic: Some("http://t.example/2".into()), ..DeadLetterFilter::default() };
+    assert_eq!(engine.replay(&elsewhere, 0), None);
+}
+
+#[test]
+fn a_dead_letter_that_fails_again_is_one_again_after_one_attempt() {
+    let mut engine = with_dead_letters("http://c.example/1", 1..=2);
+    engine.settings = Arc::new(settings());
+    engine.replay(&DeadLetterFilter::default(), 0);
+    let sent = deliver(&mut engine, REFUSED, 5);
+    assert_eq!(sent.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(letters(&engine), [1, 2]);
+    assert!(engine.account().is_even() && engine.account().tally.dead_lettered == 4);
+}
+
+#[test]
+fn dead_letters_go_with_their_events_and_with_their_subscription() {
+    let mut engine = with_dead_letters("http://c.example/1", 1..=10);
+    let some = DeadLetterFilter { event: Some(2), ..DeadLetterFilter::default() };
+    engine.replay(&some, 0);
+    engine.retain(500, 0);
+    assert_eq!(letters(&engine), [7, 8, 9, 10]);
+    let account = engine.account();
+    assert!(account.is_even(), "{account:?}");
+    assert_eq!((account.tally.expired, account.pending), (1, 0), "what was to be delivered once more is gone");
+    engine.replay(&DeadLetterFilter { event: Some(7), ..DeadLetterFilter::default() }, 0);
+    deliver(&mut engine, DeliveryOutcome::Gone, 0);
+    assert_eq!((letters(&engine), engine.subscription_count()), (vec![], 0));
+    let account = engine.account();
+    assert!(account.is_even(), "{account:?}");
+    assert_eq!((account.audience, account.tally.cancelled, account.tally.replayed), (10, 1, 2));
+}
+
+#[test]
+fn dead_letters_and_their_replays_survive_a_restart() {
+    let mut engine = with_dead_letters("http://c.example/1", 1..=4);
+    let mut journal = engine.take_records();
+    engine.replay(&DeadLetterFilter { event: Some(2), ..DeadLetterFilter::default() }, 0);
+    engine.replay(&DeadLetterFilter { event: Some(3), ..DeadLetterFilter::default() }, 0);
+    deliver_one(&mut engine);
+    journal.extend(engine.take_records());
+    for records in [journal, engine.snapshot()] {
+        let mut restored = Engine::new(one_attempt(), 7);
+        for record in crate::record::decode(&crate::record::encode(&records)).expect("records are read again") {
+            restored.restore(record).expect("it makes sense");
+        }
+        (1..=4).for_each(|seq| restored.restore_event(seq, TOPIC, 100, 0));
+        restored.restored(0);
+        assert_eq!((letters(&restored), restored.account()), (letters(&engine), engine.account()));
+        assert_eq!(restored.next_delivery(0).map(|delivery| (delivery.seq, delivery.is_replay)), Some((3, true)));
+    }
+}
+
+fn deliver_one(engine: &mut Engine) {
+    let delivery = engine.next_delivery(0).expect("one has its turn");
+    engine.delivered(delivery.subscription, delivery.seq, DeliveryOutcome::Delivered, 0);
+    engine.recorded([delivery.subscription], 0);
+}
+
+#[test]
+fn the_latest_attempts_of_a_subscription_are_kept() {
+    let mut engine = with_dead_letters("http://c.example/1", 1..=20);
+    engine.committed(21, TOPIC, 100, 3_000);
+    let delivery = engine.next_delivery(3_000).expect("it has its turn");
+    engine.delivered(delivery.subscription, 21, DeliveryOutcome::Delivered, 3_040);
+    let (entry, attempts) = engine.subscription(delivery.subscription).expect("it is there");
+    assert_eq!((entry.dead_letters, entry.tally.delivered, entry.pending), (20, 1, 0));
+    let latest = DeliveryAttempt { at_ms: 3_000, event: 21, took_ms: 40, is_replay: false, failure: None };
+    assert_eq!((attempts.len(), attempts[0], attempts[15].event), (16, latest, 6));
+    assert_eq!(attempts[1].failure, Some(DeliveryFailure::Status(400)));
+    assert!(engine.subscription(delivery.subscription + 1).is_none());
+}
+
 /// Everything outside the engine: what was written down, what subscribers got, and a clock.
 struct World {
     engine: Engine,
@@ -259,12 +376,15 @@ struct World {
     /// What each subscription has acknowledged, in order.
     acknowledged: HashMap<u64, Vec<u64>>,
     crashes: u64,
+    settings: Arc<HubSettings>,
 }
 
 impl World {
     fn new(seed: u64) -> World {
+        // With some seeds events are given up, and delivered once more.
+        let settings = if seed.is_multiple_of(2) { Arc::new(settings()) } else { one_attempt() };
         World {
-            engine: Engine::new(Arc::new(settings()), seed),
+            engine: Engine::new(Arc::clone(&settings), seed),
             random: fastrand::Rng::with_seed(seed),
             now_ms: 1_000_000,
             events: Vec::new(),
@@ -273,6 +393,7 @@ impl World {
             under_way: Vec::new(),
             acknowledged: HashMap::new(),
             crashes: 0,
+            settings,
         }
     }
 
@@ -295,7 +416,7 @@ impl World {
     fn crash(&mut self) {
         self.crashes += 1;
         self.under_way.clear();
-        self.engine = Engine::new(Arc::new(settings()), self.random.u64(..));
+        self.engine = Engine::new(Arc::clone(&self.settings), self.random.u64(..));
         for record in crate::record::decode(&crate::record::encode(&self.disk)).expect("records are read again") {
             self.engine.restore(record).expect("records make sense");
         }
@@ -346,19 +467,25 @@ impl World {
                 self.removed = dropped.unwrap_or(self.removed);
             }
             97 => self.crash(),
+            98 => {
+                let event = self.random.bool().then(|| self.random.u64(1..=self.events.len() as u64 + 1));
+                self.engine.replay(&DeadLetterFilter { event, ..DeadLetterFilter::default() }, now_ms);
+            }
             _ => {}
         }
     }
 
     fn outcome(&mut self) {
         let index = self.random.usize(..self.under_way.len());
-        let Delivery { subscription, seq, .. } = self.under_way.swap_remove(index);
+        let Delivery { subscription, seq, is_replay, .. } = self.under_way.swap_remove(index);
         let outcome = match self.random.u32(0..20) {
             0 => DeliveryOutcome::Gone,
             1..4 => DeliveryOutcome::Refused { status: 503, wait_ms: Some(self.random.u64(0..9_000)) },
-            4 => DeliveryOutcome::NoAnswer,
+            4 => DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown),
             _ => {
-                self.acknowledged.entry(subscription).or_default().push(seq);
+                if !is_replay {
+                    self.acknowledged.entry(subscription).or_default().push(seq);
+                }
                 DeliveryOutcome::Delivered
             }
         };
@@ -368,9 +495,10 @@ impl World {
     fn check(&self) {
         let account = self.engine.account();
         // What is under way although retention has removed it is accounted for when it ends.
-        let unsure =
-            self.under_way.iter().filter(|delivery| delivery.seq <= self.removed.max(self.engine.dropped)).count();
-        let counted = account.tally.total() + account.pending;
+        let dropped = self.removed.max(self.engine.dropped);
+        let is_unsure = |delivery: &&Delivery| delivery.seq <= dropped && !delivery.is_replay;
+        let unsure = self.under_way.iter().filter(is_unsure).count();
+        let counted = account.tally.total() + account.pending - account.tally.replayed;
         assert!(account.audience >= counted && account.audience <= counted + unsure as u64, "{account:?}");
         let mut repeated = 0;
         for (subscription, seqs) in &self.acknowledged {
@@ -388,8 +516,10 @@ impl World {
             self.write();
             let now_ms = self.now_ms;
             self.under_way.extend(self.engine.next_delivery(now_ms));
-            while let Some(Delivery { subscription, seq, .. }) = self.under_way.pop() {
-                self.acknowledged.entry(subscription).or_default().push(seq);
+            while let Some(Delivery { subscription, seq, is_replay, .. }) = self.under_way.pop() {
+                if !is_replay {
+                    self.acknowledged.entry(subscription).or_default().push(seq);
+                }
                 self.engine.delivered(subscription, seq, DeliveryOutcome::Delivered, now_ms);
             }
             if self.engine.account().pending == 0 {

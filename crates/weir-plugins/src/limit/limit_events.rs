@@ -4,10 +4,11 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use weir_plugin::proto::Method;
 use weir_plugin::proto::websocket::CloseCode;
 use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Flow, MessageFilter, MessageHead, MessageLoss, MessageProtocol,
-    MessageSource, MessageVerdict, Phases, Plugin, Stage, Stop, StreamClose,
+    MessageSource, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage, Stop, StreamClose,
 };
 
 use crate::clock;
@@ -17,13 +18,14 @@ use crate::limit::limit_count::local::Windows;
 use crate::limit::limit_count::quota::{EffectiveLimit, MAX_COUNT, MAX_PAIRED_COUNT, MAX_WINDOW_S};
 use crate::store::counters::{self, CounterKey};
 
-/// Limits the messages of WebSockets and the server-sent events in a time window, by number and by bytes, for each client,
-/// key or tenant.
+/// Limits the messages of WebSockets, the server-sent events, and the events published to a hub in a time window, by number and
+/// by bytes, for each client, key or tenant.
 ///
 /// All messages and events of the same key count together, over all connections and all workers of the gateway. Pings,
 /// pongs, close frames and comments are not counted. What the client sees when the limit is used up: a WebSocket is closed
 /// with code 1008; an event stream gets a comment with the reason, and ends. With `action: drop` the message is left out
-/// instead, and the stream goes on. The metric `weir_events_total` counts what was passed, throttled and lost.
+/// instead, and the stream goes on. An event that is published to a hub beyond the limit is answered with 429 and
+/// `Retry-After`, and is not stored. The metric `weir_events_total` counts what was passed, throttled and lost.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitEvents {
@@ -50,9 +52,13 @@ pub struct LimitEvents {
     /// How `key` is interpreted.
     #[serde(default)]
     key_type: KeyType,
-    /// Which messages of a WebSocket are counted. Server-sent events always come from the upstream.
+    /// Which messages of a WebSocket are counted. Server-sent events always come from the upstream, events that are published
+    /// to a hub always from the client.
     #[serde(default)]
     direction: EventDirection,
+    /// Counts the events that are published to a hub for each topic separately.
+    #[serde(default)]
+    per_topic: bool,
     /// What happens to a message or an event when the limit is used up.
     #[serde(default)]
     action: ExcessAction,
@@ -130,6 +136,7 @@ impl Definition for LimitEvents {
             key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
             windows: Windows::new(self.window_type, build),
             direction: self.direction,
+            per_topic: self.per_topic,
             action: self.action,
             reason: self.rejected_msg,
             allow_degradation: self.allow_degradation,
@@ -151,6 +158,7 @@ struct EventLimits {
     key: LimitKey,
     windows: Windows,
     direction: EventDirection,
+    per_topic: bool,
     action: ExcessAction,
     reason: String,
     allow_degradation: bool,
@@ -164,6 +172,11 @@ struct StreamQuota {
 }
 
 impl EventLimits {
+    /// By number and by bytes.
+    fn of_exchange(&self, exchange: &Exchange) -> Result<[Option<StreamQuota>; 2], Stop> {
+        Ok([self.of_stream(&self.count, exchange)?, self.of_stream(&self.bytes, exchange)?])
+    }
+
     /// Nothing where this is not limited.
     fn of_stream(&self, quota: &Option<EventQuota>, exchange: &Exchange) -> Result<Option<StreamQuota>, Stop> {
         let Some(EventQuota { amount, most, name }) = quota else { return Ok(None) };
@@ -179,7 +192,14 @@ impl EventLimits {
 
     /// Counts so much; `false` if nothing was left.
     fn take(&self, quota: Option<StreamQuota>, amount: u64) -> bool {
-        quota.is_none_or(|quota| self.windows.take_amount(quota.key, quota.limit, amount, clock::now()).accepted)
+        self.wait_ms(quota, amount).is_none()
+    }
+
+    /// Counts so much. If nothing was left: in how many milliseconds there is.
+    fn wait_ms(&self, quota: Option<StreamQuota>, amount: u64) -> Option<u64> {
+        let quota = quota?;
+        let decision = self.windows.take_amount(quota.key, quota.limit, amount, clock::now());
+        (!decision.accepted).then_some(decision.reset_ms)
     }
 }
 
@@ -199,16 +219,50 @@ impl Plugin for EventLimiter {
         {
             head.remove(b"Accept-Encoding");
         }
+        // Where the route leads to a hub, it may publish.
+        if exchange.request.method == Method::Post && self.0.direction != EventDirection::FromUpstream {
+            let quotas = self.0.of_exchange(exchange);
+            exchange.limit_publishing(Arc::new(HubQuota { limits: Arc::clone(&self.0), quotas }));
+        }
         Ok(Flow::Continue)
     }
 
     fn messages(&self, exchange: &mut Exchange, _: MessageProtocol) -> Result<Option<Box<dyn MessageFilter>>, Stop> {
         let limits = &self.0;
-        let (count, bytes) = (limits.of_stream(&limits.count, exchange)?, limits.of_stream(&limits.bytes, exchange)?);
+        let [count, bytes] = limits.of_exchange(exchange)?;
         if count.is_none() && bytes.is_none() {
             return Ok(None);
         }
         Ok(Some(Box::new(EventLimitFilter { limits: Arc::clone(limits), count, bytes })))
+    }
+}
+
+/// What one request may publish.
+struct HubQuota {
+    limits: Arc<EventLimits>,
+    /// By number and by bytes; an error if that could not be determined.
+    quotas: Result<[Option<StreamQuota>; 2], Stop>,
+}
+
+impl PublishQuota for HubQuota {
+    fn take(&self, topic: &str, bytes: u64) -> Result<(), PublishRefusal> {
+        let limits = &self.limits;
+        let Ok(quotas) = &self.quotas else {
+            let reason = "the quota of this client cannot be determined".to_owned();
+            return Err(PublishRefusal { status: 500, reason, retry_after_s: None });
+        };
+        let [count, of_bytes] = quotas.map(|quota| match limits.per_topic {
+            true => {
+                quota.map(|quota| StreamQuota { key: limits.windows.part_of(quota.key, topic.as_bytes()), ..quota })
+            }
+            false => quota,
+        });
+        if let Some(wait_ms) = limits.wait_ms(of_bytes, 0).or_else(|| limits.wait_ms(count, 1)) {
+            let retry_after_s = Some(wait_ms.div_ceil(1_000).max(1));
+            return Err(PublishRefusal { status: 429, reason: limits.reason.clone(), retry_after_s });
+        }
+        limits.take(of_bytes, bytes);
+        Ok(())
     }
 }
 
@@ -321,6 +375,31 @@ mod tests {
         assert_eq!(asked(json!({"count": "$arg_n", "time_window": 60})), Err(Stop::Respond(500)));
         assert_eq!(asked(json!({"count": "$arg_n", "time_window": 60, "allow_degradation": true})), Ok(false));
         assert_eq!(asked(json!({"count": "${arg_n ?? 5}", "time_window": 60})), Ok(true));
+    }
+
+    #[test]
+    fn events_that_are_published_count_for_their_client_and_topic() {
+        let publish = |step: &Arc<dyn Plugin>, key: &str, topic: &str, bytes: u64| {
+            let mut exchange = exchange(&format!("POST /?a={key} HTTP/1.1\nHost: h\nContent-Length: 0"));
+            assert_eq!(on_request(step, &mut exchange), Ok(()));
+            exchange.responder_request().publish_quotas.iter().try_for_each(|quota| quota.take(topic, bytes))
+        };
+        let step = build::<LimitEvents>(json!({"count": 2, "time_window": 60, "key": "arg_a", "per_topic": true}));
+        assert_eq!([publish(&step, "1", "t", 9), publish(&step, "1", "t", 9)], [Ok(()), Ok(())]);
+        let excess = publish(&step, "1", "t", 9).expect_err("nothing is left");
+        assert_eq!(excess.reason, "the quota of events is used up");
+        assert!(
+            excess.status == 429 && excess.retry_after_s.is_some_and(|wait| (1..=60).contains(&wait)),
+            "{excess:?}"
+        );
+        assert_eq!([publish(&step, "1", "other", 9), publish(&step, "2", "t", 9)], [Ok(()), Ok(())]);
+        let step = build::<LimitEvents>(json!({"bytes": 10, "time_window": 60, "key": "arg_a"}));
+        assert_eq!([publish(&step, "1", "t", 9), publish(&step, "1", "other", 9)], [Ok(()), Ok(())]);
+        assert!(publish(&step, "1", "t", 1).is_err(), "all topics count together");
+        let step = build::<LimitEvents>(json!({"count": "$arg_n", "time_window": 60}));
+        assert_eq!(publish(&step, "1", "t", 1).map_err(|refusal| refusal.status), Err(500));
+        let step = build::<LimitEvents>(json!({"count": 1, "time_window": 60, "direction": "from_upstream"}));
+        assert_eq!([publish(&step, "1", "t", 9), publish(&step, "1", "t", 9)], [Ok(()), Ok(())]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl AdminClient {
         })
     }
 
-    /// Asks for a path below `/apisix/admin/`, with further fields.
+    /// Asks for a path below `/apisix/admin/`, or for one that begins with `/`, with further fields.
     ///
     /// # Errors
     /// Why the node did not do it: one line for each thing that is wrong.
@@ -112,7 +112,10 @@ impl AdminClient {
         fields: &[(&str, Option<&str>)],
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), String> {
-        let url = format!("{}/apisix/admin/{path}", self.server);
+        let url = match path.starts_with('/') {
+            true => format!("{}{path}", self.server),
+            false => format!("{}/apisix/admin/{path}", self.server),
+        };
         let url = ServiceUrl::parse(&url).map_err(|error| format!("{url}: {error}"))?;
         let mut request = Request::builder().method(method).uri(url.target().as_str()).header("X-API-KEY", &self.key);
         for (name, value) in fields {

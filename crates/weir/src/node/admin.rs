@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
+use weir_control::Hubs;
 use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, BodyFault, generated_key};
 use weir_control::document::{AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
@@ -55,9 +56,10 @@ pub struct AdminServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The resources of a node that has a store.
+/// The resources of a node that has a store, and its hubs.
 pub struct NodeResources {
     pub live: Arc<LiveResources>,
+    pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
 }
 
@@ -89,6 +91,7 @@ pub fn start(
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
+        hubs: resources.hubs,
         writer: resources.writer,
         registry: PLUGINS,
         keys: AdminKeys::new(keys),

@@ -31,6 +31,10 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             page.total(&[("hub", hub), ("outcome", outcome)], count);
         }
     }
+    page.counter("weir_hub_replayed", "Dead letters that were replayed: each is one more delivery to be made.");
+    for (hub, status) in hubs {
+        page.total(&[("hub", hub)], status.account.tally.replayed);
+    }
     page.counter("weir_hub_attempts", "Delivery attempts since the process started, retries included.");
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.attempts);
@@ -83,6 +87,7 @@ pub fn report(hubs: &HubStatuses) -> Value {
             "dead_lettered": tally.dead_lettered,
             "expired": tally.expired,
             "cancelled": tally.cancelled,
+            "replayed": tally.replayed,
             "pending": account.pending,
             "error": status.error,
         })

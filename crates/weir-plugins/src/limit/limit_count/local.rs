@@ -45,6 +45,14 @@ impl Windows {
         }
     }
 
+    /// Where a part of what a key counts is counted on its own.
+    pub(in crate::limit) fn part_of(&self, key: CounterKey, part: &[u8]) -> CounterKey {
+        match self {
+            Windows::Fixed(table) => table.key(key.number(), part),
+            Windows::Sliding(table) => table.key(key.number(), part),
+        }
+    }
+
     /// Counts so much at once. It is accepted as long as anything is left, also if it is more than that.
     pub(in crate::limit) fn take_amount(
         &self,

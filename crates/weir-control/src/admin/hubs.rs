@@ -1,0 +1,252 @@
+//! Hubs below `/weir/v1/hubs`: their subscriptions, the latest attempts to deliver to each, and dead letters, which can be replayed.
+
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+use weir_hub::{DeadLetter, DeadLetterFilter, DeliveryAttempt, Hub, Refusal, SubscriptionEntry, origin_of};
+
+use super::answer::{self, AdminResponse, Refused, refuse};
+use super::request::AdminRequest;
+use crate::document::AdminRole;
+use crate::hubs::Hubs;
+
+const DEFAULT_COUNT: u64 = 50;
+const MOST_COUNT: u64 = 1_000;
+
+/// Answers below `/weir/v1/hubs`.
+pub(super) async fn answer(hubs: &Hubs, request: &AdminRequest<'_>, path: &[&str]) -> Refused<AdminResponse> {
+    let (id, path) = match path {
+        [] if request.method == Method::GET => return Ok(list(hubs)),
+        [id, path @ ..] => (id, path),
+        [] => return Ok(no_such_path()),
+    };
+    let hub = find(hubs, id)?;
+    match (path, &request.method) {
+        (["subscriptions"], &Method::GET) => subscriptions(&hub, request).await,
+        (["subscriptions", number], &Method::GET) => subscription(&hub, request, number).await,
+        (["dead-letters"], &Method::GET) => dead_letters(&hub, request).await,
+        (["replay"], &Method::POST) => replay(&hub, request).await,
+        _ => Ok(no_such_path()),
+    }
+}
+
+pub(super) fn no_such_path() -> AdminResponse {
+    answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))
+}
+
+fn list(hubs: &Hubs) -> AdminResponse {
+    let list: Vec<Value> = hubs.running().iter().map(|(id, _)| json!({ "id": id })).collect();
+    answer::json_of(StatusCode::OK, &json!({ "total": list.len(), "list": list }))
+}
+
+fn find(hubs: &Hubs, id: &str) -> Refused<Arc<Hub>> {
+    let running = hubs.running();
+    let found = running.iter().find(|(own, _)| **own == *id).map(|(_, hub)| Arc::clone(hub));
+    found.ok_or_else(|| {
+        let known: Vec<&str> = running.iter().map(|(id, _)| &**id).collect();
+        let problem = format!("this node runs no hub `{id}`; the hubs that run are: {}", known.join(", "));
+        Box::new(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem })))
+    })
+}
+
+fn refused(refusal: Refusal) -> Box<AdminResponse> {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    Box::new(answer::json_of(status, &json!({ "error_msg": refusal.reason })))
+}
+
+/// In the order of their ids; `?after=` goes on where a page ended, `?topic=` shows those of one topic.
+async fn subscriptions(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+    let (after, count) = (number(request, "after")?.unwrap_or(0), count(request)?);
+    let topic = request.query.get("topic").map(Box::from);
+    let mut list = hub.subscriptions(topic, after, count + 1).await.map_err(refused)?;
+    let next = cut(&mut list, count).map(|last| last.id.to_string());
+    let told = list.iter().map(|entry| told(entry, request.key.role)).collect();
+    Ok(page(told, next))
+}
+
+async fn subscription(hub: &Hub, request: &AdminRequest<'_>, number: &str) -> Refused<AdminResponse> {
+    let Ok(id) = number.parse() else { return refuse(format!("`{number}` is not the id of a subscription")) };
+    let Some((entry, attempts)) = hub.subscription(id).await.map_err(refused)? else {
+        return Ok(answer::key_not_found());
+    };
+    let mut told = told(&entry, request.key.role);
+    told["latest_attempts"] = attempts.iter().map(attempt).collect();
+    Ok(answer::json_of(StatusCode::OK, &told))
+}
+
+/// Those of the oldest events come first; `?after=` goes on where a page ended.
+async fn dead_letters(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+    let count = count(request)?;
+    let after = match request.query.get("after") {
+        None => (0, 0),
+        Some(text) => {
+            let pair = text.split_once('-').and_then(|(event, own)| Some((event.parse().ok()?, own.parse().ok()?)));
+            let Some(pair) = pair else {
+                return refuse(format!("invalid argument after: `{text}` is not the `next` of a page"));
+            };
+            pair
+        }
+    };
+    let filter = DeadLetterFilter {
+        topic: request.query.get("topic").map(Box::from),
+        subscription: number(request, "subscription")?,
+        event: number(request, "event")?,
+    };
+    let mut list = hub.dead_letters(filter, after, count + 1).await.map_err(refused)?;
+    let next = cut(&mut list, count).map(|last| format!("{}-{}", last.event, last.subscription));
+    let told = list.iter().map(|one| letter(one, request.key.role)).collect();
+    Ok(page(told, next))
+}
+
+async fn replay(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+    let filter = match request.json()? {
+        Some(Value::Object(members)) => filter(&members)?,
+        _ => return refuse(WHICH),
+    };
+    let replayed = hub.replay(filter).await.map_err(refused)?;
+    Ok(answer::json_of(StatusCode::OK, &json!({ "replayed": replayed })))
+}
+
+const WHICH: &str =
+    "say which dead letters, in a JSON object: `topic`, `subscription` and `event` select them, or `{\"all\": true}`";
+
+fn filter(members: &Map<String, Value>) -> Refused<DeadLetterFilter> {
+    let mut filter = DeadLetterFilter::default();
+    let mut is_all = false;
+    for (name, value) in members {
+        let is_read = match name.as_str() {
+            "topic" => value.as_str().map(|topic| filter.topic = Some(topic.into())).is_some(),
+            "subscription" => value.as_u64().map(|id| filter.subscription = Some(id)).is_some(),
+            "event" => value.as_u64().map(|event| filter.event = Some(event)).is_some(),
+            "all" => value.as_bool().map(|all| is_all = all).is_some(),
+            _ => return refuse(format!("`{name}` is not known; {WHICH}")),
+        };
+        if !is_read {
+            return refuse(format!(
+                "`{name}` cannot be {value}: `topic` is a text, `subscription` and `event` are numbers"
+            ));
+        }
+    }
+    match (filter == DeadLetterFilter::default(), is_all) {
+        (true, true) | (false, false) => Ok(filter),
+        (true, false) => refuse(WHICH),
+        (false, true) => refuse("`all` goes with nothing else; leave it out to select some"),
+    }
+}
+
+fn number(request: &AdminRequest<'_>, name: &str) -> Refused<Option<u64>> {
+    let Some(text) = request.query.get(name) else { return Ok(None) };
+    text.parse().map_or_else(
+        |_| refuse(format!("invalid argument {name}: `{text}` is not a number")),
+        |number| Ok(Some(number)),
+    )
+}
+
+fn count(request: &AdminRequest<'_>) -> Refused<usize> {
+    match number(request, "count")?.unwrap_or(DEFAULT_COUNT) {
+        count @ 1..=MOST_COUNT => Ok(count as usize),
+        count => refuse(format!("invalid argument count: {count} is not from 1 to {MOST_COUNT}")),
+    }
+}
+
+/// Cuts a list to a page. Returns the last of the page if there are more.
+fn cut<T>(list: &mut Vec<T>, count: usize) -> Option<&T> {
+    let has_more = list.len() > count;
+    list.truncate(count);
+    list.last().filter(|_| has_more)
+}
+
+fn page(list: Vec<Value>, next: Option<String>) -> AdminResponse {
+    let mut page = json!({ "list": list });
+    if let Some(next) = next {
+        page["next"] = next.into();
+    }
+    answer::json_of(StatusCode::OK, &page)
+}
+
+fn told(entry: &SubscriptionEntry, role: AdminRole) -> Value {
+    json!({
+        "id": entry.id,
+        "topic": entry.topic,
+        "callback": callback(&entry.callback, role),
+        "consumer": Some(&entry.owner).filter(|owner| !owner.is_empty()),
+        "has_secret": entry.has_secret,
+        "lease_ends_ms": entry.expires_ms,
+        "state": entry.state.name(),
+        "attempts": entry.attempts,
+        "pending": entry.pending,
+        "delivered": entry.tally.delivered,
+        "dead_lettered": entry.tally.dead_lettered,
+        "expired": entry.tally.expired,
+        "replayed": entry.tally.replayed,
+        "dead_letters": entry.dead_letters,
+    })
+}
+
+fn attempt(attempt: &DeliveryAttempt) -> Value {
+    json!({
+        "at_ms": attempt.at_ms,
+        "event": attempt.event,
+        "took_ms": attempt.took_ms,
+        "replay": attempt.is_replay,
+        "result": if attempt.failure.is_none() { "delivered" } else { "failed" },
+        "failure": attempt.failure.map(|failure| failure.to_string()),
+    })
+}
+
+fn letter(letter: &DeadLetter, role: AdminRole) -> Value {
+    json!({
+        "event": letter.event,
+        "subscription": letter.subscription,
+        "topic": letter.topic,
+        "callback": callback(&letter.callback, role),
+        "at_ms": letter.at_ms,
+        "attempts": letter.attempts,
+        "failure": letter.failure.to_string(),
+    })
+}
+
+/// Without its query, which often holds a secret. A viewer does not see the path either.
+fn callback(url: &str, role: AdminRole) -> String {
+    let origin = origin_of(url).unwrap_or_default();
+    match (role, url.split_once('?')) {
+        (AdminRole::Viewer, _) => format!("{origin}/***"),
+        (_, Some((before, _))) => format!("{before}?***"),
+        (_, None) => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callbacks_are_shown_without_what_may_be_a_secret() {
+        let url = "https://a.example:8443/hooks/7?token=hidden";
+        assert_eq!(callback(url, AdminRole::Viewer), "https://a.example:8443/***");
+        assert_eq!(callback(url, AdminRole::Editor), "https://a.example:8443/hooks/7?***");
+        assert_eq!(callback("https://a.example/b", AdminRole::Admin), "https://a.example/b");
+    }
+
+    #[test]
+    fn a_replay_says_what_it_is_for() {
+        let read = |value: Value| {
+            let answer = filter(value.as_object().expect("an object"));
+            answer.map_err(|refused| String::from_utf8_lossy(refused.body()).into_owned())
+        };
+        let some = DeadLetterFilter { topic: Some("t".into()), subscription: Some(7), event: Some(1) };
+        assert_eq!(read(json!({"topic": "t", "subscription": 7, "event": 1})), Ok(some));
+        assert_eq!(read(json!({"all": true})), Ok(DeadLetterFilter::default()));
+        for (wrong, told) in [
+            (json!({}), "say which dead letters"),
+            (json!({"all": false}), "say which dead letters"),
+            (json!({"all": true, "event": 1}), "`all` goes with nothing else"),
+            (json!({"event": "1"}), "`event` cannot be"),
+            (json!({"events": 1}), "`events` is not known"),
+        ] {
+            let problem = read(wrong.clone()).expect_err("it is refused");
+            assert!(problem.contains(told), "{wrong}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! How attempts to deliver end, and what is kept of the latest ones.
+
+use std::fmt;
+
+use weir_client::CallError;
+
+/// How an attempt to deliver ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryOutcome {
+    /// 2xx (W3C WebSub §7).
+    Delivered,
+    /// 410: the subscription is over.
+    Gone,
+    /// Any other answer; `wait_ms` is its `Retry-After`.
+    Refused {
+        status: u16,
+        wait_ms: Option<u64>,
+    },
+    NoAnswer(NoAnswerReason),
+    /// The content is not there any more: retention has removed it meanwhile.
+    ContentGone,
+}
+
+/// Why there was no answer to a delivery. The numbers are those of the state's journal, and below all statuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u16)]
+pub enum NoAnswerReason {
+    #[default]
+    Unknown = 0,
+    NameLookup = 1,
+    AddressDenied = 2,
+    Connect = 3,
+    Tls = 4,
+    TimedOut = 5,
+    Broken = 6,
+}
+
+/// Why a delivery failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryFailure {
+    Status(u16),
+    NoAnswer(NoAnswerReason),
+}
+
+/// One attempt at a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryAttempt {
+    pub at_ms: u64,
+    pub event: u64,
+    pub took_ms: u32,
+    /// It was a dead letter that is delivered once more.
+    pub is_replay: bool,
+    pub failure: Option<DeliveryFailure>,
+}
+
+impl NoAnswerReason {
+    const ALL: [NoAnswerReason; 7] = [
+        NoAnswerReason::Unknown,
+        NoAnswerReason::NameLookup,
+        NoAnswerReason::AddressDenied,
+        NoAnswerReason::Connect,
+        NoAnswerReason::Tls,
+        NoAnswerReason::TimedOut,
+        NoAnswerReason::Broken,
+    ];
+
+    pub(crate) fn of(error: &CallError) -> NoAnswerReason {
+        match error {
+            error if error.is_timeout() => NoAnswerReason::TimedOut,
+            CallError::NameLookup { .. } => NoAnswerReason::NameLookup,
+            CallError::AddressDenied { .. } => NoAnswerReason::AddressDenied,
+            CallError::Connect { .. } => NoAnswerReason::Connect,
+            CallError::Tls { .. } => NoAnswerReason::Tls,
+            CallError::Broken { .. } => NoAnswerReason::Broken,
+            _ => NoAnswerReason::Unknown,
+        }
+    }
+}
+
+impl DeliveryOutcome {
+    /// Nothing if it did not fail.
+    pub(crate) fn failure(self) -> Option<DeliveryFailure> {
+        match self {
+            DeliveryOutcome::Delivered => None,
+            DeliveryOutcome::Gone => Some(DeliveryFailure::Status(410)),
+            DeliveryOutcome::Refused { status, .. } => Some(DeliveryFailure::Status(status)),
+            DeliveryOutcome::NoAnswer(reason) => Some(DeliveryFailure::NoAnswer(reason)),
+            DeliveryOutcome::ContentGone => Some(DeliveryFailure::NoAnswer(NoAnswerReason::Unknown)),
+        }
+    }
+}
+
+impl DeliveryFailure {
+    /// A status, or a number below all of them.
+    pub(crate) fn code(self) -> u16 {
+        match self {
+            DeliveryFailure::Status(status) => status,
+            DeliveryFailure::NoAnswer(reason) => reason as u16,
+        }
+    }
+
+    pub(crate) fn of_code(code: u16) -> DeliveryFailure {
+        match code {
+            100.. => DeliveryFailure::Status(code),
+            code => {
+                let reason = NoAnswerReason::ALL.into_iter().find(|reason| *reason as u16 == code);
+                DeliveryFailure::NoAnswer(reason.unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeliveryFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = match self {
+            DeliveryFailure::Status(status) => return write!(f, "status {status}"),
+            DeliveryFailure::NoAnswer(reason) => reason,
+        };
+        f.write_str(match reason {
+            NoAnswerReason::Unknown => "no answer",
+            NoAnswerReason::NameLookup => "the name of the host could not be resolved",
+            NoAnswerReason::AddressDenied => "callbacks at the address of the host are not allowed",
+            NoAnswerReason::Connect => "the connection could not be opened",
+            NoAnswerReason::Tls => "the TLS handshake failed",
+            NoAnswerReason::TimedOut => "timed out",
+            NoAnswerReason::Broken => "the connection ended before the answer",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_have_codes() {
+        let reasons = NoAnswerReason::ALL.map(DeliveryFailure::NoAnswer);
+        for failure in reasons.into_iter().chain([DeliveryFailure::Status(503)]) {
+            assert_eq!(DeliveryFailure::of_code(failure.code()), failure);
+        }
+        assert_eq!(DeliveryFailure::of_code(99), DeliveryFailure::NoAnswer(NoAnswerReason::Unknown));
+    }
+}
