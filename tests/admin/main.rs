@@ -2,6 +2,7 @@
 
 mod adc;
 mod api;
+mod audit;
 mod churn;
 mod commands;
 mod durability;

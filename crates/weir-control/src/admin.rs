@@ -3,6 +3,7 @@
 
 mod answer;
 mod api;
+mod audit;
 mod configs;
 mod context;
 mod history;
@@ -23,6 +24,7 @@ mod transaction;
 mod validate;
 
 pub use api::{AdminApi, AdminParts, AdminPeer, GENERATED_KEY, generated_key};
+pub use audit::AuditSink;
 pub use context::ServedRevisions;
 pub use keys::AdminKeys;
 pub use request::BodyFault;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::exposition::{Format, Page, Resolution};
+use crate::log_file::LogCounters;
 use crate::metrics::{EventCounters, Metrics, WorkerMetrics};
 use crate::process;
 use crate::routes::RouteTotals;
@@ -207,10 +208,13 @@ impl Metrics {
         page.counter("weir_upgrades_failed", "Upgrades of the binary that failed; this process then kept serving.");
         page.total(&[], control.upgrades_failed.load(Relaxed));
         page.counter("weir_access_log_lines", "Lines of the access log, by outcome.");
-        page.total(&[("outcome", "written")], self.log_lines.load(Relaxed));
-        page.total(&[("outcome", "dropped")], self.log_lines_dropped.load(Relaxed));
+        log_lines(page, &self.access_log);
         page.counter("weir_access_log_write_errors", "Writes to the access log that failed.");
-        page.total(&[], self.log_write_errors.load(Relaxed));
+        page.total(&[], self.access_log.write_errors.load(Relaxed));
+        page.counter("weir_audit_log_lines", "Lines of the Admin API's audit log, by outcome.");
+        log_lines(page, &self.audit_log);
+        page.counter("weir_audit_log_write_errors", "Writes to the audit log that failed.");
+        page.total(&[], self.audit_log.write_errors.load(Relaxed));
     }
 
     fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Counter) -> u64 {
@@ -224,6 +228,11 @@ impl Metrics {
         }
         totals
     }
+}
+
+fn log_lines(page: &mut Page, log: &LogCounters) {
+    page.total(&[("outcome", "written")], log.written.load(Relaxed));
+    page.total(&[("outcome", "dropped")], log.dropped.load(Relaxed));
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, text};
+use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, ServedRevisions, StandaloneState};
 use super::keys::{AdminKeys, KeyFault};
 use super::query::{Query, decoded};
@@ -50,6 +51,8 @@ pub struct AdminParts {
     /// Its resources come all at once, by `PUT /apisix/admin/configs`.
     pub is_standalone: bool,
     pub served: ServedRevisions,
+    /// Where lines of the audit log go; nothing where there is none.
+    pub audit: Option<AuditSink>,
 }
 
 /// Answers requests.
@@ -58,6 +61,7 @@ pub struct AdminApi {
     keys: AdminKeys,
     hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
+    audit: Option<AuditSink>,
 }
 
 /// Where a request came in, and from.
@@ -69,10 +73,10 @@ pub struct AdminPeer {
 
 impl AdminApi {
     pub fn new(parts: AdminParts) -> AdminApi {
-        let AdminParts { live, writer, registry, keys, hosts, origins, is_standalone, served } = parts;
+        let AdminParts { live, writer, registry, keys, hosts, origins, is_standalone, served, audit } = parts;
         let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
         let context = AdminContext { live, writer, registry, served, standalone };
-        AdminApi { context, keys, hosts, origins }
+        AdminApi { context, keys, hosts, origins, audit }
     }
 
     /// Judges a request in the order of Apache APISIX; the first thing that is wrong answers. `read` reads the body, no more
@@ -85,10 +89,16 @@ impl AdminApi {
     ) -> AdminResponse {
         let origin = head.headers.get(ORIGIN).cloned();
         let is_head = head.method == Method::HEAD;
+        let audited = self.audit.as_ref().map(|sink| (sink, AuditedRequest::of(&head, peer)));
         let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
             Some(refusal) => refusal,
             None => self.answer_own(head, peer, read).await,
         };
+        if let Some((sink, request)) = audited
+            && let Some(line) = request.line(&mut answer)
+        {
+            sink(line);
+        }
         if is_head {
             answer.body_mut().clear();
         }
@@ -157,6 +167,21 @@ impl AdminApi {
                 return unauthorized("wrong apikey");
             }
         };
+        let caller = AuditedCaller { name: key.name.to_string(), role: key.role };
+        let mut answer = self.answer_known(head, path, query, key, peer, read).await;
+        answer.extensions_mut().insert(caller);
+        answer
+    }
+
+    async fn answer_known(
+        &self,
+        head: Parts,
+        path: Vec<String>,
+        query: Query,
+        key: &AdminKey,
+        peer: AdminPeer,
+        read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
+    ) -> AdminResponse {
         if key.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
             return unauthorized("invalid method for role viewer");
         }
@@ -195,7 +220,7 @@ impl AdminApi {
 }
 
 /// Reads what is sent with it, and changes nothing.
-fn is_check(path: &[String]) -> bool {
+pub(super) fn is_check(path: &[String]) -> bool {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
 }

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse};
+use super::audit::AuditedChange;
 use super::redact::redact;
 use super::request::AdminRequest;
 use crate::document::AdminRole;
@@ -58,6 +59,7 @@ impl AdminContext {
         receipt: &WriteReceipt,
         mut answer: AdminResponse,
     ) -> AdminResponse {
+        audited(&mut answer, &receipt.record, false);
         if !receipt.set_aside.is_empty() {
             let keys: Vec<&str> = receipt.set_aside.iter().map(|fault| fault.path.as_str()).collect();
             if let Ok(value) = HeaderValue::from_str(&keys.join(", ")) {
@@ -66,7 +68,9 @@ impl AdminContext {
         }
         let Some(wait) = request.query.get("wait") else { return answer };
         let Some(wait) = wait_of(wait) else {
-            return answer::wrong("invalid argument wait: write a time such as 5s or 500ms");
+            let mut wrong = answer::wrong("invalid argument wait: write a time such as 5s or 500ms");
+            audited(&mut wrong, &receipt.record, false);
+            return wrong;
         };
         let deadline = Instant::now() + wait;
         loop {
@@ -87,6 +91,7 @@ impl AdminContext {
                 let body = json!({ "revision": receipt.record.revision, "not_serving": behind });
                 let mut late = answer::json_of(StatusCode::ACCEPTED, &body);
                 answer::at_revision(&mut late, receipt.record.revision);
+                audited(&mut late, &receipt.record, false);
                 return late;
             }
             sleep(if self.live.store().shared().is_some() { LOOK_AT_NODES } else { LOOK }).await;
@@ -118,8 +123,14 @@ impl AdminContext {
     pub(super) fn tried(&self, request: &AdminRequest<'_>, record: &RevisionRecord) -> AdminResponse {
         let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.key.role)).collect();
         let body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
-        answer::json_of(StatusCode::OK, &body)
+        let mut answer = answer::json_of(StatusCode::OK, &body);
+        audited(&mut answer, record, true);
+        answer
     }
+}
+
+fn audited(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
+    answer.extensions_mut().insert(AuditedChange { record: record.clone(), dry_run });
 }
 
 /// `5s`, `500ms`, or seconds.
@@ -147,6 +158,14 @@ pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
     let mut members = Vec::new();
     compare("", before.as_ref(), after.as_ref(), &mut members);
     json!({ "key": change.key, "action": action, "members": members })
+}
+
+/// The members that a change made different, also those that nobody may see.
+pub(super) fn changed_members(change: &ResourceChange) -> Vec<String> {
+    let value = |resource: &Option<StoredResource>| resource.as_ref().map(StoredResource::value);
+    let mut members = Vec::new();
+    compare("", value(&change.before).as_ref(), value(&change.after).as_ref(), &mut members);
+    members.iter().filter_map(|member| member["path"].as_str().map(str::to_owned)).collect()
 }
 
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, members: &mut Vec<Value>) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -21,6 +22,8 @@ pub struct AdminSettings {
     pub hosts: Vec<Box<str>>,
     /// Web pages that may read its answers, as `https://console.example`.
     pub origins: Vec<Box<str>>,
+    /// The file of the audit log.
+    pub audit: Option<PathBuf>,
 }
 
 /// Who may use the Admin API, by what.
@@ -127,7 +130,7 @@ const KNOWN_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e3
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins"])?;
+    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit"])?;
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
     let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
     let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
@@ -147,7 +150,17 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
         tls: fields.get("tls").and_then(|at| tls(&at)),
         hosts: texts("hosts"),
         origins: texts("origins"),
+        audit: fields.get("audit").and_then(|at| audit(&at)),
     })
+}
+
+fn audit(at: &NodeReader) -> Option<PathBuf> {
+    let fields = at.fields(&["path"])?;
+    let Some(path) = fields.get("path") else {
+        at.report_advising("has no `path`", "add `path: logs/audit.log`");
+        return None;
+    };
+    path.text_of(1..=4096).map(PathBuf::from)
 }
 
 /// `embedded` where there is an Admin API and nothing else is said.
@@ -323,6 +336,8 @@ mod tests {
         assert_eq!(faults("admin: {}\n"), [""; 0]);
         assert_eq!(faults("admin: { listen: '0.0.0.0:9180', keys: [{ name: a, key: 0123456789abcdefg }] }\n"), [""; 0]);
         let open = faults("admin: { listen: '0.0.0.0:9180' }\n");
+        assert_eq!(faults("admin: { audit: { path: logs/audit.log } }\n"), [""; 0]);
+        assert!(faults("admin: { audit: {} }\n")[0].contains("admin.audit: has no `path`"));
         assert!(open[0].starts_with("text:1:8: admin: has no key, and 0.0.0.0:9180 can be reached"), "{open:?}");
     }
 

@@ -26,11 +26,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
-use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, BodyFault, generated_key};
+use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, generated_key};
 use weir_control::document::{AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
+use weir_telemetry::log_file::LogLines;
 
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
@@ -68,6 +69,7 @@ pub fn start(
     file: &Path,
     resources: NodeResources,
     gateway: &Arc<DataPlane>,
+    audit: Option<LogLines>,
 ) -> Result<Option<AdminServer>, ExitFailure> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let failed = |problem: String| {
@@ -95,6 +97,7 @@ pub fn start(
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
         is_standalone,
+        audit: audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
     let server = AdminServer::start(listeners, api, tls);
