@@ -6,6 +6,7 @@ mod audit;
 mod churn;
 mod commands;
 mod durability;
+mod encryption;
 mod equality;
 mod etcd;
 mod mcp;

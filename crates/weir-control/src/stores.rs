@@ -10,6 +10,7 @@
 
 mod beside;
 pub mod embedded;
+mod encrypted;
 pub mod etcd;
 mod failure;
 pub mod file;
@@ -23,6 +24,7 @@ mod open;
 mod read_lists;
 mod resource_source;
 pub mod resources;
+mod secret_cipher;
 mod secrets;
 mod seen;
 pub mod shared;
