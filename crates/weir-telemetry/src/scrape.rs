@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::exposition::{Format, Page, Resolution};
-use crate::log_file::LogCounters;
 use crate::metrics::{EventCounters, Metrics, WorkerMetrics};
 use crate::process;
 use crate::routes::RouteTotals;
@@ -208,11 +207,13 @@ impl Metrics {
         page.counter("weir_upgrades_failed", "Upgrades of the binary that failed; this process then kept serving.");
         page.total(&[], control.upgrades_failed.load(Relaxed));
         page.counter("weir_access_log_lines", "Lines of the access log, by outcome.");
-        log_lines(page, &self.access_log);
+        page.total(&[("outcome", "written")], self.access_log.written.load(Relaxed));
+        page.total(&[("outcome", "dropped")], self.access_log.dropped.load(Relaxed));
         page.counter("weir_access_log_write_errors", "Writes to the access log that failed.");
         page.total(&[], self.access_log.write_errors.load(Relaxed));
         page.counter("weir_audit_log_lines", "Lines of the Admin API's audit log, by outcome.");
-        log_lines(page, &self.audit_log);
+        page.total(&[("outcome", "written")], self.audit_log.written.load(Relaxed));
+        page.total(&[("outcome", "dropped")], self.audit_log.dropped.load(Relaxed));
         page.counter("weir_audit_log_write_errors", "Writes to the audit log that failed.");
         page.total(&[], self.audit_log.write_errors.load(Relaxed));
     }
@@ -228,11 +229,6 @@ impl Metrics {
         }
         totals
     }
-}
-
-fn log_lines(page: &mut Page, log: &LogCounters) {
-    page.total(&[("outcome", "written")], log.written.load(Relaxed));
-    page.total(&[("outcome", "dropped")], log.dropped.load(Relaxed));
 }
 
 #[cfg(test)]
