@@ -13,6 +13,7 @@ mod mcp;
 mod samples;
 mod security;
 mod standalone;
+mod tokens;
 mod writes;
 
 use weir_testkit::{Gateway, Launcher};

@@ -20,6 +20,8 @@ mod references;
 mod request;
 mod resources;
 mod schema;
+mod scopes;
+mod tokens;
 mod transaction;
 mod validate;
 
@@ -28,3 +30,4 @@ pub use audit::AuditSink;
 pub use context::ServedRevisions;
 pub use keys::AdminKeys;
 pub use request::BodyFault;
+pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};

@@ -42,5 +42,6 @@ pub use loader::{DocumentLoader, LoadedDocument};
 pub use open::{data_directory, store_path};
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
 pub use transfer::{export_store, import_into_store};
+pub use trusted::http_client;
 pub use watch::{ConfigWatch, publish_first, watch};
 pub use writes::{PlanRefusal, ResourceWriter, WriteOutcome, WriteReceipt, WriteRequest};

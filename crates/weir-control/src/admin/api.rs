@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
-    ORIGIN, SERVER, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, SERVER, VARY, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::uri::Authority;
@@ -18,12 +18,13 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
-use super::answer::{self, AdminResponse, text};
+use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, ServedRevisions, StandaloneState};
-use super::keys::{AdminKeys, KeyFault};
+use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::query::{Query, decoded};
 use super::request::{AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, unreadable};
+use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, nodes, plugins, resources, schema, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::stores::live::LiveResources;
@@ -44,6 +45,8 @@ pub struct AdminParts {
     pub writer: ResourceWriter,
     pub registry: Registry,
     pub keys: AdminKeys,
+    /// Tokens that are accepted in place of keys.
+    pub tokens: Option<AcceptedTokens>,
     /// Names that it may be asked for by, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
     /// Web pages that may read its answers.
@@ -59,6 +62,7 @@ pub struct AdminParts {
 pub struct AdminApi {
     context: AdminContext,
     keys: AdminKeys,
+    tokens: Option<AcceptedTokens>,
     hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
     audit: Option<AuditSink>,
@@ -73,10 +77,10 @@ pub struct AdminPeer {
 
 impl AdminApi {
     pub fn new(parts: AdminParts) -> AdminApi {
-        let AdminParts { live, writer, registry, keys, hosts, origins, is_standalone, served, audit } = parts;
+        let AdminParts { live, writer, registry, keys, tokens, hosts, origins, is_standalone, served, audit } = parts;
         let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
         let context = AdminContext { live, writer, registry, served, standalone };
-        AdminApi { context, keys, hosts, origins, audit }
+        AdminApi { context, keys, tokens, hosts, origins, audit }
     }
 
     /// Judges a request in the order of Apache APISIX; the first thing that is wrong answers. `read` reads the body, no more
@@ -159,18 +163,30 @@ impl AdminApi {
             _ => return answer::not_found(),
         }
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let key = match self.keys.of_request(&query, &head.headers) {
-            Ok(key) => key,
-            Err(KeyFault::Missing) => return unauthorized("missing apikey"),
-            Err(KeyFault::Wrong) => {
-                sleep(WRONG_KEY_PAUSE).await;
-                return unauthorized("wrong apikey");
-            }
+        let caller = match self.caller(&query, &head.headers).await {
+            Ok(caller) => caller,
+            Err(refusal) => return *refusal,
         };
-        let caller = AuditedCaller { name: key.name.to_string(), role: key.role };
-        let mut answer = self.answer_known(head, path, query, key, peer, read).await;
-        answer.extensions_mut().insert(caller);
+        let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
+        let mut answer = self.answer_known(head, path, query, caller, peer, read).await;
+        answer.extensions_mut().insert(audited);
         answer
+    }
+
+    /// By the key, or where there is none by the token.
+    async fn caller(&self, query: &Query, headers: &HeaderMap) -> Refused<Caller> {
+        let fault = match self.keys.of_request(query, headers) {
+            Ok(key) => return Ok(Caller::of_key(key)),
+            Err(fault) => fault,
+        };
+        match (fault, &self.tokens, bearer(headers)) {
+            (KeyFault::Missing, Some(tokens), Some(token)) => tokens.caller(token).await.map_err(refused_token),
+            (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
+            (KeyFault::Wrong, ..) => {
+                sleep(WRONG_KEY_PAUSE).await;
+                Err(Box::new(unauthorized("wrong apikey")))
+            }
+        }
     }
 
     async fn answer_known(
@@ -178,11 +194,11 @@ impl AdminApi {
         head: Parts,
         path: Vec<String>,
         query: Query,
-        key: &AdminKey,
+        caller: Caller,
         peer: AdminPeer,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
-        if key.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
+        if caller.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
             return unauthorized("invalid method for role viewer");
         }
         let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
@@ -190,12 +206,12 @@ impl AdminApi {
             Ok(body) => body,
             Err(fault) => return unreadable(fault, limit),
         };
-        let request =
-            AdminRequest { method: head.method, path, query, headers: head.headers, body, key, peer: peer.remote };
+        let peer = peer.remote;
+        let request = AdminRequest { method: head.method, path, query, headers: head.headers, body, caller, peer };
         self.route(&request).await
     }
 
-    async fn route(&self, request: &AdminRequest<'_>) -> AdminResponse {
+    async fn route(&self, request: &AdminRequest) -> AdminResponse {
         let (context, path) = (&self.context, request.path());
         let answered = match (path.as_slice(), &request.method) {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
@@ -237,7 +253,7 @@ fn options() -> AdminResponse {
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(
         ACCESS_CONTROL_ALLOW_HEADERS,
-        HeaderValue::from_static("X-API-KEY, Content-Type, If-Match, If-None-Match"),
+        HeaderValue::from_static("X-API-KEY, Authorization, Content-Type, If-Match, If-None-Match"),
     );
     answer
 }
@@ -245,6 +261,25 @@ fn options() -> AdminResponse {
 fn unauthorized(description: &str) -> AdminResponse {
     let body = json!({ "error_msg": "failed to check token", "description": description });
     answer::json_of(StatusCode::UNAUTHORIZED, &body)
+}
+
+fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
+    Box::new(match fault {
+        TokenFault::Invalid(problem) => {
+            let mut answer = unauthorized(&problem);
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            answer
+        }
+        TokenFault::Unverifiable(problem) => {
+            let problem = format!("the token cannot be verified: {problem}");
+            answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }))
+        }
+        TokenFault::NoRole => {
+            let problem = "no value of the token is in `admin.tokens.roles.map`";
+            answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
+    })
 }
 
 /// On loopback: an address, or a name without dots, which no public name server knows. Elsewhere any name does: a page cannot
@@ -267,5 +302,5 @@ pub const GENERATED_KEY: &str = "generated";
 pub fn generated_key(key: &str) -> AdminKey {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
     let hash = hash.as_ref().try_into().expect("SHA-256 has 32 bytes");
-    AdminKey { name: GENERATED_KEY.into(), hash, role: AdminRole::Admin }
+    AdminKey { name: GENERATED_KEY.into(), hash, role: AdminRole::Admin, scopes: Arc::default() }
 }

@@ -55,7 +55,7 @@ impl AdminContext {
     /// those that do not.
     pub(super) async fn after_wait(
         &self,
-        request: &AdminRequest<'_>,
+        request: &AdminRequest,
         receipt: &WriteReceipt,
         mut answer: AdminResponse,
     ) -> AdminResponse {
@@ -120,8 +120,8 @@ impl AdminContext {
     }
 
     /// What a change would do.
-    pub(super) fn tried(&self, request: &AdminRequest<'_>, record: &RevisionRecord) -> AdminResponse {
-        let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.key.role)).collect();
+    pub(super) fn tried(&self, request: &AdminRequest, record: &RevisionRecord) -> AdminResponse {
+        let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
         let body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
         let mut answer = answer::json_of(StatusCode::OK, &body);
         audited(&mut answer, record, true);

@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
+use super::admin_access::{self, AdminScope, AdminTokens};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -15,13 +17,15 @@ use crate::text::tree::NodeKind;
 pub struct AdminSettings {
     /// Default: `127.0.0.1:9180`.
     pub listen: SocketAddr,
-    /// None only on loopback: the node makes one then.
+    /// None only with tokens, or on loopback: the node makes one then.
     pub keys: Vec<AdminKey>,
     pub tls: Option<AdminTls>,
     /// Names that it may be asked for by, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
     /// Web pages that may read its answers, as `https://console.example`.
     pub origins: Vec<Box<str>>,
+    /// Tokens that are accepted in place of keys.
+    pub tokens: Option<AdminTokens>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
 }
@@ -33,6 +37,8 @@ pub struct AdminKey {
     /// SHA-256 of the key: the key itself is not kept.
     pub hash: [u8; 32],
     pub role: AdminRole,
+    /// The resources that it is good for; none is all.
+    pub scopes: Arc<[AdminScope]>,
 }
 
 impl std::fmt::Debug for AdminKey {
@@ -130,11 +136,11 @@ const KNOWN_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e3
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit"])?;
+    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens"])?;
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
     let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
     let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
-    if keys.is_empty() && !listen.ip().is_loopback() {
+    if keys.is_empty() && !fields.has("tokens") && !listen.ip().is_loopback() {
         at.report_advising(
             format!("has no key, and {listen} can be reached from other machines"),
             "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1",
@@ -150,6 +156,7 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
         tls: fields.get("tls").and_then(|at| tls(&at)),
         hosts: texts("hosts"),
         origins: texts("origins"),
+        tokens: fields.get("tokens").and_then(|at| admin_access::tokens(&at)),
         audit: fields.get("audit").and_then(|at| audit(&at)),
     })
 }
@@ -259,7 +266,7 @@ fn address(at: &NodeReader) -> Option<SocketAddr> {
 fn keys(at: &NodeReader) -> Vec<AdminKey> {
     let mut names = HashSet::new();
     let read = |item: NodeReader| {
-        let fields = item.fields(&["name", "key", "role"])?;
+        let fields = item.fields(&["name", "key", "role", "scopes"])?;
         let (Some(name), Some(key)) = (fields.get("name"), fields.get("key")) else {
             item.report_advising("needs `name` and `key`", "write `{ name: ops, key: ..., role: admin }`");
             return None;
@@ -269,12 +276,13 @@ fn keys(at: &NodeReader) -> Vec<AdminKey> {
             name.report(format!("`{}` is the name of two keys", shortened(text)));
         }
         let role = fields.get("role").map_or(Some(AdminRole::Admin), |at| at.choice(ROLES))?;
-        Some(AdminKey { name: text.into(), hash: hash(&key)?, role })
+        let scopes = admin_access::scopes(&fields);
+        Some(AdminKey { name: text.into(), hash: hash(&key)?, role, scopes })
     };
     at.items().collect::<Vec<_>>().into_iter().filter_map(read).collect()
 }
 
-const ROLES: &[(&str, AdminRole)] =
+pub(super) const ROLES: &[(&str, AdminRole)] =
     &[("admin", AdminRole::Admin), ("editor", AdminRole::Editor), ("viewer", AdminRole::Viewer)];
 
 fn hash(at: &NodeReader) -> Option<[u8; 32]> {

@@ -173,8 +173,8 @@ struct StoreRows {
 fn renewed(path: &Path, database: &Database, renew: &RenewedText) -> Result<StoreRows, StoreFailure> {
     let read = || -> Result<StoreRows, redb::Error> {
         let transaction = database.begin_read()?;
-        let mut rows = StoreRows::default();
-        rows.revision = transaction.open_table(ABOUT)?.get("revision")?.map_or(0, |revision| revision.value());
+        let revision = transaction.open_table(ABOUT)?.get("revision")?.map_or(0, |revision| revision.value());
+        let mut rows = StoreRows { revision, ..StoreRows::default() };
         for row in transaction.open_table(RESOURCES)?.iter()? {
             let (key, resource) = row?;
             rows.resources.push((key.value().to_owned(), resource.value().to_vec()));

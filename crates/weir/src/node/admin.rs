@@ -3,6 +3,7 @@
 //! It runs on a thread of its own, so that no worker waits for it.
 
 mod key_file;
+mod tokens;
 
 use std::convert::Infallible;
 use std::io;
@@ -79,7 +80,7 @@ pub fn start(
     let beside = file.parent().unwrap_or(Path::new(""));
     let tls = tls(admin, beside).map_err(failed)?;
     let mut keys = admin.keys.clone();
-    if keys.is_empty() {
+    if keys.is_empty() && admin.tokens.is_none() {
         let directory = data_directory(settings, beside);
         let (key, path) = key_file::generated(&directory).map_err(|error| {
             failed(format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display()))
@@ -87,6 +88,8 @@ pub fn start(
         say!("the key of the Admin API is in {}", path.display());
         keys.push(generated_key(&key));
     }
+    let tokens = admin.tokens.as_ref().map(|tokens| tokens::accepted(tokens, settings, beside));
+    let tokens = tokens.transpose().map_err(failed)?;
     let is_standalone = settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone);
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
@@ -94,6 +97,7 @@ pub fn start(
         writer: resources.writer,
         registry: PLUGINS,
         keys: AdminKeys::new(keys),
+        tokens,
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
         is_standalone,
