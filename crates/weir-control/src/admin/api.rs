@@ -1,6 +1,6 @@
 //! The Admin API: from a request to its answer. Start reading at [`AdminApi::answer`].
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, ServedRevisions, StandaloneState};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::query::{Query, decoded};
-use super::request::{AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, unreadable};
+use super::request::{AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_check, unreadable};
 use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, nodes, plugins, resources, schema, validate};
 use crate::document::{AdminKey, AdminRole};
@@ -66,13 +66,6 @@ pub struct AdminApi {
     hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
     audit: Option<AuditSink>,
-}
-
-/// Where a request came in, and from.
-#[derive(Clone, Copy, Debug)]
-pub struct AdminPeer {
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
 }
 
 impl AdminApi {
@@ -233,12 +226,6 @@ impl AdminApi {
         };
         answered.unwrap_or_else(|refused| *refused)
     }
-}
-
-/// Reads what is sent with it, and changes nothing.
-pub(super) fn is_check(path: &[String]) -> bool {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
 }
 
 fn versioned(mut answer: AdminResponse) -> AdminResponse {

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::answer::AdminResponse;
-use super::api::{AdminPeer, is_check};
-use super::context::changed_members;
+use super::difference::changed_members;
 use super::kinds::{self, CREDENTIAL};
 use super::query::{Query, decoded};
+use super::request::{AdminPeer, is_check};
 use crate::document::AdminRole;
 use crate::stores::resources::{ResourceChange, RevisionRecord};
 

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::answer::{self, AdminResponse, Refused, json_of, refuse, text};
-use super::context::{AdminContext, StandaloneState, difference};
+use super::context::{AdminContext, StandaloneState};
+use super::difference::difference;
 use super::plans::now_seconds;
 use super::references::id_text;
 use super::request::AdminRequest;

@@ -6,7 +6,8 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
-use super::context::{AdminContext, difference};
+use super::context::AdminContext;
+use super::difference::difference;
 use super::keys::Caller;
 use super::request::AdminRequest;
 use super::scopes::within;

@@ -26,6 +26,13 @@ pub enum BodyFault {
     Incomplete,
 }
 
+/// Where a request came in, and from.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminPeer {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
 /// A request whose sender is known.
 pub(super) struct AdminRequest {
     pub(super) method: Method,
@@ -82,6 +89,12 @@ impl AdminRequest {
             Err(_) => refuse("invalid argument ttl: should be a number"),
         }
     }
+}
+
+/// Reads what is sent with it, and changes nothing.
+pub(super) fn is_check(path: &[String]) -> bool {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
 }
 
 /// Of a body that is not JSON.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::admin_access::{self, AdminScope, AdminTokens};
+use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -44,26 +44,6 @@ pub struct AdminKey {
 impl std::fmt::Debug for AdminKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
-    }
-}
-
-/// What a key is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AdminRole {
-    /// Reads, and sees no secrets.
-    Viewer,
-    /// Reads and writes, but neither managers of secrets nor what concerns the store as a whole.
-    Editor,
-    Admin,
-}
-
-impl AdminRole {
-    pub fn name(self) -> &'static str {
-        match self {
-            AdminRole::Viewer => "viewer",
-            AdminRole::Editor => "editor",
-            AdminRole::Admin => "admin",
-        }
     }
 }
 
@@ -281,9 +261,6 @@ fn keys(at: &NodeReader) -> Vec<AdminKey> {
     };
     at.items().collect::<Vec<_>>().into_iter().filter_map(read).collect()
 }
-
-pub(super) const ROLES: &[(&str, AdminRole)] =
-    &[("admin", AdminRole::Admin), ("editor", AdminRole::Editor), ("viewer", AdminRole::Viewer)];
 
 fn hash(at: &NodeReader) -> Option<[u8; 32]> {
     let text = at.text()?;

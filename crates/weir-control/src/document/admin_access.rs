@@ -1,4 +1,4 @@
-//! `scopes` and `tokens` of `admin`: which resources a caller of the Admin API is good for, and who signs tokens for callers.
+//! Who may do what by the Admin API: roles, `scopes`, and `tokens` of others.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,9 +6,28 @@ use std::sync::Arc;
 use weir_client::ServiceUrl;
 
 use super::RESOURCE_LISTS;
-use super::admin::{AdminRole, ROLES};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
+
+/// What a key is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AdminRole {
+    /// Reads, and sees no secrets.
+    Viewer,
+    /// Reads and writes, but neither managers of secrets nor what concerns the store as a whole.
+    Editor,
+    Admin,
+}
+
+impl AdminRole {
+    pub fn name(self) -> &'static str {
+        match self {
+            AdminRole::Viewer => "viewer",
+            AdminRole::Editor => "editor",
+            AdminRole::Admin => "admin",
+        }
+    }
+}
 
 /// Some of the resources. A resource is one of them if all that is said here holds for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +73,9 @@ pub enum TokenKeys {
     /// The key set (RFC 7517).
     KeySet(Box<str>),
 }
+
+pub(super) const ROLES: &[(&str, AdminRole)] =
+    &[("admin", AdminRole::Admin), ("editor", AdminRole::Editor), ("viewer", AdminRole::Viewer)];
 
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 
