@@ -17,7 +17,7 @@ use crate::weir;
 const CONVERGENCE: Duration = Duration::from_secs(60);
 
 /// A cluster of real members.
-struct Etcd {
+pub struct Etcd {
     members: Vec<Member>,
 }
 
@@ -30,7 +30,7 @@ struct Member {
 
 impl Etcd {
     /// Nothing where there is no etcd.
-    fn of(count: usize) -> Option<Etcd> {
+    pub fn of(count: usize) -> Option<Etcd> {
         Program::find("etcd").and(Program::find("etcdctl"))?;
         let member = |_| Member { client: free_port(), peer: free_port(), data: TempDir::new(), program: None };
         let mut etcd = Etcd { members: (0..count).map(member).collect() };
@@ -68,7 +68,7 @@ impl Etcd {
     }
 
     #[track_caller]
-    fn ctl(&self, arguments: &[&str]) -> String {
+    pub fn ctl(&self, arguments: &[&str]) -> String {
         self.try_ctl(arguments).unwrap_or_else(|| panic!("etcdctl {arguments:?} failed"))
     }
 
@@ -77,7 +77,7 @@ impl Etcd {
     }
 
     /// A node's file. What the node keeps stands in `directory`.
-    fn node(&self, directory: &TempDir) -> String {
+    pub fn node(&self, directory: &TempDir) -> String {
         let hosts = serde_json::to_string(&self.endpoints()).expect("texts");
         let directory = directory.path().display();
         format!("worker_processes: 1\n{}data_dir: {directory}\nstore: {{ etcd: {{ hosts: {hosts} }} }}\n", file())

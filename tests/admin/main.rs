@@ -2,15 +2,18 @@
 
 mod adc;
 mod api;
+mod audit;
 mod churn;
 mod commands;
 mod durability;
+mod encryption;
 mod equality;
 mod etcd;
 mod mcp;
 mod samples;
 mod security;
 mod standalone;
+mod tokens;
 mod writes;
 
 use weir_testkit::{Gateway, Launcher};

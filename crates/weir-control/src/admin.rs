@@ -4,8 +4,10 @@
 
 mod answer;
 mod api;
+mod audit;
 mod configs;
 mod context;
+mod difference;
 mod history;
 mod hubs;
 mod keys;
@@ -21,10 +23,14 @@ mod references;
 mod request;
 mod resources;
 mod schema;
+mod scopes;
+mod tokens;
 mod transaction;
 mod validate;
 
-pub use api::{AdminApi, AdminParts, AdminPeer, GENERATED_KEY, generated_key};
+pub use api::{AdminApi, AdminParts, GENERATED_KEY, generated_key};
+pub use audit::AuditSink;
 pub use context::ServedRevisions;
 pub use keys::AdminKeys;
-pub use request::BodyFault;
+pub use request::{AdminPeer, BodyFault};
+pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};

@@ -267,6 +267,7 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),
         ("admin", settings.admin != started_with.admin),
         ("store", settings.store != started_with.store),
+        ("data_encryption", settings.data_encryption != started_with.data_encryption),
         ("error_log_level", settings.error_log_level != started_with.error_log_level),
         ("data_dir", settings.data_dir != started_with.data_dir),
         ("records_threads", settings.records.threads != started_with.records.threads),

@@ -10,6 +10,7 @@
 
 mod beside;
 pub mod embedded;
+mod encrypted;
 pub mod etcd;
 mod failure;
 pub mod file;
@@ -23,6 +24,7 @@ mod open;
 mod read_lists;
 mod resource_source;
 pub mod resources;
+mod secret_cipher;
 mod secrets;
 mod seen;
 pub mod shared;
@@ -40,5 +42,6 @@ pub use loader::{DocumentLoader, LoadedDocument};
 pub use open::{data_directory, store_path};
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
 pub use transfer::{export_store, import_into_store};
+pub use trusted::http_client;
 pub use watch::{ConfigWatch, publish_first, watch};
 pub use writes::{PlanRefusal, ResourceWriter, WriteOutcome, WriteReceipt, WriteRequest};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use weir_plugin::template::{Style, Template};
 use weir_plugin::{Exchange, Logged};
-use weir_telemetry::access_log::LogSink;
+use weir_telemetry::log_file::LogSink;
 
 /// How lines look. Shared by all workers.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use weir_net::clock::Clock;
-use weir_telemetry::access_log::LogSink;
+use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
 use crate::access_log::LineFormat;

@@ -23,6 +23,7 @@ mod traffic;
 mod transform;
 mod trust;
 
+pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
 pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
 pub use traffic::proxy_mirror::tallies as mirror_tallies;

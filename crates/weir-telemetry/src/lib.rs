@@ -7,6 +7,7 @@ pub mod access_log;
 pub mod cell;
 pub mod error_log;
 pub mod exposition;
+pub mod log_file;
 pub mod metrics;
 pub mod price;
 pub mod process;

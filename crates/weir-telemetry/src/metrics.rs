@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cell::{ByClass, Counter, Gauge, Histogram};
+use crate::log_file::LogCounters;
 use crate::routes::{RouteCells, RouteMetrics, RouteSlot, RouteSlots, SLOTS};
 
 /// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
@@ -218,10 +219,8 @@ pub struct Metrics {
     workers: Vec<Arc<WorkerMetrics>>,
     pub routes: RouteSlots,
     pub control: ControlMetrics,
-    /// Lines of the access log that were written, and those lost because the disk did not keep up or failed.
-    pub log_lines: AtomicU64,
-    pub log_lines_dropped: AtomicU64,
-    pub log_write_errors: AtomicU64,
+    pub access_log: Arc<LogCounters>,
+    pub audit_log: Arc<LogCounters>,
 }
 
 impl Metrics {
@@ -230,9 +229,8 @@ impl Metrics {
             workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new())).collect(),
             routes: RouteSlots::default(),
             control: ControlMetrics::default(),
-            log_lines: AtomicU64::new(0),
-            log_lines_dropped: AtomicU64::new(0),
-            log_write_errors: AtomicU64::new(0),
+            access_log: Arc::default(),
+            audit_log: Arc::default(),
         }
     }
 

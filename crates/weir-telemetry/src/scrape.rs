@@ -207,10 +207,15 @@ impl Metrics {
         page.counter("weir_upgrades_failed", "Upgrades of the binary that failed; this process then kept serving.");
         page.total(&[], control.upgrades_failed.load(Relaxed));
         page.counter("weir_access_log_lines", "Lines of the access log, by outcome.");
-        page.total(&[("outcome", "written")], self.log_lines.load(Relaxed));
-        page.total(&[("outcome", "dropped")], self.log_lines_dropped.load(Relaxed));
+        page.total(&[("outcome", "written")], self.access_log.written.load(Relaxed));
+        page.total(&[("outcome", "dropped")], self.access_log.dropped.load(Relaxed));
         page.counter("weir_access_log_write_errors", "Writes to the access log that failed.");
-        page.total(&[], self.log_write_errors.load(Relaxed));
+        page.total(&[], self.access_log.write_errors.load(Relaxed));
+        page.counter("weir_audit_log_lines", "Lines of the Admin API's audit log, by outcome.");
+        page.total(&[("outcome", "written")], self.audit_log.written.load(Relaxed));
+        page.total(&[("outcome", "dropped")], self.audit_log.dropped.load(Relaxed));
+        page.counter("weir_audit_log_write_errors", "Writes to the audit log that failed.");
+        page.total(&[], self.audit_log.write_errors.load(Relaxed));
     }
 
     fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Counter) -> u64 {

@@ -32,8 +32,8 @@ use weir_gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
 use weir_net::inherit::{Inherited, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_net::tls::TicketKeys;
-use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::error_log;
+use weir_telemetry::log_file::LogWriter;
 use weir_telemetry::metrics::Metrics;
 
 use crate::exit::ExitFailure;
@@ -91,6 +91,7 @@ struct Control {
     acme: Arc<Acme>,
     hubs: Arc<Hubs>,
     access_log: Option<LogWriter>,
+    audit_log: Option<LogWriter>,
     watch: ConfigWatch,
     snapshots: SnapshotPublisher,
     signals: Signals,
@@ -163,7 +164,10 @@ impl GatewayNode {
             say!("the socket {addr} was inherited, but no entry of `listen` uses it");
         }
 
-        let access_log = logs::open(settings.enable_access_log.as_ref(), &metrics)?;
+        let path = settings.enable_access_log.as_ref().map(|log| &*log.path);
+        let access_log = logs::open(logs::ACCESS_LOG, path, &metrics.access_log)?;
+        let path = settings.admin.as_ref().and_then(|admin| admin.audit.as_deref());
+        let audit_log = logs::open(logs::AUDIT_LOG, path, &metrics.audit_log)?;
         let state = Arc::new(NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher)));
         let no_thread = |error: io::Error| system("a thread or its async runtime cannot be started", &error);
         let no_copy =
@@ -199,7 +203,8 @@ impl GatewayNode {
         let resources = live.map(|live| NodeResources { live, hubs: Arc::clone(&hubs), writer: watch.writer() });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
-            admin::start(sockets, &settings, &options.file, resources, &gateway)
+            let audit = audit_log.as_ref().map(LogWriter::lines);
+            admin::start(sockets, &settings, &options.file, resources, &gateway, audit)
         });
         let admin = admin.transpose()?.flatten();
         // Last of all: who cannot start asks nobody for certificates, however often it is tried.
@@ -213,6 +218,7 @@ impl GatewayNode {
             acme,
             hubs,
             access_log,
+            audit_log,
             watch,
             snapshots,
             signals,
@@ -337,11 +343,10 @@ impl Control {
     }
 
     fn reopen_logs(&self) {
-        if let Some(log) = &self.access_log {
-            log.reopen(|reopened| match reopened {
-                Ok(()) => say!("the access log was reopened"),
-                Err(error) => say!("the access log cannot be reopened, the old file stays in use: {error}"),
-            });
+        for (name, log) in [(logs::ACCESS_LOG, &self.access_log), (logs::AUDIT_LOG, &self.audit_log)] {
+            if let Some(log) = log {
+                logs::reopen(name, log);
+            }
         }
     }
 

@@ -57,6 +57,10 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
         PlanRefusal::Missing => key_not_found(),
         PlanRefusal::NoConsumer => json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "consumer not found" })),
         PlanRefusal::Wrong(problem) => wrong(problem),
+        PlanRefusal::OutOfScope(key) => {
+            let problem = format!("the scopes of this key or token do not cover `{key}`");
+            json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
         PlanRefusal::MovedOn(current) => {
             let problem = "the resource is not at the revision given in `If-Match`; read the resource again";
             let body = json!({ "error_msg": problem, "modifiedIndex": current });

@@ -1,14 +1,14 @@
 //! The Admin API: from a request to its answer. Start reading at [`AdminApi::answer`].
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
-    ORIGIN, SERVER, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, SERVER, VARY, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::uri::Authority;
@@ -18,11 +18,13 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
-use super::answer::{self, AdminResponse, text};
+use super::answer::{self, AdminResponse, Refused, text};
+use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, ServedRevisions, StandaloneState};
-use super::keys::{AdminKeys, KeyFault};
+use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::query::{Query, decoded};
-use super::request::{AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, unreadable};
+use super::request::{AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_check, unreadable};
+use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, hubs, nodes, plugins, resources, schema, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
@@ -47,6 +49,8 @@ pub struct AdminParts {
     pub writer: ResourceWriter,
     pub registry: Registry,
     pub keys: AdminKeys,
+    /// Tokens that are accepted in place of keys.
+    pub tokens: Option<AcceptedTokens>,
     /// Names that it may be asked for by, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
     /// Web pages that may read its answers.
@@ -54,6 +58,16 @@ pub struct AdminParts {
     /// Its resources come all at once, by `PUT /apisix/admin/configs`.
     pub is_standalone: bool,
     pub served: ServedRevisions,
+    /// Where lines of the audit log go; nothing where there is none.
+    pub audit: Option<AuditSink>,
+}
+
+/// What a request is about.
+struct AdminTarget {
+    /// Below Weir's own base, not APISIX's.
+    is_own: bool,
+    path: Vec<String>,
+    query: Query,
 }
 
 /// Answers requests.
@@ -61,23 +75,19 @@ pub struct AdminApi {
     context: AdminContext,
     hubs: Arc<Hubs>,
     keys: AdminKeys,
+    tokens: Option<AcceptedTokens>,
     hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
-}
-
-/// Where a request came in, and from.
-#[derive(Clone, Copy, Debug)]
-pub struct AdminPeer {
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
+    audit: Option<AuditSink>,
 }
 
 impl AdminApi {
     pub fn new(parts: AdminParts) -> AdminApi {
-        let AdminParts { live, hubs, writer, registry, keys, hosts, origins, is_standalone, served } = parts;
+        let AdminParts { live, hubs, writer, registry, keys, tokens, hosts, origins, is_standalone, served, audit } =
+            parts;
         let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
         let context = AdminContext { live, writer, registry, served, standalone };
-        AdminApi { context, hubs, keys, hosts, origins }
+        AdminApi { context, hubs, keys, tokens, hosts, origins, audit }
     }
 
     /// Judges a request in the order of Apache APISIX; the first thing that is wrong answers. `read` reads the body, no more
@@ -90,10 +100,16 @@ impl AdminApi {
     ) -> AdminResponse {
         let origin = head.headers.get(ORIGIN).cloned();
         let is_head = head.method == Method::HEAD;
+        let audited = self.audit.as_ref().map(|sink| (sink, AuditedRequest::of(&head, peer)));
         let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
             Some(refusal) => refusal,
             None => self.answer_own(head, peer, read).await,
         };
+        if let Some((sink, request)) = audited
+            && let Some(line) = request.line(&mut answer)
+        {
+            sink(line);
+        }
         if is_head {
             answer.body_mut().clear();
         }
@@ -155,15 +171,43 @@ impl AdminApi {
             _ => return answer::not_found(),
         }
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let key = match self.keys.of_request(&query, &head.headers) {
-            Ok(key) => key,
-            Err(KeyFault::Missing) => return unauthorized("missing apikey"),
-            Err(KeyFault::Wrong) => {
-                sleep(WRONG_KEY_PAUSE).await;
-                return unauthorized("wrong apikey");
-            }
+        let caller = match self.caller(&query, &head.headers).await {
+            Ok(caller) => caller,
+            Err(refusal) => return *refusal,
         };
-        if key.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
+        let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
+        let target = AdminTarget { is_own, path, query };
+        let mut answer = self.answer_known(head, target, caller, peer, read).await;
+        answer.extensions_mut().insert(audited);
+        answer
+    }
+
+    /// By the key, or where there is none by the token.
+    async fn caller(&self, query: &Query, headers: &HeaderMap) -> Refused<Caller> {
+        let fault = match self.keys.of_request(query, headers) {
+            Ok(key) => return Ok(Caller::of_key(key)),
+            Err(fault) => fault,
+        };
+        match (fault, &self.tokens, bearer(headers)) {
+            (KeyFault::Missing, Some(tokens), Some(token)) => tokens.caller(token).await.map_err(refused_token),
+            (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
+            (KeyFault::Wrong, ..) => {
+                sleep(WRONG_KEY_PAUSE).await;
+                Err(Box::new(unauthorized("wrong apikey")))
+            }
+        }
+    }
+
+    async fn answer_known(
+        &self,
+        head: Parts,
+        target: AdminTarget,
+        caller: Caller,
+        peer: AdminPeer,
+        read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
+    ) -> AdminResponse {
+        let AdminTarget { is_own, path, query } = target;
+        if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
             return unauthorized("invalid method for role viewer");
         }
         let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
@@ -171,22 +215,25 @@ impl AdminApi {
             Ok(body) => body,
             Err(fault) => return unreadable(fault, limit),
         };
-        let request =
-            AdminRequest { method: head.method, path, query, headers: head.headers, body, key, peer: peer.remote };
+        let peer = peer.remote;
+        let request = AdminRequest { method: head.method, path, query, headers: head.headers, body, caller, peer };
         match is_own {
             true => self.route_own(&request).await,
             false => self.route(&request).await,
         }
     }
 
-    async fn route_own(&self, request: &AdminRequest<'_>) -> AdminResponse {
+    async fn route_own(&self, request: &AdminRequest) -> AdminResponse {
+        if let Err(refusal) = request.caller.needs_all("the state of hubs") {
+            return *refusal;
+        }
         match request.path().as_slice() {
             ["hubs", rest @ ..] => hubs::answer(&self.hubs, request, rest).await.unwrap_or_else(|refused| *refused),
             _ => hubs::no_such_path(),
         }
     }
 
-    async fn route(&self, request: &AdminRequest<'_>) -> AdminResponse {
+    async fn route(&self, request: &AdminRequest) -> AdminResponse {
         let (context, path) = (&self.context, request.path());
         let answered = match (path.as_slice(), &request.method) {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
@@ -210,12 +257,6 @@ impl AdminApi {
     }
 }
 
-/// Reads what is sent with it, and changes nothing.
-fn is_check(path: &[String]) -> bool {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
-}
-
 fn versioned(mut answer: AdminResponse) -> AdminResponse {
     answer.headers_mut().insert(API_VERSION, HeaderValue::from_static("v3"));
     answer
@@ -228,7 +269,7 @@ fn options() -> AdminResponse {
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(
         ACCESS_CONTROL_ALLOW_HEADERS,
-        HeaderValue::from_static("X-API-KEY, Content-Type, If-Match, If-None-Match"),
+        HeaderValue::from_static("X-API-KEY, Authorization, Content-Type, If-Match, If-None-Match"),
     );
     answer
 }
@@ -236,6 +277,25 @@ fn options() -> AdminResponse {
 fn unauthorized(description: &str) -> AdminResponse {
     let body = json!({ "error_msg": "failed to check token", "description": description });
     answer::json_of(StatusCode::UNAUTHORIZED, &body)
+}
+
+fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
+    Box::new(match fault {
+        TokenFault::Invalid(problem) => {
+            let mut answer = unauthorized(&problem);
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            answer
+        }
+        TokenFault::Unverifiable(problem) => {
+            let problem = format!("the token cannot be verified: {problem}");
+            answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }))
+        }
+        TokenFault::NoRole => {
+            let problem = "no value of the token is in `admin.tokens.roles.map`";
+            answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
+    })
 }
 
 /// On loopback: an address, or a name without dots, which no public name server knows. Elsewhere any name does: a page cannot
@@ -258,5 +318,5 @@ pub const GENERATED_KEY: &str = "generated";
 pub fn generated_key(key: &str) -> AdminKey {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
     let hash = hash.as_ref().try_into().expect("SHA-256 has 32 bytes");
-    AdminKey { name: GENERATED_KEY.into(), hash, role: AdminRole::Admin }
+    AdminKey { name: GENERATED_KEY.into(), hash, role: AdminRole::Admin, scopes: Arc::default() }
 }

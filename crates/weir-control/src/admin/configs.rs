@@ -10,10 +10,12 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::answer::{self, AdminResponse, Refused, json_of, refuse, text};
-use super::context::{AdminContext, StandaloneState, difference};
+use super::context::{AdminContext, StandaloneState};
+use super::difference::difference;
 use super::plans::now_seconds;
 use super::references::id_text;
 use super::request::AdminRequest;
+use super::scopes::within;
 use super::transaction::Transaction;
 use super::validate;
 use crate::document::RESOURCE_LISTS;
@@ -27,7 +29,10 @@ const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
 /// The list of plugins has a version as well.
 const PLUGINS: &str = "plugins";
 
-pub(super) async fn answer(context: &AdminContext, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
+    if context.standalone.is_some() {
+        request.caller.needs_all("the configuration as a whole")?;
+    }
     match (&context.standalone, &request.method) {
         (None, &Method::PATCH) => transaction(context, request).await,
         (None, _) => {
@@ -45,13 +50,16 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest<'_>) -
     }
 }
 
-async fn transaction(context: &AdminContext, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+async fn transaction(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let Some(body) = request.json()? else { return refuse("missing configurations") };
     let transaction = Transaction::of(&body, request)?;
     let mut author = request.author();
     author.message = transaction.message.clone().unwrap_or(author.message);
     let dry_run = request.query.is_true("dry_run");
-    let plan: Box<Plan> = Box::new(move |view| transaction.plan(view));
+    if request.query.is_true("force") {
+        request.caller.needs_all("`force=true`, which affects resources of others,")?;
+    }
+    let plan = within(&request.caller.scopes, Box::new(move |view| transaction.plan(view)));
     let write = WriteRequest { plan, author, forced: request.query.is_true("force"), dry_run };
     Ok(match context.writer.write(write).await {
         WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
@@ -65,16 +73,16 @@ async fn transaction(context: &AdminContext, request: &AdminRequest<'_>) -> Refu
     })
 }
 
-fn changed(receipt: &WriteReceipt, request: &AdminRequest<'_>) -> AdminResponse {
+fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
     let record = &receipt.record;
-    let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.key.role)).collect();
+    let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
     let mut answer = json_of(StatusCode::OK, &json!({ "revision": record.revision, "changes": changes }));
     answer::at_revision(&mut answer, record.revision);
     answer
 }
 
 /// The configuration as it came, with its versions.
-fn whole(state: &StandaloneState, request: &AdminRequest<'_>) -> AdminResponse {
+fn whole(state: &StandaloneState, request: &AdminRequest) -> AdminResponse {
     let mut body = Map::new();
     for (list, items) in &state.lists {
         body.insert((*list).to_owned(), items.clone());
@@ -110,7 +118,7 @@ fn mark(answer: &mut AdminResponse, state: &StandaloneState) {
 
 async fn replace(
     context: &AdminContext,
-    request: &AdminRequest<'_>,
+    request: &AdminRequest,
     state: &Mutex<StandaloneState>,
 ) -> Refused<AdminResponse> {
     let Some(digest) = request.headers.get(DIGEST).and_then(|value| value.to_str().ok()) else {

@@ -12,11 +12,11 @@ use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse};
-use super::redact::redact;
+use super::audit::AuditedChange;
+use super::difference::difference;
 use super::request::AdminRequest;
-use crate::document::AdminRole;
 use crate::stores::live::LiveResources;
-use crate::stores::resources::{ResourceChange, RevisionRecord, StoredResource};
+use crate::stores::resources::RevisionRecord;
 use crate::stores::shared::NodeReport;
 use crate::stores::store::StoreFailure;
 use crate::stores::writes::{ResourceWriter, WriteReceipt};
@@ -54,10 +54,11 @@ impl AdminContext {
     /// those that do not.
     pub(super) async fn after_wait(
         &self,
-        request: &AdminRequest<'_>,
+        request: &AdminRequest,
         receipt: &WriteReceipt,
         mut answer: AdminResponse,
     ) -> AdminResponse {
+        audited(&mut answer, &receipt.record, false);
         if !receipt.set_aside.is_empty() {
             let keys: Vec<&str> = receipt.set_aside.iter().map(|fault| fault.path.as_str()).collect();
             if let Ok(value) = HeaderValue::from_str(&keys.join(", ")) {
@@ -66,7 +67,9 @@ impl AdminContext {
         }
         let Some(wait) = request.query.get("wait") else { return answer };
         let Some(wait) = wait_of(wait) else {
-            return answer::wrong("invalid argument wait: write a time such as 5s or 500ms");
+            let mut wrong = answer::wrong("invalid argument wait: write a time such as 5s or 500ms");
+            audited(&mut wrong, &receipt.record, false);
+            return wrong;
         };
         let deadline = Instant::now() + wait;
         loop {
@@ -87,6 +90,7 @@ impl AdminContext {
                 let body = json!({ "revision": receipt.record.revision, "not_serving": behind });
                 let mut late = answer::json_of(StatusCode::ACCEPTED, &body);
                 answer::at_revision(&mut late, receipt.record.revision);
+                audited(&mut late, &receipt.record, false);
                 return late;
             }
             sleep(if self.live.store().shared().is_some() { LOOK_AT_NODES } else { LOOK }).await;
@@ -115,11 +119,17 @@ impl AdminContext {
     }
 
     /// What a change would do.
-    pub(super) fn tried(&self, request: &AdminRequest<'_>, record: &RevisionRecord) -> AdminResponse {
-        let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.key.role)).collect();
+    pub(super) fn tried(&self, request: &AdminRequest, record: &RevisionRecord) -> AdminResponse {
+        let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
         let body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
-        answer::json_of(StatusCode::OK, &body)
+        let mut answer = answer::json_of(StatusCode::OK, &body);
+        audited(&mut answer, record, true);
+        answer
     }
+}
+
+fn audited(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
+    answer.extensions_mut().insert(AuditedChange { record: record.clone(), dry_run });
 }
 
 /// `5s`, `500ms`, or seconds.
@@ -131,79 +141,9 @@ fn wait_of(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().map(|wait| wait.min(MOST_WAIT))
 }
 
-/// A change, member by member, without what its reader may not see.
-pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
-    let value = |resource: &Option<StoredResource>| {
-        let mut value = resource.as_ref().map(StoredResource::value)?;
-        redact(change.key.list(), &mut value, role);
-        Some(value)
-    };
-    let (before, after) = (value(&change.before), value(&change.after));
-    let action = match (&before, &after) {
-        (None, _) => "created",
-        (_, None) => "deleted",
-        _ => "changed",
-    };
-    let mut members = Vec::new();
-    compare("", before.as_ref(), after.as_ref(), &mut members);
-    json!({ "key": change.key, "action": action, "members": members })
-}
-
-fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, members: &mut Vec<Value>) {
-    if before == after {
-        return;
-    }
-    let maps = (before.and_then(Value::as_object), after.and_then(Value::as_object));
-    let (Some(old), Some(new)) = maps else {
-        if path.is_empty() {
-            let all = before.or(after).and_then(Value::as_object).into_iter().flatten();
-            return all.for_each(|(name, _)| {
-                compare(
-                    name,
-                    before.and_then(|value| value.get(name)),
-                    after.and_then(|value| value.get(name)),
-                    members,
-                );
-            });
-        }
-        return members.push(json!({ "path": path, "before": before, "after": after }));
-    };
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    for (name, value) in old {
-        compare(&below(name), Some(value), new.get(name), members);
-    }
-    for (name, value) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
-        compare(&below(name), None, Some(value), members);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stores::resources::ResourceKey;
-
-    fn stored(value: Value) -> Option<StoredResource> {
-        Some(StoredResource { json: value.to_string().into(), created: 1, modified: 1, expires_ms: None })
-    }
-
-    #[test]
-    fn a_difference_names_members() {
-        let change = ResourceChange {
-            key: ResourceKey::new("routes", "r"),
-            before: stored(json!({"uri": "/a", "upstream": {"nodes": {"a:1": 1}, "type": "chash"}})),
-            after: stored(json!({"uri": "/b", "upstream": {"nodes": {"a:1": 1}}, "name": "n"})),
-        };
-        let told = difference(&change, AdminRole::Viewer);
-        assert_eq!(told["action"], "changed");
-        let expected = json!([
-            {"path": "uri", "before": "/a", "after": "/b"},
-            {"path": "upstream.type", "before": "chash", "after": null},
-            {"path": "name", "before": null, "after": "n"},
-        ]);
-        assert_eq!(told["members"], expected);
-        let made = ResourceChange { before: None, ..change };
-        assert_eq!(difference(&made, AdminRole::Viewer)["action"], "created");
-    }
 
     #[test]
     fn waits_are_bounded() {

@@ -6,22 +6,21 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
-use super::context::{AdminContext, difference};
+use super::context::AdminContext;
+use super::difference::difference;
+use super::keys::Caller;
 use super::request::AdminRequest;
+use super::scopes::within;
 use crate::document::AdminRole;
 use crate::stores::live::ResourceEdit;
-use crate::stores::resources::{ResourceKey, ResourceView, RevisionRecord, StoredResource};
+use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
 use crate::stores::writes::{WriteOutcome, WriteRequest};
 
 const DEFAULT_COUNT: usize = 50;
 const MOST_COUNT: usize = 1_000;
 
 /// Answers below `/history`.
-pub(super) async fn answer(
-    context: &AdminContext,
-    request: &AdminRequest<'_>,
-    path: &[&str],
-) -> Refused<AdminResponse> {
+pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, path: &[&str]) -> Refused<AdminResponse> {
     match (path, &request.method) {
         ([], &Method::GET) => list(context, request),
         ([revision], &Method::GET) => one(context, request, number(revision)?),
@@ -35,31 +34,44 @@ fn number(text: &str) -> Refused<u64> {
 }
 
 /// The latest first; `?before=` goes on where a page ended, `?key=` shows one resource alone.
-fn list(context: &AdminContext, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let before = request.query.get("before").map_or(Ok(u64::MAX), number)?;
     let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
     let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
     let key = request.query.get("key");
-    let looked_at = if key.is_some() { usize::MAX } else { count };
+    let looked_at = if key.is_some() || !request.caller.scopes.is_empty() { usize::MAX } else { count };
     let records =
         context.live.store().history(before, looked_at).map_err(|failure| Box::new(answer::failed(&failure)))?;
     let concerned =
-        |record: &&RevisionRecord| key.is_none_or(|key| record.changes.iter().any(|change| change.key.as_str() == key));
-    let role = request.key.role;
-    let list: Vec<Value> = records.iter().filter(concerned).take(count).map(|record| told(record, role)).collect();
+        |record: &RevisionRecord| key.is_none_or(|key| record.changes.iter().any(|change| change.key.as_str() == key));
+    let role = request.caller.role;
+    let seen = records.into_iter().filter_map(|record| seen(context, &request.caller, record));
+    let list: Vec<Value> = seen.filter(concerned).take(count).map(|record| told(&record, role)).collect();
     let revision = context.live.committed().revision;
     let mut answer = answer::json_of(StatusCode::OK, &json!({ "revision": revision, "list": list }));
     answer::at_revision(&mut answer, revision);
     Ok(answer)
 }
 
-fn one(context: &AdminContext, request: &AdminRequest<'_>, revision: u64) -> Refused<AdminResponse> {
+fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> Refused<AdminResponse> {
     let found = context.live.store().history(revision.saturating_add(1), 1);
     let found = found.map_err(|failure| Box::new(answer::failed(&failure)))?;
-    Ok(match found.first().filter(|record| record.revision == revision) {
-        Some(record) => answer::json_of(StatusCode::OK, &told(record, request.key.role)),
+    let found = found.into_iter().find(|record| record.revision == revision);
+    Ok(match found.and_then(|record| seen(context, &request.caller, record)) {
+        Some(record) => answer::json_of(StatusCode::OK, &told(&record, request.caller.role)),
         None => answer::key_not_found(),
     })
+}
+
+/// The part of a revision that a caller may see; nothing where it is none of it.
+fn seen(context: &AdminContext, caller: &Caller, mut record: RevisionRecord) -> Option<RevisionRecord> {
+    if caller.scopes.is_empty() {
+        return Some(record);
+    }
+    let (set, nothing) = (context.live.committed(), PendingResources::new());
+    let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
+    record.changes.retain(|change| caller.sees_change(&view, change));
+    (!record.changes.is_empty()).then_some(record)
 }
 
 fn told(record: &RevisionRecord, role: AdminRole) -> Value {
@@ -74,8 +86,8 @@ fn told(record: &RevisionRecord, role: AdminRole) -> Value {
 }
 
 /// Makes everything what it was at a revision, as a revision of its own.
-async fn rollback(context: &AdminContext, request: &AdminRequest<'_>, to: u64) -> Refused<AdminResponse> {
-    if request.key.role != AdminRole::Admin {
+async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Refused<AdminResponse> {
+    if request.caller.role != AdminRole::Admin {
         let problem = json!({ "error_msg": "only the role admin may roll back" });
         return Err(Box::new(answer::json_of(StatusCode::FORBIDDEN, &problem)));
     }
@@ -101,11 +113,12 @@ async fn rollback(context: &AdminContext, request: &AdminRequest<'_>, to: u64) -
         author.message = format!("rollback to revision {to}");
     }
     let dry_run = request.query.is_true("dry_run");
-    let write = WriteRequest { plan: Box::new(plan), author, forced: false, dry_run };
+    let plan = within(&request.caller.scopes, Box::new(plan));
+    let write = WriteRequest { plan, author, forced: false, dry_run };
     Ok(match context.writer.write(write).await {
         WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
         WriteOutcome::Applied(receipt) => {
-            let mut answer = answer::json_of(StatusCode::OK, &told(&receipt.record, request.key.role));
+            let mut answer = answer::json_of(StatusCode::OK, &told(&receipt.record, request.caller.role));
             answer::at_revision(&mut answer, receipt.record.revision);
             context.after_wait(request, &receipt, answer).await
         }

@@ -15,7 +15,7 @@ const DEFAULT_COUNT: u64 = 50;
 const MOST_COUNT: u64 = 1_000;
 
 /// Answers below `/weir/v1/hubs`.
-pub(super) async fn answer(hubs: &Hubs, request: &AdminRequest<'_>, path: &[&str]) -> Refused<AdminResponse> {
+pub(super) async fn answer(hubs: &Hubs, request: &AdminRequest, path: &[&str]) -> Refused<AdminResponse> {
     let (id, path) = match path {
         [] if request.method == Method::GET => return Ok(list(hubs)),
         [id, path @ ..] => (id, path),
@@ -56,27 +56,27 @@ fn refused(refusal: Refusal) -> Box<AdminResponse> {
 }
 
 /// In the order of their ids; `?after=` goes on where a page ended, `?topic=` shows those of one topic.
-async fn subscriptions(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+async fn subscriptions(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
     let (after, count) = (number(request, "after")?.unwrap_or(0), count(request)?);
     let topic = request.query.get("topic").map(Box::from);
     let mut list = hub.subscriptions(topic, after, count + 1).await.map_err(refused)?;
     let next = cut(&mut list, count).map(|last| last.id.to_string());
-    let told = list.iter().map(|entry| told(entry, request.key.role)).collect();
+    let told = list.iter().map(|entry| told(entry, request.caller.role)).collect();
     Ok(page(told, next))
 }
 
-async fn subscription(hub: &Hub, request: &AdminRequest<'_>, number: &str) -> Refused<AdminResponse> {
+async fn subscription(hub: &Hub, request: &AdminRequest, number: &str) -> Refused<AdminResponse> {
     let Ok(id) = number.parse() else { return refuse(format!("`{number}` is not the id of a subscription")) };
     let Some((entry, attempts)) = hub.subscription(id).await.map_err(refused)? else {
         return Ok(answer::key_not_found());
     };
-    let mut told = told(&entry, request.key.role);
+    let mut told = told(&entry, request.caller.role);
     told["latest_attempts"] = attempts.iter().map(attempt).collect();
     Ok(answer::json_of(StatusCode::OK, &told))
 }
 
 /// Those of the oldest events come first; `?after=` goes on where a page ended.
-async fn dead_letters(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+async fn dead_letters(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
     let count = count(request)?;
     let after = match request.query.get("after") {
         None => (0, 0),
@@ -95,11 +95,11 @@ async fn dead_letters(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminRes
     };
     let mut list = hub.dead_letters(filter, after, count + 1).await.map_err(refused)?;
     let next = cut(&mut list, count).map(|last| format!("{}-{}", last.event, last.subscription));
-    let told = list.iter().map(|one| letter(one, request.key.role)).collect();
+    let told = list.iter().map(|one| letter(one, request.caller.role)).collect();
     Ok(page(told, next))
 }
 
-async fn replay(hub: &Hub, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+async fn replay(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
     let filter = match request.json()? {
         Some(Value::Object(members)) => filter(&members)?,
         _ => return refuse(WHICH),
@@ -135,7 +135,7 @@ fn filter(members: &Map<String, Value>) -> Refused<DeadLetterFilter> {
     }
 }
 
-fn number(request: &AdminRequest<'_>, name: &str) -> Refused<Option<u64>> {
+fn number(request: &AdminRequest, name: &str) -> Refused<Option<u64>> {
     let Some(text) = request.query.get(name) else { return Ok(None) };
     text.parse().map_or_else(
         |_| refuse(format!("invalid argument {name}: `{text}` is not a number")),
@@ -143,7 +143,7 @@ fn number(request: &AdminRequest<'_>, name: &str) -> Refused<Option<u64>> {
     )
 }
 
-fn count(request: &AdminRequest<'_>) -> Refused<usize> {
+fn count(request: &AdminRequest) -> Refused<usize> {
     match number(request, "count")?.unwrap_or(DEFAULT_COUNT) {
         count @ 1..=MOST_COUNT => Ok(count as usize),
         count => refuse(format!("invalid argument count: {count} is not from 1 to {MOST_COUNT}")),

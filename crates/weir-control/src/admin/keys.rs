@@ -4,16 +4,31 @@ use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
-use http::header::{COOKIE, HeaderMap};
+use http::header::{AUTHORIZATION, COOKIE, HeaderMap};
 
 use super::query::Query;
-use crate::document::{AdminKey, AdminRole};
+use crate::document::{AdminKey, AdminRole, AdminScope};
 
 /// Why nothing is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyFault {
     Missing,
     Wrong,
+}
+
+/// Who has sent a request, by a key or a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) name: Box<str>,
+    pub(super) role: AdminRole,
+    /// The resources that it is good for; none is all.
+    pub(super) scopes: Arc<[AdminScope]>,
+}
+
+impl Caller {
+    pub(super) fn of_key(key: &AdminKey) -> Caller {
+        Caller { name: key.name.clone(), role: key.role, scopes: Arc::clone(&key.scopes) }
+    }
 }
 
 /// The keys of a node.
@@ -38,6 +53,12 @@ impl AdminKeys {
         }
         found.ok_or(KeyFault::Wrong)
     }
+}
+
+/// The token of `Authorization: Bearer …` (RFC 6750 §2.1).
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
 /// In the order in which Apache APISIX looks: query, field, cookie.
@@ -73,6 +94,7 @@ mod tests {
             name: name.into(),
             hash: digest(&SHA256, name.as_bytes()).as_ref().try_into().expect("32 bytes"),
             role,
+            scopes: Arc::default(),
         };
         AdminKeys::new(vec![key("one", AdminRole::Admin), key("two", AdminRole::Viewer)])
     }
@@ -98,7 +120,7 @@ mod tests {
     fn the_time_of_a_check_tells_nothing_about_a_key() {
         const KEY: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         let hash = digest(&SHA256, KEY).as_ref().try_into().expect("32 bytes");
-        let key = AdminKey { name: "one".into(), hash, role: AdminRole::Admin };
+        let key = AdminKey { name: "one".into(), hash, role: AdminRole::Admin, scopes: Arc::default() };
         let keys = AdminKeys::new(vec![key]);
         let input = |near: bool, random: &mut weir_testkit::timing::Random| {
             if near { random.beginning_as(KEY) } else { random.text::<32>() }

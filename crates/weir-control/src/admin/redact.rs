@@ -2,53 +2,28 @@
 
 use serde_json::Value;
 
-use crate::document::AdminRole;
+use crate::document::{AdminRole, for_each_secret};
 
 /// What stands in its place.
 const MASK: &str = "***";
 
-/// Options of plugins, and members of resources, whose value is a secret.
-const SECRET_MEMBERS: &[&str] = &[
-    "access_key_id",
-    "auth_header",
-    "client_key",
-    "client_secret",
-    "key",
-    "password",
-    "private_key",
-    "redis_password",
-    "secret",
-    "secret_access_key",
-    "secret_key",
-    "sentinel_password",
-    "session_token",
-    "token",
-];
-
-/// Names that are secrets under some plugins or in some resources, and elsewhere say what is looked at.
-const AMBIGUOUS: &str = "key";
-
 /// Removes secrets from a resource. No role sees private keys of certificates or tokens of secret managers; a viewer sees no
 /// secret at all. References such as `$secret://vault/1/jack/key` are not secrets.
 pub(super) fn redact(list: &str, value: &mut Value, role: AdminRole) {
-    let Value::Object(members) = value else { return };
     match list {
         "ssls" => {
+            let Value::Object(members) = value else { return };
             members.shift_remove("key");
             members.shift_remove("keys");
         }
-        "secrets" => mask_members(members.iter_mut(), true),
-        _ if role == AdminRole::Viewer => {
-            let is_consumer = list == "consumers";
-            for (key, member) in members.iter_mut() {
-                match key.as_str() {
-                    "plugins" => mask_plugins(member, is_consumer),
-                    _ => mask(member, false),
-                }
-            }
-        }
+        "secrets" => mask(list, value),
+        _ if role == AdminRole::Viewer => mask(list, value),
         _ => {}
     }
+}
+
+fn mask(list: &str, value: &mut Value) {
+    for_each_secret(list, value, |_, text| MASK.clone_into(text));
 }
 
 /// Puts back what was masked: who sends a resource as it was shown means to leave its secrets as they are.
@@ -66,32 +41,6 @@ pub(super) fn unmask(value: &mut Value, stored: &Value) {
             items.iter_mut().zip(stored).for_each(|(item, stored)| unmask(item, stored));
         }
         _ => {}
-    }
-}
-
-fn mask_plugins(plugins: &mut Value, is_consumer: bool) {
-    for (name, options) in plugins.as_object_mut().into_iter().flatten() {
-        mask(options, is_consumer || matches!(name.as_str(), "csrf"));
-    }
-}
-
-fn mask(value: &mut Value, key_is_secret: bool) {
-    match value {
-        Value::Object(members) => mask_members(members.iter_mut(), key_is_secret),
-        Value::Array(items) => items.iter_mut().for_each(|item| mask(item, key_is_secret)),
-        _ => {}
-    }
-}
-
-fn mask_members<'m>(members: impl Iterator<Item = (&'m String, &'m mut Value)>, key_is_secret: bool) {
-    for (name, member) in members {
-        let is_secret = SECRET_MEMBERS.contains(&name.as_str()) && (name != AMBIGUOUS || key_is_secret);
-        match member {
-            Value::String(text) if is_secret && !text.starts_with("$secret://") && !text.starts_with("$env://") => {
-                *text = MASK.to_owned();
-            }
-            member => mask(member, key_is_secret),
-        }
     }
 }
 

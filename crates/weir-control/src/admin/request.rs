@@ -8,8 +8,8 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Refused, json_of, refuse};
+use super::keys::Caller;
 use super::query::Query;
-use crate::document::AdminKey;
 use crate::stores::live::now_ms;
 use crate::stores::resources::Author;
 use crate::text::json;
@@ -26,19 +26,26 @@ pub enum BodyFault {
     Incomplete,
 }
 
-/// A request whose key is known.
-pub(super) struct AdminRequest<'a> {
+/// Where a request came in, and from.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminPeer {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
+/// A request whose sender is known.
+pub(super) struct AdminRequest {
     pub(super) method: Method,
     /// Behind `/apisix/admin/` or `/weir/v1/`, part by part.
     pub(super) path: Vec<String>,
     pub(super) query: Query,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    pub(super) key: &'a AdminKey,
+    pub(super) caller: Caller,
     pub(super) peer: SocketAddr,
 }
 
-impl AdminRequest<'_> {
+impl AdminRequest {
     pub(super) fn path(&self) -> Vec<&str> {
         self.path.iter().map(String::as_str).collect()
     }
@@ -66,7 +73,7 @@ impl AdminRequest<'_> {
             value.chars().take(MAX_TOLD).collect()
         };
         Author {
-            name: self.key.name.to_string(),
+            name: self.caller.name.to_string(),
             address: self.peer.ip().to_string(),
             user_agent: text(USER_AGENT.as_str()),
             message: text("x-weir-message"),
@@ -82,6 +89,12 @@ impl AdminRequest<'_> {
             Err(_) => refuse("invalid argument ttl: should be a number"),
         }
     }
+}
+
+/// Reads what is sent with it, and changes nothing.
+pub(super) fn is_check(path: &[String]) -> bool {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
 }
 
 /// Of a body that is not JSON.

@@ -12,6 +12,7 @@ use super::plans::{self, NewResource, PatchOf, Precondition};
 use super::redact::redact;
 use super::references::id_text;
 use super::request::AdminRequest;
+use super::scopes::within;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
 use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
 
@@ -103,7 +104,7 @@ fn is_id(id: &str) -> bool {
     (1..=256).contains(&id.len()) && id.bytes().all(is_plain)
 }
 
-pub(super) async fn answer(context: &AdminContext, request: &AdminRequest<'_>) -> AdminResponse {
+pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> AdminResponse {
     let answered = match ResourceTarget::of(&request.path()) {
         Ok(target) => resource(context, request, target).await,
         Err(answer) => Err(answer),
@@ -111,11 +112,7 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest<'_>) -
     answered.unwrap_or_else(|answer| *answer)
 }
 
-async fn resource(
-    context: &AdminContext,
-    request: &AdminRequest<'_>,
-    target: ResourceTarget,
-) -> Refused<AdminResponse> {
+async fn resource(context: &AdminContext, request: &AdminRequest, target: ResourceTarget) -> Refused<AdminResponse> {
     if target.kind.list == "stream_routes" {
         return refuse("stream mode is disabled, can not add stream routes");
     }
@@ -123,8 +120,8 @@ async fn resource(
     let expires_ms = request.expires_ms()?;
     let condition = Precondition::of(&request.headers);
     let kind = target.kind;
-    if request.method != Method::GET && !may_write(request.key.role, kind.list) {
-        let problem = format!("the role {} may not change {}", request.key.role.name(), kind.list);
+    if request.method != Method::GET && !may_write(request.caller.role, kind.list) {
+        let problem = format!("the role {} may not change {}", request.caller.role.name(), kind.list);
         return Err(Box::new(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))));
     }
     if let Some(part) = target.part.as_ref().filter(|_| !matches!(request.method, Method::GET | Method::PATCH)) {
@@ -165,7 +162,10 @@ async fn resource(
         }
         _ => return Err(Box::new(answer::method_not_allowed(&request.method, kind.name))),
     };
-    Ok(write(context, request, plan).await)
+    if request.query.is_true("force") {
+        request.caller.needs_all("`force=true`, which affects resources of others,")?;
+    }
+    Ok(write(context, request, within(&request.caller.scopes, plan)).await)
 }
 
 /// A body that must be there and be a map.
@@ -195,18 +195,21 @@ fn checked(body: Option<Value>, kind: &ResourceKind) -> Refused<Value> {
     Ok(value)
 }
 
-fn read(context: &AdminContext, request: &AdminRequest<'_>, target: &ResourceTarget) -> Refused<AdminResponse> {
+fn read(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget) -> Refused<AdminResponse> {
     let Some(id) = &target.id else { return list(context, request, target) };
     let Some(key) = target.key(id) else { return Ok(answer::key_not_found()) };
     let set = context.live.committed();
-    let Some(resource) = set.all.get(&key) else { return Ok(answer::key_not_found()) };
+    let nothing = PendingResources::new();
+    let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
+    let found = view.get(&key).filter(|resource| request.caller.sees(&view, &key, resource));
+    let Some(resource) = found else { return Ok(answer::key_not_found()) };
     let mut answer = answer::json_of(StatusCode::OK, &shown(&key, resource, request));
     answer::tag(&mut answer, resource.modified);
     answer::at_revision(&mut answer, set.revision);
     Ok(answer)
 }
 
-fn list(context: &AdminContext, request: &AdminRequest<'_>, target: &ResourceTarget) -> Refused<AdminResponse> {
+fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget) -> Refused<AdminResponse> {
     let wanted = ListQuery::of(target.kind.list, &request.query)?;
     let set = context.live.committed();
     let nothing = PendingResources::new();
@@ -214,6 +217,7 @@ fn list(context: &AdminContext, request: &AdminRequest<'_>, target: &ResourceTar
     let is_credential = std::ptr::eq(target.kind, &CREDENTIAL);
     let mut found = view.below(&target.list);
     found.retain(|(key, _)| is_credential || key.consumer_of_credential().is_none());
+    found.retain(|(key, resource)| request.caller.sees(&view, key, resource));
     // These lists have no place of their own in APISIX's store: an empty one is not there.
     if is_credential && found.is_empty() {
         return Ok(answer::key_not_found());
@@ -226,9 +230,9 @@ fn list(context: &AdminContext, request: &AdminRequest<'_>, target: &ResourceTar
 }
 
 /// A resource as it stands in answers to reads.
-pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &AdminRequest<'_>) -> Value {
+pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &AdminRequest) -> Value {
     let mut value = resource.value();
-    redact(key.list(), &mut value, request.key.role);
+    redact(key.list(), &mut value, request.caller.role);
     json!({
         "key": format!("{PREFIX}/{key}"),
         "value": value,
@@ -238,7 +242,7 @@ pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &Admi
 }
 
 /// Makes a change, and answers with the resource that was changed first.
-async fn write(context: &AdminContext, request: &AdminRequest<'_>, plan: Box<Plan>) -> AdminResponse {
+async fn write(context: &AdminContext, request: &AdminRequest, plan: Box<Plan>) -> AdminResponse {
     let forced = request.query.is_true("force");
     let dry_run = request.query.is_true("dry_run");
     let write = WriteRequest { plan, author: request.author(), forced, dry_run };
@@ -254,7 +258,7 @@ async fn write(context: &AdminContext, request: &AdminRequest<'_>, plan: Box<Pla
     }
 }
 
-fn changed(receipt: &WriteReceipt, request: &AdminRequest<'_>) -> AdminResponse {
+fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
     let RevisionRecord { revision, changes, .. } = &receipt.record;
     let Some(change) = changes.first() else { return answer::key_not_found() };
     let key = format!("{PREFIX}/{}", change.key);
@@ -262,7 +266,7 @@ fn changed(receipt: &WriteReceipt, request: &AdminRequest<'_>) -> AdminResponse 
         None => answer::json_of(StatusCode::OK, &json!({ "deleted": "1", "key": key })),
         Some(resource) => {
             let mut value = resource.value();
-            redact(change.key.list(), &mut value, request.key.role);
+            redact(change.key.list(), &mut value, request.caller.role);
             let status = if change.before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
             let mut answer = answer::json_of(status, &json!({ "key": key, "value": value }));
             answer::tag(&mut answer, resource.modified);

@@ -41,7 +41,7 @@ enum Action {
 
 impl Transaction {
     /// Of `{"operations": [{"put": "routes/r1", "value": {}}, {"patch": …, "value": {}}, {"delete": …}]}`.
-    pub(super) fn of(body: &Value, request: &AdminRequest<'_>) -> Refused<Transaction> {
+    pub(super) fn of(body: &Value, request: &AdminRequest) -> Refused<Transaction> {
         let Some(list) = body["operations"].as_array() else {
             return refuse("missing `operations`: write a list of `{ \"put\": \"routes/r1\", \"value\": {} }`");
         };
@@ -99,7 +99,7 @@ impl Transaction {
     }
 }
 
-fn operation(item: &Value, request: &AdminRequest<'_>) -> Result<Operation, String> {
+fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> {
     let value = || match item.get("value") {
         Some(value @ Value::Object(_)) => Ok(value.clone()),
         _ => Err("missing `value`, which must be a map".to_owned()),
@@ -117,8 +117,8 @@ fn operation(item: &Value, request: &AdminRequest<'_>) -> Result<Operation, Stri
     if is_deep || kind.list == "stream_routes" {
         return Err(format!("`{key}` is not the key of a resource of this node"));
     }
-    if !may_write(request.key.role, kind.list) {
-        return Err(format!("the role {} may not change {}", request.key.role.name(), kind.list));
+    if !may_write(request.caller.role, kind.list) {
+        return Err(format!("the role {} may not change {}", request.caller.role.name(), kind.list));
     }
     let action = match action {
         "put" => Action::Put(value()?),

@@ -17,7 +17,7 @@ use crate::text::diagnostic::Diagnostic;
 use crate::text::yaml::{self, TextLimits};
 
 /// `POST schema/validate/routes`: what stands in the resource itself. Plugins and references are not looked at.
-pub(super) fn one(list: &str, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> {
     if kinds::find(list).is_none() {
         return refuse(format!("not found schema: {list}"));
     }
@@ -30,7 +30,7 @@ pub(super) fn one(list: &str, request: &AdminRequest<'_>) -> Refused<AdminRespon
 }
 
 /// `POST configs/validate`: lists of resources, with their plugins. References are not looked at, as others may bring them.
-pub(super) fn lists(registry: Registry, request: &AdminRequest<'_>) -> Refused<AdminResponse> {
+pub(super) fn lists(registry: Registry, request: &AdminRequest) -> Refused<AdminResponse> {
     let lists = body(request)?;
     let errors = errors(registry, &lists);
     Ok(match errors.is_empty() {
@@ -44,7 +44,7 @@ pub(super) fn lists(registry: Registry, request: &AdminRequest<'_>) -> Refused<A
 }
 
 /// The body as a map, from JSON or YAML.
-pub(super) fn body(request: &AdminRequest<'_>) -> Refused<Map<String, Value>> {
+pub(super) fn body(request: &AdminRequest) -> Refused<Map<String, Value>> {
     let value = if request.is_yaml() { Some(of_yaml(request)?) } else { request.json()? };
     match value {
         Some(Value::Object(lists)) => Ok(lists),
@@ -53,7 +53,7 @@ pub(super) fn body(request: &AdminRequest<'_>) -> Refused<Map<String, Value>> {
     }
 }
 
-fn of_yaml(request: &AdminRequest<'_>) -> Refused<Value> {
+fn of_yaml(request: &AdminRequest) -> Refused<Value> {
     let Ok(text) = std::str::from_utf8(&request.body) else { return refuse("invalid request body: not UTF-8") };
     let parsed = yaml::parse(&Arc::from("request"), text, &|_| None, TextLimits::default());
     match parsed.map(|parsed| (parsed.faults.first().map(ToString::to_string), parsed.tree.to_json())) {

@@ -91,6 +91,7 @@ const NOT_GENERAL: &[&str] = &[
     "listen",
     "admin",
     "store",
+    "data_encryption",
     "worker_processes",
     "enable_access_log",
     "error_log_level",

@@ -2,10 +2,13 @@
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
+use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -14,13 +17,17 @@ use crate::text::tree::NodeKind;
 pub struct AdminSettings {
     /// Default: `127.0.0.1:9180`.
     pub listen: SocketAddr,
-    /// None only on loopback: the node makes one then.
+    /// None only with tokens, or on loopback: the node makes one then.
     pub keys: Vec<AdminKey>,
     pub tls: Option<AdminTls>,
     /// Names that it may be asked for by, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
     /// Web pages that may read its answers, as `https://console.example`.
     pub origins: Vec<Box<str>>,
+    /// Tokens that are accepted in place of keys.
+    pub tokens: Option<AdminTokens>,
+    /// The file of the audit log.
+    pub audit: Option<PathBuf>,
 }
 
 /// Who may use the Admin API, by what.
@@ -30,31 +37,13 @@ pub struct AdminKey {
     /// SHA-256 of the key: the key itself is not kept.
     pub hash: [u8; 32],
     pub role: AdminRole,
+    /// The resources that it is good for; none is all.
+    pub scopes: Arc<[AdminScope]>,
 }
 
 impl std::fmt::Debug for AdminKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
-    }
-}
-
-/// What a key is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AdminRole {
-    /// Reads, and sees no secrets.
-    Viewer,
-    /// Reads and writes, but neither managers of secrets nor what concerns the store as a whole.
-    Editor,
-    Admin,
-}
-
-impl AdminRole {
-    pub fn name(self) -> &'static str {
-        match self {
-            AdminRole::Viewer => "viewer",
-            AdminRole::Editor => "editor",
-            AdminRole::Admin => "admin",
-        }
     }
 }
 
@@ -127,11 +116,11 @@ const KNOWN_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e3
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins"])?;
+    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens"])?;
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
     let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
     let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
-    if keys.is_empty() && !listen.ip().is_loopback() {
+    if keys.is_empty() && !fields.has("tokens") && !listen.ip().is_loopback() {
         at.report_advising(
             format!("has no key, and {listen} can be reached from other machines"),
             "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1",
@@ -147,7 +136,18 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
         tls: fields.get("tls").and_then(|at| tls(&at)),
         hosts: texts("hosts"),
         origins: texts("origins"),
+        tokens: fields.get("tokens").and_then(|at| admin_access::tokens(&at)),
+        audit: fields.get("audit").and_then(|at| audit(&at)),
     })
+}
+
+fn audit(at: &NodeReader) -> Option<PathBuf> {
+    let fields = at.fields(&["path"])?;
+    let Some(path) = fields.get("path") else {
+        at.report_advising("has no `path`", "add `path: logs/audit.log`");
+        return None;
+    };
+    path.text_of(1..=4096).map(PathBuf::from)
 }
 
 /// `embedded` where there is an Admin API and nothing else is said.
@@ -246,7 +246,7 @@ fn address(at: &NodeReader) -> Option<SocketAddr> {
 fn keys(at: &NodeReader) -> Vec<AdminKey> {
     let mut names = HashSet::new();
     let read = |item: NodeReader| {
-        let fields = item.fields(&["name", "key", "role"])?;
+        let fields = item.fields(&["name", "key", "role", "scopes"])?;
         let (Some(name), Some(key)) = (fields.get("name"), fields.get("key")) else {
             item.report_advising("needs `name` and `key`", "write `{ name: ops, key: ..., role: admin }`");
             return None;
@@ -256,13 +256,11 @@ fn keys(at: &NodeReader) -> Vec<AdminKey> {
             name.report(format!("`{}` is the name of two keys", shortened(text)));
         }
         let role = fields.get("role").map_or(Some(AdminRole::Admin), |at| at.choice(ROLES))?;
-        Some(AdminKey { name: text.into(), hash: hash(&key)?, role })
+        let scopes = admin_access::scopes(&fields);
+        Some(AdminKey { name: text.into(), hash: hash(&key)?, role, scopes })
     };
     at.items().collect::<Vec<_>>().into_iter().filter_map(read).collect()
 }
-
-const ROLES: &[(&str, AdminRole)] =
-    &[("admin", AdminRole::Admin), ("editor", AdminRole::Editor), ("viewer", AdminRole::Viewer)];
 
 fn hash(at: &NodeReader) -> Option<[u8; 32]> {
     let text = at.text()?;
@@ -323,6 +321,8 @@ mod tests {
         assert_eq!(faults("admin: {}\n"), [""; 0]);
         assert_eq!(faults("admin: { listen: '0.0.0.0:9180', keys: [{ name: a, key: 0123456789abcdefg }] }\n"), [""; 0]);
         let open = faults("admin: { listen: '0.0.0.0:9180' }\n");
+        assert_eq!(faults("admin: { audit: { path: logs/audit.log } }\n"), [""; 0]);
+        assert!(faults("admin: { audit: {} }\n")[0].contains("admin.audit: has no `path`"));
         assert!(open[0].starts_with("text:1:8: admin: has no key, and 0.0.0.0:9180 can be reached"), "{open:?}");
     }
 

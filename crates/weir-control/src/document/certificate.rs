@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use weir_net::tls::Versions;
 
+use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource::{self, Reference, ResourceOrigin};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::TextPosition;
@@ -195,6 +196,11 @@ pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
             "references to a secrets manager are not supported here yet by this version",
             "use a file or `$env://NAME`",
         );
+        return None;
+    }
+    if text.starts_with(UNREADABLE) {
+        let (problem, advice) = unreadable();
+        at.report_advising(problem, advice);
         return None;
     }
     let source = match text.contains("-----BEGIN ") {

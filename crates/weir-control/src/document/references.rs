@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::data_encryption::{UNREADABLE, unreadable};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
@@ -105,8 +106,11 @@ fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
     start.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// What a text refers to in the environment; nothing if it is not a reference.
+/// What a text refers to in the environment; nothing if it is not a reference. Ciphertext must not become the password either.
 fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, ReferenceFault>> {
+    if text.starts_with(UNREADABLE) {
+        return Some(Err(unreadable()));
+    }
     let reference = after(text, "$env://")?;
     let (name, member) = match reference.split_once('/') {
         Some((name, member)) => (name, Some(member)),

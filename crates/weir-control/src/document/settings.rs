@@ -11,6 +11,7 @@ use weir_proto::field::is_token_byte;
 use super::access_log::{self, AccessLogSpec};
 use super::admin::{self, AdminSettings, StoreSettings};
 use super::certificate::{self, Pem};
+use super::data_encryption::{self, DataEncryption};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -40,6 +41,8 @@ pub struct NodeSettings {
     /// Where resources come from; nothing is this file.
     pub store: Option<StoreSettings>,
     pub admin: Option<AdminSettings>,
+    /// How secrets are encrypted in the store; nothing is not at all.
+    pub data_encryption: Option<DataEncryption>,
     /// What plugins cost is measured on one exchange in so many, on average; 0 is none. Default: 128.
     pub price_every: u32,
     pub records: RecordSettings,
@@ -124,6 +127,7 @@ impl Default for NodeSettings {
             data_dir: None,
             store: None,
             admin: None,
+            data_encryption: None,
             price_every: 128,
             records: RecordSettings::default(),
         }
@@ -178,6 +182,7 @@ pub(super) const KEYS: &[&str] = &[
     "data_dir",
     "store",
     "admin",
+    "data_encryption",
     "records_threads",
     "records_max_memory",
 ];
@@ -225,6 +230,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
         store: admin::read_store(fields),
         admin: fields.get("admin").and_then(|at| admin::read(&at)),
+        data_encryption: data_encryption::read(fields),
         price_every: fields.get("price_every").and_then(|at| at.integer(0..=1_000_000)).unwrap_or(default.price_every),
         records: records(fields),
     }

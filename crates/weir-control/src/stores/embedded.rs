@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
-use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
-use super::store::{CommitFailure, ResourceStore, StoreFailure};
+use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
+use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 
 /// What is written is of this shape.
 const FORMAT: u64 = 1;
@@ -46,7 +46,7 @@ impl EmbeddedStore {
     /// Where the file cannot be used.
     pub fn open(path: &Path, kept: u64) -> Result<EmbeddedStore, StoreFailure> {
         if !path.try_exists().map_err(|error| unusable(path, error))? {
-            make(path)?;
+            make(path, &StoreRows::default())?;
         }
         let database = RwLock::new(Some(opened(path)?));
         Ok(EmbeddedStore { path: path.to_owned(), kept: kept.max(1), database })
@@ -135,6 +135,20 @@ impl ResourceStore for EmbeddedStore {
             .collect()
     }
 
+    fn rewrite(&self, renew: &RenewedText) -> Result<(), StoreFailure> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &*database else { return Ok(()) };
+        let rows = renewed(&self.path, open, renew)?;
+        if !rows.is_changed {
+            return Ok(());
+        }
+        // Into a file of its own: what is freed in a file stays in it until it is written over.
+        make(&self.path, &rows)?;
+        *database = None;
+        *database = Some(opened(&self.path)?);
+        Ok(())
+    }
+
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {
         let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
         match lent {
@@ -146,8 +160,58 @@ impl ResourceStore for EmbeddedStore {
     }
 }
 
+/// Everything that stands in a store.
+#[derive(Default)]
+struct StoreRows {
+    revision: u64,
+    resources: Vec<(String, Vec<u8>)>,
+    history: Vec<(u64, Vec<u8>)>,
+    is_changed: bool,
+}
+
+/// All rows, with texts that are as `renew` wants them.
+fn renewed(path: &Path, database: &Database, renew: &RenewedText) -> Result<StoreRows, StoreFailure> {
+    let read = || -> Result<StoreRows, redb::Error> {
+        let transaction = database.begin_read()?;
+        let revision = transaction.open_table(ABOUT)?.get("revision")?.map_or(0, |revision| revision.value());
+        let mut rows = StoreRows { revision, ..StoreRows::default() };
+        for row in transaction.open_table(RESOURCES)?.iter()? {
+            let (key, resource) = row?;
+            rows.resources.push((key.value().to_owned(), resource.value().to_vec()));
+        }
+        for row in transaction.open_table(REVISIONS)?.iter()? {
+            let (revision, record) = row?;
+            rows.history.push((revision.value(), record.value().to_vec()));
+        }
+        Ok(rows)
+    };
+    let mut rows = read().map_err(|error| unusable(path, error))?;
+    let mut is_changed = false;
+    let mut renew_one = |key: &ResourceKey, resource: &mut StoredResource| {
+        if let Some(text) = renew(key, &resource.json) {
+            resource.json = text;
+            is_changed = true;
+        }
+    };
+    for (key, row) in &mut rows.resources {
+        let read: Option<StoredResource> = serde_json::from_slice(row).ok();
+        let Some((key, mut resource)) = ResourceKey::parse(key).zip(read) else { continue };
+        renew_one(&key, &mut resource);
+        *row = json(&resource);
+    }
+    for (_, row) in &mut rows.history {
+        let Ok(mut record) = serde_json::from_slice::<RevisionRecord>(row) else { continue };
+        for ResourceChange { key, before, after } in &mut record.changes {
+            [before, after].into_iter().flatten().for_each(|resource| renew_one(key, resource));
+        }
+        *row = json(&record);
+    }
+    rows.is_changed = is_changed;
+    Ok(rows)
+}
+
 /// Under another name first, so that a file of this name is a store or none of ours.
-fn make(path: &Path) -> Result<(), StoreFailure> {
+fn make(path: &Path, rows: &StoreRows) -> Result<(), StoreFailure> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::create_dir_all(directory).map_err(|error| unusable(path, error))?;
     }
@@ -160,15 +224,27 @@ fn make(path: &Path) -> Result<(), StoreFailure> {
     }
     let made = || -> Result<(), redb::Error> {
         let database = Database::create(&new)?;
+        only_for_the_owner(&new)?;
         let transaction = database.begin_write()?;
-        transaction.open_table(RESOURCES)?;
-        transaction.open_table(REVISIONS)?;
-        transaction.open_table(ABOUT)?.insert("format", FORMAT)?;
+        {
+            let mut resources = transaction.open_table(RESOURCES)?;
+            for (key, resource) in &rows.resources {
+                resources.insert(key.as_str(), &**resource)?;
+            }
+            let mut history = transaction.open_table(REVISIONS)?;
+            for (revision, record) in &rows.history {
+                history.insert(revision, &**record)?;
+            }
+            let mut about = transaction.open_table(ABOUT)?;
+            about.insert("format", FORMAT)?;
+            if rows.revision > 0 {
+                about.insert("revision", rows.revision)?;
+            }
+        }
         transaction.commit()?;
         Ok(fs::rename(&new, path)?)
     };
-    made().map_err(|error| unusable(path, error))?;
-    only_for_the_owner(path).map_err(|error| unusable(path, error))
+    made().map_err(|error| unusable(path, error))
 }
 
 /// Keys of consumers stand in it.
@@ -242,7 +318,7 @@ mod tests {
     use weir_testkit::TempDir;
 
     use super::*;
-    use crate::stores::resources::{Author, ResourceChange};
+    use crate::stores::resources::Author;
 
     fn put(revision: u64, key: &str) -> RevisionRecord {
         let after = StoredResource {

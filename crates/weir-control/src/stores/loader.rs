@@ -114,7 +114,7 @@ impl DocumentLoader {
     pub fn load(&mut self) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let mut loaded = self.read_with(|loader, document| {
             let directory = loader.source.directory();
-            let http = trusted::http_client(&document, directory, &loader.files)?;
+            let http = trusted::http_client(&document.settings, directory, &loader.files)?;
             Ok(loader.secrets.put_into(document, http))
         })?;
         self.names.follow(loaded.document.queries().clone(), &loaded.document.settings.dns).map_err(|error| {

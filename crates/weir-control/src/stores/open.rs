@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::embedded::EmbeddedStore;
+use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
 use super::file::FileSource;
 use super::file_access::FileAccess;
@@ -12,6 +13,7 @@ use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
 use super::resource_source::ResourceSource;
+use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
@@ -74,18 +76,27 @@ fn open_store(
     beside: &Path,
     serves: bool,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    let encryption = settings.data_encryption.as_ref();
     Ok(match &store.kind {
         StoreKind::Embedded { path } => {
-            Box::new(EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?)
+            let embedded = EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?;
+            // Without keys, too: what is encrypted must not be served as it is.
+            Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize)),
-        StoreKind::Etcd(etcd) if serves => {
+        StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
-            let node = node_name(&directory)?;
-            Box::new(EtcdStore::open(etcd, store.history, &node, beside, Some(&directory))?)
+            let etcd = match serves {
+                true => EtcdStore::open(etcd, store.history, &node_name(&directory)?, beside, Some(&directory))?,
+                // A command is not a node.
+                false => EtcdStore::open(etcd, store.history, "", beside, None)?,
+            };
+            match encryption {
+                // Others read the same keys, and Apache APISIX only its own form.
+                Some(_) => Box::new(EncryptedStore::new(etcd, SecretCipher::new(CipherForm::Apisix, encryption))),
+                None => Box::new(etcd),
+            }
         }
-        // A command is not a node.
-        StoreKind::Etcd(etcd) => Box::new(EtcdStore::open(etcd, store.history, "", beside, None)?),
     })
 }
 

@@ -1,8 +1,14 @@
 //! What keeps resources, whatever it is: a file of this node, or memory.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 pub use super::failure::{CommitFailure, StoreFailure};
-use super::resources::{ResourceSet, RevisionRecord};
+use super::resources::{ResourceKey, ResourceSet, RevisionRecord};
 use super::shared::SharedStore;
+
+/// From the text of a resource to another one for it; nothing leaves it as it is.
+pub type RenewedText<'a> = dyn Fn(&ResourceKey, &Arc<str>) -> Option<Arc<str>> + 'a;
 
 /// Keeps resources and their history. Revisions grow; those of a store that nobody else changes count from 1, one by one. Reads may
 /// come from any thread; there is one writer in this process.
@@ -32,6 +38,21 @@ pub trait ResourceStore: Send + Sync {
     /// What it can do where other nodes change it, too.
     fn shared(&self) -> Option<&dyn SharedStore> {
         None
+    }
+
+    /// Writes the text of resources anew, in the history as well, where `renew` has another one. Nothing of the old texts is left in
+    /// what the store keeps. It is not a change: revisions stay. Stores that others use as well leave their texts as they are.
+    ///
+    /// # Errors
+    /// Where nothing was written.
+    fn rewrite(&self, renew: &RenewedText) -> Result<(), StoreFailure> {
+        let _ = renew;
+        Ok(())
+    }
+
+    /// The resources that would look different if they were written again as they are.
+    fn outdated(&self) -> BTreeSet<ResourceKey> {
+        BTreeSet::new()
     }
 
     /// Lets another process open what it keeps resources in, or takes it back.

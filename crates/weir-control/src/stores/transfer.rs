@@ -50,11 +50,13 @@ pub fn import_into_store(
     registry: &Registry,
 ) -> Result<(usize, u64), Vec<Diagnostic>> {
     let (mut loader, live) = opened(file)?;
+    // What is encrypted by an old key is written again.
+    let outdated = live.store().outdated();
     let edits = live.view(|view| {
         let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
         let mut edits: Vec<ResourceEdit> = gone.map(|key| ResourceEdit::Delete { key: key.clone() }).collect();
         for (key, value) in &resources {
-            if view.get(key).is_none_or(|stored| *stored.json != *value.to_string()) {
+            if outdated.contains(key) || view.get(key).is_none_or(|stored| *stored.json != *value.to_string()) {
                 edits.push(ResourceEdit::Put { key: key.clone(), value: value.clone(), expires_ms: None });
             }
         }

@@ -1,4 +1,4 @@
-//! The client that managers of secrets are asked with.
+//! The client that managers of secrets are asked with, and issuers of tokens.
 
 use std::path::Path;
 
@@ -7,12 +7,14 @@ use weir_net::tls;
 
 use super::beside;
 use super::file_access::{FileAccess, FileStall};
-use crate::document::{Document, PemSource};
+use crate::document::{NodeSettings, PemSource};
 
-/// Asks the DNS servers that the document names, and believes the authorities it names. Secrets may stand in the names of
+/// Asks the DNS servers that the settings name, and believes the authorities they name. Secrets may stand in the names of
 /// files, so this comes before files are read, and reads the one it needs itself.
-pub(super) fn http_client(document: &Document, directory: &Path, access: &FileAccess) -> Result<HttpClient, FileStall> {
-    let settings = &document.settings;
+///
+/// # Errors
+/// Where a file cannot be read in time.
+pub fn http_client(settings: &NodeSettings, directory: &Path, access: &FileAccess) -> Result<HttpClient, FileStall> {
     let authorities = match settings.trusted.as_ref().map(|pem| &pem.source) {
         None => Authorities::System,
         // Compiling reports what cannot be used; until then nobody is believed.

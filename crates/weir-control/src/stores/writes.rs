@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::live::ResourceEdit;
-use super::resources::{Author, ResourceView, RevisionRecord};
+use super::resources::{Author, ResourceKey, ResourceView, RevisionRecord};
 use super::store::StoreFailure;
 use crate::text::diagnostic::Diagnostic;
 
@@ -33,6 +33,8 @@ pub enum PlanRefusal {
     /// It is not what the author has seen; the revision it is at, if it is there.
     MovedOn(Option<u64>),
     Wrong(String),
+    /// Its author is not good for this resource.
+    OutOfScope(ResourceKey),
 }
 
 /// What became of a change.

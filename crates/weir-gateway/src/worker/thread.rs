@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 use weir_net::clock::Clock;
-use weir_telemetry::access_log::LogSink;
+use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
 use super::Worker;

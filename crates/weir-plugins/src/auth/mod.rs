@@ -12,3 +12,5 @@ pub mod ldap_auth;
 pub mod multi_auth;
 pub mod openid_connect;
 pub mod recent;
+pub mod signed_token;
+pub mod token_issuer;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, Plugin, Stage};
 
+use crate::auth::signed_token::TokenRules;
 use crate::options::headers::header_name;
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -18,7 +19,7 @@ mod provider;
 mod session;
 
 use authenticator::{ForwardedFields, OpenidAuthenticator};
-use bearer::{Bearer, TokenRules, Verifier};
+use bearer::{Bearer, Verifier};
 use options::LoginOptions;
 use provider::{ClientAuthMethod, OpenidClient, Provider};
 

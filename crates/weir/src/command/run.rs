@@ -40,7 +40,7 @@ Signals:
   SIGTERM, SIGQUIT  accept no new connections, finish exchanges in flight (worker_shutdown_timeout), exit
   SIGINT            exit at once
   SIGHUP            reload the configuration file
-  SIGUSR1           reopen the access log, after it was renamed
+  SIGUSR1           reopen the access log and the audit log, after they were renamed
   SIGUSR2           upgrade: start the binary's file as a new process on the same sockets; when the new
                     process is ready, this one drains; when it fails, this one keeps serving";
 

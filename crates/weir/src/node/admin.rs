@@ -3,6 +3,7 @@
 //! It runs on a thread of its own, so that no worker waits for it.
 
 mod key_file;
+mod tokens;
 
 use std::convert::Infallible;
 use std::io;
@@ -27,11 +28,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 use weir_control::Hubs;
-use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, BodyFault, generated_key};
+use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, generated_key};
 use weir_control::document::{AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
+use weir_telemetry::log_file::LogLines;
 
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
@@ -70,6 +72,7 @@ pub fn start(
     file: &Path,
     resources: NodeResources,
     gateway: &Arc<DataPlane>,
+    audit: Option<LogLines>,
 ) -> Result<Option<AdminServer>, ExitFailure> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let failed = |problem: String| {
@@ -79,7 +82,7 @@ pub fn start(
     let beside = file.parent().unwrap_or(Path::new(""));
     let tls = tls(admin, beside).map_err(failed)?;
     let mut keys = admin.keys.clone();
-    if keys.is_empty() {
+    if keys.is_empty() && admin.tokens.is_none() {
         let directory = data_directory(settings, beside);
         let (key, path) = key_file::generated(&directory).map_err(|error| {
             failed(format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display()))
@@ -87,6 +90,8 @@ pub fn start(
         say!("the key of the Admin API is in {}", path.display());
         keys.push(generated_key(&key));
     }
+    let tokens = admin.tokens.as_ref().map(|tokens| tokens::accepted(tokens, settings, beside));
+    let tokens = tokens.transpose().map_err(failed)?;
     let is_standalone = settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone);
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
@@ -95,9 +100,11 @@ pub fn start(
         writer: resources.writer,
         registry: PLUGINS,
         keys: AdminKeys::new(keys),
+        tokens,
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
         is_standalone,
+        audit: audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
     let server = AdminServer::start(listeners, api, tls);

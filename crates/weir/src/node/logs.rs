@@ -1,24 +1,40 @@
 //! Where logs go, from the settings of the file.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tracing::level_filters::LevelFilter;
 use weir_control::document::{AccessLogFormat, AccessLogSpec, LogLevel};
 use weir_gateway::access_log::LineFormat;
-use weir_telemetry::access_log::{self, LogSink, LogWriter};
-use weir_telemetry::metrics::Metrics;
+use weir_telemetry::access_log;
+use weir_telemetry::log_file::{LogCounters, LogSink, LogWriter};
 
 use crate::exit::ExitFailure;
 use crate::say::say;
 
-/// Opens the access log, if there is to be one.
-pub fn open(settings: Option<&AccessLogSpec>, metrics: &Arc<Metrics>) -> Result<Option<LogWriter>, ExitFailure> {
-    let Some(settings) = settings else { return Ok(None) };
-    let path = &settings.path;
-    LogWriter::open(path, Arc::clone(metrics)).map(Some).map_err(|error| {
-        say!("the access log {} cannot be opened: {error}", path.display());
+/// What the logs are called in messages.
+pub const ACCESS_LOG: &str = "access log";
+pub const AUDIT_LOG: &str = "audit log";
+
+/// Opens a log, if there is to be one.
+pub fn open(
+    name: &'static str,
+    path: Option<&Path>,
+    counters: &Arc<LogCounters>,
+) -> Result<Option<LogWriter>, ExitFailure> {
+    let Some(path) = path else { return Ok(None) };
+    LogWriter::open(name, path, Arc::clone(counters)).map(Some).map_err(|error| {
+        say!("the {name} {} cannot be opened: {error}", path.display());
         ExitFailure::System
     })
+}
+
+/// Opens a log again, after its file was moved away.
+pub fn reopen(name: &'static str, log: &LogWriter) {
+    log.reopen(move |reopened| match reopened {
+        Ok(()) => say!("the {name} was reopened"),
+        Err(error) => say!("the {name} cannot be reopened, the old file stays in use: {error}"),
+    });
 }
 
 /// What workers need to write into it.

@@ -2,16 +2,16 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use jsonwebtoken::{Algorithm, DecodingKey, crypto};
+use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, Exchange, PerWorker, Stop};
 
 use super::provider::{ClientAuthMethod, Provider, ProviderError};
-use crate::auth::json_web_token::{Claims, WebToken};
 use crate::auth::recent::{RecentResults, SecretDigest};
+use crate::auth::signed_token::{SignedToken, TokenRules, now_s};
 
 /// How tokens are verified.
 pub enum Verifier {
@@ -32,66 +32,6 @@ pub enum Verifier {
         /// The member that says when a token ends.
         expiry: String,
     },
-}
-
-/// What a token must say.
-pub struct TokenRules {
-    /// How it may be signed; nothing is as the key allows.
-    pub algorithms: Option<Vec<Algorithm>>,
-    /// Whose it may be; nothing is the provider's.
-    pub issuers: Option<Vec<String>>,
-    /// The claim that says for whom it is.
-    pub audience: String,
-    pub audience_required: bool,
-    /// It must be for this client.
-    pub for_client: Option<String>,
-    pub iat_slack_s: f64,
-}
-
-/// Seconds by which clocks may differ.
-const LEEWAY_S: f64 = 10.0;
-
-impl TokenRules {
-    /// What is wrong with the claims; nothing where they are good.
-    pub fn fault(&self, claims: &Map<String, Value>, issuer: &str, now_s: f64) -> Option<&'static str> {
-        let own = claims.get("iss").and_then(Value::as_str);
-        let is_known = |own: &str| match &self.issuers {
-            None => own == issuer,
-            Some(issuers) => issuers.iter().any(|known| known == own),
-        };
-        if !own.is_some_and(is_known) {
-            return Some("the token's issuer is not accepted");
-        }
-        self.fault_of_times(claims, now_s).or_else(|| self.fault_of_audience(claims))
-    }
-
-    fn fault_of_times(&self, claims: &Map<String, Value>, now_s: f64) -> Option<&'static str> {
-        let Some(Claims { exp, nbf, iat }) = Claims::of(claims) else {
-            return Some("a time claim of the token is not a number");
-        };
-        match exp {
-            None => Some("the token has no expiry (exp)"),
-            Some(exp) if now_s > exp + LEEWAY_S => Some("the token has expired"),
-            _ if nbf.is_some_and(|nbf| now_s < nbf - LEEWAY_S) => Some("the token is not valid yet (nbf)"),
-            _ if iat.is_some_and(|iat| now_s < iat - self.iat_slack_s) => {
-                Some("the token was issued in the future (iat)")
-            }
-            _ => None,
-        }
-    }
-
-    fn fault_of_audience(&self, claims: &Map<String, Value>) -> Option<&'static str> {
-        let audience: Vec<&str> = match claims.get(&self.audience) {
-            Some(Value::String(one)) => vec![one],
-            Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
-            _ => Vec::new(),
-        };
-        if self.audience_required && audience.is_empty() {
-            return Some("the token has no audience");
-        }
-        let is_for = |client: &String| audience.contains(&client.as_str());
-        (!self.for_client.as_ref().is_none_or(is_for)).then_some("the token is for another audience")
-    }
 }
 
 /// What a good token says.
@@ -136,20 +76,13 @@ pub async fn verified(
     own: Option<(&DecodingKey, &[Algorithm])>,
     shown: &[u8],
 ) -> Result<Map<String, Value>, TokenRejection> {
-    let token = WebToken::parse(shown).ok_or(TokenRejection::Token("the token is not a signed JWT"))?;
-    let allowed =
-        |algorithm: &Algorithm| rules.algorithms.as_ref().is_none_or(|algorithms| algorithms.contains(algorithm));
-    let algorithm = token
-        .algorithm()
-        .filter(allowed)
-        .ok_or(TokenRejection::Token("the signature algorithm of the token is not accepted"))?;
-    let is_good = |key: &DecodingKey| crypto::verify(token.signature, token.signed, key, algorithm).unwrap_or(false);
+    let signed = SignedToken::parse(shown, rules.algorithms.as_deref()).map_err(TokenRejection::Token)?;
     let is_signed = match own {
         // RFC 8725 §3.1: the key decides how; the token may only agree.
-        Some((key, algorithms)) => algorithms.contains(&algorithm) && is_good(key),
+        Some((key, algorithms)) => algorithms.contains(&signed.algorithm) && signed.is_signed_with(key),
         None => {
-            let keys = provider.keys_for(token.key_id(), algorithm).await?;
-            keys.iter().filter(|key| key.is_for(token.key_id(), algorithm)).any(|key| is_good(&key.key))
+            let keys = provider.keys_for(signed.token.key_id(), signed.algorithm).await?;
+            signed.is_signed_with_one_of(&keys)
         }
     };
     if !is_signed {
@@ -159,9 +92,9 @@ pub async fn verified(
         Some(_) => String::new(),
         None => provider.discovery().await?.issuer.clone(),
     };
-    match rules.fault(token.payload(), &issuer, now_s()) {
+    match rules.fault(signed.token.payload(), &issuer, now_s()) {
         Some(fault) => Err(TokenRejection::Token(fault)),
-        None => Ok(token.payload().clone()),
+        None => Ok(signed.token.payload().clone()),
     }
 }
 
@@ -173,10 +106,6 @@ pub struct Bearer {
     /// Names the configuration: what was found out under another does not count.
     pub seal: Box<str>,
     pub good: PerWorker<GoodTokens>,
-}
-
-fn now_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Bearer {
@@ -264,41 +193,3 @@ impl Bearer {
 
 /// A token that was verified with a key is looked at again after so long: keys may be taken back.
 const MOST_REMEMBERED_S: f64 = 300.0;
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn claims_must_be_those_of_a_token_for_us() {
-        let rules = |issuers: Option<Vec<String>>, for_client: Option<&str>| TokenRules {
-            algorithms: None,
-            issuers,
-            audience: "aud".to_owned(),
-            audience_required: for_client.is_some(),
-            for_client: for_client.map(str::to_owned),
-            iat_slack_s: 120.0,
-        };
-        let (now, any, ours) = (1000.0, rules(None, None), rules(Some(vec!["b".to_owned()]), Some("us")));
-        for (rules, claims, want) in [
-            (&any, json!({"iss": "a", "exp": 1001}), None),
-            (&any, json!({"iss": "a", "exp": 995}), None),
-            (&any, json!({"iss": "a", "exp": 989}), Some("the token has expired")),
-            (&any, json!({"iss": "a"}), Some("the token has no expiry (exp)")),
-            (&any, json!({"iss": "a", "exp": "1001"}), Some("a time claim of the token is not a number")),
-            (&any, json!({"iss": "a", "exp": 1001, "nbf": 1011}), Some("the token is not valid yet (nbf)")),
-            (&any, json!({"iss": "a", "exp": 1001, "iat": 1121}), Some("the token was issued in the future (iat)")),
-            (&any, json!({"iss": "b", "exp": 1001}), Some("the token's issuer is not accepted")),
-            (&any, json!({"exp": 1001}), Some("the token's issuer is not accepted")),
-            (&ours, json!({"iss": "b", "exp": 1001, "aud": "us"}), None),
-            (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them", "us"]}), None),
-            (&ours, json!({"iss": "b", "exp": 1001, "aud": ["them"]}), Some("the token is for another audience")),
-            (&ours, json!({"iss": "b", "exp": 1001}), Some("the token has no audience")),
-            (&ours, json!({"iss": "a", "exp": 1001, "aud": "us"}), Some("the token's issuer is not accepted")),
-        ] {
-            assert_eq!(rules.fault(claims.as_object().expect("a map"), "a", now), want, "{claims}");
-        }
-    }
-}

@@ -12,10 +12,11 @@ use serde_json::{Map, Value};
 use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
 
-use super::bearer::{TokenRejection, TokenRules, verified};
+use super::bearer::{TokenRejection, verified};
 use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded};
 use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
+use crate::auth::signed_token::TokenRules;
 
 pub struct LoginFlow {
     pub cookies: Cookies,

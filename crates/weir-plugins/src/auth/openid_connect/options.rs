@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::ConfigError;
 
-use super::bearer::TokenRules;
 use super::login::LoginFlow;
 use super::proof;
 use super::session::{Cookies, Sealer};
+use crate::auth::signed_token::TokenRules;
 use crate::options::headers::Scalar;
 
 /// What only the login with redirects needs.

@@ -12,13 +12,13 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request};
 use http_body_util::Full;
 use hyper::body::Bytes;
-use jsonwebtoken::jwk::Jwk;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_client::{CallError, HttpClient, IdleConnections};
 use weir_plugin::{Build, ConfigError, PerWorker, form};
 
+use crate::auth::signed_token::SigningKey;
 use crate::http_service::HttpService;
 
 /// What the plugin was told about its provider, and about itself.
@@ -56,44 +56,6 @@ pub struct Discovery {
     pub end_session_endpoint: Option<String>,
 }
 
-/// A key that the provider signs with.
-pub struct ProviderKey {
-    id: Option<String>,
-    /// What it can be used for: never a shared secret, whatever the key set says.
-    algorithms: Vec<Algorithm>,
-    pub key: DecodingKey,
-}
-
-impl ProviderKey {
-    pub fn is_for(&self, id: Option<&str>, algorithm: Algorithm) -> bool {
-        self.algorithms.contains(&algorithm) && id.is_none_or(|id| self.id.as_deref().is_none_or(|own| own == id))
-    }
-
-    /// Nothing where it is none for signatures that we verify.
-    fn parse(value: &Value) -> Option<ProviderKey> {
-        let text = |member: &str| value.get(member).and_then(Value::as_str);
-        if text("use").is_some_and(|usage| usage != "sig") {
-            return None;
-        }
-        use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
-        let mut algorithms = match (text("kty")?, text("crv")) {
-            ("RSA", _) => vec![RS256, RS384, RS512, PS256, PS384, PS512],
-            ("EC", Some("P-256")) => vec![ES256],
-            ("EC", Some("P-384")) => vec![ES384],
-            ("OKP", Some("Ed25519")) => vec![EdDSA],
-            _ => return None,
-        };
-        if let Some(only) = value.get("alg") {
-            let only = Algorithm::deserialize(only).ok()?;
-            algorithms.retain(|algorithm| *algorithm == only);
-        }
-        let key = DecodingKey::from_jwk(&Jwk::deserialize(value).ok()?).ok()?;
-        Some(ProviderKey { id: text("kid").map(str::to_owned), algorithms, key })
-    }
-}
-
-/// Keys of one provider; more are not looked at.
-const MAX_KEYS: usize = 32;
 /// Bytes of an answer.
 const MOST_ANSWERED: usize = 1024 * 1024;
 /// A token with a key that nobody knows makes us ask for keys again, but not more often than that, since anybody can make
@@ -124,7 +86,7 @@ impl fmt::Display for ProviderError {
 #[derive(Default)]
 struct ProviderState {
     discovery: RefCell<Option<(Instant, Rc<Discovery>)>>,
-    keys: RefCell<Option<(Instant, Rc<[ProviderKey]>)>>,
+    keys: RefCell<Option<(Instant, Rc<[SigningKey]>)>>,
     /// Whoever asks holds it; the others wait for the answer.
     asking: tokio::sync::Mutex<()>,
 }
@@ -170,7 +132,7 @@ impl Provider {
     }
 
     /// The keys; asked for again where those that are known are older than `age`.
-    pub async fn keys(&self, age: Duration) -> Result<Rc<[ProviderKey]>, ProviderError> {
+    pub async fn keys(&self, age: Duration) -> Result<Rc<[SigningKey]>, ProviderError> {
         let discovery = self.discovery().await?;
         let state = self.state.get();
         let known = || fresh(&state.keys, age);
@@ -187,14 +149,13 @@ impl Provider {
             .ok_or_else(|| ProviderError::Answer("the discovery document has no `jwks_uri`".to_owned()))?;
         let service = self.service(uri)?;
         let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
-        let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let keys: Rc<[ProviderKey]> = keys.iter().filter_map(ProviderKey::parse).take(MAX_KEYS).collect();
+        let keys: Rc<[SigningKey]> = SigningKey::of_set(&set).into();
         *state.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
         Ok(keys)
     }
 
     /// Keys that fit, newly asked for where there is none among those that are known.
-    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[ProviderKey]>, ProviderError> {
+    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[SigningKey]>, ProviderError> {
         let keys = self.keys(self.keys_for).await?;
         if keys.iter().any(|key| key.is_for(id, algorithm)) {
             return Ok(keys);

@@ -1,0 +1,221 @@
+//! The audit log: one JSON line for each change that somebody asks for, whatever comes of it, and for each request that is refused
+//! because of who sends it. No line has the value of a member.
+
+use http::request::Parts;
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::answer::AdminResponse;
+use super::difference::changed_members;
+use super::kinds::{self, CREDENTIAL};
+use super::query::{Query, decoded};
+use super::request::{AdminPeer, is_check};
+use crate::document::AdminRole;
+use crate::stores::resources::{ResourceChange, RevisionRecord};
+
+/// Takes the lines, which have no line break. It neither waits nor fails.
+pub type AuditSink = Box<dyn Fn(String) + Send + Sync>;
+
+/// Who has sent a request, left with the answer to it.
+#[derive(Clone)]
+pub(super) struct AuditedCaller {
+    pub(super) name: String,
+    pub(super) role: AdminRole,
+}
+
+/// What was changed, or would have been, left with the answer.
+#[derive(Clone)]
+pub(super) struct AuditedChange {
+    pub(super) record: RevisionRecord,
+    pub(super) dry_run: bool,
+}
+
+/// What a request says of itself, before it is judged.
+pub(super) struct AuditedRequest {
+    method: Method,
+    path: String,
+    address: String,
+    user_agent: Option<String>,
+    message: Option<String>,
+    dry_run: bool,
+}
+
+/// Characters of what a client says of itself.
+const MAX_TOLD: usize = 256;
+
+impl AuditedRequest {
+    /// The query is left out: it may have a key.
+    pub(super) fn of(head: &Parts, peer: AdminPeer) -> AuditedRequest {
+        let field = |name: &str| {
+            let value = head.headers.get(name).and_then(|value| value.to_str().ok());
+            value.map(|value| value.chars().take(MAX_TOLD).collect())
+        };
+        AuditedRequest {
+            method: head.method.clone(),
+            path: head.uri.path().chars().take(MAX_TOLD).collect(),
+            address: peer.remote.ip().to_string(),
+            user_agent: field("user-agent"),
+            message: field("x-weir-message"),
+            dry_run: Query::parse(head.uri.query().unwrap_or_default()).is_true("dry_run"),
+        }
+    }
+
+    /// The line about it; nothing where it has changed nothing and was not to.
+    pub(super) fn line(self, answer: &mut AdminResponse) -> Option<String> {
+        let caller = answer.extensions_mut().remove::<AuditedCaller>();
+        let change = answer.extensions_mut().remove::<AuditedChange>();
+        let status = answer.status();
+        if change.is_none() && !self.is_audited(status, caller.is_some()) {
+            return None;
+        }
+        let AuditedRequest { method, path, address, user_agent, message, dry_run } = self;
+        let outcome = match status {
+            _ if change.is_some() => "accepted",
+            status if status.is_success() => "accepted",
+            status if status.is_server_error() => "failed",
+            _ => "refused",
+        };
+        let mut line = json!({
+            "time": format!("{:.3}", Timestamp::now()),
+            "outcome": outcome,
+            "status": status.as_u16(),
+            "who": caller.as_ref().map(|caller| &caller.name),
+            "role": caller.as_ref().map(|caller| caller.role.name()),
+            "address": address,
+            "user_agent": user_agent,
+            "method": method.as_str(),
+            "path": path,
+            "dry_run": change.as_ref().map_or(dry_run, |change| change.dry_run),
+            "message": message,
+        });
+        match change {
+            Some(AuditedChange { record, dry_run }) => {
+                if !dry_run {
+                    line["revision"] = record.revision.into();
+                }
+                if !record.author.message.is_empty() {
+                    line["message"] = record.author.message.into();
+                }
+                line["changes"] = record.changes.iter().map(told).collect();
+            }
+            None if outcome != "accepted" => line["reason"] = reason(answer),
+            None => {}
+        }
+        if let Value::Object(members) = &mut line {
+            members.retain(|_, value| !value.is_null());
+        }
+        Some(line.to_string())
+    }
+
+    fn is_audited(&self, status: StatusCode, has_caller: bool) -> bool {
+        let is_refused =
+            matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST);
+        let path: Vec<String> = self.path.split('/').filter(|part| !part.is_empty()).skip(2).map(decoded).collect();
+        let changes = !matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS) && !is_check(&path);
+        is_refused || has_caller && changes
+    }
+}
+
+/// What became of a resource, by names alone.
+fn told(change: &ResourceChange) -> Value {
+    let kind = match change.key.consumer_of_credential() {
+        Some(_) => Some(&CREDENTIAL),
+        None => kinds::find(change.key.list()),
+    };
+    let action = match (&change.before, &change.after) {
+        (None, _) => "created",
+        (_, None) => "deleted",
+        _ => "changed",
+    };
+    json!({
+        "key": change.key,
+        "kind": kind.map(|kind| kind.name),
+        "id": change.key.id(),
+        "action": action,
+        "members": changed_members(change),
+    })
+}
+
+/// Why a request was refused. Of a configuration that is wrong only the places are told: what stands there may be a secret.
+fn reason(answer: &AdminResponse) -> Value {
+    let body: Map<String, Value> = serde_json::from_slice(answer.body()).unwrap_or_default();
+    if let Some(diagnostics) = body.get("diagnostics").and_then(Value::as_array) {
+        let places: Vec<&str> = diagnostics.iter().filter_map(|fault| fault["path"].as_str()).collect();
+        return format!("invalid configuration: {}", places.join(", ")).into();
+    }
+    body.get("description")
+        .or_else(|| body.get("error_msg"))
+        .or_else(|| body.get("message"))
+        .cloned()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+
+    use super::super::answer;
+    use super::*;
+    use crate::stores::resources::{Author, ResourceKey, StoredResource};
+
+    fn line_of(method: &str, target: &str, mut answer: AdminResponse, caller: Option<&str>) -> Option<Value> {
+        let request = Request::builder().method(method).uri(target).header("user-agent", "curl/8");
+        let (head, ()) = request.body(()).expect("a request").into_parts();
+        let address = "10.0.0.7:5000".parse().expect("an address");
+        if let Some(name) = caller {
+            answer.extensions_mut().insert(AuditedCaller { name: name.to_owned(), role: AdminRole::Editor });
+        }
+        let line = AuditedRequest::of(&head, AdminPeer { local: address, remote: address }).line(&mut answer)?;
+        Some(serde_json::from_str(&line).expect("JSON"))
+    }
+
+    fn stored(value: Value) -> Option<StoredResource> {
+        Some(StoredResource { json: value.to_string().into(), created: 1, modified: 1, expires_ms: None })
+    }
+
+    #[test]
+    fn changes_are_told_by_the_names_of_members() {
+        let change = ResourceChange {
+            key: ResourceKey::new("ssls", "1"),
+            before: stored(json!({"key": "before", "snis": ["a"]})),
+            after: stored(json!({"key": "after", "snis": ["a"]})),
+        };
+        let author = Author { message: "renewed".to_owned(), ..Author::default() };
+        let record = RevisionRecord { revision: 7, at_ms: 5, author, changes: vec![change] };
+        let mut answer = Response::new(bytes::Bytes::new());
+        answer.extensions_mut().insert(AuditedChange { record, dry_run: false });
+        let line = line_of("PUT", "/apisix/admin/ssls/1?api_key=abc", answer, Some("ed")).expect("a line");
+        assert_eq!(
+            (&line["who"], &line["role"], &line["address"]),
+            (&json!("ed"), &json!("editor"), &json!("10.0.0.7"))
+        );
+        assert_eq!(
+            (&line["outcome"], &line["revision"], &line["message"]),
+            (&json!("accepted"), &json!(7), &json!("renewed"))
+        );
+        assert_eq!(line["path"], "/apisix/admin/ssls/1");
+        let expected = json!([{"key": "ssls/1", "kind": "ssl", "id": "1", "action": "changed", "members": ["key"]}]);
+        assert_eq!(line["changes"], expected);
+    }
+
+    #[test]
+    fn reads_are_not_told_and_refusals_are() {
+        let ok = || answer::text(StatusCode::OK, "{}");
+        assert_eq!(line_of("GET", "/apisix/admin/routes", ok(), Some("ed")), None);
+        assert_eq!(line_of("POST", "/apisix/admin/configs/validate", ok(), Some("ed")), None);
+        let unknown =
+            answer::json_of(StatusCode::UNAUTHORIZED, &json!({"error_msg": "failed", "description": "wrong apikey"}));
+        let line = line_of("GET", "/apisix/admin/routes", unknown, None).expect("a line");
+        assert_eq!(
+            (&line["outcome"], &line["reason"], line.get("who")),
+            (&json!("refused"), &json!("wrong apikey"), None)
+        );
+        let told = json!({"error_msg": "`s3cret` is wrong", "diagnostics": [{"path": "routes/r: uri", "problem": "`s3cret` is wrong"}]});
+        let wrong = answer::json_of(StatusCode::BAD_REQUEST, &told);
+        let line = line_of("PUT", "/apisix/admin/routes/r?dry_run=true", wrong, Some("ed")).expect("a line");
+        assert_eq!((&line["reason"], &line["dry_run"]), (&json!("invalid configuration: routes/r: uri"), &json!(true)));
+        let failed = line_of("PUT", "/apisix/admin/routes/r", answer::wrong("x"), Some("ed")).expect("a line");
+        assert_eq!(failed["outcome"], "refused");
+    }
+}

@@ -1,0 +1,113 @@
+//! Callers who show a token in place of a key.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use serde_json::{Map, Value};
+
+use super::keys::Caller;
+use crate::document::{AdminGrant, TokenRoles};
+
+/// What a good token says, once it is known to be good.
+pub type VerifiedClaims<'a> = Pin<Box<dyn Future<Output = Result<Map<String, Value>, TokenFault>> + Send + 'a>>;
+
+/// Verifies tokens: signature, issuer, audience and times.
+pub trait TokenVerifier: Send + Sync {
+    fn verify<'a>(&'a self, token: &'a str) -> VerifiedClaims<'a>;
+}
+
+/// Why a token lets nobody in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenFault {
+    /// It is not good; why.
+    Invalid(String),
+    /// Nobody can tell just now.
+    Unverifiable(String),
+    /// It is good, and for nothing here.
+    NoRole,
+}
+
+/// Tokens that are accepted.
+pub struct AcceptedTokens {
+    roles: TokenRoles,
+    verifier: Box<dyn TokenVerifier>,
+}
+
+/// Characters of the name of somebody.
+const MAX_NAME: usize = 128;
+
+impl AcceptedTokens {
+    pub fn new(roles: TokenRoles, verifier: Box<dyn TokenVerifier>) -> AcceptedTokens {
+        AcceptedTokens { roles, verifier }
+    }
+
+    /// Whom a token is of, and what it is good for.
+    pub(super) async fn caller(&self, token: &str) -> Result<Caller, TokenFault> {
+        let claims = self.verifier.verify(token).await?;
+        let AdminGrant { role, scopes } = self.grant(&claims).ok_or(TokenFault::NoRole)?.clone();
+        let subject = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
+        let subject: String = subject.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+        if subject.is_empty() {
+            return Err(TokenFault::Invalid("the token does not say whose it is (sub)".to_owned()));
+        }
+        // Nobody calls themselves what a key is called.
+        Ok(Caller { name: format!("token:{subject}").into(), role, scopes })
+    }
+
+    /// What the first value counts for that the claim has.
+    fn grant(&self, claims: &Map<String, Value>) -> Option<&AdminGrant> {
+        let values: Vec<&str> = match claim(claims, &self.roles.claim)? {
+            Value::String(text) => text.split(' ').collect(),
+            Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+            _ => return None,
+        };
+        let found = self.roles.grants.iter().find(|(value, _)| values.contains(&&**value));
+        found.map(|(_, grant)| grant)
+    }
+}
+
+/// A claim of this name, or the member that a path such as `realm_access.roles` leads to.
+fn claim<'c>(claims: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
+    claims.get(name).or_else(|| {
+        let (first, rest) = name.split_once('.')?;
+        rest.split('.').try_fold(claims.get(first)?, |value, part| value.get(part))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::document::AdminRole;
+
+    struct Believing(Value);
+
+    impl TokenVerifier for Believing {
+        fn verify<'a>(&'a self, _: &'a str) -> VerifiedClaims<'a> {
+            let claims = self.0.as_object().cloned().unwrap_or_default();
+            Box::pin(async move { Ok(claims) })
+        }
+    }
+
+    fn role(claim: &str, claims: Value) -> Result<AdminRole, TokenFault> {
+        let grant = |role| AdminGrant { role, scopes: [].into() };
+        let grants = vec![("ops".into(), grant(AdminRole::Admin)), ("dev".into(), grant(AdminRole::Editor))];
+        let tokens = AcceptedTokens::new(TokenRoles { claim: claim.into(), grants }, Box::new(Believing(claims)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(tokens.caller("t")).map(|caller| caller.role)
+    }
+
+    #[test]
+    fn the_first_value_that_a_token_has_counts() {
+        let of = |claims: Value| role("groups", claims);
+        assert_eq!(of(json!({"sub": "a", "groups": ["dev", "ops"]})), Ok(AdminRole::Admin));
+        assert_eq!(of(json!({"sub": "a", "groups": "x dev"})), Ok(AdminRole::Editor));
+        assert_eq!(of(json!({"sub": "a", "groups": ["other"]})), Err(TokenFault::NoRole));
+        assert_eq!(of(json!({"sub": "a"})), Err(TokenFault::NoRole));
+        assert!(matches!(of(json!({"groups": ["ops"]})), Err(TokenFault::Invalid(_))));
+        let deep = json!({"sub": "a", "realm_access": {"roles": ["ops"]}, "https://a.example/roles": ["dev"]});
+        assert_eq!(role("realm_access.roles", deep.clone()), Ok(AdminRole::Admin));
+        assert_eq!(role("https://a.example/roles", deep), Ok(AdminRole::Editor));
+    }
+}

@@ -1,0 +1,198 @@
+//! Which members of a resource are secrets: the one list that says what answers mask and what stores encrypt.
+
+use serde_json::Value;
+
+/// Members whose value is a secret wherever they stand, in options of plugins and elsewhere.
+const SECRET_NAMES: &[&str] = &[
+    "access_key_id",
+    "auth_header",
+    "client_key",
+    "client_rsa_private_key",
+    "client_secret",
+    "password",
+    "private_key",
+    "redis_password",
+    "secret",
+    "secret_access_key",
+    "secret_key",
+    "sentinel_password",
+    "session_token",
+    "token",
+];
+
+/// Plugins whose `key` is a secret; of others it says what is counted or hashed. In consumers it is one for every plugin.
+const KEY_IS_SECRET: &[&str] = &["csrf"];
+
+/// Options that Apache APISIX encrypts (`encrypt_fields` of its plugins). The value is a text, or a list or map of texts.
+const APISIX_OPTIONS: &[(&str, &[&str])] = &[
+    ("clickhouse-logger", &["password"]),
+    ("csrf", &["key"]),
+    ("elasticsearch-logger", &["auth.password", "headers"]),
+    ("http-logger", &["auth_header"]),
+    ("kafka-logger", &["brokers.sasl_config.password"]),
+    ("limit-conn", &["redis_password"]),
+    ("limit-count", &["redis_password", "sentinel_password"]),
+    ("limit-req", &["redis_password"]),
+    ("loki-logger", &["headers"]),
+    (
+        "openid-connect",
+        &["client_secret", "client_rsa_private_key", "dpop.private_key", "session.secret", "session.redis.password"],
+    ),
+    ("splunk-hec-logging", &["endpoint.token"]),
+];
+
+/// The same in consumers and credentials, besides those above.
+const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =
+    &[("basic-auth", &["password"]), ("hmac-auth", &["secret_key"]), ("jwt-auth", &["secret"]), ("key-auth", &["key"])];
+
+/// What Apache APISIX does with a secret where it keeps it (etcd).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApisixStorage {
+    Plain,
+    Encrypted,
+    /// A private key, which is encrypted if it is PEM.
+    EncryptedPem,
+}
+
+/// A secret in a resource.
+pub(crate) struct SecretField<'a> {
+    /// As `plugins.key-auth.key` or `keys[0]`.
+    pub(crate) path: &'a str,
+    pub(crate) apisix: ApisixStorage,
+}
+
+/// Calls `visit` with each secret of a resource of a list, and its text. Texts such as `$secret://vault/1/jack/key` only say where
+/// a secret is, and are left out.
+pub(crate) fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
+    let mut walk = Walk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
+    walk.value(resource);
+}
+
+/// Whether a text only says where something is kept.
+pub(crate) fn is_reference(text: &str) -> bool {
+    ["$secret://", "$env://"]
+        .iter()
+        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+}
+
+struct Walk<'v> {
+    list: &'v str,
+    path: String,
+    /// The members on the way; lists on it have no part.
+    names: Vec<String>,
+    visit: &'v mut dyn FnMut(SecretField<'_>, &mut String),
+}
+
+impl Walk<'_> {
+    fn value(&mut self, value: &mut Value) {
+        let length = self.path.len();
+        match value {
+            Value::String(text) if !is_reference(text) => {
+                let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+                if let Some(apisix) = kind_of(self.list, &names) {
+                    (self.visit)(SecretField { path: &self.path, apisix }, text);
+                }
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.path.push_str(&format!("[{index}]"));
+                    self.value(item);
+                    self.path.truncate(length);
+                }
+            }
+            Value::Object(members) => {
+                for (name, member) in members {
+                    self.path.push_str(if length == 0 { "" } else { "." });
+                    self.path.push_str(name);
+                    self.names.push(name.clone());
+                    self.value(member);
+                    self.names.pop();
+                    self.path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether what stands under these names is a secret, and what APISIX does with it.
+fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
+    let is_named = |name: &&str| SECRET_NAMES.contains(name);
+    match (list, names) {
+        ("ssls", ["key" | "keys"]) => Some(ApisixStorage::EncryptedPem),
+        ("routes" | "services", ["upstream", "tls", "client_key"]) | ("upstreams", ["tls", "client_key"]) => {
+            Some(ApisixStorage::EncryptedPem)
+        }
+        (_, ["plugins", plugin, option @ ..]) => {
+            let is_consumer = list == "consumers";
+            let is_of = |table: &[(&str, &[&str])]| {
+                let options = table.iter().filter(|(name, _)| name == plugin).flat_map(|(_, options)| *options);
+                options.into_iter().any(|wanted| leads_to(wanted, option))
+            };
+            if is_of(APISIX_OPTIONS) || is_consumer && is_of(APISIX_CONSUMER_OPTIONS) {
+                return Some(ApisixStorage::Encrypted);
+            }
+            let key_is_secret = is_consumer || KEY_IS_SECRET.contains(plugin);
+            let is_secret = option.last().is_some_and(|last| is_named(last) || key_is_secret && *last == "key");
+            is_secret.then_some(ApisixStorage::Plain)
+        }
+        (_, [.., last]) => is_named(last).then_some(ApisixStorage::Plain),
+        (_, []) => None,
+    }
+}
+
+/// Whether an option is the one that is written as `auth.password`, or in the map that is.
+fn leads_to(wanted: &str, option: &[&str]) -> bool {
+    let mut rest = option.iter();
+    wanted.split('.').all(|part| rest.next() == Some(&part)) && rest.count() <= 1
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(list: &str, mut resource: Value) -> Vec<(String, ApisixStorage)> {
+        let mut found = Vec::new();
+        for_each_secret(list, &mut resource, |field, _| found.push((field.path.to_owned(), field.apisix)));
+        found
+    }
+
+    #[test]
+    fn secrets_are_found_by_their_plugin_or_their_name() {
+        use ApisixStorage::{Encrypted, EncryptedPem, Plain};
+        let table = [
+            ("consumers", json!({"plugins": {"key-auth": {"key": "k"}}}), vec![("plugins.key-auth.key", Encrypted)]),
+            ("routes", json!({"plugins": {"limit-count": {"key": "remote_addr"}}}), vec![]),
+            ("routes", json!({"plugins": {"csrf": {"key": "k"}}}), vec![("plugins.csrf.key", Encrypted)]),
+            (
+                "routes",
+                json!({"plugins": {"kafka-logger": {"brokers": [{"host": "h"}, {"sasl_config": {"password": "p"}}]}}}),
+                vec![("plugins.kafka-logger.brokers[1].sasl_config.password", Encrypted)],
+            ),
+            (
+                "global_rules",
+                json!({"plugins": {"loki-logger": {"headers": {"Authorization": "a"}}}}),
+                vec![("plugins.loki-logger.headers.Authorization", Encrypted)],
+            ),
+            (
+                "routes",
+                json!({"plugins": {"some-plugin": {"a": {"token": "t"}}}}),
+                vec![("plugins.some-plugin.a.token", Plain)],
+            ),
+            (
+                "ssls",
+                json!({"cert": "c", "key": "k", "keys": ["l"]}),
+                vec![("key", EncryptedPem), ("keys[0]", EncryptedPem)],
+            ),
+            ("upstreams", json!({"key": "arg_a", "tls": {"client_key": "k"}}), vec![("tls.client_key", EncryptedPem)]),
+            ("secrets", json!({"uri": "u", "token": "t"}), vec![("token", Plain)]),
+            ("consumers", json!({"plugins": {"key-auth": {"key": "$ENV://KEY"}}}), vec![]),
+        ];
+        for (list, resource, expected) in table {
+            let expected: Vec<_> = expected.into_iter().map(|(path, kind)| (path.to_owned(), kind)).collect();
+            assert_eq!(found(list, resource.clone()), expected, "{resource}");
+        }
+    }
+}

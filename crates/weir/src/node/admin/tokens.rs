@@ -1,0 +1,33 @@
+//! Tokens in place of keys: the plugins' verification, for the control plane.
+
+use std::path::Path;
+
+use weir_control::admin::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};
+use weir_control::document::{AdminTokens, NodeSettings, TokenKeys, is_trusted_url};
+use weir_control::stores::{FileAccess, http_client};
+use weir_plugins::{IssuerKeys, TokenError, TokenIssuer};
+
+/// Asks nobody yet: an issuer that is down keeps no node from starting.
+pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {
+    let http = http_client(settings, beside, &FileAccess::limited());
+    let http = http.map_err(|stall| format!("ssl_trusted_certificate cannot be read: {stall}"))?;
+    let keys_at = match &tokens.keys {
+        TokenKeys::Discovery(url) => IssuerKeys::Discovery(url.to_string()),
+        TokenKeys::KeySet(url) => IssuerKeys::KeySet(url.to_string()),
+    };
+    let issuer = TokenIssuer::new(http, keys_at, &tokens.issuer, &tokens.audience, is_trusted_url);
+    Ok(AcceptedTokens::new(tokens.roles.clone(), Box::new(IssuerTokens(issuer))))
+}
+
+struct IssuerTokens(TokenIssuer);
+
+impl TokenVerifier for IssuerTokens {
+    fn verify<'a>(&'a self, token: &'a str) -> VerifiedClaims<'a> {
+        Box::pin(async move {
+            self.0.verify(token).await.map_err(|error| match error {
+                TokenError::Invalid(problem) => TokenFault::Invalid(problem.to_owned()),
+                TokenError::NoKeys(problem) => TokenFault::Unverifiable(problem),
+            })
+        })
+    }
+}
