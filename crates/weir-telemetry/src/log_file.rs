@@ -108,8 +108,8 @@ impl LogWriter {
     }
 
     /// An end for lines that come now and then, from any thread.
-    pub fn lines(&self) -> LogLines {
-        LogLines { queue: self.queue.clone(), counters: Arc::clone(&self.counters) }
+    pub fn lines(&self) -> LineSender {
+        LineSender { queue: self.queue.clone(), counters: Arc::clone(&self.counters) }
     }
 
     /// Opens the path again, after the file was moved away, and waits for nothing: `report` is told the outcome. What was
@@ -145,12 +145,12 @@ impl UrgentCommands {
 }
 
 /// An end of the log that hands over each line at once.
-pub struct LogLines {
+pub struct LineSender {
     queue: SyncSender<LogCommand>,
     counters: Arc<LogCounters>,
 }
 
-impl LogLines {
+impl LineSender {
     /// Adds one line, which has no line break. When the queue is full it is dropped and counted.
     pub fn line(&self, line: String) {
         let mut text = line.into_bytes();

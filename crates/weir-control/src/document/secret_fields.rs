@@ -64,7 +64,7 @@ pub(crate) struct SecretField<'a> {
 /// Calls `visit` with each secret of a resource of a list, and its text. Texts such as `$secret://vault/1/jack/key` only say where
 /// a secret is, and are left out.
 pub(crate) fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
-    let mut walk = Walk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
+    let mut walk = SecretWalk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
     walk.value(resource);
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn is_reference(text: &str) -> bool {
         .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
 }
 
-struct Walk<'v> {
+struct SecretWalk<'v> {
     list: &'v str,
     path: String,
     /// The members on the way; lists on it have no part.
@@ -83,7 +83,7 @@ struct Walk<'v> {
     visit: &'v mut dyn FnMut(SecretField<'_>, &mut String),
 }
 
-impl Walk<'_> {
+impl SecretWalk<'_> {
     fn value(&mut self, value: &mut Value) {
         let length = self.path.len();
         match value {

@@ -33,7 +33,7 @@ use weir_control::document::{AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
-use weir_telemetry::log_file::LogLines;
+use weir_telemetry::log_file::LineSender;
 
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
@@ -72,7 +72,7 @@ pub fn start(
     file: &Path,
     resources: NodeResources,
     gateway: &Arc<DataPlane>,
-    audit: Option<LogLines>,
+    audit: Option<LineSender>,
 ) -> Result<Option<AdminServer>, ExitFailure> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let failed = |problem: String| {
