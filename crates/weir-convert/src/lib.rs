@@ -5,6 +5,7 @@
 
 mod answer;
 pub mod asyncapi;
+pub mod caddy;
 mod conversion;
 mod directive;
 mod document;
