@@ -195,3 +195,8 @@ fn websocket_frames() {
 fn event_stream() {
     replay("event_stream");
 }
+
+#[test]
+fn convert() {
+    replay("convert");
+}

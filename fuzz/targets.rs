@@ -47,6 +47,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("websocket_frames", websocket_frames),
     ("event_stream", event_stream),
     ("trace_context", trace_context),
+    ("convert", convert),
 ];
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
@@ -459,6 +460,29 @@ pub fn trace_context(data: &[u8]) {
             read.parent = read.parent.or(span.parent);
         }
         assert_eq!(read, context, "B3");
+    }
+}
+
+/// Whatever another gateway's configuration holds, what is written of it is YAML without a key that stands twice, which a converter
+/// that reads YAML can read.
+pub fn convert(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let none = |pattern: &str| match pattern {
+        "again" => Ok(vec![("again".to_owned(), text.to_owned())]),
+        _ => Err("there is no such file".to_owned()),
+    };
+    let converted = [
+        weir_convert::nginx::convert("f", text, &none),
+        weir_convert::caddy::convert("f", text, &none),
+        weir_convert::kong::convert("f", text),
+        weir_convert::openapi::convert("f", text),
+        weir_convert::asyncapi::convert("f", text),
+    ];
+    for converted in converted.into_iter().flatten() {
+        let yaml = format!("_format_version: '3.0'\n{}", converted.yaml());
+        if let Err(error) = weir_convert::kong::convert("yaml", &yaml) {
+            panic!("{error}\n{yaml}");
+        }
     }
 }
 

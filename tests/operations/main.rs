@@ -4,6 +4,7 @@
 mod acme;
 mod command;
 mod convert;
+mod converted;
 mod definitions;
 mod descriptors;
 mod load;

@@ -1,8 +1,8 @@
 //! The conversion of a YAML or JSON document: what it reads, and what came of it so far.
 
+use crate::SourcePlace;
 use crate::document::DocumentValue;
 use crate::output::Converted;
-use crate::{ConversionFinding, FindingKind, SourcePlace};
 
 pub struct DocumentConversion<'a> {
     file: &'a str,
@@ -20,23 +20,14 @@ impl<'a> DocumentConversion<'a> {
     }
 
     pub fn lost(&mut self, at: &DocumentValue, text: impl Into<String>) {
-        self.find(at, FindingKind::Lost, text.into());
+        self.converted.lost(&self.place(at), text);
     }
 
     pub fn differs(&mut self, at: &DocumentValue, text: impl Into<String>) {
-        self.find(at, FindingKind::Differs, text.into());
+        self.converted.differs(&self.place(at), text);
     }
 
-    fn find(&mut self, at: &DocumentValue, kind: FindingKind, text: String) {
-        let place = self.place(at);
-        self.converted.findings.push(ConversionFinding { place, kind, text });
-    }
-
-    /// The result, with its findings in order, each once.
-    pub fn finished(mut self) -> Converted {
-        let findings = &mut self.converted.findings;
-        findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
-        findings.dedup();
-        self.converted
+    pub fn finished(self) -> Converted {
+        self.converted.finished()
     }
 }

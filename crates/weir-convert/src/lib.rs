@@ -3,9 +3,13 @@
 //! Text becomes text: nothing here knows how a configuration is loaded or served. What cannot be carried over is never left out
 //! silently: each such place becomes a [`ConversionFinding`].
 
+mod answer;
 pub mod asyncapi;
+pub mod caddy;
 mod conversion;
+mod directive;
 mod document;
+mod hashing;
 pub mod kong;
 mod login;
 pub mod nginx;

@@ -1,9 +1,10 @@
 //! What a converted configuration consists of, and how it is written.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
-use crate::yaml::{YamlMembers, write_members};
-use crate::{ConversionFinding, SourcePlace};
+use crate::yaml::{Yaml, YamlMembers, write_members};
+use crate::{ConversionFinding, FindingKind, SourcePlace};
 
 /// A configuration that was carried over.
 #[derive(Clone, Debug, Default)]
@@ -27,13 +28,35 @@ pub(crate) struct ConvertedResource {
 }
 
 impl Converted {
+    /// Reports something that has no counterpart.
+    pub(crate) fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {
+        self.found(place, FindingKind::Lost, text.into());
+    }
+
+    /// Reports something that was carried over and behaves differently.
+    pub(crate) fn differs(&mut self, place: &SourcePlace, text: impl Into<String>) {
+        self.found(place, FindingKind::Differs, text.into());
+    }
+
+    fn found(&mut self, place: &SourcePlace, kind: FindingKind, text: String) {
+        self.findings.push(ConversionFinding { place: place.clone(), kind, text });
+    }
+
+    /// The same with its findings in order, each once.
+    pub(crate) fn finished(mut self) -> Converted {
+        let mut seen = HashSet::new();
+        self.findings.retain(|finding| seen.insert(finding.to_string()));
+        self.findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
+        self
+    }
+
     /// The file. What was lost stands at its beginning.
     pub fn yaml(&self) -> String {
         let mut out = String::new();
         if !self.findings.is_empty() {
             out.push_str("# To be checked:\n");
             for finding in &self.findings {
-                let _ = writeln!(out, "#   {finding}");
+                let _ = writeln!(out, "#   {}", one_line(&finding.to_string()));
             }
             if !self.settings.is_empty() {
                 out.push('\n');
@@ -73,10 +96,24 @@ impl ConvertedResource {
 
     fn write(&self, out: &mut String) {
         if let Some((place, what)) = &self.comment {
-            let _ = writeln!(out, "  # {place}: {}", what.replace(['\n', '\r'], " "));
+            let _ = writeln!(out, "  # {place}: {}", one_line(what));
         }
         let mut block = String::new();
         write_members(&self.members, &mut block, 4);
         let _ = write!(out, "  - {}", block.trim_start());
+    }
+}
+
+/// Text for a comment: without line ends, and without characters that YAML does not allow.
+fn one_line(text: &str) -> String {
+    text.replace(|char: char| char.is_control() || "\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}".contains(char), " ")
+}
+
+/// A member of a route with one value or a list of them; nothing without values.
+pub(crate) fn one_or_many(one: &str, many: &str, values: &[String]) -> Option<(String, Yaml)> {
+    match values {
+        [] => None,
+        [value] => Some((one.to_owned(), Yaml::text(value))),
+        values => Some((many.to_owned(), Yaml::texts(values))),
     }
 }

@@ -1,5 +1,6 @@
 //! Plugins and consumers.
 
+use crate::answer::answer;
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
@@ -29,15 +30,6 @@ const AUTH: [&str; 3] = ["key-auth", "basic-auth", "jwt"];
 pub struct PluginChain {
     pub plugins: YamlMembers,
     pub closed: bool,
-}
-
-/// `fault-injection` with this status and body for every request.
-pub fn answer(status: i64, body: &str, content_type: Option<&str>) -> (String, Yaml) {
-    let mut abort = vec![("http_status".to_owned(), Yaml::Integer(status)), ("body".to_owned(), Yaml::text(body))];
-    if let Some(kind) = content_type {
-        abort.push(("headers".to_owned(), Yaml::map([("Content-Type", Yaml::text(kind))])));
-    }
-    ("fault-injection".to_owned(), Yaml::map([("abort", Yaml::Map(abort))]))
 }
 
 fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {

@@ -2,6 +2,7 @@
 
 use super::plugins;
 use super::upstream::{self, variable};
+use crate::answer::answer;
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
@@ -61,7 +62,7 @@ fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>,
     closed |= chain.closed;
     if closed {
         members.clear();
-        chain.plugins = vec![plugins::answer(503, "", None)];
+        chain.plugins = vec![answer(503, "", None)];
     }
     if plain != tls {
         let rule = |scheme: &str| Yaml::List(vec![Yaml::text("scheme"), Yaml::text("=="), Yaml::text(scheme)]);
@@ -107,7 +108,7 @@ fn add_expression(
     if unsupported {
         conversion
             .lost(route, format!("`{path_expression}`: look-around is not supported; `{}` answers with 503", uris[0]));
-        let refusal = [plugins::answer(503, "", None)];
+        let refusal = [answer(503, "", None)];
         add(
             conversion,
             route,
@@ -248,7 +249,7 @@ fn refuse_plain(conversion: &mut DocumentConversion, route: &DocumentValue, cond
             let uri = Yaml::text("https://$host$request_uri");
             ("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(code))]))
         }
-        code => plugins::answer(code, "", None),
+        code => answer(code, "", None),
     };
     let paths = route.texts("paths");
     let uri = |path: &&str| match path.strip_prefix('~') {

@@ -2,6 +2,7 @@
 
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
+use crate::hashing::hashed;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -143,8 +144,7 @@ fn balanced(conversion: &mut DocumentConversion, upstream: &DocumentValue) -> Ya
             };
             match key {
                 Some(key) => {
-                    set("type", "chash");
-                    set("key", &key);
+                    members.extend(hashed(&key));
                     conversion.differs(
                         upstream,
                         "consistent hashing: clients move to other endpoints once, and `hash_fallback` is not used",

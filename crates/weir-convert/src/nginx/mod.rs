@@ -15,6 +15,7 @@ mod survey;
 mod syntax;
 mod upstream;
 
+pub use crate::directive::Include;
 use crate::output::Converted;
 use crate::{ConversionFinding, FindingKind, SourcePlace, SyntaxError};
 use scope::BlockScope;
@@ -22,9 +23,6 @@ use syntax::Directive;
 
 /// Files may include others so deep.
 const INCLUDES: usize = 16;
-
-/// Finds the files that an `include` means: their names and texts, or why there are none.
-pub type Include<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, String)>, String>;
 
 /// Carries a configuration over.
 pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
@@ -40,10 +38,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     settings::carry_over(&mut conversion);
     server::carry_over(&mut conversion);
     survey::report(&mut conversion);
-    let findings = &mut conversion.converted.findings;
-    findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
-    findings.dedup();
-    Ok(conversion.converted)
+    Ok(conversion.converted.finished())
 }
 
 /// What is read, and what has come of it so far.
@@ -60,15 +55,11 @@ impl<'a> Conversion<'a> {
     }
 
     fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {
-        self.found(place, FindingKind::Lost, text.into());
+        self.converted.lost(place, text);
     }
 
     fn differs(&mut self, place: &SourcePlace, text: impl Into<String>) {
-        self.found(place, FindingKind::Differs, text.into());
-    }
-
-    fn found(&mut self, place: &SourcePlace, kind: FindingKind, text: String) {
-        self.converted.findings.push(ConversionFinding { place: place.clone(), kind, text });
+        self.converted.differs(place, text);
     }
 }
 

@@ -4,6 +4,8 @@ use super::Conversion;
 use super::location::Matching;
 use super::scope::BlockScope;
 use super::syntax::Directive;
+use crate::answer::answer;
+use crate::pattern::whole;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The plugin that answers as a `return` does.
@@ -34,15 +36,6 @@ pub fn returned(
     }
 }
 
-/// `fault-injection` with this status and body for every request.
-pub fn answer(status: i64, body: &str, content_type: Option<&str>) -> (String, Yaml) {
-    let mut abort = vec![("http_status".to_owned(), Yaml::Integer(status)), ("body".to_owned(), Yaml::text(body))];
-    if let Some(kind) = content_type {
-        abort.push(("headers".to_owned(), Yaml::map([("Content-Type", Yaml::text(kind))])));
-    }
-    ("fault-injection".to_owned(), Yaml::map([("abort", Yaml::Map(abort))]))
-}
-
 fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml) {
     let has_groups = (1..=9).any(|group| url.contains(&format!("${group}")));
     let place = match matching {
@@ -53,22 +46,6 @@ fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml)
         _ => ("uri", Yaml::text(url)),
     };
     ("redirect".to_owned(), Yaml::map([place, ("ret_code", Yaml::Integer(code))]))
-}
-
-/// An expression that matches the whole path where `pattern` is found in it: `rewrite` replaces all of the path.
-fn whole(pattern: &str, ignores_case: bool) -> String {
-    let flags = if ignores_case { "(?i)" } else { "" };
-    if pattern.starts_with('^') && pattern.ends_with('$') && !pattern.contains('|') {
-        return format!("{flags}{pattern}");
-    }
-    let (begin, rest) = match pattern.strip_prefix('^') {
-        Some(rest) if !pattern.contains('|') => ("^", rest),
-        _ => ("^.*?", pattern),
-    };
-    match rest.strip_suffix('$') {
-        Some(inner) if !pattern.contains('|') => format!("{flags}{begin}(?:{inner})$"),
-        _ => format!("{flags}{begin}(?:{rest}).*$"),
-    }
 }
 
 /// A `rewrite` that answers: the expression it asks for, and the plugin.
@@ -131,6 +108,9 @@ pub fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
     let (operator, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
     let (name, value) = (name(variable)?, Yaml::text(value.trim()));
     Some(match operator {
+        // What is missing is empty in nginx.
+        "=" if value == Yaml::text("") => rule(&[name, Yaml::text("!"), Yaml::text("~~"), Yaml::text(".")]),
+        "!=" if value == Yaml::text("") => rule(&[name, Yaml::text("~~"), Yaml::text(".")]),
         "=" => rule(&[name, Yaml::text("=="), value]),
         "!=" => rule(&[name, Yaml::text("~="), value]),
         "~" => rule(&[name, Yaml::text("~~"), value]),
@@ -139,17 +119,4 @@ pub fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
         "!~*" => rule(&[name, Yaml::text("!"), Yaml::text("~*"), value]),
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_expression_of_a_rewrite_takes_the_whole_path() {
-        assert_eq!(whole("^/a/(.*)$", false), "^/a/(.*)$");
-        assert_eq!(whole("^/a/(.*)", false), "^(?:/a/(.*)).*$");
-        assert_eq!(whole("a", true), "(?i)^.*?(?:a).*$");
-        assert_eq!(whole("^/a|b$", false), "^.*?(?:^/a|b$).*$");
-    }
 }

@@ -6,7 +6,8 @@ use super::rewrite;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::{policies, proxy};
-use crate::output::ConvertedResource;
+use crate::answer::answer;
+use crate::output::{ConvertedResource, one_or_many};
 use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -89,7 +90,7 @@ fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut Vec
     };
     // One socket serves IPv4 and IPv6.
     let host = if ["*", "[::]", "0.0.0.0"].contains(&host) { "" } else { host };
-    let has = |name: &str| listen.arguments[1..].iter().any(|argument| argument == name);
+    let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
     let mut members = vec![("address".to_owned(), Yaml::text(format!("{host}:{port}")))];
     for (theirs, ours) in [("ssl", "tls"), ("proxy_protocol", "proxy_protocol")] {
         if has(theirs) {
@@ -223,11 +224,12 @@ fn routes(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSe
     rewrites(conversion, server, selector, &everywhere);
     for region in &regions {
         convert_location(conversion, selector, region);
+        with_slash(conversion, selector, region, &everywhere);
     }
     let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris == ["/*"]);
     if !is_for_all && !selector.hosts.is_empty() {
         // Otherwise another server's routes would take what no location of this one does.
-        let plugins = vec![rewrite::answer(404, "", None)];
+        let plugins = vec![answer(404, "", None)];
         add(
             conversion,
             selector,
@@ -271,15 +273,9 @@ struct ConvertedRoute {
 }
 
 fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive, route: ConvertedRoute) {
-    let mut members = match route.uris.as_slice() {
-        [uri] => vec![("uri".to_owned(), Yaml::text(uri))],
-        uris => vec![("uris".to_owned(), Yaml::texts(uris))],
-    };
-    match selector.hosts.as_slice() {
-        [] => {}
-        [host] => members.push(("host".to_owned(), Yaml::text(host))),
-        hosts => members.push(("hosts".to_owned(), Yaml::texts(hosts))),
-    }
+    let mut members = YamlMembers::new();
+    members.extend(one_or_many("uri", "uris", &route.uris));
+    members.extend(one_or_many("host", "hosts", &selector.hosts));
     let vars = [selector.vars.clone(), route.vars].concat();
     if !vars.is_empty() {
         members.push(("vars".to_owned(), Yaml::List(vars)));
@@ -315,6 +311,22 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
     add(conversion, selector, location.directive, route);
 }
 
+/// The redirect that nginx answers for the path of a proxied location without the slash at its end.
+fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, known: &[String]) {
+    let Region { location, .. } = region;
+    let Matching::Prefix { path, .. } = &location.matching else { return };
+    let is_proxied =
+        location.directive.children().iter().any(|child| ["proxy_pass", "grpc_pass"].contains(&child.name.as_str()));
+    let Some(without) = path.strip_suffix('/').filter(|without| !without.is_empty() && is_proxied) else { return };
+    if known.iter().any(|uri| uri == without || uri.strip_suffix('*') == Some(without)) {
+        return;
+    }
+    let uri = Yaml::text(format!("{path}$is_args$args"));
+    let plugins = vec![("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))]))];
+    let route = ConvertedRoute { uris: vec![without.to_owned()], plugins, ..ConvertedRoute::default() };
+    add(conversion, selector, location.directive, route);
+}
+
 /// What becomes of the requests of a location: plugins, and members that name an upstream.
 fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, YamlMembers) {
     let Location { directive, matching, scope, .. } = location;
@@ -335,7 +347,7 @@ fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, Ya
             directive.arguments.join(" ")
         );
         conversion.lost(&directive.place, text);
-        plugins.push(rewrite::answer(404, "", None));
+        plugins.push(answer(404, "", None));
         return (plugins, Vec::new());
     };
     let mut rewritten = proxy::rewritten(conversion, scope, pass, matching);
@@ -349,7 +361,7 @@ fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, Ya
     match proxy::members(conversion, scope, pass) {
         Some(target) => (plugins, target),
         None => {
-            plugins.push(rewrite::answer(502, "", None));
+            plugins.push(answer(502, "", None));
             (plugins, Vec::new())
         }
     }

@@ -62,7 +62,7 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
         let path = ("path", Yaml::text(log.argument(0)));
         let value = match format {
             Some(format) => {
-                let parts = format.arguments[1..].iter().filter(|part| !part.starts_with("escape="));
+                let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
                 Yaml::map([path, ("format", Yaml::text(parts.cloned().collect::<String>()))])
             }
             None => Yaml::text(log.argument(0)),

@@ -1,34 +1,7 @@
 //! The text of nginx's configuration files: directives with arguments, ended by `;` or a block.
 
+pub use crate::directive::Directive;
 use crate::{SourcePlace, SyntaxError};
-
-/// One directive, with what is inside its braces.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directive {
-    pub name: String,
-    pub arguments: Vec<String>,
-    pub block: Option<Vec<Directive>>,
-    pub place: SourcePlace,
-}
-
-impl Directive {
-    /// An argument, or nothing.
-    pub fn argument(&self, index: usize) -> &str {
-        self.arguments.get(index).map_or("", String::as_str)
-    }
-
-    /// What is inside its braces.
-    pub fn children(&self) -> &[Directive] {
-        self.block.as_deref().unwrap_or_default()
-    }
-
-    /// The directive as it was written, without its block.
-    pub fn head(&self) -> String {
-        let mut words = vec![self.name.clone()];
-        words.extend(self.arguments.iter().cloned());
-        words.join(" ")
-    }
-}
 
 #[derive(Debug, PartialEq, Eq)]
 enum Token {

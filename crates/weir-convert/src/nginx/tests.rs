@@ -60,6 +60,9 @@ routes:
       proxy-rewrite:
         regex_uri: ["^/orders/(.*)", /$1]
         headers: { set: { X-Tenant: a } }
+  # nginx.conf:11: location /orders/
+  - uri: /orders
+    plugins: { redirect: { uri: /orders/$is_args$args, ret_code: 301 } }
 "#
     );
 }

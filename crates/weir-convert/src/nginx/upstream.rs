@@ -2,6 +2,7 @@
 
 use super::Conversion;
 use super::syntax::Directive;
+use crate::hashing::{hashed, hashed_text};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
@@ -68,7 +69,7 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
     }
     let (host, port) = host_and_port(address);
     let mut server = UpstreamServer { host: host.to_owned(), port, weight: 1, is_backup: false };
-    for parameter in &directive.arguments[1..] {
+    for parameter in directive.after_first() {
         match parameter.split_once('=').unwrap_or((parameter, "")) {
             ("weight", weight) => server.weight = weight.parse().unwrap_or(1),
             ("backup", _) => server.is_backup = true,
@@ -126,14 +127,9 @@ fn hash(conversion: &mut Conversion, directive: &Directive) -> Vec<(String, Yaml
     let key = directive.argument(0);
     let is_one_variable =
         key.starts_with('$') && key[1..].chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
-    let (kind, key) = if is_one_variable { ("vars", &key[1..]) } else { ("vars_combinations", key) };
     if directive.argument(1) != "consistent" {
         let text = "`hash` without `consistent`: consistent hashing is used, so few keys move when endpoints change";
         conversion.differs(&directive.place, text);
     }
-    vec![
-        ("type".to_owned(), Yaml::text("chash")),
-        ("hash_on".to_owned(), Yaml::text(kind)),
-        ("key".to_owned(), Yaml::text(key)),
-    ]
+    if is_one_variable { hashed(&key[1..]) } else { hashed_text(key) }
 }

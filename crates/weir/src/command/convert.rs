@@ -29,6 +29,8 @@ pub struct ConvertCommand {
 enum Dialect {
     /// nginx.conf, or a file of conf.d.
     Nginx,
+    /// A Caddyfile.
+    Caddy,
     /// kong.yml: the declarative configuration of Kong and decK.
     Kong,
     /// A definition of an API: OpenAPI 3.0 or 3.1, as YAML or JSON.
@@ -71,6 +73,7 @@ impl ConvertCommand {
         let directory = self.file.parent().unwrap_or(Path::new("."));
         match self.from {
             Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
+            Dialect::Caddy => weir_convert::caddy::convert(&name, text, &|pattern| included(directory, pattern)),
             Dialect::Kong => weir_convert::kong::convert(&name, text),
             Dialect::AsyncApi => weir_convert::asyncapi::convert(&name, text),
             Dialect::OpenApi => weir_convert::openapi::convert(&name, text),

@@ -1,0 +1,73 @@
+//! Addresses of sites: `[SCHEME://]HOST[:PORT][/PATH]`.
+
+use super::options::GlobalOptions;
+use crate::SourcePlace;
+use crate::output::Converted;
+
+/// An address that a site answers on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteAddress {
+    /// In lower case; empty for every host.
+    pub host: String,
+    pub port: u16,
+    pub is_https: bool,
+    /// As the matcher `path` has it; empty for every path.
+    pub path: String,
+}
+
+/// The default of a variable of the environment, which is all that is known of a port.
+fn known(converted: &mut Converted, place: &SourcePlace, text: &str) -> String {
+    let Some((before, after)) = text.split_once("${{") else { return text.to_owned() };
+    let Some((variable, after)) = after.split_once("}}") else { return text.to_owned() };
+    let Some((name, default)) = variable.split_once(":=") else { return text.to_owned() };
+    converted.differs(place, format!("`{{${name}:{default}}}` in the address of a site: the default is used"));
+    known(converted, place, &format!("{before}{default}{after}"))
+}
+
+/// Reads an address. `has_tls`: the site has a directive `tls`.
+pub fn parse(
+    converted: &mut Converted,
+    place: &SourcePlace,
+    text: &str,
+    options: &GlobalOptions,
+    has_tls: bool,
+) -> Option<SiteAddress> {
+    let text = known(converted, place, text);
+    let (scheme, rest) = text.split_once("://").map_or(("", text.as_str()), |(scheme, rest)| (scheme, rest));
+    let (authority, path) = match rest.find('/') {
+        Some(slash) if !rest.contains("${{") => rest.split_at(slash),
+        _ => (rest, ""),
+    };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (authority, ""),
+    };
+    let explicit = port.parse::<u16>().ok().filter(|&port| port > 0);
+    if !port.is_empty() && explicit.is_none() || !["", "http", "https"].contains(&scheme) {
+        converted.lost(place, format!("`{text}`: the address of a site is `[http://|https://]host[:port]`"));
+        return None;
+    }
+    let host = match host {
+        "*" => String::new(),
+        // A variable keeps its letters.
+        _ if authority.contains("${{") => authority.to_owned(),
+        host => host.to_ascii_lowercase(),
+    };
+    let default = if scheme == "http" { options.http_port } else { options.https_port };
+    let port = explicit.unwrap_or(default);
+    let is_https = match scheme {
+        "http" => false,
+        "https" => true,
+        _ => port != options.http_port && (has_tls || !host.is_empty() || port == options.https_port),
+    };
+    Some(SiteAddress { host, port, is_https, path: path.to_owned() })
+}
+
+/// Whether a certificate authority of the internet would issue a certificate for it.
+pub fn is_public(host: &str) -> bool {
+    let is_private = ["localhost", ".localhost", ".local", ".internal", ".home.arpa", ".test"]
+        .iter()
+        .any(|end| host == *end || host.ends_with(end) && end.starts_with('.'));
+    let is_address = host.starts_with('[') || host.parse::<std::net::IpAddr>().is_ok();
+    !host.is_empty() && !is_private && !is_address && !host.starts_with('*')
+}

@@ -1,0 +1,122 @@
+//! Health checks of a `reverse_proxy`, as `checks` of the upstream.
+
+use super::units::seconds;
+use crate::directive::Directive;
+use crate::output::Converted;
+use crate::yaml::{Yaml, YamlMembers};
+
+/// Caddy looks every 30 s and waits 5 s, unless it is told otherwise.
+const INTERVAL: i64 = 30;
+const TIMEOUT: i64 = 5;
+
+#[derive(Default)]
+pub struct HealthChecks {
+    active: YamlMembers,
+    healthy: YamlMembers,
+    interval: Option<Yaml>,
+    passive: YamlMembers,
+    has_passive: bool,
+}
+
+/// A number without decimals where it has none.
+pub fn number(value: f64) -> Yaml {
+    if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
+}
+
+/// `200`, or `2xx` as the statuses that are common of this kind.
+fn statuses(texts: &[String]) -> Yaml {
+    let each = texts.iter().flat_map(|text| {
+        match (text.parse(), text.strip_suffix("xx").and_then(|kind| kind.parse().ok())) {
+            (Ok(status), _) => vec![status],
+            (_, Some(2)) => (200..=206).collect(),
+            (_, Some(5)) => (500..=505).collect(),
+            (_, Some(kind @ 3..=4)) => (kind * 100..kind * 100 + if kind == 4 { 30 } else { 9 }).collect(),
+            _ => Vec::new(),
+        }
+    });
+    Yaml::List(each.map(Yaml::Integer).collect())
+}
+
+impl HealthChecks {
+    /// Reads a line of a `reverse_proxy`; `false` if it is not about health.
+    pub fn read(&mut self, converted: &mut Converted, line: &Directive) -> bool {
+        let value = line.argument(0);
+        let mut active = |name: &str, value: Yaml| self.active.push((name.to_owned(), value));
+        match line.name.as_str() {
+            "health_uri" => active("http_path", Yaml::text(value)),
+            "health_port" => active("port", Yaml::Integer(value.parse().unwrap_or(80))),
+            "health_timeout" => active("timeout", number(seconds(value).unwrap_or(TIMEOUT as f64))),
+            "health_method" => active("http_method", Yaml::text(value)),
+            "health_headers" => {
+                let lines = line.children().iter().map(|field| format!("{}: {}", field.name, field.argument(0)));
+                active("req_headers", Yaml::texts(lines));
+            }
+            "health_status" => self
+                .healthy
+                .push(("http_statuses".to_owned(), statuses(&line.arguments[..1.min(line.arguments.len())]))),
+            "health_interval" => self.interval = seconds(value).map(number),
+            "health_passes" => {
+                self.healthy.push(("successes".to_owned(), Yaml::Integer(value.parse().unwrap_or(1))));
+            }
+            "health_fails" => {}
+            "health_body" => converted.lost(&line.place, "`health_body`: checks look at the status only"),
+            "fail_duration" => {
+                self.has_passive = true;
+                let text = "`fail_duration`: a failed endpoint is taken out of rotation for 10 s, and longer if it fails again";
+                converted.differs(&line.place, text);
+            }
+            "max_fails" => {
+                self.has_passive = true;
+                let count = Yaml::Integer(value.parse().unwrap_or(1));
+                self.passive.push(("tcp_failures".to_owned(), count.clone()));
+                self.passive.push(("timeouts".to_owned(), count));
+            }
+            "unhealthy_status" => self.passive.push(("http_statuses".to_owned(), statuses(&line.arguments))),
+            "unhealthy_latency" => converted.lost(&line.place, "`unhealthy_latency`: see `type: least_time`"),
+            "unhealthy_request_count" => {
+                let text = "`unhealthy_request_count`: see `concurrency` of the upstream, which limits each endpoint";
+                converted.lost(&line.place, text);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// `checks` of the upstream.
+    pub fn members(&mut self, is_tls: bool) -> Option<(String, Yaml)> {
+        let mut checks = YamlMembers::new();
+        if self.active.iter().any(|(name, _)| ["http_path", "port"].contains(&name.as_str())) {
+            let mut active = vec![("type".to_owned(), Yaml::text(if is_tls { "https" } else { "http" }))];
+            active.append(&mut self.active);
+            if !active.iter().any(|(name, _)| name == "timeout") {
+                active.push(("timeout".to_owned(), Yaml::Integer(TIMEOUT)));
+            }
+            let interval = ("interval".to_owned(), self.interval.take().unwrap_or(Yaml::Integer(INTERVAL)));
+            let mut healthy = vec![interval.clone()];
+            healthy.append(&mut self.healthy);
+            let of = |name: &str, default: Yaml| (name.to_owned(), default);
+            for (name, default) in
+                [of("http_statuses", statuses(&["2xx".to_owned()])), of("successes", Yaml::Integer(1))]
+            {
+                if !healthy.iter().any(|(known, _)| *known == name) {
+                    healthy.push((name, default));
+                }
+            }
+            active.push(("healthy".to_owned(), Yaml::Map(healthy)));
+            let failures =
+                ["http_failures", "tcp_failures", "timeouts"].map(|name| (name.to_owned(), Yaml::Integer(1)));
+            active.push(("unhealthy".to_owned(), Yaml::Map([vec![interval], failures.to_vec()].concat())));
+            checks.push(("active".to_owned(), Yaml::Map(active)));
+        }
+        if self.has_passive {
+            let unhealthy = std::mem::take(&mut self.passive);
+            let unhealthy = if unhealthy.is_empty() {
+                vec![("tcp_failures".to_owned(), Yaml::Integer(1)), ("timeouts".to_owned(), Yaml::Integer(1))]
+            } else {
+                unhealthy
+            };
+            checks.push(("passive".to_owned(), Yaml::map([("unhealthy", Yaml::Map(unhealthy))])));
+        }
+        (!checks.is_empty()).then(|| ("checks".to_owned(), Yaml::Map(checks)))
+    }
+}

@@ -1,0 +1,369 @@
+//! Directives in the order in which they run, and the routes that come of them.
+//!
+//! Each matcher divides the requests that come to it: those that meets it go on with the directive, the others without. Every way
+//! through the directives that ends in an answer is a route. A route that Caddy would have reached earlier goes before.
+
+use std::rc::Rc;
+
+use super::answers::{self, StepAnswer};
+use super::conditions::Conditions;
+use super::headers;
+use super::instead::instead;
+use super::matcher::{MatchedRequests, NamedMatchers, of_argument};
+use super::order::{DirectiveOrder, DirectiveStep, is_handler};
+use super::path::LocatedPath;
+use super::rewriting::{self, NotRewritten};
+use super::state::RequestState;
+use crate::SourcePlace;
+use crate::answer::answer;
+use crate::directive::Directive;
+use crate::output::Converted;
+use crate::yaml::{Yaml, YamlMembers};
+
+/// Matchers may divide the requests of a site into so many routes, and so often one after the other.
+const ROUTES: usize = 256;
+const DIVISIONS: usize = 64;
+
+/// A way through the directives.
+#[derive(Clone, Debug)]
+pub struct RouteDraft {
+    pub place: SourcePlace,
+    pub head: String,
+    pub conditions: Conditions,
+    pub plugins: YamlMembers,
+    /// `upstream`, and `timeout`.
+    pub target: YamlMembers,
+    /// No directive answers: Caddy sends an empty 200.
+    pub is_unanswered: bool,
+}
+
+enum StepOutcome<'a> {
+    Continues,
+    Enters(Vec<DirectiveStep<'a>>),
+    Answers(StepAnswer),
+}
+
+/// The directives of a site, as they are gone through.
+pub struct SiteWalk<'a, 'b> {
+    pub converted: &'b mut Converted,
+    order: &'b DirectiveOrder,
+    pub drafts: Vec<RouteDraft>,
+    site: &'a Directive,
+    blocks: usize,
+    divisions: usize,
+    pub is_too_much: bool,
+}
+
+impl<'a, 'b> SiteWalk<'a, 'b> {
+    pub fn new(converted: &'b mut Converted, order: &'b DirectiveOrder, site: &'a Directive) -> SiteWalk<'a, 'b> {
+        SiteWalk { converted, order, drafts: Vec::new(), site, blocks: 0, divisions: 0, is_too_much: false }
+    }
+
+    /// Goes through all directives of the site.
+    pub fn run(&mut self, conditions: Conditions, named: &NamedMatchers<'a>) {
+        let steps = self.steps(self.site, named, true);
+        self.walk(RequestState { conditions, ..RequestState::default() }, steps);
+    }
+
+    /// The directives of a block that handle requests.
+    fn steps(&mut self, block: &'a Directive, named: &NamedMatchers<'a>, is_sorted: bool) -> Vec<DirectiveStep<'a>> {
+        let mut named = named.clone();
+        let matchers = block.children().iter().filter(|directive| directive.name.starts_with('@'));
+        named.extend(matchers.map(|directive| (directive.name.as_str(), directive)));
+        let named = Rc::new(named);
+        self.blocks += 1;
+        let step = |directive| DirectiveStep { directive, named: named.clone(), block: self.blocks };
+        let mut steps: Vec<DirectiveStep> =
+            block.children().iter().filter(|child| is_handler(child)).map(step).collect();
+        if is_sorted {
+            self.order.sort(&mut steps);
+        }
+        for pair in steps.windows(2) {
+            let [step, next] = pair else { continue };
+            if step.excludes(next) && step.arguments().0 == next.arguments().0 {
+                let text = format!(
+                    "`{}`: Caddy joins it with the one before, which has the same matcher; here it gets no requests",
+                    next.directive.head()
+                );
+                self.converted.differs(&next.directive.place, text);
+            }
+        }
+        steps
+    }
+
+    fn walk(&mut self, mut state: RequestState, steps: Vec<DirectiveStep<'a>>) {
+        self.is_too_much |= self.drafts.len() >= ROUTES || self.divisions >= DIVISIONS;
+        if self.is_too_much {
+            return;
+        }
+        self.divisions += 1;
+        let mut steps = std::collections::VecDeque::from(steps);
+        while let Some(step) = steps.pop_front() {
+            let matched = self.matched(&step, &state, &steps);
+            let inner = state.conditions.and(&matched.conditions).filter(|_| !matched.is_never);
+            let Some(inner) = inner else { continue };
+            let is_for_all = inner == state.conditions && matched.unknown.is_none();
+            if !is_for_all && self.add_fields(&step, &matched, &mut state) {
+                continue;
+            }
+            let mut branch = state.clone();
+            branch.conditions = inner;
+            branch.captures.extend(matched.captures.iter().cloned());
+            let outcome = match &matched.unknown {
+                None => self.run_step(&step, &mut branch),
+                Some(why) if is_harmless(&step.directive.name) => {
+                    self.converted.lost(&step.directive.place, format!("`{}`: {why}", step.directive.head()));
+                    continue;
+                }
+                Some(why) => StepOutcome::Answers(self.closed(step.directive, why)),
+            };
+            let rest = || steps.iter().filter(|other| !step.excludes(other)).cloned();
+            match outcome {
+                StepOutcome::Answers(answer) => self.finish(branch, step.directive, answer),
+                StepOutcome::Continues if is_for_all => {
+                    state = branch;
+                    steps = rest().collect();
+                    continue;
+                }
+                StepOutcome::Enters(body) if is_for_all => {
+                    state = branch;
+                    steps = body.into_iter().chain(rest()).collect();
+                    continue;
+                }
+                StepOutcome::Continues => {
+                    let rest = rest().collect();
+                    self.walk(branch, rest);
+                }
+                StepOutcome::Enters(body) => {
+                    let rest = body.into_iter().chain(rest()).collect();
+                    self.walk(branch, rest);
+                }
+            }
+            if is_for_all || self.is_too_much {
+                self.divisions -= 1;
+                return;
+            }
+        }
+        self.unanswered(state);
+        self.divisions -= 1;
+    }
+
+    /// The requests for which a directive is meant.
+    fn matched(
+        &self,
+        step: &DirectiveStep,
+        state: &RequestState,
+        rest: &std::collections::VecDeque<DirectiveStep>,
+    ) -> MatchedRequests {
+        let (matcher, arguments) = step.arguments();
+        let matched = matcher.and_then(|matcher| of_argument(matcher, &step.named, &state.path)).unwrap_or_default();
+        let is_divided = || rest.iter().any(|step| step.arguments().0.is_some() || step.directive.block.is_some());
+        match (step.directive.name.as_str(), arguments) {
+            // What comes behind may match the new path, so it has to be known whether there is one.
+            ("uri", [kind, prefix]) if kind == "strip_prefix" && is_divided() => {
+                let prefix = format!("/{}*", prefix.trim_start_matches('/'));
+                let mut matched = matched;
+                if let LocatedPath::Uri(uri) = state.path.located(&prefix) {
+                    let with_prefix = Conditions { uris: vec![uri], ..Conditions::default() };
+                    match matched.conditions.and(&with_prefix) {
+                        Some(conditions) => matched.conditions = conditions,
+                        None => matched.is_never = true,
+                    }
+                }
+                matched
+            }
+            _ => matched,
+        }
+    }
+
+    /// Adds the fields of a `header` whose matcher becomes a condition of the plugin; `false` if it has to divide the requests.
+    fn add_fields(&mut self, step: &DirectiveStep, matched: &MatchedRequests, state: &mut RequestState) -> bool {
+        if matched.unknown.is_some() || !self.is_only_header(step.directive) {
+            return false;
+        }
+        let lines = headers::lines(step.directive, step.arguments().1);
+        headers::response(self.converted, state, step.directive, &lines);
+        state.response_fields.vars = matched.conditions.rules();
+        true
+    }
+
+    /// Whether this is the only directive of the site about responses: its matcher need not divide the requests, as it can be a
+    /// condition of the plugin.
+    fn is_only_header(&self, directive: &Directive) -> bool {
+        fn count(block: &Directive) -> usize {
+            let is_one = |child: &&Directive| ["header", "header_down"].contains(&child.name.as_str());
+            let children = block.children().iter();
+            children.clone().filter(is_one).count() + children.map(count).sum::<usize>()
+        }
+        directive.name == "header" && count(self.site) == 1
+    }
+
+    fn run_step(&mut self, step: &DirectiveStep<'a>, state: &mut RequestState) -> StepOutcome<'a> {
+        let directive = step.directive;
+        let (matcher, arguments) = step.arguments();
+        let done: Result<(), String> = match directive.name.as_str() {
+            "handle" | "handle_path" | "route" => {
+                if directive.name == "handle_path" {
+                    let path = matcher.unwrap_or_default();
+                    let prefix = path.strip_suffix("/*").or_else(|| path.strip_suffix('*')).unwrap_or(path);
+                    if !prefix.is_empty() && !state.path.strip(prefix) {
+                        let why = "the path was rewritten before";
+                        return StepOutcome::Answers(self.closed(directive, why));
+                    }
+                }
+                return StepOutcome::Enters(self.steps(directive, &step.named, directive.name != "route"));
+            }
+            "header" => {
+                headers::response(self.converted, state, directive, &headers::lines(directive, arguments));
+                Ok(())
+            }
+            "request_header" => {
+                headers::request(self.converted, state, directive, &headers::lines(directive, arguments));
+                Ok(())
+            }
+            "encode" => {
+                self.encode(state, directive, arguments);
+                Ok(())
+            }
+            "request_body" => {
+                self.request_body(state, directive);
+                Ok(())
+            }
+            "basicauth" | "basic_auth" => self.basic_auth(state, directive, arguments),
+            "forward_auth" => self.forward_auth(state, directive, arguments),
+            "method" => {
+                state.method = arguments.first().map(|method| method.to_ascii_uppercase());
+                Ok(())
+            }
+            "uri" => {
+                rewriting::uri(self.converted, state, &directive.place, arguments).map_err(|NotRewritten(why)| why)
+            }
+            "rewrite" => {
+                let target = arguments.first().map_or("", String::as_str);
+                rewriting::rewrite(self.converted, state, &directive.place, target).map_err(|NotRewritten(why)| why)
+            }
+            _ => return self.run_last(directive, arguments, state),
+        };
+        match done {
+            Ok(()) => StepOutcome::Continues,
+            Err(why) => StepOutcome::Answers(self.closed(directive, &why)),
+        }
+    }
+
+    /// A directive that answers, or one that is not converted.
+    fn run_last(
+        &mut self,
+        directive: &'a Directive,
+        arguments: &[String],
+        state: &mut RequestState,
+    ) -> StepOutcome<'a> {
+        let answer = match directive.name.as_str() {
+            "redir" => answers::redirect(state, arguments),
+            "respond" => answers::respond(state, directive, arguments),
+            "error" => Ok(answers::error(arguments)),
+            "abort" => Ok(answers::abort(self.converted, &directive.place)),
+            "reverse_proxy" => self.reverse_proxy(state, directive, arguments),
+            "file_server" | "php_fastcgi" | "metrics" | "acme_server" => {
+                let text = format!("`{}`: {}; the route answers with 404", directive.head(), instead(&directive.name));
+                self.converted.lost(&directive.place, text);
+                Ok(StepAnswer::Body { status: 404, body: String::new(), kind: None })
+            }
+            name if is_harmless(name) => {
+                self.converted.lost(&directive.place, format!("`{}`: {}", directive.head(), instead(name)));
+                return StepOutcome::Continues;
+            }
+            name => Err(instead(name).to_owned()),
+        };
+        StepOutcome::Answers(answer.unwrap_or_else(|why| self.closed(directive, &why)))
+    }
+
+    fn closed(&mut self, directive: &Directive, why: &str) -> StepAnswer {
+        let text = format!("`{}`: {why}; the route answers with 503", directive.head());
+        self.converted.lost(&directive.place, text);
+        StepAnswer::Closed
+    }
+
+    fn unanswered(&mut self, state: RequestState) {
+        let body = StepAnswer::Body { status: 200, body: String::new(), kind: None };
+        self.finish(state, self.site, body);
+        if let Some(draft) = self.drafts.last_mut() {
+            draft.is_unanswered = true;
+        }
+    }
+
+    /// The end of a way: a route.
+    fn finish(&mut self, state: RequestState, from: &Directive, answer_of: StepAnswer) {
+        let mut plugins: YamlMembers = Vec::new();
+        let mut target = YamlMembers::new();
+        let is_guarded_late = state.auth.iter().any(|(name, _)| name == "forward-auth");
+        plugins.extend(state.auth.iter().cloned());
+        plugins.extend(state.policies.iter().cloned());
+        let answer_of = match answer_of {
+            StepAnswer::Redirect(_) if is_guarded_late => self.closed(from, "a redirect behind `forward_auth`"),
+            answer_of => answer_of,
+        };
+        match answer_of {
+            StepAnswer::Body { status, body, kind } => {
+                plugins.extend(state.response_fields.response_rewrite());
+                plugins.push(match state.auth.is_empty() {
+                    true => answer(status, &body, kind),
+                    false => answer_behind_login(status, &body, kind),
+                });
+            }
+            StepAnswer::Redirect(options) => {
+                plugins.extend(state.response_fields.response_rewrite());
+                plugins.push(("redirect".to_owned(), options));
+            }
+            StepAnswer::Upstream(members) => {
+                plugins.extend(state.proxy_rewrite());
+                plugins.extend(state.response_fields.response_rewrite());
+                target = members;
+            }
+            StepAnswer::Closed => plugins = vec![answer(503, "", None)],
+        }
+        self.drafts.push(RouteDraft {
+            place: from.place.clone(),
+            head: from.head(),
+            conditions: state.conditions,
+            plugins,
+            target,
+            is_unanswered: false,
+        });
+    }
+}
+
+/// The same as [`answer`], but after the plugins that authenticate.
+fn answer_behind_login(status: i64, body: &str, kind: Option<&str>) -> (String, Yaml) {
+    let options = Yaml::map([
+        ("response_status", Yaml::Integer(status)),
+        ("response_example", Yaml::text(body)),
+        ("content_type", Yaml::text(kind.unwrap_or("text/plain"))),
+        ("with_mock_header", Yaml::Boolean(false)),
+        ("_meta", Yaml::map([("priority", Yaml::Integer(1))])),
+    ]);
+    ("mocking".to_owned(), options)
+}
+
+/// Directives whose absence changes neither who is let in nor where requests go.
+fn is_harmless(name: &str) -> bool {
+    const HARMLESS: [&str; 17] = [
+        "header",
+        "request_header",
+        "encode",
+        "tracing",
+        "map",
+        "vars",
+        "fs",
+        "root",
+        "log_append",
+        "skip_log",
+        "log_skip",
+        "log_name",
+        "push",
+        "templates",
+        "intercept",
+        "copy_response_headers",
+        "try_files",
+    ];
+    HARMLESS.contains(&name)
+}

@@ -1,0 +1,133 @@
+//! Configurations as people write them, converted: they answer as nginx and Caddy do, and as Kong's documentation says.
+//!
+//! The files follow what the documentation of the three describes; `PORT` is where to listen, `ONE` and `TWO` are origins. A request
+//! that is answered differently stands beside the finding that says so.
+
+mod caddy;
+mod kong;
+mod nginx;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use weir_testkit::{Answer, Client, Gateway, Origin, Reading, Request, TempDir};
+
+use crate::weir;
+
+/// A request: method, target, host, and further fields. `Content-Length` brings a body of this length.
+type ConvertedRequest = (&'static str, &'static str, &'static str, &'static str);
+
+/// A file that another server can run, too.
+struct ConvertedCase {
+    file: &'static str,
+    /// All findings, without the name of the file.
+    findings: &'static [&'static str],
+    asked: &'static [ConvertedRequest],
+    /// Requests that are answered differently, and a part of the finding that says so.
+    apart: &'static [(ConvertedRequest, &'static str)],
+}
+
+/// Fields of responses that are compared.
+const FIELDS: [&str; 11] = [
+    "location",
+    "content-type",
+    "content-encoding",
+    "cache-control",
+    "www-authenticate",
+    "strict-transport-security",
+    "x-content-type-options",
+    "x-frame-options",
+    "referrer-policy",
+    "x-origin",
+    "x-served-by",
+];
+
+/// An origin that tells what it was asked, at length where the path says so.
+fn echo(name: &'static str) -> Origin {
+    Origin::reading(Reading::Strict, move |request: &Request| {
+        let fields = ["host", "x-tenant", "x-api-version", "authorization", "x-api-key"];
+        // A field that is empty and one that is missing mean the same.
+        let told = fields.map(|field| format!("{field}={}", request.headers.get(field).unwrap_or_default()));
+        let more = if request.target.contains("long") { " and more".repeat(200) } else { String::new() };
+        let body = format!("{name} {} {} {}{more}", request.method, request.target, told.join(" "));
+        Answer::with(200, "X-Origin: yes\r\nContent-Type: text/css\r\n", body)
+    })
+}
+
+/// Two origins, and a file with their addresses.
+struct ConvertedFile {
+    one: Origin,
+    two: Origin,
+    text: String,
+}
+
+impl ConvertedFile {
+    fn read(name: &str) -> ConvertedFile {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/operations/converted").join(name);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        ConvertedFile { one: echo("one"), two: echo("two"), text }
+    }
+
+    fn at(&self, port: u16) -> String {
+        let (one, two) = (self.one.addr().to_string(), self.two.addr().to_string());
+        self.text.replace("PORT", &port.to_string()).replace("ONE", &one).replace("TWO", &two)
+    }
+}
+
+/// What `weir convert` writes, and what it finds, without the name of the file.
+fn convert(dialect: &str, file: &str, text: &str) -> (String, Vec<String>) {
+    let directory = TempDir::new();
+    let path: PathBuf = directory.write(file.rsplit('/').next().unwrap_or(file), text);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_weir")).args(["convert", dialect]).arg(&path).output().expect("it runs");
+    let errors = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success(), "{file}: {errors}");
+    let name = format!("weir: {}:", path.display());
+    let findings = errors.lines().map(|line| line.replace(&name, "").replace(&name[6..], "")).collect();
+    (String::from_utf8(output.stdout).expect("text"), findings)
+}
+
+/// The status, the fields that are compared, and the body of a success.
+fn told(addr: SocketAddr, (method, target, host, fields): ConvertedRequest) -> String {
+    let length =
+        fields.split("Content-Length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok()).unwrap_or(0);
+    let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n{}", "b".repeat(length));
+    let response = Client::connect(addr).ask(request).expect("an answer");
+    let is_success = (200..300).contains(&response.status);
+    // A place on the server itself may be absolute or relative.
+    let own = format!("http://{host}:{}/", addr.port());
+    let value = |field: &str| match (field, response.headers.get(field)?) {
+        ("location", place) => Some(place.replace(&own, "/")),
+        ("content-type", _) if !is_success || response.body.is_empty() => None,
+        (_, value) => Some(value.to_owned()),
+    };
+    let fields: Vec<String> = FIELDS.iter().filter_map(|field| Some(format!("{field}={}", value(field)?))).collect();
+    let is_readable = is_success && response.headers.get("content-encoding").is_none();
+    let mut body = if is_readable { response.text() } else { String::new() };
+    body.truncate(200);
+    format!("{} {} {body}", response.status, fields.join(" "))
+}
+
+/// Asks both servers the same: what is not as the case says.
+fn compare(case: &ConvertedCase, theirs: SocketAddr, ours: &Gateway, findings: &[String]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if findings != case.findings {
+        wrong.push(format!("{}: found {findings:#?}", case.file));
+    }
+    for &asked in case.asked {
+        let (theirs, ours) = (told(theirs, asked), told(ours.addr(), asked));
+        if ours != theirs {
+            wrong.push(format!("{}: {asked:?}\n  theirs: {theirs}\n    ours: {ours}", case.file));
+        }
+    }
+    for &(asked, finding) in case.apart {
+        if told(ours.addr(), asked) == told(theirs, asked) {
+            wrong.push(format!("{}: {asked:?} is answered alike", case.file));
+        }
+        if !findings.iter().any(|found| found.contains(finding)) {
+            wrong.push(format!("{}: `{finding}` is not found", case.file));
+        }
+    }
+    wrong
+}
