@@ -1,9 +1,10 @@
 //! Records of exchanges, sent to services and written to files.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, eventually};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, eventually_some};
 
 fn gateway(origin: &Origin, plugins: &str) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
@@ -179,4 +180,43 @@ fn what_a_failing_service_is_owed_is_delivered_when_it_is_back() {
         taken.flat_map(|request| list(&request.body)).map(|record| record["record_id"].to_string()).collect();
     assert_eq!(ids.len(), 100, "each once, however often batches were halved");
     assert_eq!(account(&gateway)["last_error"], Value::Null);
+}
+
+#[test]
+fn rejected_records_can_be_read() {
+    let (origin, receiver) = (origin(), Origin::serving(|_| Answer::status(400, "no such tenant")));
+    let data = TempDir::new();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "data_dir: {}
+routes:
+  - id: logged
+    uri: /*
+    plugins:
+      loki-logger: {{ endpoint_addrs: [\"http://{}\"], batch_max_size: 2, inactive_timeout: 1 }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        data.join("data").display(),
+        receiver.addr(),
+        origin.addr()
+    ));
+    ask(&gateway, 4);
+    let rejected = eventually_some("they are kept", DEADLINE, || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output = command.args(["records", "--rejected"]).arg(data.join("data")).output().expect("it runs");
+        let lines = String::from_utf8(output.stdout).expect("UTF-8");
+        (lines.lines().count() == 4).then_some(lines)
+    });
+    let mut targets: Vec<String> = Vec::new();
+    for line in rejected.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(line["reason"], "invalid");
+        assert!(line["sink"].as_str().is_some_and(|sink| sink.starts_with("loki-logger ")), "{line}");
+        assert!(line["error"].as_str().is_some_and(|error| error.contains("no such tenant")), "{line}");
+        targets.push(line["record"]["request"]["uri"].as_str().expect("a target").to_owned());
+    }
+    targets.sort();
+    assert_eq!(targets, ["/a?turn=0", "/a?turn=1", "/a?turn=2", "/a?turn=3"]);
+    let nowhere = Command::new(env!("CARGO_BIN_EXE_weir")).args(["records", "--rejected", "/nonexistent"]).output();
+    let nowhere = nowhere.expect("it runs");
+    assert!(!nowhere.status.success() && String::from_utf8_lossy(&nowhere.stderr).contains("give the `data_dir`"));
 }

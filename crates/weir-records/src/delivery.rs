@@ -553,7 +553,7 @@ impl RecordDelivery {
 
     fn judge_each(&mut self, batch: Vec<Record>, outcomes: Vec<Outcome>, error: Option<String>) -> DeliveryVerdict {
         let mut settlement = Settlement::default();
-        let mut left = Vec::new();
+        let (mut left, mut rejected) = (Vec::new(), Vec::new());
         for (record, outcome) in batch.into_iter().zip(outcomes) {
             let one = RecordTally::one(record.bytes());
             match outcome {
@@ -562,9 +562,16 @@ impl RecordDelivery {
                     settlement.delivered.add(one);
                     settlement.duplicates.add(one);
                 }
-                Outcome::Rejected(reason) => settlement.rejected[reason as usize].add(one),
+                Outcome::Rejected(reason) => {
+                    settlement.rejected[reason as usize].add(one);
+                    rejected.push((reason, record));
+                }
                 Outcome::Retry => left.push(record),
             }
+        }
+        if !rejected.is_empty() {
+            let records = rejected.iter().map(|(reason, record)| (*reason, record));
+            self.keep_rejected(error.as_deref().unwrap_or_default(), records);
         }
         if !left.is_empty() {
             return DeliveryVerdict::later(left, settlement, error.unwrap_or_default(), None);
@@ -580,7 +587,15 @@ impl RecordDelivery {
         let mut settlement = Settlement::default();
         settlement.rejected[reason as usize] = tally(batch);
         self.task.complain(error, "records are rejected");
+        self.keep_rejected(error, batch.iter().map(|record| (reason, record)));
         DeliveryVerdict::settled(settlement)
+    }
+
+    fn keep_rejected<'r>(&self, error: &str, records: impl Iterator<Item = (RejectReason, &'r Record)>) {
+        let core = &self.task.core;
+        if let Some(rejected) = &core.options.rejected {
+            rejected.keep(core.name(), error, records);
+        }
     }
 
     fn went_well(&mut self) {

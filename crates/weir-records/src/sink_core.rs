@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::account::RecordAccount;
 use crate::batching::{Batching, Retries};
 use crate::register::SinkRegister;
+use crate::rejected::RejectedRecords;
 use crate::ring::RingReader;
 use crate::signals::SinkSignals;
 use crate::spooling::SinkSpool;
@@ -20,6 +21,8 @@ pub struct SinkOptions {
     pub max_pending: Option<usize>,
     /// Where records wait that memory is not for.
     pub spool: Option<SinkSpool>,
+    /// Where records are kept that the destination refuses.
+    pub rejected: Option<RejectedRecords>,
 }
 
 /// What a sink's users and its task share.

@@ -6,9 +6,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, ConfigError};
-use weir_records::{Batching, Retries, SinkOptions, SinkSpool, SpoolOptions, SpoolSync, directory_name};
+use weir_records::{
+    Batching, Record, RejectedRecords, Retries, SinkOptions, SinkSpool, SpoolOptions, SpoolSync, directory_name,
+};
 
 use crate::log::capture::Capture;
+use crate::log::captured::RecordWriter;
 
 /// When records are sent, and how often.
 #[derive(Deserialize, JsonSchema)]
@@ -160,12 +163,20 @@ impl BatchOptions {
         let pause = seconds(self.retry_delay, "retry_delay", 0)?;
         let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
         let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&name, build))?;
-        Ok(SinkOptions { name, batching, retries, max_pending, spool })
+        let rejected = build.data_dir().map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show });
+        Ok(SinkOptions { name, batching, retries, max_pending, spool, rejected })
     }
 
     pub fn is_single(&self) -> bool {
         self.batch_max_size == 1
     }
+}
+
+/// A record as people read it: as an object of JSON, whatever its destination gets.
+fn show(record: &Record) -> Vec<u8> {
+    let mut json = Vec::new();
+    RecordWriter::default().json(record, &mut json);
+    json
 }
 
 /// What records say.

@@ -123,7 +123,7 @@ impl BatchSpanSpec {
             ..Batching::default()
         };
         let max_pending = Some(self.max_queue_size);
-        Ok(SinkOptions { name, batching, retries: Retries::Always, max_pending, spool: None })
+        Ok(SinkOptions { name, batching, retries: Retries::Always, max_pending, spool: None, rejected: None })
     }
 }
 

@@ -81,6 +81,7 @@ impl Definition for Zipkin {
             retries: Retries::Always,
             max_pending: None,
             spool: None,
+            rejected: None,
         };
         let identity = format!("zipkin {}", self.endpoint);
         let open = Box::new(move || Ok(Box::new(ZipkinServer { service }) as Box<dyn Destination>));

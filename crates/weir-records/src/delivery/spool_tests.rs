@@ -78,6 +78,7 @@ fn options(directory: &Path, spool: SpoolOptions) -> SinkOptions {
         retries: Retries::Always,
         max_pending: None,
         spool: Some(SinkSpool { directory: directory.join("sink"), options: spool }),
+        rejected: None,
     }
 }
 

@@ -45,6 +45,7 @@ fn options(max_records: usize) -> SinkOptions {
         retries: Retries::Some { most: 3, pause: Duration::ZERO },
         max_pending: None,
         spool: None,
+        rejected: None,
     }
 }
 

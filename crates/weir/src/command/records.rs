@@ -1,3 +1,4 @@
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,20 +16,32 @@ use crate::say::say;
 pub struct RecordsCommand {
     /// The node's `data_dir`.
     directory: PathBuf,
+    /// Prints the newest records that their destination refused, a line of JSON each, with the reason and the answer.
+    #[arg(long)]
+    rejected: bool,
 }
 
 impl RecordsCommand {
     pub fn execute(self) -> ExitCode {
-        match weir_records::read_accounts(&self.directory.join("records")) {
+        let directory = self.directory.join("records");
+        if self.rejected {
+            return match weir_records::copy_rejected(&directory, &mut io::stdout().lock()) {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => self.unreadable(&error),
+                _ => exit::DONE,
+            };
+        }
+        match weir_records::read_accounts(&directory) {
             Ok(sinks) => {
                 let report = json!({ "sinks": sinks });
                 println!("{report:#}");
                 exit::DONE
             }
-            Err(error) => {
-                say!("{}: {error}; give the `data_dir` of a node", self.directory.display());
-                ExitFailure::System.into()
-            }
+            Err(error) => self.unreadable(&error),
         }
+    }
+
+    fn unreadable(&self, error: &io::Error) -> ExitCode {
+        say!("{}: {error}; give the `data_dir` of a node", self.directory.display());
+        ExitFailure::System.into()
     }
 }
