@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, scaled, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, scaled, skipped};
 
 /// A receiver that can be down, and knows records by their ids.
 struct Receiver {
@@ -310,4 +310,55 @@ routes:
     // What may wait, what a ring may hold beside, and a batch of 5 MiB as JSON and as it is sent.
     let bound = before + (64 + 17 + 16 + 32) * MIB;
     assert!(peak <= bound, "{} MiB, from {} MiB", peak / MIB, before / MIB);
+}
+
+#[test]
+fn requests_that_cannot_be_recorded_are_not_served() {
+    let (data, receiver) = (TempDir::new(), Receiver::start());
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let gateway = start(&format!(
+        "data_dir: {}
+records_max_memory: 8MiB
+routes:
+  - uri: /*
+    plugins:
+      http-logger:
+        uri: \"http://{}/\"
+        batch_max_size: 5
+        inactive_timeout: 1
+        include_req_body: true
+        spool: {{ max_size: 4194304, when_full: block }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        data.path().display(),
+        receiver.origin.addr(),
+        origin.addr()
+    ));
+    let body = "x".repeat(100_000);
+    let request = format!("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let mut client = Client::connect(gateway.addr());
+    let mut post = || client.ask(&request).expect("an answer").status;
+    receiver.is_up.store(false, Relaxed);
+    let mut served = 0;
+    let refused = loop {
+        match post() {
+            200 => served += 1,
+            status => break status,
+        }
+        assert!(served < 1000, "100 MB of records fit nowhere");
+    };
+    assert_eq!((refused, served > 60), (503, true), "{served} were served");
+    (0..20).for_each(|_| assert_eq!(post(), 503));
+    gateway.wait_stderr("it is said", |text| text.contains("the spool and the memory are full"));
+    assert_eq!(origin.requests().len(), served, "what is refused does not reach the upstream");
+    let now = account(&gateway);
+    assert_eq!((number(&now, "accepted"), pending(&now)), (served as u64, served as u64), "{now:?}");
+    receiver.is_up.store(true, Relaxed);
+    eventually("requests are served again", DEADLINE, || post() == 200);
+    eventually("nothing was lost", DEADLINE, || {
+        let now = account(&gateway);
+        number(&now, "delivered") == number(&now, "accepted") && pending(&now) == 0
+    });
+    assert_eq!(receiver.count(), served as u64 + 1);
+    assert!(gateway.metrics().sum("weir_policy_refusals_total", &["policy=\"http-logger\""]) >= 21.0);
 }

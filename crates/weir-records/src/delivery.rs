@@ -133,6 +133,7 @@ impl SinkTask {
             rings.append(&mut locked(&self.core.new_rings));
             let drained = self.drain(&mut rings);
             let has_spooled = self.spool().await;
+            self.say_if_full();
             if drained || has_spooled {
                 pause = LOOK;
                 self.added.notify_one();
@@ -146,6 +147,22 @@ impl SinkTask {
         }
         self.has_all.set(true);
         self.added.notify_one();
+    }
+
+    /// Says whether more records should come, where they are not to be lost.
+    fn say_if_full(&self) {
+        if !self.core.blocks() {
+            return;
+        }
+        let limits = self.core.register.limits();
+        let is_full = self.held.get() > limits.sink_memory / 4 * 3
+            || self.core.register.memory_in_use() > limits.memory / 4 * 3
+            || self.core.options.max_pending.is_some_and(|most| self.queue.borrow().len() > most / 4 * 3);
+        match (self.core.signals.set_full(is_full), is_full) {
+            (true, true) => self.complain("the spool and the memory are full", "requests are answered with 503"),
+            (true, false) => tracing::warn!("{}: there is room for records again", self.core.name()),
+            _ => {}
+        }
     }
 
     fn is_writing(&self) -> bool {

@@ -43,5 +43,5 @@ pub use register::{SinkLimits, SinkRegister};
 pub use rejected::{RejectedRecords, copy_rejected};
 pub use ring::Attachment;
 pub use sink::{RecordSink, SinkWriter};
-pub use spool::{SpoolOptions, SpoolPlace, SpoolSync, directory_name, read_accounts};
+pub use spool::{SpoolFullPolicy, SpoolOptions, SpoolPlace, SpoolSync, directory_name, read_accounts};
 pub use spooling::SinkSpool;

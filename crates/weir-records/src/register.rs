@@ -93,6 +93,10 @@ impl SinkRegister {
         fits
     }
 
+    pub(crate) fn memory_in_use(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn give_memory(&self, bytes: u64) {
         self.memory.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -49,6 +49,12 @@ struct WriterState {
 }
 
 impl RingWriter {
+    /// Less than a quarter is left.
+    pub fn is_nearly_full(&self) -> bool {
+        let state = self.state.borrow();
+        state.ring.slots() < RING_BYTES / 4 || state.attached.load(Ordering::Relaxed) > ATTACHED_BYTES / 4 * 3
+    }
+
     /// Copies a record, which `write` appends to the buffer it is given, or counts that there was no room for it.
     pub fn write(&self, attachments: Vec<Attachment>, write: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state.borrow_mut();

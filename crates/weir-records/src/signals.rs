@@ -10,7 +10,9 @@ pub struct SinkSignals {
     closed: AtomicBool,
     /// The process ends, and waits no longer.
     given_up: AtomicBool,
-    /// One of the two has changed.
+    /// No more records should come; see [`crate::SinkWriter::is_full`].
+    full: AtomicBool,
+    /// One of the first two has changed.
     pub changed: Notify,
 }
 
@@ -21,6 +23,15 @@ impl SinkSignals {
 
     pub fn has_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Says whether more records should come; `true` if that has changed.
+    pub fn set_full(&self, is_full: bool) -> bool {
+        self.full.swap(is_full, Ordering::Relaxed) != is_full
     }
 
     pub fn close(&self) {

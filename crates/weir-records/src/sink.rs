@@ -60,6 +60,11 @@ impl RecordSink {
         self.core.options.spool.is_none() || self.core.spooled.get().is_some()
     }
 
+    /// Its users should ask [`SinkWriter::is_full`] before they do what is to be recorded.
+    pub fn blocks(&self) -> bool {
+        self.core.blocks()
+    }
+
     pub fn account(&self) -> &Arc<RecordAccount> {
         &self.core.account
     }
@@ -84,6 +89,12 @@ impl SinkWriter {
     pub fn new(sink: Arc<RecordSink>) -> SinkWriter {
         let is_settled = Cell::new(sink.counts_where_it_lasts());
         SinkWriter { ring: RefCell::new(sink.writer()), is_settled, sink }
+    }
+
+    /// Whether what is to be recorded should not be done: three quarters of the room for records are taken, and what is left is
+    /// for that which has been begun.
+    pub fn is_full(&self) -> bool {
+        self.sink.core.signals.is_full() || self.ring.borrow().as_ref().is_none_or(RingWriter::is_nearly_full)
     }
 
     /// Copies a record, with its attachments, or counts that there was no room for it.

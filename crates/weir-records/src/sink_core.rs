@@ -8,6 +8,7 @@ use crate::register::SinkRegister;
 use crate::rejected::RejectedRecords;
 use crate::ring::RingReader;
 use crate::signals::SinkSignals;
+use crate::spool::SpoolFullPolicy;
 use crate::spooling::SinkSpool;
 
 /// How a sink works.
@@ -38,6 +39,12 @@ pub struct SinkCore {
 }
 
 impl SinkCore {
+    /// Where records are not to be lost: no more should come when there is nearly no room.
+    pub fn blocks(&self) -> bool {
+        let spool = self.options.spool.as_ref();
+        spool.is_some_and(|spool| spool.options.when_full == SpoolFullPolicy::Block)
+    }
+
     pub fn name(&self) -> &str {
         &self.options.name
     }

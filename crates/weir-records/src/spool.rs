@@ -42,8 +42,17 @@ pub struct SpoolOptions {
     pub max_bytes: u64,
     pub max_age: Duration,
     pub sync: SpoolSync,
-    /// The oldest records make room for new ones; otherwise new ones are dropped.
-    pub drop_oldest: bool,
+    pub when_full: SpoolFullPolicy,
+}
+
+/// What happens when there is no room on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpoolFullPolicy {
+    DropNewest,
+    /// The oldest records make room for new ones.
+    DropOldest,
+    /// Records wait in memory, and once that is nearly full, no more should come: see [`crate::SinkWriter::is_full`].
+    Block,
 }
 
 impl Default for SpoolOptions {
@@ -52,7 +61,7 @@ impl Default for SpoolOptions {
             max_bytes: 1 << 30,
             max_age: Duration::from_secs(86_400),
             sync: SpoolSync::Interval,
-            drop_oldest: false,
+            when_full: SpoolFullPolicy::DropNewest,
         }
     }
 }
@@ -297,7 +306,10 @@ fn journal_options(options: SpoolOptions, done: Seq) -> Options {
         segment_bytes: (options.max_bytes / SEGMENTS).clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES),
         max_bytes: options.max_bytes,
         max_record_bytes: u32::MAX >> 2,
-        when_full: if options.drop_oldest { WhenFull::DropOldest } else { WhenFull::Refuse },
+        when_full: match options.when_full {
+            SpoolFullPolicy::DropOldest => WhenFull::DropOldest,
+            SpoolFullPolicy::DropNewest | SpoolFullPolicy::Block => WhenFull::Refuse,
+        },
         sync: match options.sync {
             SpoolSync::Always => Sync::Always,
             SpoolSync::Interval => Sync::Every(SYNC_EVERY),

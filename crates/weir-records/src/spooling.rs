@@ -16,10 +16,12 @@ use crate::books::{DropReason, RecordTally};
 use crate::parcel;
 use crate::queue::{Record, tally};
 use crate::register::SinkRegister;
-use crate::spool::{Group, SpoolOptions, SpoolPlace};
+use crate::spool::{Group, SpoolFullPolicy, SpoolOptions, SpoolPlace};
 
 /// How long memory has to do after the disk has failed.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
+/// The same where there was no room, which there is as soon as records are delivered.
+const FULL_PAUSE: Duration = Duration::from_millis(250);
 /// How often places are looked for whose process has ended, and old records are removed.
 const TIDY_EVERY: Duration = Duration::from_secs(2);
 
@@ -191,6 +193,10 @@ impl Spooling {
                     self.place.committed(seq, moved);
                     written.committed = true;
                     written.bytes += moved.bytes;
+                }
+                Err(AppendError::Full) if self.spool.options.when_full == SpoolFullPolicy::Block => {
+                    self.broken_until.set(Some(Instant::now() + FULL_PAUSE));
+                    written.failed.extend(records);
                 }
                 Err(AppendError::Full) => self.lose(moved, DropReason::SpoolFull, &mut written),
                 Err(AppendError::TooLarge { .. }) => self.lose(moved, DropReason::Oversize, &mut written),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_plugin::{Build, Exchange, Expression, Filter, PerWorker, Phases, Plugin, Stop, state};
+use weir_plugin::{Build, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop, state};
 use weir_records::{AccountReading, OpenDestination, RecordSink, SinkLimits, SinkOptions, SinkRegister, SinkWriter};
 
 use crate::log::bodies::Bodies;
@@ -38,6 +38,8 @@ pub struct ExchangeLogger {
     only: Option<Expression>,
     sink: Arc<RecordSink>,
     writer: PerWorker<SinkWriter>,
+    /// Notes that this logger has refused the request.
+    refused: NoteKey,
 }
 
 impl ExchangeLogger {
@@ -53,13 +55,23 @@ impl ExchangeLogger {
         let sink = build.shared("record-sink", identity, || RecordSink::new(&register(), options, open));
         let written = Arc::clone(&sink);
         let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
-        Arc::new(ExchangeLogger { capture, bodies, only, sink, writer })
+        Arc::new(ExchangeLogger { capture, bodies, only, sink, writer, refused: NoteKey::unique() })
     }
 }
 
 impl Plugin for ExchangeLogger {
     fn phases(&self) -> Phases {
-        self.bodies.phases().and(Phases::START)
+        let phases = self.bodies.phases().and(Phases::START);
+        if self.sink.blocks() { phases.and(Phases::REQUEST) } else { phases }
+    }
+
+    /// A request that could not be recorded is not served.
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        if self.sink.blocks() && self.writer.get().is_full() {
+            exchange.notes.write(self.refused, [1, 0, 0]);
+            return Err(Stop::Respond(503));
+        }
+        Ok(Flow::Continue)
     }
 
     fn start(&self) -> Result<(), String> {
@@ -79,7 +91,8 @@ impl Plugin for ExchangeLogger {
     }
 
     fn on_log(&self, exchange: &Exchange) {
-        if !self.only.as_ref().is_none_or(|only| only.holds(exchange)) {
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(exchange));
+        if !is_wanted || self.sink.blocks() && exchange.notes.read(self.refused).is_some() {
             return;
         }
         let exchange = exchange.shown();

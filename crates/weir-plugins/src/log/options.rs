@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, ConfigError};
 use weir_records::{
-    Batching, Record, RejectedRecords, Retries, SinkOptions, SinkSpool, SpoolOptions, SpoolSync, directory_name,
+    Batching, Record, RejectedRecords, Retries, SinkOptions, SinkSpool, SpoolFullPolicy, SpoolOptions, SpoolSync,
+    directory_name,
 };
 
 use crate::log::capture::Capture;
@@ -56,8 +57,9 @@ pub struct SpoolSpec {
     /// `never`. A crash of the process loses no written records; a power failure loses the records that were not
     /// synced.
     sync: SpoolSyncSpec,
-    /// Which records are dropped when `max_size` is reached: new records (`drop_newest`), or the oldest records
-    /// (`drop_oldest`).
+    /// What happens when `max_size` is reached. `drop_newest`: new records are dropped. `drop_oldest`: the oldest records
+    /// are dropped. `block`: records wait in memory, and when three quarters of it are in use, requests are answered with
+    /// 503 until records have been delivered.
     when_full: WhenFullSpec,
 }
 
@@ -81,6 +83,7 @@ enum SpoolSyncSpec {
 enum WhenFullSpec {
     DropNewest,
     DropOldest,
+    Block,
 }
 
 impl SpoolSpec {
@@ -102,8 +105,12 @@ impl SpoolSpec {
             SpoolSyncSpec::Interval => SpoolSync::Interval,
             SpoolSyncSpec::Never => SpoolSync::Never,
         };
-        let drop_oldest = self.when_full == WhenFullSpec::DropOldest;
-        let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, drop_oldest };
+        let when_full = match self.when_full {
+            WhenFullSpec::DropNewest => SpoolFullPolicy::DropNewest,
+            WhenFullSpec::DropOldest => SpoolFullPolicy::DropOldest,
+            WhenFullSpec::Block => SpoolFullPolicy::Block,
+        };
+        let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, when_full };
         Ok(Some(SinkSpool { directory: data_dir.join("records").join(directory_name(name)), options }))
     }
 }

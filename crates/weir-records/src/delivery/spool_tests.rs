@@ -12,7 +12,7 @@ use crate::register::SinkRegister;
 use crate::ring::RingWriter;
 use crate::sink::RecordSink;
 use crate::sink_core::SinkOptions;
-use crate::spool::SpoolOptions;
+use crate::spool::{SpoolFullPolicy, SpoolOptions};
 use crate::spooling::SinkSpool;
 
 /// A store that can be down, and knows each record by its id.
@@ -174,9 +174,9 @@ fn two_processes_have_places_of_their_own_and_the_second_takes_over() {
 
 #[test]
 fn a_full_spool_drops_what_is_new_or_what_is_old() {
-    for drop_oldest in [false, true] {
+    for when_full in [SpoolFullPolicy::DropNewest, SpoolFullPolicy::DropOldest] {
         let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
-        let spool = SpoolOptions { max_bytes: 4 << 20, drop_oldest, ..SpoolOptions::default() };
+        let spool = SpoolOptions { max_bytes: 4 << 20, when_full, ..SpoolOptions::default() };
         let mut process = ProcessUnderTest::with(options(directory.path(), spool), &store);
         for _ in 0..80 {
             process.writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x'));
