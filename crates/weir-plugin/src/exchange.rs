@@ -15,6 +15,7 @@ use weir_proto::{Known, RequestHead, ResponseHead};
 use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
 use crate::responder::{Responder, ResponderRequest};
+use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
@@ -532,9 +533,10 @@ impl Exchange {
         self.rare.get_or_insert_default().identity_ends_at = Some(end);
     }
 
-    /// What a responder is asked.
-    pub fn responder_request(&self) -> ResponderRequest {
-        ResponderRequest { head: self.request.clone(), client: self.client.addr, identity: self.identity.clone() }
+    /// What a responder is asked, and the upstream it may ask in turn.
+    pub fn responder_request(&self, upstream: Option<Rc<dyn RouteUpstream>>) -> ResponderRequest {
+        let (head, identity) = (self.request.clone(), self.identity.clone());
+        ResponderRequest { head, client: self.client.addr, identity, upstream }
     }
 
     /// The client is the consumer of this credential: for policies and logs, and for the upstream, which is told in

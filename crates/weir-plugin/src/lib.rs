@@ -12,6 +12,7 @@ pub mod messages;
 pub mod options;
 pub mod plugin;
 pub mod responder;
+pub mod route_upstream;
 mod schema;
 pub mod state;
 pub mod stop;
@@ -37,7 +38,8 @@ pub use messages::{
     PingTerms, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
-pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
+pub use responder::{Content, Reply, ReplyField, ReplyHead, Responder, ResponderRequest, Responding};
+pub use route_upstream::{AnswerWriter, RouteUpstream, UpstreamAnswer};
 pub use state::PerWorker;
 pub use stop::{EndedBy, Ending, Retry, Stop};
 pub use template::Template;

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use weir_proto::RequestHead;
 
 use crate::consumer::Credential;
+use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 
 /// The work of a responder on one request.
@@ -39,6 +40,8 @@ pub struct ResponderRequest {
     /// The client's address, after `real-ip`.
     pub client: IpAddr,
     pub identity: Option<Arc<Credential>>,
+    /// The upstream to which the request would go without the responder, if there is one.
+    pub upstream: Option<Rc<dyn RouteUpstream>>,
 }
 
 /// Bytes that wait on the way to a responder, or from it. More are not taken before these are.
@@ -112,9 +115,13 @@ impl Reply {
         // In lower case, as HTTP/2 has them; HTTP/1.1 does not care.
         let field =
             |(name, value): &(&str, &str)| (name.to_ascii_lowercase().into_bytes().into(), value.as_bytes().into());
-        let fields = fields.iter().map(field).collect();
+        self.begin_with(ReplyHead { status, fields: fields.iter().map(field).collect() });
+    }
+
+    /// The same with a head whose names are in lower case.
+    pub fn begin_with(&mut self, head: ReplyHead) {
         let mut channel = self.0.borrow_mut();
-        channel.head = Some(ReplyHead { status, fields });
+        channel.head = Some(head);
         channel.has_begun = true;
     }
 

@@ -1,6 +1,7 @@
 //! Running the plugins of an exchange, phase by phase, and measuring what they cost where chance has picked the exchange.
 
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use weir_plugin::{Flow, Stop};
@@ -23,11 +24,15 @@ pub struct Plugins<'a> {
     pub(super) pricing: Pricing<'a>,
 }
 
+/// Those of a request that a responder has sent.
+static NO_PLUGINS: LazyLock<Chain> = LazyLock::new(Chain::default);
+
 impl<'a> Plugins<'a> {
     pub fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot, exchange: &ServedExchange) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
+            None if exchange.is_subrequest => &NO_PLUGINS,
             None => &snapshot.unmatched,
         };
         Plugins { chain, overlays: &snapshot.overlays, pricing: Pricing::of(worker, current) }

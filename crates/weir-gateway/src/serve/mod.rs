@@ -4,6 +4,7 @@ mod acquire;
 mod admission;
 mod attempt;
 mod retry;
+mod subrequest;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -96,14 +97,16 @@ async fn answer(
     if exchange.request.upgrade && plugins.see_messages(exchange) {
         messages::prepare(plugins, exchange)?;
     }
-    if let Some(responder) = exchange.responder().map(Arc::clone) {
-        return Box::pin(responder::answer(worker, current, route, &responder, client, exchange)).await;
-    }
     let diverted = exchange.diverted_to().map(|number| Target::Upstream(number as usize));
-    match diverted.as_ref().unwrap_or(&route.target) {
+    let target = diverted.as_ref().unwrap_or(&route.target);
+    if let Some(responder) = exchange.responder().map(Arc::clone) {
+        let upstream = subrequest::upstream(worker, current, exchange, target);
+        return Box::pin(responder::answer(worker, current, route, (&responder, upstream), client, exchange)).await;
+    }
+    match target {
         Target::Upstream(number) => proxy(worker, current, route, *number, client, exchange).await,
         Target::Responder(responder) => {
-            Box::pin(responder::answer(worker, current, route, responder, client, exchange)).await
+            Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
         }
         Target::Nothing => Err(Stop::NoUpstream),
     }
