@@ -11,6 +11,7 @@ pub mod held;
 pub mod messages;
 pub mod options;
 pub mod plugin;
+mod reply_head;
 pub mod responder;
 pub mod route_upstream;
 mod schema;
@@ -30,7 +31,7 @@ pub use definition::{
 };
 pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes,
-    RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
+    PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use messages::{
@@ -38,7 +39,8 @@ pub use messages::{
     PingTerms, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
-pub use responder::{Content, Reply, ReplyField, ReplyHead, Responder, ResponderRequest, Responding};
+pub use reply_head::{ReplyField, ReplyHead};
+pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use route_upstream::{AnswerWriter, RouteUpstream, UpstreamAnswer};
 pub use state::PerWorker;
 pub use stop::{EndedBy, Ending, Retry, Stop};

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use weir_proto::RequestHead;
 
 use crate::consumer::Credential;
+use crate::reply_head::ReplyHead;
 use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 
@@ -46,15 +47,6 @@ pub struct ResponderRequest {
 
 /// Bytes that wait on the way to a responder, or from it. More are not taken before these are.
 const MOST_WAITING: usize = 64 * 1024;
-
-/// Name and value.
-pub type ReplyField = (Box<[u8]>, Box<[u8]>);
-
-/// The head of a response, as a responder gives it.
-pub struct ReplyHead {
-    pub status: u16,
-    pub fields: Vec<ReplyField>,
-}
 
 /// What is under way between the gateway and a responder, in both directions.
 #[derive(Default)]

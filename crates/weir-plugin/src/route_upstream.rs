@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use weir_proto::RequestHead;
 
-use crate::responder::ReplyHead;
+use crate::reply_head::ReplyHead;
 use crate::stop::Stop;
 
 /// Bytes of an answer that nobody has read yet. More are not taken from the upstream before these are.

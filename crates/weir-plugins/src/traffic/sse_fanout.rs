@@ -15,7 +15,7 @@ mod feed;
 mod source;
 mod window;
 
-use feed::{FeedClient, FeedStage, Feeds, Joining, Next, OtherAnswer, Woken, WorkerFeeds};
+use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, Joining, OtherAnswer, WorkerFeeds};
 use source::{FeedSource, SourceTimes, shared_fields};
 use window::WindowLimits;
 
@@ -147,7 +147,7 @@ impl Definition for SseFanout {
             let problem = format!("is more than `window_events` ({}) keeps", self.window_events);
             return Err(ConfigError::new("replay_to_new", problem));
         }
-        let sharing = Sharing {
+        let sharing = StreamSharing {
             headers: self.headers.into_iter().map(|name| name.to_ascii_lowercase().into_bytes().into()).collect(),
             limits: WindowLimits { events: self.window_events, bytes: self.window_bytes },
             replay_to_new: self.replay_to_new,
@@ -205,7 +205,7 @@ pub fn totals() -> Arc<FanoutTotals> {
 }
 
 /// How clients share streams.
-struct Sharing {
+struct StreamSharing {
     /// In lower case.
     headers: Box<[Box<[u8]>]>,
     limits: WindowLimits,
@@ -219,7 +219,7 @@ struct Sharing {
     totals: Arc<FanoutTotals>,
 }
 
-struct FanoutPlugin(Arc<Sharing>);
+struct FanoutPlugin(Arc<StreamSharing>);
 
 impl Plugin for FanoutPlugin {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
@@ -245,7 +245,7 @@ fn wants_events(request: &RequestHead) -> bool {
 struct FanoutResponder {
     /// The route, and where a plugin sends its requests: others may have the same path.
     scope: Box<str>,
-    sharing: Arc<Sharing>,
+    sharing: Arc<StreamSharing>,
 }
 
 impl Responder for FanoutResponder {
@@ -262,7 +262,7 @@ impl Responder for FanoutResponder {
     }
 }
 
-impl Sharing {
+impl StreamSharing {
     /// What two requests have in common that share a stream.
     fn key(&self, scope: &str, head: &RequestHead) -> Vec<u8> {
         let query = head.query();
@@ -351,11 +351,11 @@ impl Sharing {
     async fn follow(&self, mut client: FeedClient, mut position: u64, reply: &mut Reply) -> Result<(), Stop> {
         loop {
             match client.feed.next(position) {
-                Next::Block(block) => {
+                FeedItem::Block(block) => {
                     reply.send(&block.bytes).await;
                     position += 1;
                 }
-                Next::Gone(first) => {
+                FeedItem::Gone(first) => {
                     let missed = first - position;
                     self.totals.missed.add(missed);
                     if self.slow_client == SlowClient::Close {
@@ -364,9 +364,9 @@ impl Sharing {
                     reply.send(format!(": {missed} events left out\n\n").as_bytes()).await;
                     position = first;
                 }
-                Next::End if matches!(client.feed.stage(), FeedStage::Ended) => return Ok(()),
-                Next::End => {
-                    if client.beyond(position).await == Woken::Heartbeat {
+                FeedItem::End if matches!(client.feed.stage(), FeedStage::Ended) => return Ok(()),
+                FeedItem::End => {
+                    if client.beyond(position).await == FeedWake::Heartbeat {
                         reply.send(b":\n\n").await;
                     }
                 }

@@ -12,7 +12,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// An event, or lines that change the id or the time until clients connect again.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct EventBlock {
     /// With the empty line at the end, and without the comments before its data.
     pub bytes: Box<[u8]>,
     /// What it sets the last event id to, if it does.
@@ -37,7 +37,7 @@ impl BlockReader {
     ///
     /// # Errors
     /// The stream cannot be read any further.
-    pub fn read(&mut self, mut piece: &[u8], blocks: &mut Vec<Arc<Block>>) -> Result<(), BlockTooLarge> {
+    pub fn read(&mut self, mut piece: &[u8], blocks: &mut Vec<Arc<EventBlock>>) -> Result<(), BlockTooLarge> {
         while let Some(part) = self.reader.next(piece) {
             let (bytes, rest) = piece.split_at(part.bytes());
             piece = rest;
@@ -58,7 +58,7 @@ impl BlockReader {
         self.retry
     }
 
-    fn complete(&mut self) -> Option<Arc<Block>> {
+    fn complete(&mut self) -> Option<Arc<EventBlock>> {
         let mut block = std::mem::take(&mut self.block);
         if !std::mem::replace(&mut self.has_begun, true) && block.starts_with(BYTE_ORDER_MARK) {
             block.drain(..BYTE_ORDER_MARK.len());
@@ -77,7 +77,7 @@ impl BlockReader {
                 _ => {}
             }
         }
-        (!is_empty).then(|| Arc::new(Block { bytes: block.into(), id }))
+        (!is_empty).then(|| Arc::new(EventBlock { bytes: block.into(), id }))
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use weir_plugin::{ReplyField, RouteUpstream, Stop};
 
 use super::FanoutTotals;
-use super::blocks::Block;
-use super::window::{At, Window, WindowLimits};
+use super::blocks::EventBlock;
+use super::window::{At, EventWindow, WindowLimits};
 
 /// What an upstream has answered instead of an event stream. Every client that waits gets it.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl FeedStage {
 }
 
 #[derive(Clone, Debug)]
-struct Progress {
+struct FeedProgress {
     stage: FeedStage,
     /// The position after the newest event.
     end: u64,
@@ -54,19 +54,19 @@ struct Progress {
 
 /// A stream that all workers share.
 pub struct Feed {
-    window: Mutex<Window>,
-    progress: watch::Sender<Progress>,
+    window: Mutex<EventWindow>,
+    progress: watch::Sender<FeedProgress>,
     /// The last event id with which the upstream was asked first.
     pub opened_after: Option<Box<[u8]>>,
     pub totals: Arc<FanoutTotals>,
 }
 
 impl Feed {
-    fn window(&self) -> MutexGuard<'_, Window> {
+    fn window(&self) -> MutexGuard<'_, EventWindow> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn publish(&self, blocks: Vec<Arc<Block>>) {
+    pub fn publish(&self, blocks: Vec<Arc<EventBlock>>) {
         if blocks.is_empty() {
             return;
         }
@@ -129,7 +129,7 @@ impl Feeds {
 /// What a worker has of a stream: the same events, and its clients.
 pub struct WorkerFeed {
     feed: Arc<Feed>,
-    window: RefCell<Window>,
+    window: RefCell<EventWindow>,
     stage: RefCell<FeedStage>,
     /// How many times nothing has come for the time of a heartbeat.
     beats: Cell<u64>,
@@ -172,8 +172,8 @@ impl WorkerFeeds {
         let known = all.get(joining.key).map(Arc::clone);
         let new_feed = known.is_none().then(|| {
             let feed = Arc::new(Feed {
-                window: Mutex::new(Window::new(joining.limits)),
-                progress: watch::Sender::new(Progress { stage: FeedStage::Opening, end: 0 }),
+                window: Mutex::new(EventWindow::new(joining.limits)),
+                progress: watch::Sender::new(FeedProgress { stage: FeedStage::Opening, end: 0 }),
                 opened_after: joining.last_event_id.map(Into::into),
                 totals: Arc::clone(joining.totals),
             });
@@ -193,7 +193,7 @@ impl WorkerFeeds {
 }
 
 impl WorkerFeed {
-    fn following(feed: Arc<Feed>, progress: watch::Receiver<Progress>, joining: &Joining<'_>) -> Rc<WorkerFeed> {
+    fn following(feed: Arc<Feed>, progress: watch::Receiver<FeedProgress>, joining: &Joining<'_>) -> Rc<WorkerFeed> {
         let window = feed.window().clone();
         let stage = progress.borrow().stage.clone();
         let worker_feed = Rc::new(WorkerFeed {
@@ -211,11 +211,11 @@ impl WorkerFeed {
     }
 
     /// What stands at a position.
-    pub fn next(&self, position: u64) -> Next {
+    pub fn next(&self, position: u64) -> FeedItem {
         match self.window.borrow().at(position) {
-            At::Block(block) => Next::Block(Arc::clone(block)),
-            At::Gone(first) => Next::Gone(first),
-            At::End => Next::End,
+            At::Block(block) => FeedItem::Block(Arc::clone(block)),
+            At::Gone(first) => FeedItem::Gone(first),
+            At::End => FeedItem::End,
         }
     }
 
@@ -251,7 +251,7 @@ impl WorkerFeed {
         }
     }
 
-    fn take(&self, progress: &Progress) {
+    fn take(&self, progress: &FeedProgress) {
         let mut window = self.window.borrow_mut();
         if window.end() != progress.end {
             window.catch_up(&self.feed.window());
@@ -271,7 +271,7 @@ impl Drop for WorkerFeed {
 }
 
 /// Takes over what comes, for all clients of the worker at once.
-async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<Progress>, heartbeat: Duration) {
+async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<FeedProgress>, heartbeat: Duration) {
     loop {
         let changed = timeout(heartbeat, progress.changed()).await;
         let Some(worker_feed) = worker_feed.upgrade() else { return };
@@ -293,8 +293,8 @@ async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<Pro
 }
 
 /// What comes next for a client.
-pub enum Next {
-    Block(Arc<Block>),
+pub enum FeedItem {
+    Block(Arc<EventBlock>),
     /// It is not kept any more; the first that is has this position.
     Gone(u64),
     End,
@@ -302,7 +302,7 @@ pub enum Next {
 
 /// Why a client goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum FeedWake {
     /// Something has come, or the stage has changed.
     Changed,
     /// Nothing has come for a while.
@@ -327,13 +327,13 @@ impl FeedClient {
     }
 
     /// Waits until there is more than what comes before this position.
-    pub async fn beyond(&mut self, position: u64) -> Woken {
+    pub async fn beyond(&mut self, position: u64) -> FeedWake {
         poll_fn(|context| {
             let beats = self.feed.beats.get();
             if self.feed.end() > position || self.feed.stage.borrow().is_final() {
-                Poll::Ready(Woken::Changed)
+                Poll::Ready(FeedWake::Changed)
             } else if std::mem::replace(&mut self.beats, beats) != beats {
-                Poll::Ready(Woken::Heartbeat)
+                Poll::Ready(FeedWake::Heartbeat)
             } else {
                 self.wait(context.waker())
             }

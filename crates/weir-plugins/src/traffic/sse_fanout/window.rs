@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::blocks::Block;
+use super::blocks::EventBlock;
 
 /// What is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub struct WindowLimits {
 
 /// The newest blocks of a stream. A position is the number of blocks that came before.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct EventWindow {
     limits: WindowLimits,
-    blocks: VecDeque<Arc<Block>>,
+    blocks: VecDeque<Arc<EventBlock>>,
     bytes: usize,
     /// The position of the first that is kept.
     first: u64,
@@ -25,21 +25,21 @@ pub struct Window {
 /// What stands at a position.
 #[derive(Debug, PartialEq, Eq)]
 pub enum At<'a> {
-    Block(&'a Arc<Block>),
+    Block(&'a Arc<EventBlock>),
     /// Nothing yet.
     End,
     /// It is not kept any more. The first that is has this position.
     Gone(u64),
 }
 
-impl Window {
-    pub fn new(limits: WindowLimits) -> Window {
-        Window { limits, blocks: VecDeque::new(), bytes: 0, first: 0 }
+impl EventWindow {
+    pub fn new(limits: WindowLimits) -> EventWindow {
+        EventWindow { limits, blocks: VecDeque::new(), bytes: 0, first: 0 }
     }
 
     /// Adds blocks that have come at once. What is too much of them goes with the next ones: until then every client had its
     /// turn.
-    pub fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<Block>>) {
+    pub fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<EventBlock>>) {
         while self.blocks.len() > self.limits.events || self.bytes > self.limits.bytes && self.blocks.len() > 1 {
             let Some(gone) = self.blocks.pop_front() else { break };
             self.bytes -= gone.bytes.len();
@@ -81,9 +81,9 @@ impl Window {
     }
 
     /// Takes over what another window of the same stream has beyond this one.
-    pub fn catch_up(&mut self, other: &Window) {
+    pub fn catch_up(&mut self, other: &EventWindow) {
         if self.end() < other.first {
-            *self = Window { limits: self.limits, blocks: VecDeque::new(), bytes: 0, first: other.first };
+            *self = EventWindow { limits: self.limits, blocks: VecDeque::new(), bytes: 0, first: other.first };
         }
         let from = (self.end() - other.first) as usize;
         self.extend(other.blocks.iter().skip(from).cloned());
@@ -94,12 +94,12 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn block(id: u64) -> Arc<Block> {
-        Arc::new(Block { bytes: [b'x'; 10].into(), id: Some(id.to_string().into_bytes().into()) })
+    fn block(id: u64) -> Arc<EventBlock> {
+        Arc::new(EventBlock { bytes: [b'x'; 10].into(), id: Some(id.to_string().into_bytes().into()) })
     }
 
-    fn filled(limits: WindowLimits, ids: std::ops::Range<u64>) -> Window {
-        let mut window = Window::new(limits);
+    fn filled(limits: WindowLimits, ids: std::ops::Range<u64>) -> EventWindow {
+        let mut window = EventWindow::new(limits);
         ids.for_each(|id| window.extend([block(id)]));
         window
     }
