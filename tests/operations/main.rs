@@ -12,6 +12,7 @@ mod mistakes;
 mod reload;
 mod stalls;
 mod systemd;
+mod tail;
 mod top;
 mod upgrade;
 

@@ -83,6 +83,9 @@ struct RareParts {
     /// What records show instead.
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
+    refused_by: &'static str,
+    /// Of a traced exchange.
+    turns: Option<Vec<PluginTurn>>,
 }
 
 impl RareParts {
@@ -99,9 +102,11 @@ impl RareParts {
             identity_ends_at,
             shown,
             body_masks,
+            refused_by,
+            turns,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
-        *shown = None;
+        (*shown, *refused_by, *turns) = (None, "", None);
         body_masks.clear();
         earlier.clear();
         before_retry.clear();
@@ -109,6 +114,15 @@ impl RareParts {
         request_id.clear();
         secret_arguments.clear();
     }
+}
+
+/// How long a plugin took in a phase of a traced exchange, with what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginTurn {
+    pub plugin: &'static str,
+    /// `request` or `response`.
+    pub phase: &'static str,
+    pub ns: u64,
 }
 
 /// The fields that tell the upstream who the client is.
@@ -521,6 +535,32 @@ impl Exchange {
     /// Logs do not show the values of query arguments with this name.
     pub fn hide_argument(&mut self, name: Arc<[u8]>) {
         self.rare.get_or_insert_default().secret_arguments.push(name);
+    }
+
+    /// The plugin that has ended the exchange; empty if none has.
+    pub fn refused_by(&self) -> &'static str {
+        self.rare.as_ref().map_or("", |rare| rare.refused_by)
+    }
+
+    pub fn set_refused_by(&mut self, plugin: &'static str) {
+        self.rare.get_or_insert_default().refused_by = plugin;
+    }
+
+    /// From now on it is written down how long each plugin takes.
+    pub fn trace(&mut self) {
+        self.rare.get_or_insert_default().turns = Some(Vec::new());
+    }
+
+    /// The turns of plugins, if the exchange is traced.
+    pub fn turns(&self) -> Option<&[PluginTurn]> {
+        self.rare.as_ref()?.turns.as_deref()
+    }
+
+    /// Writes down a plugin's turn, if the exchange is traced.
+    pub fn note_turn(&mut self, turn: PluginTurn) {
+        if let Some(turns) = self.rare.as_mut().and_then(|rare| rare.turns.as_mut()) {
+            turns.push(turn);
+        }
     }
 
     /// When what has proved who the client is stops being valid, as a span since 1970; `None` where that is not known. For

@@ -21,6 +21,7 @@ use crate::plugins::chain::Plugins;
 use crate::plugins::{content, messages};
 use crate::route::Lookup;
 use crate::snapshot::{Route, Target};
+use crate::tail;
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 use acquire::PermitRequest;
@@ -35,7 +36,7 @@ pub async fn serve(
 ) -> AfterExchange {
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
-    if worker.meter.is_due() {
+    if worker.meter.is_due() || tail::is_open() && tail::is_traced(&exchange.request) {
         return Box::pin(measured(worker, &current, client, exchange)).await;
     }
     let end = answer(worker, &current, client, &mut exchange).await;
@@ -52,6 +53,9 @@ async fn measured(
     mut exchange: Box<ServedExchange>,
 ) -> AfterExchange {
     exchange.measured = true;
+    if tail::is_open() && tail::is_traced(&exchange.request) {
+        exchange.trace();
+    }
     let (meter, mut cpu_ns) = (&worker.meter, 0);
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
     let finish = respond::finish(worker, current, client, &mut exchange, end);
