@@ -264,6 +264,42 @@ fn events_pass_one_by_one<C: ClientSide, U: UpstreamSide>() {
     assert_eq!(client.part().expect("a proper end"), b"");
 }
 
+fn clients_share_an_event_stream<C: ClientSide, U: UpstreamSide>() {
+    let (gate, opened) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+    let origin = U::origin({
+        let (gate, opened) = (gate.clone(), Arc::clone(&opened));
+        move |exchange| {
+            opened.fetch_add(1, Ordering::Relaxed);
+            exchange.respond(200, &[("Content-Type", "text/event-stream")], Length::Unknown);
+            for number in 0..3 {
+                gate.wait();
+                if exchange.send(format!("id: {number}\ndata: x\n\n").as_bytes()).is_err() {
+                    return;
+                }
+            }
+            exchange.wait_gone();
+        }
+    });
+    let route = format!("id: all, uri: /*, plugins: {{ sse-fanout: {{}} }}, upstream: {}", upstream::<U>(&[&origin]));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&route]));
+    let follow = |fields: &[(&str, &str)]| {
+        let mut client = C::connect(&gateway);
+        client.begin("GET", "/events", &[&[("Accept", "text/event-stream")], fields].concat(), Length::None);
+        assert_eq!(client.response().expect("a head before the first event").0, 200);
+        client
+    };
+    let mut clients = [follow(&[]), follow(&[])];
+    for number in 0..3 {
+        gate.open_once();
+        for client in &mut clients {
+            assert_eq!(client.part().expect("an event"), format!("id: {number}\ndata: x\n\n").as_bytes());
+        }
+    }
+    let mut late = follow(&[("Last-Event-ID", "1")]);
+    assert_eq!(late.part().expect("what it has missed"), b"id: 2\ndata: x\n\n");
+    assert_eq!(opened.load(Ordering::Relaxed), 1);
+}
+
 fn a_large_upload_takes_no_memory<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         let mut count = 0_u64;
@@ -491,6 +527,7 @@ matrix! {
         an_early_response_passes,
         a_client_that_leaves_is_missed_upstream,
         events_pass_one_by_one,
+        clients_share_an_event_stream,
         a_large_upload_takes_no_memory,
         a_large_download_takes_no_memory_and_waits_for_the_client,
         a_cut_response_is_seen_to_be_cut,

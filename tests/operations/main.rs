@@ -15,6 +15,7 @@ mod recipes;
 mod reload;
 mod stalls;
 mod systemd;
+mod tail;
 mod top;
 mod upgrade;
 

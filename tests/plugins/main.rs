@@ -25,6 +25,7 @@ mod shared_limits;
 mod slapd;
 mod splits;
 mod spool;
+mod sse_fanout;
 mod tracing;
 mod traffic;
 

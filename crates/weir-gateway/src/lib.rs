@@ -6,6 +6,7 @@ pub mod access_log;
 pub mod gateway;
 pub mod route;
 pub mod snapshot;
+pub mod tail;
 
 mod certificates;
 mod connection;

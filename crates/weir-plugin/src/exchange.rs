@@ -16,6 +16,7 @@ use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
 use crate::publishing::PublishQuota;
 use crate::responder::{Responder, ResponderRequest};
+use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
@@ -84,6 +85,9 @@ struct RareParts {
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
     publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    refused_by: &'static str,
+    /// Of a traced exchange.
+    turns: Option<Vec<PluginTurn>>,
 }
 
 impl RareParts {
@@ -101,9 +105,11 @@ impl RareParts {
             shown,
             body_masks,
             publish_quotas,
+            refused_by,
+            turns,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
-        *shown = None;
+        (*shown, *refused_by, *turns) = (None, "", None);
         body_masks.clear();
         publish_quotas.clear();
         earlier.clear();
@@ -112,6 +118,15 @@ impl RareParts {
         request_id.clear();
         secret_arguments.clear();
     }
+}
+
+/// How long a plugin took in a phase of a traced exchange, with what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginTurn {
+    pub plugin: &'static str,
+    /// `request` or `response`.
+    pub phase: &'static str,
+    pub ns: u64,
 }
 
 /// The fields that tell the upstream who the client is.
@@ -526,6 +541,32 @@ impl Exchange {
         self.rare.get_or_insert_default().secret_arguments.push(name);
     }
 
+    /// The plugin that has ended the exchange; empty if none has.
+    pub fn refused_by(&self) -> &'static str {
+        self.rare.as_ref().map_or("", |rare| rare.refused_by)
+    }
+
+    pub fn set_refused_by(&mut self, plugin: &'static str) {
+        self.rare.get_or_insert_default().refused_by = plugin;
+    }
+
+    /// From now on it is written down how long each plugin takes.
+    pub fn trace(&mut self) {
+        self.rare.get_or_insert_default().turns = Some(Vec::new());
+    }
+
+    /// The turns of plugins, if the exchange is traced.
+    pub fn turns(&self) -> Option<&[PluginTurn]> {
+        self.rare.as_ref()?.turns.as_deref()
+    }
+
+    /// Writes down a plugin's turn, if the exchange is traced.
+    pub fn note_turn(&mut self, turn: PluginTurn) {
+        if let Some(turns) = self.rare.as_mut().and_then(|rare| rare.turns.as_mut()) {
+            turns.push(turn);
+        }
+    }
+
     /// When what has proved who the client is stops being valid, as a span since 1970; `None` where that is not known. For
     /// streams, which may last longer.
     pub fn identity_ends_at(&self) -> Option<Duration> {
@@ -536,13 +577,14 @@ impl Exchange {
         self.rare.get_or_insert_default().identity_ends_at = Some(end);
     }
 
-    /// What a responder is asked.
-    pub fn responder_request(&self) -> ResponderRequest {
+    /// What a responder is asked, and the upstream it may ask in turn.
+    pub fn responder_request(&self, upstream: Option<Rc<dyn RouteUpstream>>) -> ResponderRequest {
         ResponderRequest {
             head: self.request.clone(),
             client: self.client.addr,
             identity: self.identity.clone(),
             publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
+            upstream,
         }
     }
 

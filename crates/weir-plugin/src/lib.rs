@@ -12,7 +12,9 @@ pub mod messages;
 pub mod options;
 pub mod plugin;
 pub mod publishing;
+mod reply_head;
 pub mod responder;
+pub mod route_upstream;
 mod schema;
 pub mod state;
 pub mod stop;
@@ -30,7 +32,7 @@ pub use definition::{
 };
 pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes,
-    RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
+    PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use messages::{
@@ -39,7 +41,9 @@ pub use messages::{
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
 pub use publishing::{PublishQuota, PublishRefusal};
+pub use reply_head::{ReplyField, ReplyHead};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
+pub use route_upstream::{AnswerWriter, RouteUpstream, UpstreamAnswer};
 pub use state::PerWorker;
 pub use stop::{EndedBy, Ending, Retry, Stop};
 pub use template::Template;

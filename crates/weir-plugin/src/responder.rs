@@ -16,6 +16,8 @@ use weir_proto::RequestHead;
 
 use crate::consumer::Credential;
 use crate::publishing::PublishQuota;
+use crate::reply_head::ReplyHead;
+use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 
 /// The work of a responder on one request.
@@ -42,19 +44,12 @@ pub struct ResponderRequest {
     pub identity: Option<Arc<Credential>>,
     /// What events have to pass that the client publishes to a hub.
     pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    /// The upstream to which the request would go without the responder, if there is one.
+    pub upstream: Option<Rc<dyn RouteUpstream>>,
 }
 
 /// Bytes that wait on the way to a responder, or from it. More are not taken before these are.
 const MOST_WAITING: usize = 64 * 1024;
-
-/// Name and value.
-pub type ReplyField = (Box<[u8]>, Box<[u8]>);
-
-/// The head of a response, as a responder gives it.
-pub struct ReplyHead {
-    pub status: u16,
-    pub fields: Vec<ReplyField>,
-}
 
 /// What is under way between the gateway and a responder, in both directions.
 #[derive(Default)]
@@ -115,9 +110,13 @@ impl Reply {
         // In lower case, as HTTP/2 has them; HTTP/1.1 does not care.
         let field =
             |(name, value): &(&str, &str)| (name.to_ascii_lowercase().into_bytes().into(), value.as_bytes().into());
-        let fields = fields.iter().map(field).collect();
+        self.begin_with(ReplyHead { status, fields: fields.iter().map(field).collect() });
+    }
+
+    /// The same with a head whose names are in lower case.
+    pub fn begin_with(&mut self, head: ReplyHead) {
         let mut channel = self.0.borrow_mut();
-        channel.head = Some(ReplyHead { status, fields });
+        channel.head = Some(head);
         channel.has_begun = true;
     }
 

@@ -186,6 +186,8 @@ variables! {
     RequestCompletion = "request_completion",
     /// What ended the exchange early, as `weir_http_errors_total` counts it; missing otherwise.
     ErrorCause = "error_cause",
+    /// The plugin that has ended the exchange, as `key-auth` in a 401; missing otherwise.
+    RefusedBy = "refused_by",
     /// The address that was asked; those of earlier attempts stand before it: `10.0.0.1:80, 10.0.0.2:80`.
     UpstreamAddr = "upstream_addr",
     /// The status it answered with, and those of earlier attempts; `-` is an attempt without an answer.
@@ -300,6 +302,7 @@ impl Variable {
             | BodyBytesSent
             | RequestCompletion
             | ErrorCause
+            | RefusedBy
             | SentHeader(_)
             | UpstreamHeader(_)
             | UpstreamStatus

@@ -27,6 +27,7 @@ pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
 pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
+pub use traffic::sse_fanout::totals as fanout_totals;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
@@ -74,6 +75,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::request_validation::RequestValidation>(),
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>(),
+    Entry::of::<traffic::sse_fanout::SseFanout>(),
     Entry::described::<log::syslog::Syslog>(),
     Entry::described::<log::tcp_logger::TcpLogger>(),
     Entry::of::<security::time_restriction::TimeRestriction>(),

@@ -16,8 +16,11 @@ pub mod reference;
 pub mod resource_files;
 pub mod resources;
 pub mod run;
+pub mod status_stream;
 pub mod store;
+pub mod tail;
 pub mod top;
+pub mod trace;
 pub mod version;
 
 use std::process::ExitCode;
@@ -54,6 +57,8 @@ enum WeirCommand {
     Store(store::StoreCommand),
     Records(records::RecordsCommand),
     Top(top::TopCommand),
+    Tail(tail::TailCommand),
+    Trace(trace::TraceCommand),
     Version(version::VersionCommand),
     Completions(completions::Completions),
     Man(man::Man),
@@ -83,6 +88,8 @@ impl Weir {
             WeirCommand::Store(command) => command.execute(),
             WeirCommand::Records(command) => command.execute(),
             WeirCommand::Top(command) => command.execute(),
+            WeirCommand::Tail(command) => command.execute(),
+            WeirCommand::Trace(command) => command.execute(),
             WeirCommand::Version(command) => command.execute(),
             WeirCommand::Completions(command) => command.execute(),
             WeirCommand::Man(command) => command.execute(),

@@ -13,6 +13,7 @@ mod sockets;
 mod state;
 mod status;
 mod systemd;
+pub mod tail;
 mod traffic;
 mod upgrade;
 

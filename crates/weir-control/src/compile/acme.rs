@@ -123,6 +123,7 @@ impl Compiler<'_> {
             rank: Rank { stage: Stage::Access, reach: Reach::Own, priority: std::cmp::Reverse(0) },
             // It has no number among the plugins that can be configured, and no price.
             plugin: u16::MAX,
+            name: "acme",
             identifies: false,
         };
         let facts = RouteFacts { route_id: ROUTE.into(), route_name: ROUTE.into(), ..RouteFacts::default() };

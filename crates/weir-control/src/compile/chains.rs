@@ -315,6 +315,7 @@ impl<'a> Chains<'a> {
             step,
             rank: Rank { stage: entry.stage, reach: Reach::Own, priority },
             plugin: self.registry.number(entry.name).expect("it was found there"),
+            name: entry.name,
             identifies: entry.identifies,
         })
     }

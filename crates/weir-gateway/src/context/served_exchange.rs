@@ -14,6 +14,8 @@ pub struct ServedExchange {
     pub body_taken: ContentTaken,
     /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
     pub response_replaced: bool,
+    /// A responder of this process has sent it. It has no client, and no plugin sees it.
+    pub is_subrequest: bool,
     /// Chance has picked it: what its plugins cost is measured.
     pub measured: bool,
     /// What the request's content passes on its way upstream.
@@ -59,6 +61,7 @@ impl ServedExchange {
         self.response_begun = false;
         self.body_taken = ContentTaken::Nothing;
         self.response_replaced = false;
+        self.is_subrequest = false;
         self.measured = false;
         self.opening = None;
         for filters in [&mut self.request_filters, &mut self.broken_filters] {

@@ -19,6 +19,7 @@ use crate::message::relay::body;
 use crate::message::sides::ClientSide;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
+use crate::tail;
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
@@ -346,5 +347,8 @@ fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>
     plugins.on_log(exchange);
     if let Some(log) = &worker.access_log {
         log.record(exchange.shown(), now_ns);
+    }
+    if tail::is_open() {
+        tail::show(exchange);
     }
 }

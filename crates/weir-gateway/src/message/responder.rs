@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use weir_plugin::responder::{Responder, ResponderCall};
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::{Exchange, RouteUpstream, Stop};
 use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
@@ -39,7 +39,7 @@ pub async fn answer(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     route: &Route,
-    responder: &Arc<dyn Responder>,
+    (responder, upstream): (&Arc<dyn Responder>, Option<Rc<dyn RouteUpstream>>),
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<AfterExchange, Stop> {
@@ -57,6 +57,7 @@ pub async fn answer(
     exchange.upstream.started_ns = worker.now_ns();
     let mut side = ResponderSide {
         responder,
+        upstream,
         call: None,
         ends: false,
         method: Method::Get,
@@ -74,6 +75,8 @@ pub async fn answer(
 
 struct ResponderSide<'a> {
     responder: &'a Arc<dyn Responder>,
+    /// What it may ask in turn.
+    upstream: Option<Rc<dyn RouteUpstream>>,
     /// Begins with the request's head.
     call: Option<ResponderCall>,
     /// The request's content is complete with what is sent next.
@@ -132,7 +135,7 @@ impl UpstreamSide for ResponderSide<'_> {
 
     fn request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
         (self.method, self.limits) = (exchange.request.method, *terms.limits);
-        let request = exchange.responder_request();
+        let request = exchange.responder_request(self.upstream.take());
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
             Ok(call) => self.call = Some(call),
             Err(stop) => self.stop = Some(stop),

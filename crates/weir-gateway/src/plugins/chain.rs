@@ -1,9 +1,11 @@
 //! Running the plugins of an exchange, phase by phase, and measuring what they cost where chance has picked the exchange.
 
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
-use weir_plugin::{Flow, Stop};
+use weir_plugin::{Flow, PluginTurn, Stop};
 
 use super::guard::{guarded, guarded_wait};
 use super::price::{PricedPhase, Pricing};
@@ -23,11 +25,24 @@ pub struct Plugins<'a> {
     pub(super) pricing: Pricing<'a>,
 }
 
+/// Those of a request that a responder has sent.
+static NO_PLUGINS: LazyLock<Chain> = LazyLock::new(Chain::default);
+
+/// How long a plugin's turn with a traced exchange took, from its beginning to now.
+#[inline]
+fn note_turn(exchange: &mut ServedExchange, link: &Link, phase: &'static str, began: Option<Instant>) {
+    if let Some(began) = began {
+        let ns = began.elapsed().as_nanos() as u64;
+        exchange.note_turn(PluginTurn { plugin: link.name, phase, ns });
+    }
+}
+
 impl<'a> Plugins<'a> {
     pub fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot, exchange: &ServedExchange) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
+            None if exchange.is_subrequest => &NO_PLUGINS,
             None => &snapshot.unmatched,
         };
         Plugins { chain, overlays: &snapshot.overlays, pricing: Pricing::of(worker, current) }
@@ -64,7 +79,10 @@ impl<'a> Plugins<'a> {
         let mut links = PhasePlugins::of(anonymous, Order::ByStage);
         loop {
             for link in &mut links {
-                self.turn::<MEASURED>(link, exchange, &mut poll_leave).await?;
+                let began = if MEASURED { Some(Instant::now()) } else { None };
+                let end = self.turn::<MEASURED>(link, exchange, &mut poll_leave).await;
+                note_turn(exchange, link, "request", began);
+                end?;
             }
             if links.anonymous.is_some() {
                 return Ok(());
@@ -106,7 +124,11 @@ impl<'a> Plugins<'a> {
     fn responses<const MEASURED: bool>(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
         let respond = |link: &Link, exchange: &mut ServedExchange| {
             let price = self.pricing.price_if::<MEASURED>(link, exchange);
-            match self.pricing.measure(price, PricedPhase::Response, || guarded(|| link.step.on_response(exchange))) {
+            let began = if MEASURED { Some(Instant::now()) } else { None };
+            let end =
+                self.pricing.measure(price, PricedPhase::Response, || guarded(|| link.step.on_response(exchange)));
+            note_turn(exchange, link, "response", began);
+            match end {
                 Err(Stop::Answered) => {
                     exchange.response_replaced = true;
                     exchange.replace_response();
@@ -316,7 +338,8 @@ mod tests {
     }
 
     fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: Reach, priority: i32) -> Link {
-        Link { step, rank: Rank { stage, reach, priority: Reverse(priority) }, plugin, identifies: false }
+        let rank = Rank { stage, reach, priority: Reverse(priority) };
+        Link { step, rank, plugin, name: "test", identifies: false }
     }
 
     #[tokio::test]

@@ -91,7 +91,8 @@ impl<'a> Pricing<'a> {
 
     /// Counts that a plugin has ended an exchange. That is rare enough to be counted always.
     #[cold]
-    pub(super) fn stopped(self, link: &Link, exchange: &ServedExchange, stop: Stop) {
+    pub(super) fn stopped(self, link: &Link, exchange: &mut ServedExchange, stop: Stop) {
+        exchange.set_refused_by(link.name);
         let Some(price) = self.price(link, exchange) else { return };
         match stop {
             Stop::Internal | Stop::Respond(500) => price.errors.increment(),

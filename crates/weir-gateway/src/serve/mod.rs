@@ -4,6 +4,7 @@ mod acquire;
 mod admission;
 mod attempt;
 mod retry;
+mod subrequest;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::plugins::chain::Plugins;
 use crate::plugins::{content, messages};
 use crate::route::Lookup;
 use crate::snapshot::{Route, Target};
+use crate::tail;
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 use acquire::PermitRequest;
@@ -34,7 +36,7 @@ pub async fn serve(
 ) -> AfterExchange {
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
-    if worker.meter.is_due() {
+    if worker.meter.is_due() || tail::is_open() && tail::is_traced(&exchange.request) {
         return Box::pin(measured(worker, &current, client, exchange)).await;
     }
     let end = answer(worker, &current, client, &mut exchange).await;
@@ -51,6 +53,9 @@ async fn measured(
     mut exchange: Box<ServedExchange>,
 ) -> AfterExchange {
     exchange.measured = true;
+    if tail::is_open() && tail::is_traced(&exchange.request) {
+        exchange.trace();
+    }
     let (meter, mut cpu_ns) = (&worker.meter, 0);
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
     let finish = respond::finish(worker, current, client, &mut exchange, end);
@@ -96,14 +101,16 @@ async fn answer(
     if exchange.request.upgrade && plugins.see_messages(exchange) {
         messages::prepare(plugins, exchange)?;
     }
-    if let Some(responder) = exchange.responder().map(Arc::clone) {
-        return Box::pin(responder::answer(worker, current, route, &responder, client, exchange)).await;
-    }
     let diverted = exchange.diverted_to().map(|number| Target::Upstream(number as usize));
-    match diverted.as_ref().unwrap_or(&route.target) {
+    let target = diverted.as_ref().unwrap_or(&route.target);
+    if let Some(responder) = exchange.responder().map(Arc::clone) {
+        let upstream = subrequest::upstream(worker, current, exchange, target);
+        return Box::pin(responder::answer(worker, current, route, (&responder, upstream), client, exchange)).await;
+    }
+    match target {
         Target::Upstream(number) => proxy(worker, current, route, *number, client, exchange).await,
         Target::Responder(responder) => {
-            Box::pin(responder::answer(worker, current, route, responder, client, exchange)).await
+            Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
         }
         Target::Nothing => Err(Stop::NoUpstream),
     }

@@ -217,6 +217,7 @@ pub struct Link {
     pub rank: Rank,
     /// Which plugin it is, by its number in the registry.
     pub plugin: u16,
+    pub name: &'static str,
     /// It may find out which consumer somebody is.
     pub identifies: bool,
 }

@@ -54,6 +54,7 @@ impl Exchange {
                 request_id: rare.request_id.clone(),
                 secret_arguments: rare.secret_arguments.clone(),
                 identity_ends_at: rare.identity_ends_at,
+                refused_by: rare.refused_by,
                 ..RareParts::default()
             })
         });

@@ -86,6 +86,9 @@ impl Variables for Exchange {
                 (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))
             }
             Variable::ErrorCause => self.stop.map(|stop| Cow::Borrowed(stop.ending().name.as_bytes())),
+            Variable::RefusedBy => {
+                Some(self.refused_by()).filter(|name| !name.is_empty()).map(|name| name.as_bytes().into())
+            }
             Variable::UpstreamAddr => self.of_attempts(|attempt| attempt.addr.and_then(text)),
             Variable::BalancerIp => self.upstream.addr.as_ref().map(SocketAddr::ip).and_then(text),
             Variable::BalancerPort => self.upstream.addr.as_ref().map(SocketAddr::port).and_then(text),

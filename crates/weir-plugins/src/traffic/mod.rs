@@ -6,5 +6,6 @@ pub mod mocking;
 pub mod proxy_mirror;
 pub mod real_ip;
 pub mod redirect;
+pub mod sse_fanout;
 pub mod traffic_split;
 pub mod workflow;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use weir_control::acme::AcmeReport;
 use weir_control::{Acme, Publisher};
-use weir_gateway::DataPlane;
+use weir_gateway::{DataPlane, tail};
 use weir_net::limits::ProcessLimits;
 use weir_plugin::HeldBudget;
 use weir_plugin::held::HeldUse;
@@ -89,6 +89,7 @@ impl NodeState {
             policies::write(&self.metrics, page);
             records::write(page);
             held(page);
+            page.gauge("weir_tails", "Readers of `/tail`.").value(&[], tail::count());
             hubs::write(&self.publisher.hubs().statuses(), page);
             let gateway = self.gateway();
             traffic::write(page, gateway.as_deref());

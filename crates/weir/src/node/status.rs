@@ -1,4 +1,4 @@
-//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/metrics`, and what orchestrators ask for.
+//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/tail`, `/metrics`, and what orchestrators ask for.
 //!
 //! It runs on a thread of its own, so that it answers whatever the workers and the control loop are busy with.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::uri::Authority;
@@ -21,11 +21,13 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tracing::warn;
+use weir_gateway::tail::Tail;
 use weir_telemetry::exposition::Format;
 
 use super::health::EndpointQuery;
 use super::records;
 use super::state::NodeState;
+use super::tail::{self, TailBody};
 
 /// Connections served at a time. Whoever comes later waits in the listening socket's queue.
 const CONNECTIONS: usize = 64;
@@ -83,8 +85,8 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
     };
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 warn!("the status address cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -94,7 +96,10 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
         let Ok(local) = stream.local_addr() else { continue };
         let state = Arc::clone(&state);
         let service = service_fn(move |request| {
-            let response = answer(&request, local.ip(), &state);
+            let response = match request.uri().path() {
+                "/tail" => tail(&request, (local.ip(), peer.ip())),
+                _ => answer(&request, local.ip(), &state).map(Either::Left),
+            };
             async { Ok::<_, Infallible>(response) }
         });
         let connection = http1::Builder::new()
@@ -111,7 +116,7 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
 }
 
 /// What may be asked.
-const PATHS: &str = "/status /status/ready /policies /records /metrics /livez /readyz /healthz";
+const PATHS: &str = "/status /status/ready /policies /records /tail /metrics /livez /readyz /healthz";
 
 /// Whether the address may be asked for under this name. Who can make a browser on this machine ask for its own name, and
 /// have that name mean this machine (DNS rebinding), would read what is for this machine alone. Such names have dots. An
@@ -123,17 +128,44 @@ fn is_own_name(host: &str, local: IpAddr) -> bool {
     !local.is_loopback() || is_address || !name.contains('.') || name.ends_with(".localhost")
 }
 
-fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response<Full<Bytes>> {
+/// Why a request is refused whatever it asks for, if it is.
+fn refusal<B>(request: &Request<B>, local: IpAddr) -> Option<Response<Full<Bytes>>> {
     let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
     let named = request.uri().authority().map(Authority::as_str).or(named);
     if named.is_some_and(|host| !is_own_name(host, local)) {
         let problem = "this is a loopback address: use 127.0.0.1, [::1] or localhost as the host\n";
-        return text(StatusCode::MISDIRECTED_REQUEST, problem.into());
+        return Some(text(StatusCode::MISDIRECTED_REQUEST, problem.into()));
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n".into());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        return Some(response);
+    }
+    None
+}
+
+/// Exchanges as they end. They show what clients ask for, so they are for this machine alone.
+fn tail<B>(request: &Request<B>, (local, peer): (IpAddr, IpAddr)) -> Response<Either<Full<Bytes>, TailBody>> {
+    let refused = refusal(request, local).or_else(|| {
+        let problem = "exchanges are shown to this machine alone: ask from there\n";
+        (!peer.to_canonical().is_loopback()).then(|| text(StatusCode::FORBIDDEN, problem.into()))
+    });
+    if let Some(refused) = refused {
+        return refused.map(Either::Left);
+    }
+    match tail::filter(request.uri().query().unwrap_or_default()) {
+        Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")).map(Either::Left),
+        Ok(_) if request.method() == Method::HEAD => {
+            respond(StatusCode::OK, "application/x-ndjson", String::new()).map(Either::Left)
+        }
+        Ok(filter) => respond(StatusCode::OK, "application/x-ndjson", String::new())
+            .map(|_| Either::Right(TailBody(Tail::open(filter)))),
+    }
+}
+
+fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response<Full<Bytes>> {
+    if let Some(refused) = refusal(request, local) {
+        return refused;
     }
     match request.uri().path() {
         "/status" => {

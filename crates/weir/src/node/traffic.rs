@@ -1,4 +1,4 @@
-//! What plugins say in `/metrics` of the traffic of their routes: `prometheus` and `proxy-mirror`.
+//! What plugins say in `/metrics` of the traffic of their routes: `prometheus`, `proxy-mirror` and `sse-fanout`.
 
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
@@ -10,6 +10,7 @@ use super::health::SERIES;
 /// Writes what there is; nothing where nobody has asked for it.
 pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     mirrors(page);
+    shared_streams(page);
     let totals = weir_plugins::totals();
     if totals.is_empty() {
         return;
@@ -65,4 +66,22 @@ fn mirrors(page: &mut Page) {
             page.total(&[("mirror", mirror), ("outcome", outcome)], count);
         }
     }
+}
+
+/// Event streams that clients share.
+fn shared_streams(page: &mut Page) {
+    let totals = weir_plugins::fanout_totals();
+    if totals.streams.get() == 0 {
+        return;
+    }
+    page.gauge("weir_sse_fanout_clients", "Clients that follow a shared event stream.");
+    page.value(&[], totals.clients.get());
+    page.counter("weir_sse_fanout_streams", "Event streams of upstreams that were opened for several clients.");
+    page.total(&[], totals.streams.get());
+    page.counter("weir_sse_fanout_breaks", "How many times such a stream has ended or broken.");
+    page.total(&[], totals.reconnects.get());
+    page.counter("weir_sse_fanout_events", "Events that came in such streams.");
+    page.total(&[], totals.events.get());
+    page.counter("weir_sse_fanout_missed_events", "Events that clients have not got because they read too slowly.");
+    page.total(&[], totals.missed.get());
 }

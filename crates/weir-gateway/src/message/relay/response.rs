@@ -184,7 +184,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// When the response ends because the gateway drains: an event stream has no end of its own, and its client comes back
     /// for what it has not got (the HTML standard, §9.2). Any other content that ends early is seen to be cut.
     pub(super) fn leave_ns(&self) -> u64 {
-        let can_end = matches!(self.response.coding, Coding::Chunked | Coding::UntilClose);
+        let can_end =
+            matches!(self.response.coding, Coding::Chunked | Coding::UntilClose) && !self.exchange.is_subrequest;
         if self.worker.phase() == WorkerPhase::Serving || !can_end || self.response.body.is_done() {
             return NEVER;
         }

@@ -1,0 +1,212 @@
+//! Requests that a responder sends to the upstream of its route.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use weir_net::timer::{NEVER, Timer};
+use weir_plugin::{AnswerWriter, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+use weir_proto::{Framing, RequestHead, Trailers, Version};
+
+use super::proxy;
+use crate::context::WorkerContext;
+use crate::context::served_exchange::ServedExchange;
+use crate::message::forward::Coding;
+use crate::message::sides::{ClientSide, Pipe, Sending};
+use crate::snapshot::{ClientSettings, Target};
+use crate::worker::Worker;
+use crate::worker::snapshot::WorkerSnapshot;
+
+/// As much of a response as is taken from its upstream at once.
+const ROOM: usize = 16 * 1024;
+
+/// Where the requests of a responder go: where the exchange would have gone without it.
+pub fn upstream(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    exchange: &ServedExchange,
+    target: &Target,
+) -> Option<Rc<dyn RouteUpstream>> {
+    let Target::Upstream(upstream) = *target else { return None };
+    let route = exchange.route.as_ref().map(MatchedRoute::number)?;
+    Some(Rc::new(SubrequestTarget { worker: Rc::clone(worker), current: Rc::clone(current), route, upstream }))
+}
+
+struct SubrequestTarget {
+    worker: Rc<Worker>,
+    current: Rc<WorkerSnapshot>,
+    /// Its number in the snapshot.
+    route: usize,
+    /// The same of the upstream.
+    upstream: usize,
+}
+
+impl RouteUpstream for SubrequestTarget {
+    fn send(&self, request: RequestHead) -> UpstreamAnswer {
+        let (writer, answer) = AnswerWriter::new();
+        let mut exchange = self.worker.buffers.take_exchange();
+        exchange.is_subrequest = true;
+        exchange.started_ns = self.worker.now_ns();
+        exchange.client.peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        exchange.client.addr = exchange.client.peer.ip();
+        exchange.request = request;
+        exchange.request.framing = Framing::None;
+        exchange.request.upgrade = false;
+        // Where the content of an answer ends, the answer says: no framing is wanted around it.
+        exchange.request.version = Version::Http2;
+        let (worker, current) = (Rc::clone(&self.worker), Rc::clone(&self.current));
+        let (route, upstream) = (self.route, self.upstream);
+        tokio::task::spawn_local(async move {
+            let mut client = SubrequestClient::new(worker.context(), writer);
+            client.watch().await;
+            let route = &current.snapshot.routes[route];
+            let end = proxy(&worker, &current, route, upstream, &mut client, &mut exchange).await;
+            client.end(end.map(drop));
+            worker.buffers.give_exchange(exchange);
+        });
+        answer
+    }
+}
+
+/// Stands where an exchange has its client.
+struct SubrequestClient {
+    worker: Rc<WorkerContext>,
+    timer: Timer,
+    /// Nothing once the answer has ended.
+    writer: Option<AnswerWriter>,
+    /// Always empty.
+    stash: Vec<u8>,
+}
+
+impl SubrequestClient {
+    fn new(worker: &Rc<WorkerContext>, writer: AnswerWriter) -> SubrequestClient {
+        let timer = worker.wheel.add();
+        SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), stash: Vec::new() }
+    }
+
+    /// Makes the task that calls it the one that is woken, by its timer and by the reader of the answer.
+    async fn watch(&self) {
+        poll_fn(|context| {
+            self.worker.wheel.watch(&self.timer, context.waker().clone());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    fn end(&mut self, end: Result<(), Stop>) {
+        if let Some(writer) = self.writer.take() {
+            writer.end(end);
+        }
+    }
+}
+
+impl Drop for SubrequestClient {
+    fn drop(&mut self) {
+        self.worker.wheel.remove(&self.timer);
+    }
+}
+
+impl Sending for SubrequestClient {
+    fn end(&mut self, _: &mut Vec<u8>, _: Coding, _: Option<&Trailers>) {}
+
+    fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(writer) = self.writer.as_ref().filter(|_| !bytes.is_empty()) {
+            writer.write(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.writer.as_ref().is_some_and(AnswerWriter::is_full)
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match &self.writer {
+            Some(writer) if writer.is_abandoned() => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Some(writer) if writer.is_full() => {
+                writer.watch(context);
+                Poll::Pending
+            }
+            _ => Poll::Ready(Ok(0)),
+        }
+    }
+}
+
+impl ClientSide for SubrequestClient {
+    type Pipe = SubrequestClient;
+
+    fn context(&self) -> Rc<WorkerContext> {
+        Rc::clone(&self.worker)
+    }
+
+    fn set_deadline(&self, deadline_ns: u64) {
+        self.worker.wheel.set(&self.timer, deadline_ns);
+    }
+
+    fn stash(&mut self) -> &mut Vec<u8> {
+        &mut self.stash
+    }
+
+    fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(0))
+    }
+
+    fn take_trailers(&mut self) -> Trailers {
+        Trailers::default()
+    }
+
+    fn room(&self) -> usize {
+        ROOM
+    }
+
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match &self.writer {
+            Some(writer) if !writer.is_abandoned() => {
+                writer.watch(context);
+                Poll::Pending
+            }
+            _ => Poll::Ready(Err(Stop::ClientGone)),
+        }
+    }
+
+    fn ended(&self) -> bool {
+        false
+    }
+
+    fn half_close_deadline_ns(&self, _: &ClientSettings) -> u64 {
+        NEVER
+    }
+
+    fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, _: Coding, _: bool) {
+        let response = &exchange.response;
+        let fields = response.head.fields().map(|(name, value)| (name.into(), value.into())).collect();
+        if let Some(writer) = &self.writer {
+            writer.begin(ReplyHead { status: response.status, fields });
+        }
+    }
+
+    fn interim_head(&mut self, _: &mut Vec<u8>, _: &mut Exchange) {}
+
+    fn upgrade_head(&mut self, _: &mut Vec<u8>, _: &mut Exchange) {}
+
+    fn pipe(&mut self) -> &mut SubrequestClient {
+        self
+    }
+}
+
+/// Never used: nothing asks for another protocol.
+impl Pipe for SubrequestClient {
+    fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(0))
+    }
+
+    fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

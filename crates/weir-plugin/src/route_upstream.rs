@@ -1,0 +1,198 @@
+//! Requests that a responder sends to the upstream of its route: for this process, not for one client.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use weir_proto::RequestHead;
+
+use crate::reply_head::ReplyHead;
+use crate::stop::Stop;
+
+/// Bytes of an answer that nobody has read yet. More are not taken from the upstream before these are.
+const MOST_WAITING: usize = 64 * 1024;
+
+/// The upstream of a route, with its balancing, health, TLS, time-outs and retries. It belongs to one worker, and to the
+/// configuration of the request that it came with.
+pub trait RouteUpstream {
+    /// Sends a request without content. Plugins of the route see neither it nor its answer; it goes out as it is, with the
+    /// gateway as the client.
+    fn send(&self, request: RequestHead) -> UpstreamAnswer;
+}
+
+impl fmt::Debug for dyn RouteUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RouteUpstream")
+    }
+}
+
+#[derive(Default)]
+struct AnswerState {
+    head: Option<ReplyHead>,
+    content: Vec<u8>,
+    end: Option<Result<(), Stop>>,
+    /// Waits for more.
+    reader: Option<Waker>,
+    /// Waits for room, or for the reader to go.
+    writer: Option<Waker>,
+    is_abandoned: bool,
+}
+
+/// The answer of an upstream, as it comes. Dropping it ends the request.
+pub struct UpstreamAnswer(Rc<RefCell<AnswerState>>);
+
+impl UpstreamAnswer {
+    /// Its head.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn head(&mut self) -> Result<ReplyHead, Stop> {
+        poll_fn(|context| {
+            let mut state = self.0.borrow_mut();
+            match (state.head.take(), state.end) {
+                (Some(head), _) => Poll::Ready(Ok(head)),
+                (None, Some(end)) => Poll::Ready(Err(end.err().unwrap_or(Stop::Internal))),
+                (None, None) => wait(&mut state.reader, context),
+            }
+        })
+        .await
+    }
+
+    /// The next piece of its content; nothing when all of it was there.
+    ///
+    /// # Errors
+    /// Why the rest does not come.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Stop> {
+        poll_fn(|context| {
+            let mut state = self.0.borrow_mut();
+            if !state.content.is_empty() {
+                let content = std::mem::take(&mut state.content);
+                wake(&mut state.writer);
+                return Poll::Ready(Ok(Some(content)));
+            }
+            match state.end {
+                Some(end) => Poll::Ready(end.map(|()| None)),
+                None => wait(&mut state.reader, context),
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for UpstreamAnswer {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.is_abandoned = true;
+        wake(&mut state.writer);
+    }
+}
+
+/// Where the gateway writes the answer.
+pub struct AnswerWriter(Rc<RefCell<AnswerState>>);
+
+impl AnswerWriter {
+    pub fn new() -> (AnswerWriter, UpstreamAnswer) {
+        let state = Rc::<RefCell<AnswerState>>::default();
+        (AnswerWriter(Rc::clone(&state)), UpstreamAnswer(state))
+    }
+
+    pub fn begin(&self, head: ReplyHead) {
+        let mut state = self.0.borrow_mut();
+        state.head = Some(head);
+        wake(&mut state.reader);
+    }
+
+    pub fn write(&self, content: &[u8]) {
+        let mut state = self.0.borrow_mut();
+        state.content.extend_from_slice(content);
+        wake(&mut state.reader);
+    }
+
+    /// No more should be written before some of it was read.
+    pub fn is_full(&self) -> bool {
+        self.0.borrow().content.len() >= MOST_WAITING
+    }
+
+    /// Nobody reads it any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.0.borrow().is_abandoned
+    }
+
+    /// The task that is woken when something was read, or nobody reads any more.
+    pub fn watch(&self, context: &Context<'_>) {
+        let mut state = self.0.borrow_mut();
+        if state.writer.as_ref().is_none_or(|writer| !writer.will_wake(context.waker())) {
+            state.writer = Some(context.waker().clone());
+        }
+    }
+
+    /// The answer is complete, or there will be no more of it.
+    pub fn end(self, end: Result<(), Stop>) {
+        self.0.borrow_mut().end = Some(end);
+    }
+}
+
+impl Drop for AnswerWriter {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        // Dropped before its end: the worker ends.
+        state.end.get_or_insert(Err(Stop::Shutdown));
+        wake(&mut state.reader);
+    }
+}
+
+fn wait<T>(waiting: &mut Option<Waker>, context: &Context<'_>) -> Poll<T> {
+    *waiting = Some(context.waker().clone());
+    Poll::Pending
+}
+
+fn wake(waiting: &mut Option<Waker>) {
+    if let Some(waker) = waiting.take() {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
+        std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn what_was_written_is_read_before_the_end() {
+        let (writer, mut answer) = AnswerWriter::new();
+        assert!(poll(answer.head()).is_pending());
+        writer.begin(ReplyHead { status: 200, fields: Vec::new() });
+        assert!(matches!(poll(answer.head()), Poll::Ready(Ok(ReplyHead { status: 200, .. }))));
+        assert!(poll(answer.next()).is_pending());
+        writer.write(b"a");
+        writer.write(b"b");
+        writer.end(Err(Stop::UpstreamAborted));
+        assert_eq!(poll(answer.next()), Poll::Ready(Ok(Some(b"ab".to_vec()))));
+        assert_eq!(poll(answer.next()), Poll::Ready(Err(Stop::UpstreamAborted)));
+    }
+
+    #[test]
+    fn a_writer_that_is_dropped_ends_the_answer() {
+        let (writer, mut answer) = AnswerWriter::new();
+        drop(writer);
+        assert!(matches!(poll(answer.head()), Poll::Ready(Err(Stop::Shutdown))));
+    }
+
+    #[test]
+    fn a_writer_knows_when_it_is_full_and_when_nobody_reads() {
+        let (writer, mut answer) = AnswerWriter::new();
+        writer.write(&[0; MOST_WAITING]);
+        assert!(writer.is_full());
+        assert!(poll(answer.next()).is_ready());
+        assert!(!writer.is_full() && !writer.is_abandoned());
+        drop(answer);
+        assert!(writer.is_abandoned());
+    }
+}

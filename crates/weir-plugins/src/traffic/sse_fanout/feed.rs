@@ -1,0 +1,359 @@
+//! Streams that clients share: one of all workers for each key, and what each worker has of it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use weir_plugin::{ReplyField, RouteUpstream, Stop};
+
+use super::FanoutTotals;
+use super::blocks::EventBlock;
+use super::window::{At, EventWindow, WindowLimits};
+
+/// What an upstream has answered instead of an event stream. Every client that waits gets it.
+#[derive(Debug)]
+pub struct OtherAnswer {
+    pub status: u16,
+    pub fields: Vec<ReplyField>,
+    pub content: Vec<u8>,
+}
+
+/// How far a shared stream is.
+#[derive(Clone, Debug)]
+pub enum FeedStage {
+    /// The upstream has not answered yet.
+    Opening,
+    /// With the fields of the answer's head.
+    Open(Arc<[ReplyField]>),
+    Refused(Arc<OtherAnswer>),
+    Failed(Stop),
+    /// Clients get what is still in the window, and then the end.
+    Ended,
+}
+
+impl FeedStage {
+    fn is_final(&self) -> bool {
+        !matches!(self, FeedStage::Opening | FeedStage::Open(_))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct FeedProgress {
+    stage: FeedStage,
+    /// The position after the newest event.
+    end: u64,
+}
+
+/// A stream that all workers share.
+pub struct Feed {
+    window: Mutex<EventWindow>,
+    progress: watch::Sender<FeedProgress>,
+    /// The last event id with which the upstream was asked first.
+    pub opened_after: Option<Box<[u8]>>,
+    pub totals: Arc<FanoutTotals>,
+}
+
+impl Feed {
+    fn window(&self) -> MutexGuard<'_, EventWindow> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn publish(&self, blocks: Vec<Arc<EventBlock>>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let mut window = self.window();
+        window.extend(blocks);
+        let end = window.end();
+        drop(window);
+        self.progress.send_modify(|progress| progress.end = end);
+    }
+
+    /// Goes on to another stage, unless it was in the last one.
+    pub fn enter(&self, stage: FeedStage) {
+        self.progress.send_if_modified(|progress| {
+            let goes_on = !progress.stage.is_final();
+            if goes_on {
+                progress.stage = stage;
+            }
+            goes_on
+        });
+    }
+
+    /// Completes when no worker has a client for it.
+    pub async fn left(&self) {
+        self.progress.closed().await;
+    }
+
+    fn is_left(&self) -> bool {
+        self.progress.receiver_count() == 0
+    }
+}
+
+/// The streams of all workers, by what makes two requests the same.
+#[derive(Default)]
+pub struct Feeds(Mutex<HashMap<Box<[u8]>, Arc<Feed>>>);
+
+impl Feeds {
+    fn all(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Feed>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a stream out, so that the next client opens another.
+    pub fn remove(&self, key: &[u8], feed: &Arc<Feed>) {
+        let mut all = self.all();
+        if all.get(key).is_some_and(|found| Arc::ptr_eq(found, feed)) {
+            all.remove(key);
+        }
+    }
+
+    /// The same, if no worker has a client for it; `false` if one has.
+    pub fn remove_if_left(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
+        let mut all = self.all();
+        let is_left = feed.is_left();
+        if is_left && all.get(key).is_some_and(|found| Arc::ptr_eq(found, feed)) {
+            all.remove(key);
+        }
+        is_left
+    }
+}
+
+/// What a worker has of a stream: the same events, and its clients.
+pub struct WorkerFeed {
+    feed: Arc<Feed>,
+    window: RefCell<EventWindow>,
+    stage: RefCell<FeedStage>,
+    /// How many times nothing has come for the time of a heartbeat.
+    beats: Cell<u64>,
+    waiting: RefCell<Slab<Option<Waker>>>,
+    /// Keeps the two in step.
+    follower: OnceCell<AbortHandle>,
+    /// As the newest client has it.
+    pub upstream: Rc<RefCell<Rc<dyn RouteUpstream>>>,
+}
+
+/// The streams of one worker.
+#[derive(Default)]
+pub struct WorkerFeeds(RefCell<HashMap<Box<[u8]>, Weak<WorkerFeed>>>);
+
+/// A stream that has just been made has nobody who fills it yet.
+pub struct Joined {
+    pub worker_feed: Rc<WorkerFeed>,
+    pub new_feed: Option<Arc<Feed>>,
+}
+
+/// What a client brings that joins a stream.
+pub struct Joining<'a> {
+    pub key: &'a [u8],
+    pub last_event_id: Option<&'a [u8]>,
+    pub upstream: &'a Rc<dyn RouteUpstream>,
+    pub limits: WindowLimits,
+    pub heartbeat: Duration,
+    pub totals: &'a Arc<FanoutTotals>,
+}
+
+impl WorkerFeeds {
+    /// The stream for a key, which is made where there is none.
+    pub fn join(&self, feeds: &Feeds, joining: &Joining<'_>) -> Joined {
+        let known = self.0.borrow().get(joining.key).and_then(Weak::upgrade);
+        if let Some(worker_feed) = known.filter(|known| !known.stage.borrow().is_final()) {
+            worker_feed.upstream.replace(Rc::clone(joining.upstream));
+            return Joined { worker_feed, new_feed: None };
+        }
+        let mut all = feeds.all();
+        let known = all.get(joining.key).map(Arc::clone);
+        let new_feed = known.is_none().then(|| {
+            let feed = Arc::new(Feed {
+                window: Mutex::new(EventWindow::new(joining.limits)),
+                progress: watch::Sender::new(FeedProgress { stage: FeedStage::Opening, end: 0 }),
+                opened_after: joining.last_event_id.map(Into::into),
+                totals: Arc::clone(joining.totals),
+            });
+            all.insert(joining.key.into(), Arc::clone(&feed));
+            feed
+        });
+        let feed = known.or_else(|| new_feed.clone()).expect("it is there or was made");
+        // Under the lock, so that it is not taken for one that every client has left.
+        let progress = feed.progress.subscribe();
+        drop(all);
+        let worker_feed = WorkerFeed::following(feed, progress, joining);
+        let mut own = self.0.borrow_mut();
+        own.retain(|_, feed| feed.strong_count() > 0);
+        own.insert(joining.key.into(), Rc::downgrade(&worker_feed));
+        Joined { worker_feed, new_feed }
+    }
+}
+
+impl WorkerFeed {
+    fn following(feed: Arc<Feed>, progress: watch::Receiver<FeedProgress>, joining: &Joining<'_>) -> Rc<WorkerFeed> {
+        let window = feed.window().clone();
+        let stage = progress.borrow().stage.clone();
+        let worker_feed = Rc::new(WorkerFeed {
+            feed,
+            window: RefCell::new(window),
+            stage: RefCell::new(stage),
+            beats: Cell::new(0),
+            waiting: RefCell::default(),
+            follower: OnceCell::new(),
+            upstream: Rc::new(RefCell::new(Rc::clone(joining.upstream))),
+        });
+        let follower = tokio::task::spawn_local(follow(Rc::downgrade(&worker_feed), progress, joining.heartbeat));
+        let _ = worker_feed.follower.set(follower.abort_handle());
+        worker_feed
+    }
+
+    /// What stands at a position.
+    pub fn next(&self, position: u64) -> FeedItem {
+        match self.window.borrow().at(position) {
+            At::Block(block) => FeedItem::Block(Arc::clone(block)),
+            At::Gone(first) => FeedItem::Gone(first),
+            At::End => FeedItem::End,
+        }
+    }
+
+    pub fn stage(&self) -> FeedStage {
+        self.stage.borrow().clone()
+    }
+
+    /// Where a client begins: after the last event that it has got, or `replay` events back if it has got none. `None` if
+    /// the stream cannot say what the client has missed.
+    pub fn position(&self, last_event_id: Option<&[u8]>, replay: usize) -> Option<u64> {
+        let window = self.window.borrow();
+        let Some(id) = last_event_id else { return Some(window.newest(replay)) };
+        let is_begin = window.is_complete() && self.feed.opened_after.as_deref() == Some(id);
+        window.after_id(id).or(is_begin.then_some(0))
+    }
+
+    /// The position after the newest event.
+    pub fn end(&self) -> u64 {
+        self.window.borrow().end()
+    }
+
+    pub fn client(self: &Rc<Self>) -> FeedClient {
+        let place = self.waiting.borrow_mut().insert(None);
+        self.feed.totals.clients.add(1);
+        FeedClient { feed: Rc::clone(self), place, beats: self.beats.get() }
+    }
+
+    fn wake_clients(&self) {
+        for (_, waker) in &*self.waiting.borrow() {
+            if let Some(waker) = waker {
+                waker.wake_by_ref();
+            }
+        }
+    }
+
+    fn take(&self, progress: &FeedProgress) {
+        let mut window = self.window.borrow_mut();
+        if window.end() != progress.end {
+            window.catch_up(&self.feed.window());
+        }
+        drop(window);
+        self.stage.replace(progress.stage.clone());
+        self.wake_clients();
+    }
+}
+
+impl Drop for WorkerFeed {
+    fn drop(&mut self) {
+        if let Some(follower) = self.follower.get() {
+            follower.abort();
+        }
+    }
+}
+
+/// Takes over what comes, for all clients of the worker at once.
+async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<FeedProgress>, heartbeat: Duration) {
+    loop {
+        let changed = timeout(heartbeat, progress.changed()).await;
+        let Some(worker_feed) = worker_feed.upgrade() else { return };
+        match changed {
+            Ok(Ok(())) => {
+                let now = progress.borrow_and_update().clone();
+                worker_feed.take(&now);
+            }
+            Ok(Err(_)) => {
+                worker_feed.stage.replace(FeedStage::Ended);
+                return worker_feed.wake_clients();
+            }
+            Err(_) => {
+                worker_feed.beats.set(worker_feed.beats.get() + 1);
+                worker_feed.wake_clients();
+            }
+        }
+    }
+}
+
+/// What comes next for a client.
+pub enum FeedItem {
+    Block(Arc<EventBlock>),
+    /// It is not kept any more; the first that is has this position.
+    Gone(u64),
+    End,
+}
+
+/// Why a client goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedWake {
+    /// Something has come, or the stage has changed.
+    Changed,
+    /// Nothing has come for a while.
+    Heartbeat,
+}
+
+/// A client of a stream.
+pub struct FeedClient {
+    pub feed: Rc<WorkerFeed>,
+    place: usize,
+    beats: u64,
+}
+
+impl FeedClient {
+    /// Waits while the upstream has not answered.
+    pub async fn opened(&mut self) -> FeedStage {
+        poll_fn(|context| match self.feed.stage() {
+            FeedStage::Opening => self.wait(context.waker()),
+            stage => Poll::Ready(stage),
+        })
+        .await
+    }
+
+    /// Waits until there is more than what comes before this position.
+    pub async fn beyond(&mut self, position: u64) -> FeedWake {
+        poll_fn(|context| {
+            let beats = self.feed.beats.get();
+            if self.feed.end() > position || self.feed.stage.borrow().is_final() {
+                Poll::Ready(FeedWake::Changed)
+            } else if std::mem::replace(&mut self.beats, beats) != beats {
+                Poll::Ready(FeedWake::Heartbeat)
+            } else {
+                self.wait(context.waker())
+            }
+        })
+        .await
+    }
+
+    fn wait<T>(&self, waker: &Waker) -> Poll<T> {
+        let mut waiting = self.feed.waiting.borrow_mut();
+        let place = &mut waiting[self.place];
+        if place.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            *place = Some(waker.clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for FeedClient {
+    fn drop(&mut self) {
+        self.feed.waiting.borrow_mut().remove(self.place);
+        self.feed.feed.totals.clients.sub(1);
+    }
+}

@@ -1,0 +1,249 @@
+//! Fills a shared stream: asks the upstream, takes its events, and asks again where the stream breaks.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use weir_plugin::proto::RequestHead;
+use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+
+use super::blocks::{BlockReader, MOST_BLOCK_BYTES};
+use super::feed::{Feed, FeedStage, Feeds, OtherAnswer};
+
+/// More of another answer than an event stream is not held for the clients that wait for it.
+const MOST_OTHER_BYTES: usize = 64 << 10;
+/// The time until the upstream is asked again, unless the stream has said another (`retry`).
+const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// How long things last.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceTimes {
+    /// For so long the stream goes on after the last client.
+    pub keep_open: Duration,
+    /// For so long the upstream is asked again.
+    pub reconnect: Duration,
+}
+
+/// What fills a stream. The stream has ended when this is dropped.
+pub struct FeedSource {
+    pub feeds: Arc<Feeds>,
+    pub key: Box<[u8]>,
+    pub feed: Arc<Feed>,
+    pub upstream: Rc<RefCell<Rc<dyn RouteUpstream>>>,
+    /// Without `Last-Event-ID`.
+    pub request: RequestHead,
+    pub times: SourceTimes,
+}
+
+impl Drop for FeedSource {
+    fn drop(&mut self) {
+        self.feeds.remove(&self.key, &self.feed);
+        self.feed.enter(FeedStage::Ended);
+    }
+}
+
+/// Fields of an answer that hold for one message, or for one client.
+const NOT_SHARED: [&[u8]; 10] = [
+    b"connection",
+    b"content-length",
+    b"date",
+    b"keep-alive",
+    b"proxy-connection",
+    b"set-cookie",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+];
+
+/// The fields of an answer that every client may get, with names in lower case.
+pub fn shared_fields(fields: Vec<ReplyField>) -> Vec<ReplyField> {
+    let lower = |(name, value): ReplyField| -> ReplyField { (name.to_ascii_lowercase().into(), value) };
+    fields.into_iter().map(lower).filter(|(name, _)| !NOT_SHARED.contains(&&**name)).collect()
+}
+
+fn is_event_stream(head: &ReplyHead) -> bool {
+    let value = |wanted: &[u8]| {
+        let field = head.fields.iter().find(|(name, _): &&ReplyField| name.eq_ignore_ascii_case(wanted));
+        field.map(|(_, value)| value)
+    };
+    let kind = value(b"content-type").map_or(&b""[..], |kind| kind);
+    let is_coded = value(b"content-encoding").is_some_and(|coding| **coding != *b"identity");
+    let is_events = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+    head.status == 200 && is_events && !is_coded
+}
+
+impl FeedSource {
+    /// Until no client is left, or the stream can't go on.
+    pub async fn run(self) {
+        tokio::select! {
+            () = self.fill() => {}
+            () = self.left() => {}
+        }
+    }
+
+    async fn left(&self) {
+        loop {
+            self.feed.left().await;
+            sleep(self.times.keep_open).await;
+            if self.feeds.remove_if_left(&self.key, &self.feed) {
+                return;
+            }
+        }
+    }
+
+    async fn fill(&self) {
+        let mut stream = SourceStream {
+            last_event_id: self.feed.opened_after.clone(),
+            retry: RETRY,
+            failures: 0,
+            since: Instant::now(),
+        };
+        let mut was_open = false;
+        loop {
+            let mut answer = self.ask(stream.last_event_id.as_deref());
+            match answer.head().await {
+                Ok(head) if is_event_stream(&head) => {
+                    if !was_open {
+                        self.feed.enter(FeedStage::Open(shared_fields(head.fields).into()));
+                        self.feed.totals.streams.add(1);
+                    }
+                    was_open = true;
+                    self.pass_on(answer, &mut stream).await;
+                }
+                Ok(head) if !was_open => return self.refuse(head, answer).await,
+                // What asks again at such a status would be told the same (HTML Living Standard §9.2.3).
+                Ok(head) if head.status < 500 => return,
+                Err(stop) if !was_open => return self.end(FeedStage::Failed(stop)),
+                Ok(_) | Err(_) => {}
+            }
+            if stream.since.elapsed() >= self.times.reconnect {
+                tracing::warn!(
+                    "an event stream that clients share (sse-fanout) could not be opened again within {} s; its clients \
+                     are disconnected",
+                    self.times.reconnect.as_secs()
+                );
+                return;
+            }
+            sleep(stream.pause()).await;
+        }
+    }
+
+    fn end(&self, stage: FeedStage) {
+        // Before it is told: who is told may ask again at once.
+        self.feeds.remove(&self.key, &self.feed);
+        self.feed.enter(stage);
+    }
+
+    fn ask(&self, last_event_id: Option<&[u8]>) -> UpstreamAnswer {
+        let mut request = self.request.clone();
+        if let Some(id) = last_event_id.filter(|id| !id.is_empty()) {
+            // It came in a field, or in an event without a line end or a NUL in it.
+            let _ = request.head.set(b"Last-Event-ID", id);
+        }
+        self.upstream.borrow().send(request)
+    }
+
+    async fn pass_on(&self, mut answer: UpstreamAnswer, stream: &mut SourceStream) {
+        let mut reader = BlockReader::default();
+        while let Ok(Some(piece)) = answer.next().await {
+            let mut blocks = Vec::new();
+            let read = reader.read(&piece, &mut blocks);
+            if let Some(id) = blocks.iter().rev().find_map(|block| block.id.clone()) {
+                stream.last_event_id = Some(id);
+            }
+            if !blocks.is_empty() {
+                stream.failures = 0;
+                self.feed.totals.events.add(blocks.len() as u64);
+            }
+            stream.retry = reader.retry().unwrap_or(stream.retry);
+            stream.since = Instant::now();
+            self.feed.publish(blocks);
+            // The clients' turn, before these events may have to go for the next ones.
+            tokio::task::yield_now().await;
+            if read.is_err() {
+                tracing::error!(
+                    "an event of an upstream is larger than {MOST_BLOCK_BYTES} bytes; its stream is cut off"
+                );
+                break;
+            }
+        }
+        stream.since = Instant::now();
+        self.feed.totals.reconnects.add(1);
+    }
+
+    async fn refuse(&self, head: ReplyHead, mut answer: UpstreamAnswer) {
+        let mut content = Vec::new();
+        let end = loop {
+            match answer.next().await {
+                Ok(Some(piece)) => content.extend_from_slice(&piece),
+                Ok(None) => break Ok(()),
+                Err(stop) => break Err(stop),
+            }
+            if content.len() > MOST_OTHER_BYTES {
+                break Err(Stop::ResponseTooLarge);
+            }
+        };
+        let fields = shared_fields(head.fields);
+        let other = || FeedStage::Refused(Arc::new(OtherAnswer { status: head.status, fields, content }));
+        self.end(end.map_or_else(FeedStage::Failed, |()| other()));
+    }
+}
+
+/// What is known of a stream over its connections.
+struct SourceStream {
+    last_event_id: Option<Box<[u8]>>,
+    retry: Duration,
+    /// Attempts in a row that have brought no event.
+    failures: u32,
+    /// When the stream was last there.
+    since: Instant,
+}
+
+impl SourceStream {
+    /// How long to wait before the upstream is asked again: longer each time, and not in step with others.
+    fn pause(&mut self) -> Duration {
+        let longer = self.retry.saturating_mul(1 << self.failures.min(8)).min(LONGEST_RETRY);
+        self.failures += 1;
+        longer.mul_f64(rand::random_range(0.5..=1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, fields: &[(&str, &str)]) -> ReplyHead {
+        let field = |(name, value): &(&str, &str)| (name.as_bytes().into(), value.as_bytes().into());
+        ReplyHead { status, fields: fields.iter().map(field).collect() }
+    }
+
+    #[test]
+    fn an_event_stream_is_known_by_its_head() {
+        for (is_one, head) in [
+            (true, head(200, &[("Content-Type", "text/event-stream; charset=utf-8")])),
+            (false, head(200, &[("Content-Type", "text/plain")])),
+            (false, head(204, &[("Content-Type", "text/event-stream")])),
+            (false, head(200, &[("Content-Type", "text/event-stream"), ("Content-Encoding", "gzip")])),
+        ] {
+            assert_eq!(is_event_stream(&head), is_one, "{:?}", head.status);
+        }
+    }
+
+    #[test]
+    fn what_is_for_one_client_is_not_shared() {
+        let fields = head(200, &[("Set-Cookie", "a=b"), ("X-A", "1"), ("Date", "x"), ("Content-Length", "3")]).fields;
+        assert_eq!(shared_fields(fields), [(b"x-a"[..].into(), b"1"[..].into())]);
+    }
+
+    #[test]
+    fn pauses_grow_and_are_bounded() {
+        let mut stream = SourceStream { last_event_id: None, retry: RETRY, failures: 0, since: Instant::now() };
+        let pauses: Vec<_> = (0..20).map(|_| stream.pause()).collect();
+        assert!(pauses[0] <= RETRY && pauses[0] >= RETRY / 2);
+        assert!(pauses.iter().all(|pause| *pause <= LONGEST_RETRY) && pauses[19] >= LONGEST_RETRY / 2);
+    }
+}

@@ -1,0 +1,152 @@
+//! The newest events of a stream, as many as the limits allow.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::blocks::EventBlock;
+
+/// What is kept of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowLimits {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+/// The newest blocks of a stream. A position is the number of blocks that came before.
+#[derive(Clone, Debug)]
+pub struct EventWindow {
+    limits: WindowLimits,
+    blocks: VecDeque<Arc<EventBlock>>,
+    bytes: usize,
+    /// The position of the first that is kept.
+    first: u64,
+}
+
+/// What stands at a position.
+#[derive(Debug, PartialEq, Eq)]
+pub enum At<'a> {
+    Block(&'a Arc<EventBlock>),
+    /// Nothing yet.
+    End,
+    /// It is not kept any more. The first that is has this position.
+    Gone(u64),
+}
+
+impl EventWindow {
+    pub fn new(limits: WindowLimits) -> EventWindow {
+        EventWindow { limits, blocks: VecDeque::new(), bytes: 0, first: 0 }
+    }
+
+    /// Adds blocks that have come at once. What is too much of them goes with the next ones: until then every client had its
+    /// turn.
+    pub fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<EventBlock>>) {
+        while self.blocks.len() > self.limits.events || self.bytes > self.limits.bytes && self.blocks.len() > 1 {
+            let Some(gone) = self.blocks.pop_front() else { break };
+            self.bytes -= gone.bytes.len();
+            self.first += 1;
+        }
+        for block in blocks {
+            self.bytes += block.bytes.len();
+            self.blocks.push_back(block);
+        }
+    }
+
+    /// The position after the newest.
+    pub fn end(&self) -> u64 {
+        self.first + self.blocks.len() as u64
+    }
+
+    pub fn at(&self, position: u64) -> At<'_> {
+        let Some(index) = position.checked_sub(self.first) else { return At::Gone(self.first) };
+        match usize::try_from(index).ok().and_then(|index| self.blocks.get(index)) {
+            Some(block) => At::Block(block),
+            None => At::End,
+        }
+    }
+
+    /// Nothing has fallen out of it: it is all that the stream has sent.
+    pub fn is_complete(&self) -> bool {
+        self.first == 0
+    }
+
+    /// The position after the newest block with this id.
+    pub fn after_id(&self, id: &[u8]) -> Option<u64> {
+        let from_end = self.blocks.iter().rev().position(|block| block.id.as_deref() == Some(id))?;
+        Some(self.end() - from_end as u64)
+    }
+
+    /// The position of the newest `count` blocks.
+    pub fn newest(&self, count: usize) -> u64 {
+        self.end().saturating_sub(count as u64).max(self.first)
+    }
+
+    /// Takes over what another window of the same stream has beyond this one.
+    pub fn catch_up(&mut self, other: &EventWindow) {
+        if self.end() < other.first {
+            *self = EventWindow { limits: self.limits, blocks: VecDeque::new(), bytes: 0, first: other.first };
+        }
+        let from = (self.end() - other.first) as usize;
+        self.extend(other.blocks.iter().skip(from).cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(id: u64) -> Arc<EventBlock> {
+        Arc::new(EventBlock { bytes: [b'x'; 10].into(), id: Some(id.to_string().into_bytes().into()) })
+    }
+
+    fn filled(limits: WindowLimits, ids: std::ops::Range<u64>) -> EventWindow {
+        let mut window = EventWindow::new(limits);
+        ids.for_each(|id| window.extend([block(id)]));
+        window
+    }
+
+    const WIDE: WindowLimits = WindowLimits { events: 100, bytes: 1000 };
+
+    #[test]
+    fn it_is_bounded_in_events_and_in_bytes() {
+        for limits in [WindowLimits { events: 3, ..WIDE }, WindowLimits { bytes: 35, ..WIDE }] {
+            let window = filled(limits, 0..10);
+            assert_eq!((window.at(5), window.at(10), window.end()), (At::Gone(6), At::End, 10));
+            assert_eq!(window.at(6), At::Block(&block(6)));
+        }
+        let tight = filled(WindowLimits { events: 1, bytes: 1 }, 0..3);
+        assert_eq!(tight.at(2), At::Block(&block(2)), "the newest is there in any case");
+    }
+
+    #[test]
+    fn what_comes_at_once_is_there_until_the_next() {
+        let mut window = filled(WindowLimits { events: 3, ..WIDE }, 0..3);
+        window.extend((3..20).map(block));
+        assert_eq!((window.at(0), window.end()), (At::Block(&block(0)), 20));
+        window.extend([block(20)]);
+        assert_eq!(window.at(0), At::Gone(17));
+    }
+
+    #[test]
+    fn an_id_is_found_where_it_stood_last() {
+        let mut window = filled(WIDE, 0..5);
+        window.extend([block(1)]);
+        assert_eq!((window.after_id(b"1"), window.after_id(b"4"), window.after_id(b"9")), (Some(6), Some(5), None));
+    }
+
+    #[test]
+    fn new_clients_begin_with_the_newest() {
+        let window = filled(WindowLimits { events: 3, ..WIDE }, 0..10);
+        assert_eq!((window.newest(0), window.newest(2), window.newest(50)), (10, 8, 6));
+    }
+
+    #[test]
+    fn one_window_catches_up_with_another() {
+        let mut local = filled(WIDE, 0..2);
+        local.catch_up(&filled(WIDE, 0..5));
+        assert_eq!((local.end(), local.at(0)), (5, At::Block(&block(0))));
+        let far = filled(WindowLimits { events: 2, ..WIDE }, 0..20);
+        local.catch_up(&far);
+        assert_eq!((local.end(), local.at(16), local.is_complete()), (20, At::Gone(17), false));
+        assert_eq!(local.at(17), At::Block(&block(17)));
+    }
+}

@@ -1,0 +1,135 @@
+//! The exchanges of a running node, read from its status address.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use serde_json::Value;
+use weir_client::{AnswerContent, CallSettings, HttpClient, ServiceUrl};
+
+/// Exchanges as they end.
+pub struct ExchangeStream {
+    content: AnswerContent,
+    address: String,
+    /// Part of a line.
+    rest: Vec<u8>,
+    lines: VecDeque<Value>,
+}
+
+impl ExchangeStream {
+    /// Asks a node for those that an argument selects. A stream that is silent for longer than `silence` is broken.
+    ///
+    /// # Errors
+    /// Why the node shows none.
+    pub async fn open(
+        address: &str,
+        argument: Option<(&str, &str)>,
+        silence: Duration,
+    ) -> Result<ExchangeStream, String> {
+        let query = argument.map(|(name, value)| format!("?{name}={}", percent_encoded(value))).unwrap_or_default();
+        let url = ServiceUrl::parse(&format!("http://{address}/tail{query}"))
+            .map_err(|error| format!("--status: {address}: {error}"))?;
+        let settings = CallSettings { timeout: silence, max_content_bytes: usize::MAX, ..CallSettings::default() };
+        let request = Request::get(url.target().as_str()).body(Bytes::new());
+        let request = request.map_err(|error| format!("the request cannot be built: {error}"))?;
+        let answer = HttpClient::default().open(&url, request, &settings).await.map_err(|error| {
+            format!("no response from {address}: {error}; `--status` is the setting `status` of the node")
+        })?;
+        let status = answer.status();
+        let mut stream = ExchangeStream {
+            content: answer.into_body(),
+            address: address.to_owned(),
+            rest: Vec::new(),
+            lines: VecDeque::new(),
+        };
+        if status != StatusCode::OK {
+            let said = stream.content.next().await.ok().flatten().unwrap_or_default();
+            return Err(format!("{address} answered with {status}: {}", String::from_utf8_lossy(&said).trim()));
+        }
+        Ok(stream)
+    }
+
+    /// The next; nothing when the node has ended the stream.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn next(&mut self) -> Result<Option<Value>, String> {
+        loop {
+            if let Some(line) = self.lines.pop_front() {
+                return Ok(Some(line));
+            }
+            let piece = self.content.next().await;
+            let piece = piece.map_err(|error| format!("the stream from {} has broken: {error}", self.address))?;
+            let Some(piece) = piece else { return Ok(None) };
+            self.rest.extend_from_slice(&piece);
+            while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                let value = serde_json::from_slice(&line);
+                self.lines.push_back(
+                    value.map_err(|error| format!("{} sent a line that is not JSON: {error}", self.address))?,
+                );
+            }
+        }
+    }
+}
+
+/// A value of a query, in which everything but letters and digits is encoded (RFC 3986 §2.1).
+fn percent_encoded(value: &str) -> String {
+    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    value.bytes().map(encoded).collect()
+}
+
+/// An exchange on one line: when, what came of it, what was asked, and how it went.
+pub struct ExchangeSummary<'a>(pub &'a Value);
+
+impl ExchangeSummary<'_> {
+    fn text(&self, name: &str) -> &str {
+        self.0[name].as_str().filter(|text| *text != "-").unwrap_or_default()
+    }
+}
+
+impl fmt::Display for ExchangeSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = self.text("time");
+        let clock = time.split_once('T').map_or(time, |(_, clock)| clock.get(..8).unwrap_or(clock));
+        let seconds = self.0["request_time"].as_f64().unwrap_or_default();
+        let (method, host, uri) = (self.text("method"), self.text("host"), self.text("uri"));
+        let client = self.text("client");
+        write!(f, "{clock} {} {client} {method} {host}{uri} {:.0}ms", self.0["status"], seconds * 1e3)?;
+        for (label, name) in [
+            ("route", "route_id"),
+            ("upstream", "upstream_addr"),
+            ("consumer", "consumer"),
+            ("refused_by", "refused_by"),
+            ("cause", "error_cause"),
+        ] {
+            let value = self.text(name);
+            if !value.is_empty() {
+                write!(f, " {label}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_summary_shows_what_there_is() {
+        let exchange = json!({
+            "time": "2026-11-23T12:00:01+00:00", "status": 401, "client": "10.0.0.1", "method": "GET", "host": "a",
+            "uri": "/x?y", "request_time": 0.012, "route_id": "orders", "refused_by": "key-auth", "upstream_addr": "-",
+        });
+        let summary = ExchangeSummary(&exchange).to_string();
+        assert_eq!(summary, "12:00:01 401 10.0.0.1 GET a/x?y 12ms route=orders refused_by=key-auth");
+    }
+}

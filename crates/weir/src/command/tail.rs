@@ -1,0 +1,81 @@
+//! `weir tail`: the exchanges of a running node, as they end.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::command::status_stream::{ExchangeStream, ExchangeSummary};
+use crate::exit::{self, ExitFailure};
+use crate::node::tail::condition;
+use crate::say::say;
+
+/// How long a stream may be silent. Longer than any that is looked at.
+const SILENCE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Shows the requests of a running node as they end, one line for each.
+///
+/// The lines come from the node's status address. If they cannot be printed as fast as they come, some are left out, and a
+/// line tells their number; requests never wait.
+#[derive(Debug, Args)]
+pub struct TailCommand {
+    /// The node's status address, on this machine.
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
+    status: String,
+    /// A condition on the variables of exchanges, in the language of `vars`: `[["status", ">=", 500]]`.
+    #[arg(long, value_name = "JSON")]
+    vars: Option<String>,
+    /// Prints each exchange as an object of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Ends after so many exchanges.
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    count: Option<u64>,
+}
+
+impl TailCommand {
+    pub fn execute(self) -> ExitCode {
+        if let Some(Err(problem)) = self.vars.as_deref().map(condition) {
+            say!("--{problem}");
+            return ExitFailure::Configuration.into();
+        }
+        match self.run() {
+            Ok(()) => exit::DONE,
+            Err(problem) => {
+                say!("{problem}");
+                ExitFailure::Refused.into()
+            }
+        }
+    }
+
+    fn run(&self) -> Result<(), String> {
+        let arguments = self.vars.as_deref().map(|vars| ("vars", vars));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("the async runtime cannot be started: {error}"))?;
+        runtime.block_on(async {
+            let mut stream = ExchangeStream::open(&self.status, arguments, SILENCE).await?;
+            let mut left = self.count.unwrap_or(u64::MAX);
+            while left > 0 {
+                let Some(line) = stream.next().await? else { return Ok(()) };
+                if !print(&line, self.json) {
+                    return Ok(());
+                }
+                left -= u64::from(line.get("skipped").is_none());
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Prints an exchange; `false` if nobody reads any more.
+fn print(exchange: &Value, as_json: bool) -> bool {
+    let line = match exchange.get("skipped") {
+        _ if as_json => exchange.to_string(),
+        Some(skipped) => format!("… {skipped} left out"),
+        None => ExchangeSummary(exchange).to_string(),
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+}

@@ -1,0 +1,185 @@
+//! `weir trace`: one request through a running node, and what became of it on its way.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use http::{HeaderName, HeaderValue, Method, Request};
+use serde_json::Value;
+use weir_client::{CallSettings, HttpClient, ServerVerification, ServiceUrl};
+use weir_gateway::tail::TRACE_FIELD;
+
+use crate::command::status_stream::ExchangeStream;
+use crate::exit::ExitFailure;
+use crate::say::{self, say};
+
+/// How long the node may take to tell what became of a request that was answered.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MOST_CONTENT: usize = 1 << 30;
+
+/// Sends a request to a running node, and shows the way it took: route, plugins, upstream, and the time of each.
+///
+/// The node finds the request by its header field `X-Weir-Trace`, and measures its plugins. What it tells comes from the
+/// status address.
+#[derive(Debug, Args)]
+pub struct TraceCommand {
+    /// The URL of the request, at the node.
+    url: String,
+    /// The request method.
+    #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "GET")]
+    method: Method,
+    /// A header field of the request, as `Name: value`. `Host` may be one of them. May be given more than once.
+    #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The content of the request.
+    #[arg(short = 'd', long, value_name = "TEXT", default_value = "")]
+    data: String,
+    /// Does not verify the node's certificate.
+    #[arg(short = 'k', long)]
+    insecure: bool,
+    /// The node's status address, on this machine.
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
+    status: String,
+    /// Prints what the node tells as an object of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
+    let name = name.trim().parse().map_err(|error| format!("`{name}`: {error}"))?;
+    let value = value.trim().parse().map_err(|error| format!("the value: {error}"))?;
+    Ok((name, value))
+}
+
+impl TraceCommand {
+    pub fn execute(self) -> ExitCode {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let traced = match runtime {
+            Ok(runtime) => runtime.block_on(self.trace()),
+            Err(error) => Err(format!("the async runtime cannot be started: {error}")),
+        };
+        match traced {
+            Ok(exchange) if self.json => say::print(format!("{exchange:#}\n").as_bytes()),
+            Ok(exchange) => say::print(way(&exchange).as_bytes()),
+            Err(problem) => {
+                say!("{problem}");
+                ExitFailure::Refused.into()
+            }
+        }
+    }
+
+    async fn trace(&self) -> Result<Value, String> {
+        let url = ServiceUrl::parse(&self.url).map_err(|error| format!("{}: {error}", self.url))?;
+        let mut random = [0; 16];
+        aws_lc_rs::rand::fill(&mut random).map_err(|_| "the system gives no random numbers".to_owned())?;
+        let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut stream = ExchangeStream::open(&self.status, Some(("trace", &name)), PATIENCE).await?;
+        let mut request = Request::builder().method(self.method.clone()).uri(url.target().as_str());
+        for (field, value) in &self.headers {
+            request = request.header(field, value);
+        }
+        let request = request.header(TRACE_FIELD, &name).body(Bytes::from(self.data.clone()));
+        let request = request.map_err(|error| format!("the request cannot be built: {error}"))?;
+        let verification = if self.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
+        let settings = CallSettings { verification, max_content_bytes: MOST_CONTENT, ..CallSettings::default() };
+        let answered = HttpClient::default().call(&url, request, &settings).await;
+        match stream.next().await {
+            Ok(Some(exchange)) => Ok(exchange),
+            told => {
+                let answer = match answered {
+                    Ok(answer) => format!("the answer was {}", answer.status()),
+                    Err(error) => error.to_string(),
+                };
+                let why = told.err().unwrap_or_else(|| "the node has ended the stream".to_owned());
+                Err(format!(
+                    "the node of {} has not seen the request: {answer}; {why}; `--status` must be that of the node at the URL",
+                    self.status
+                ))
+            }
+        }
+    }
+}
+
+/// What became of the request, station by station.
+fn way(exchange: &Value) -> String {
+    let text = |name: &str| exchange[name].as_str().filter(|text| !matches!(*text, "" | "-"));
+    let ms = |name: &str| {
+        text(name).map(|seconds| {
+            let attempts = seconds.split(',').map(|part| part.trim().parse::<f64>().map(|seconds| seconds * 1e3));
+            let attempts: Vec<String> = attempts.map(|ms| ms.map_or("-".into(), |ms| format!("{ms:.0} ms"))).collect();
+            attempts.join(", ")
+        })
+    };
+    let mut out = format!(
+        "{} {}://{}{} {}\n",
+        text("method").unwrap_or("-"),
+        text("scheme").unwrap_or("-"),
+        text("host").unwrap_or_default(),
+        text("uri").unwrap_or_default(),
+        text("protocol").unwrap_or_default()
+    );
+    let mut line = |label: &str, value: Option<String>| {
+        if let Some(value) = value {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "  {label:<18} {value}");
+        }
+    };
+    line("request id", text("request_id").map(str::to_owned));
+    line("route", Some(text("route_id").unwrap_or("none matches").to_owned()));
+    line("service", text("service_id").map(str::to_owned));
+    for turn in exchange["plugins"].as_array().into_iter().flatten() {
+        let name = turn["name"].as_str().unwrap_or_default();
+        let time = format!("{:.1} µs", turn["us"].as_f64().unwrap_or_default());
+        line(turn["phase"].as_str().unwrap_or_default(), Some(format!("{name:<24} {time:>12}")));
+    }
+    line("consumer", text("consumer").map(str::to_owned));
+    line("refused by", text("refused_by").map(str::to_owned));
+    line("cause", text("error_cause").map(str::to_owned));
+    line("upstream", text("upstream_addr").map(str::to_owned));
+    line("upstream uri", text("upstream_addr").and_then(|_| text("upstream_uri")).map(str::to_owned));
+    line("connected after", ms("upstream_connect_time"));
+    line("head after", ms("upstream_header_time"));
+    line("complete after", ms("upstream_response_time"));
+    line("upstream status", text("upstream_status").map(str::to_owned));
+    line("status", Some(exchange["status"].to_string()));
+    line("time", exchange["request_time"].as_f64().map(|seconds| format!("{:.0} ms", seconds * 1e3)));
+    line("bytes", Some(format!("{} in, {} out", exchange["bytes_received"], exchange["bytes_sent"])));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_way_shows_what_there_is() {
+        let exchange = json!({
+            "method": "GET", "scheme": "http", "host": "a", "uri": "/x", "protocol": "HTTP/1.1", "status": 200,
+            "request_time": 0.012, "route_id": "orders", "upstream_addr": "127.0.0.1:1, 127.0.0.1:2",
+            "upstream_connect_time": "-, 0.001", "bytes_received": 10, "bytes_sent": 20, "consumer": "-",
+            "plugins": [{"name": "key-auth", "phase": "request", "us": 3.25}],
+        });
+        let shown = way(&exchange);
+        for line in [
+            "GET http://a/x HTTP/1.1\n",
+            "  route              orders\n",
+            "  request            key-auth                       3.2 µs\n",
+            "  connected after    -, 1 ms\n",
+            "  bytes              10 in, 20 out\n",
+        ] {
+            assert!(shown.contains(line), "{line:?} in\n{shown}");
+        }
+        assert!(!shown.contains("consumer"), "{shown}");
+    }
+
+    #[test]
+    fn fields_have_a_name_and_a_value() {
+        assert!(field("Host: a.example").is_ok_and(|(name, value)| name == "host" && value == "a.example"));
+        assert!(field("Host").is_err() && field("a b: c").is_err());
+    }
+}

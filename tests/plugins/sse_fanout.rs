@@ -1,0 +1,379 @@
+//! `sse-fanout`: one event stream of the upstream for many clients.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::Signal;
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, eventually};
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: own=1\r\nX-Stream: yes\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// An upstream whose streams send what a test tells them to. A stream ends when its sender is dropped.
+struct EventOrigin {
+    origin: Origin,
+    /// The status that requests get instead of a stream; 0 for none.
+    refusal: Arc<AtomicU16>,
+    streams: Arc<Mutex<Vec<Option<Sender<String>>>>>,
+}
+
+impl EventOrigin {
+    fn start() -> EventOrigin {
+        let streams = Arc::<Mutex<Vec<Option<Sender<String>>>>>::default();
+        let refusal = Arc::<AtomicU16>::default();
+        let (all, refused) = (Arc::clone(&streams), Arc::clone(&refusal));
+        let origin = Origin::scripted(Reading::Strict, move |connection| {
+            if connection.request().is_err() {
+                return;
+            }
+            match refused.load(Ordering::Relaxed) {
+                0 => {}
+                204 => return drop(connection.send("HTTP/1.1 204 X\r\n\r\n")),
+                status => return drop(connection.send(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"))),
+            }
+            let (sender, told) = channel();
+            all.lock().expect("no test panics with it").push(Some(sender));
+            if connection.send(HEAD).is_err() {
+                return;
+            }
+            for text in told {
+                if connection.send(format!("{:x}\r\n{text}\r\n", text.len())).is_err() {
+                    return;
+                }
+            }
+        });
+        EventOrigin { origin, refusal, streams }
+    }
+
+    fn opened(&self) -> usize {
+        self.streams.lock().expect("no test panics with it").len()
+    }
+
+    fn wait_opened(&self, count: usize) {
+        eventually("the upstream's stream is open", DEADLINE, || self.opened() == count);
+    }
+
+    /// Sends on the stream that was opened last.
+    fn send(&self, text: &str) {
+        let streams = self.streams.lock().expect("no test panics with it");
+        streams.last().and_then(Option::as_ref).expect("a stream").send(text.to_owned()).expect("it is open");
+    }
+
+    fn event(&self, id: u64) {
+        self.send(&format!("id: {id}\ndata: event {id}\n\n"));
+    }
+
+    /// The gateway has closed the stream that was opened last.
+    fn is_closed(&self) -> bool {
+        let streams = self.streams.lock().expect("no test panics with it");
+        let comment = ": is anybody there?\n\n".to_owned();
+        streams.last().and_then(Option::as_ref).expect("a stream").send(comment).is_err()
+    }
+
+    /// Breaks off the stream that was opened last.
+    fn break_off(&self) {
+        *self.streams.lock().expect("no test panics with it").last_mut().expect("a stream") = None;
+    }
+}
+
+fn gateway(origin: &Origin, workers: usize, options: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&document(origin, workers, options))
+}
+
+fn document(origin: &Origin, workers: usize, options: &str) -> String {
+    format!(
+        "worker_processes: {workers}
+worker_shutdown_timeout: 4s
+routes:
+  - id: events
+    uri: /*
+    plugins: {{ sse-fanout: {options} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        origin.addr()
+    )
+}
+
+/// A client of a stream, after the head of its response.
+fn follow(gateway: &Gateway, target: &str, lines: &str) -> Client {
+    let mut client = Client::connect(gateway.addr());
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n{lines}\r\n"));
+    let head = client.response_head("GET").expect("an answer");
+    assert_eq!((head.status, head.headers.get("Content-Type")), (200, Some("text/event-stream")));
+    assert_eq!((head.headers.get("X-Stream"), head.headers.get("Set-Cookie")), (Some("yes"), None));
+    client
+}
+
+/// Reads until the text has come, and returns all of what came.
+fn read_to(client: &mut Client, text: &str) -> String {
+    let mut all = String::new();
+    while !all.contains(text) {
+        let chunk = client.chunk().expect("the stream goes on");
+        assert!(!chunk.is_empty(), "the stream ended after {all:?}");
+        all += &String::from_utf8(chunk).expect("UTF-8");
+    }
+    all
+}
+
+fn ids(text: &str) -> Vec<u64> {
+    text.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect()
+}
+
+#[test]
+fn many_clients_cost_one_stream() {
+    let upstream = EventOrigin::start();
+    for workers in [1, 2] {
+        let gateway = gateway(&upstream.origin, workers, "{}");
+        let before = upstream.opened();
+        let mut clients: Vec<Client> = (0..20).map(|_| follow(&gateway, "/feed?a=1", "User-Agent: any\r\n")).collect();
+        upstream.wait_opened(before + 1);
+        (1..=50).for_each(|id| upstream.event(id));
+        for client in &mut clients {
+            assert_eq!(ids(&read_to(client, "event 50\n\n")), (1..=50).collect::<Vec<_>>());
+        }
+        assert_eq!(upstream.opened(), before + 1, "{workers} workers");
+        let metrics = gateway.metrics();
+        assert_eq!(metrics.get("weir_sse_fanout_clients"), Some(20.0));
+        assert_eq!(metrics.get("weir_sse_fanout_events_total"), Some(50.0));
+        drop(clients);
+        eventually("clients that leave are gone", DEADLINE, || {
+            gateway.metrics().get("weir_sse_fanout_clients") == Some(0.0)
+        });
+    }
+    let request = &upstream.origin.requests()[0];
+    assert_eq!(request.headers.get("Accept"), Some("text/event-stream"));
+    assert_eq!((request.headers.get("User-Agent"), &*request.target), (None, "/feed?a=1"));
+}
+
+#[test]
+fn other_requests_have_streams_of_their_own() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 1, "{ headers: [X-Tenant] }");
+    let _one = follow(&gateway, "/feed", "X-Tenant: a\r\n");
+    for (opened, target, lines) in [
+        (1, "/feed", "X-Tenant: a\r\nAuthorization: other\r\n"),
+        (2, "/feed", "X-Tenant: b\r\n"),
+        (3, "/feed", ""),
+        (4, "/other", "X-Tenant: a\r\n"),
+        (5, "/feed?x", "X-Tenant: a\r\n"),
+        (6, "/feed?", "X-Tenant: a\r\n"),
+    ] {
+        // The stream of the one before has ended with its client.
+        follow(&gateway, target, lines);
+        assert_eq!(upstream.opened(), opened, "{target} {lines}");
+    }
+    let tenants: Vec<_> =
+        upstream.origin.requests().iter().map(|request| request.headers.get("X-Tenant").map(str::to_owned)).collect();
+    assert_eq!(tenants[..3], [Some("a".to_owned()), Some("b".to_owned()), None]);
+}
+
+#[test]
+fn a_client_that_comes_again_gets_what_it_has_missed() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 2, "{ window_events: 10, replay_to_new: 3 }");
+    let mut first = follow(&gateway, "/", "");
+    for id in 1..=30 {
+        upstream.event(id);
+        read_to(&mut first, &format!("event {id}\n\n"));
+    }
+    let resumed = read_to(&mut follow(&gateway, "/", "Last-Event-ID: 25\r\n"), "event 30\n\n");
+    assert_eq!(ids(&resumed), [26, 27, 28, 29, 30]);
+    let new = read_to(&mut follow(&gateway, "/", ""), "event 30\n\n");
+    assert_eq!(ids(&new), [28, 29, 30]);
+    assert_eq!(upstream.opened(), 1);
+    // What is not kept only the upstream can know.
+    let mut alone = follow(&gateway, "/", "Last-Event-ID: 3\r\n");
+    upstream.wait_opened(2);
+    assert_eq!(upstream.origin.requests()[1].headers.get("Last-Event-ID"), Some("3"));
+    upstream.event(4);
+    assert_eq!(ids(&read_to(&mut alone, "event 4\n\n")), [4]);
+}
+
+#[test]
+fn an_unknown_id_may_join() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 1, "{ window_events: 2, unknown_event_id: join }");
+    let mut first = follow(&gateway, "/", "");
+    for id in 1..=9 {
+        upstream.event(id);
+        read_to(&mut first, &format!("event {id}\n\n"));
+    }
+    let mut joined = follow(&gateway, "/", "Last-Event-ID: 3\r\n");
+    upstream.event(10);
+    assert_eq!(ids(&read_to(&mut joined, "event 10\n\n")), [10]);
+    assert_eq!(upstream.opened(), 1);
+}
+
+#[test]
+fn the_first_client_says_where_the_stream_begins() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 1, "{}");
+    let mut first = follow(&gateway, "/", "Last-Event-ID: 41\r\n");
+    upstream.event(42);
+    read_to(&mut first, "event 42\n\n");
+    assert_eq!(upstream.origin.requests()[0].headers.get("Last-Event-ID"), Some("41"));
+    // The same place, from what is kept.
+    assert_eq!(ids(&read_to(&mut follow(&gateway, "/", "Last-Event-ID: 41\r\n"), "event 42\n\n")), [42]);
+    assert_eq!(upstream.opened(), 1);
+}
+
+#[test]
+fn a_stream_that_breaks_is_opened_again_after_its_last_event() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 2, "{}");
+    let mut clients = [follow(&gateway, "/", ""), follow(&gateway, "/", "")];
+    upstream.send("retry: 10\n\n");
+    upstream.event(1);
+    for round in 2..6 {
+        upstream.break_off();
+        upstream.wait_opened(round);
+        upstream.event(round as u64);
+    }
+    for client in &mut clients {
+        assert_eq!(ids(&read_to(client, "event 5\n\n")), [1, 2, 3, 4, 5]);
+    }
+    let resumed: Vec<_> = upstream
+        .origin
+        .requests()
+        .iter()
+        .filter_map(|request| request.headers.get("Last-Event-ID").map(str::to_owned))
+        .collect();
+    assert_eq!(resumed, ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn a_stream_that_does_not_come_back_ends() {
+    for (status, options) in [(204, "{}"), (404, "{}"), (503, "{ reconnect_timeout: 1 }")] {
+        let upstream = EventOrigin::start();
+        let gateway = gateway(&upstream.origin, 1, options);
+        let mut client = follow(&gateway, "/", "");
+        upstream.send("retry: 10\n\n");
+        upstream.event(1);
+        read_to(&mut client, "event 1\n\n");
+        upstream.refusal.store(status, Ordering::Relaxed);
+        upstream.break_off();
+        while !client.chunk().expect("the stream ends in order").is_empty() {}
+        // Then it is asked for again.
+        upstream.refusal.store(0, Ordering::Relaxed);
+        follow(&gateway, "/", "");
+    }
+}
+
+#[test]
+fn another_answer_goes_to_all_who_wait() {
+    let (gate, asked) = (weir_testkit::Gate::new(), Arc::new(Mutex::new(0)));
+    let (wait, count) = (gate.clone(), Arc::clone(&asked));
+    let origin = Origin::serving(move |_| {
+        *count.lock().expect("no test panics with it") += 1;
+        wait.wait();
+        Answer::with(403, "Content-Type: text/plain\r\nX-Why: no\r\n", "not for you")
+    });
+    let gateway = gateway(&origin, 2, "{}");
+    let request = "GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n";
+    let mut clients: Vec<Client> = (0..5).map(|_| Client::connect(gateway.addr())).collect();
+    clients.iter_mut().for_each(|client| client.send(request));
+    gate.wait_arrived(1);
+    eventually("all of them wait", DEADLINE, || gateway.metrics().get("weir_http_requests_total") == Some(5.0));
+    gate.open();
+    for client in &mut clients {
+        let response = client.response().expect("an answer");
+        assert_eq!((response.status, response.text()), (403, "not for you".to_owned()));
+        assert_eq!(response.headers.get("X-Why"), Some("no"));
+    }
+    // It is not kept: the next one is asked for.
+    let before = *asked.lock().expect("no test panics with it");
+    assert_eq!(gateway.client().ask(request).expect("an answer").status, 403);
+    assert!(*asked.lock().expect("no test panics with it") > before);
+}
+
+#[test]
+fn an_upstream_that_cannot_be_reached_is_a_502() {
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, plugins: {{ sse-fanout: {{}} }}, upstream: {{ nodes: {{ \"127.0.0.1:{}\": 1 }} }} }}]",
+        weir_testkit::free_port()
+    ));
+    let response = gateway.client().ask("GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n");
+    assert_eq!(response.expect("an answer").status, 502);
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_no_more_than_the_window() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 1, "{ window_bytes: 262144, slow_client: close }");
+    let slow = follow_narrow(&gateway);
+    let mut fast = follow(&gateway, "/", "");
+    let filler = "x".repeat(60_000);
+    let before = gateway.rss();
+    for id in 1..=400 {
+        upstream.send(&format!("id: {id}\ndata: {filler}\n\n"));
+        read_to(&mut fast, &format!("id: {id}\n"));
+    }
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown < 8 << 20, "24 MB of events have taken {grown} bytes");
+    eventually("the slow client's loss is counted", DEADLINE, || {
+        gateway.metrics().get("weir_sse_fanout_missed_events_total").is_some_and(|missed| missed > 0.0)
+            || gateway.metrics().get("weir_sse_fanout_clients") == Some(2.0)
+    });
+    let all = read_all(slow);
+    let got = ids(&all);
+    assert_eq!(got, (1..=got.len() as u64).collect::<Vec<_>>(), "what it got has no gap");
+    assert!(got.len() < 400);
+}
+
+fn follow_narrow(gateway: &Gateway) -> Client {
+    let mut client = Client::connect_narrow(gateway.addr()).expect("a connection");
+    client.send("GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("an answer").status, 200);
+    client
+}
+
+/// All of a response that ends in order.
+fn read_all(mut client: Client) -> String {
+    let mut all = Vec::new();
+    loop {
+        match client.chunk().expect("it ends in order") {
+            chunk if chunk.is_empty() => return String::from_utf8(all).expect("UTF-8"),
+            chunk => all.extend_from_slice(&chunk),
+        }
+    }
+}
+
+#[test]
+fn clients_hear_of_a_silent_stream() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 1, "{ heartbeat: 1 }");
+    let mut client = follow(&gateway, "/", "");
+    assert_eq!(client.chunk().expect("a comment"), b":\n\n");
+    upstream.send(": comments of the upstream do not count\n\n");
+    assert_eq!(client.chunk().expect("another"), b":\n\n");
+}
+
+#[test]
+fn the_stream_stays_open_for_a_while_after_the_last_client() {
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 2, "{ keep_open: 1 }");
+    let mut client = follow(&gateway, "/", "");
+    upstream.event(1);
+    read_to(&mut client, "event 1\n\n");
+    drop(client);
+    upstream.event(2);
+    let mut back = follow(&gateway, "/", "Last-Event-ID: 1\r\n");
+    assert_eq!(ids(&read_to(&mut back, "event 2\n\n")), [2]);
+    assert_eq!(upstream.opened(), 1, "it was still there");
+    drop(back);
+    eventually("then it is closed", DEADLINE, || upstream.is_closed());
+}
+
+#[test]
+fn a_reload_and_the_end_of_the_process_cut_nothing() {
+    let upstream = EventOrigin::start();
+    let mut gateway = gateway(&upstream.origin, 2, "{}");
+    let mut client = follow(&gateway, "/", "");
+    upstream.event(1);
+    gateway.rewrite(&format!("{}#\n", document(&upstream.origin, 2, "{ replay_to_new: 1 }")));
+    upstream.event(2);
+    assert_eq!(ids(&read_to(&mut client, "event 2\n\n")), [1, 2]);
+    gateway.signal(Signal::TERM);
+    while !client.chunk().expect("the stream ends in order").is_empty() {}
+    assert!(gateway.wait_exit(DEADLINE).success());
+}
