@@ -21,7 +21,7 @@ pub const TRACE_FIELD: &str = "X-Weir-Trace";
 const LINE: &str = concat!(
     r#"{"time":"$time_iso8601","request_id":"$request_id","client":"$remote_addr","consumer":"$consumer_name","#,
     r#""method":"$request_method","scheme":"$scheme","host":"$host","uri":"$request_uri","protocol":"$server_protocol","#,
-    r#""status":$status,"request_time":$request_time,"bytes_received":$request_length,"bytes_sent":$bytes_sent,"#,
+    r#""status":$status,"request_time":${request_time ?? 0},"bytes_received":$request_length,"bytes_sent":$bytes_sent,"#,
     r#""route_id":"$route_id","service_id":"$service_id","refused_by":"$refused_by","error_cause":"$error_cause","#,
     r#""upstream_addr":"$upstream_addr","upstream_uri":"$upstream_uri","upstream_status":"$upstream_status","#,
     r#""upstream_connect_time":"$upstream_connect_time","upstream_header_time":"$upstream_header_time","#,
