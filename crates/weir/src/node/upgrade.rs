@@ -163,7 +163,13 @@ mod tests {
     fn upgrade_to(script: &str, patience: Duration) -> Result<(), Failed> {
         let invocation = Invocation { program: "sh".into(), arguments: vec!["-c".into(), script.into()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async { UpgradeAttempt::start(&invocation, &Sockets::default(), patience)?.outcome().await })
+        runtime.block_on(async {
+            let mut attempt = UpgradeAttempt::start(&invocation, &Sockets::default(), patience)?;
+            let outcome = attempt.outcome().await;
+            // What outlived the test would keep its output open, and with it whoever reads that to its end.
+            attempt.abandon().await;
+            outcome
+        })
     }
 
     const LONG: Duration = Duration::from_secs(30);
