@@ -281,10 +281,11 @@ impl Drop for Gateway {
     }
 }
 
-/// Adds the node settings that a test's file leaves out.
+/// Adds the node settings that a test's file leaves out. The number of workers is one, unless `WEIR_TEST_WORKERS` says another.
 fn complete(yaml: &str) -> String {
     let mut file = String::new();
-    let settings = [("listen", "[\"127.0.0.1:0\"]"), ("status", "\"127.0.0.1:0\""), ("worker_processes", "1")];
+    let workers = std::env::var("WEIR_TEST_WORKERS").unwrap_or_else(|_| "1".to_owned());
+    let settings = [("listen", "[\"127.0.0.1:0\"]"), ("status", "\"127.0.0.1:0\""), ("worker_processes", &*workers)];
     for (key, value) in settings {
         if !yaml.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))) {
             file.push_str(&format!("{key}: {value}\n"));
