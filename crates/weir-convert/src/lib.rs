@@ -19,6 +19,7 @@ mod path;
 mod pattern;
 mod schema;
 mod servers;
+mod source_text;
 mod yaml;
 
 use std::fmt;

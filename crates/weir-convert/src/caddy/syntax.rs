@@ -1,6 +1,7 @@
 //! The text of a Caddyfile: directives with arguments, ended by the end of the line or by a block.
 
 use crate::directive::Directive;
+use crate::source_text::SourceText;
 use crate::{SourcePlace, SyntaxError};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -16,40 +17,30 @@ const DEPTH: usize = 32;
 
 /// The directives of a file. The global options are a directive without a name; a site is one whose words are its addresses.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
-    let mut reader = CaddyfileReader { file, rest: text, line: 1, next: None };
+    let mut reader = CaddyfileReader { text: SourceText::new(file, text), next: None };
     reader.block(0)
 }
 
 struct CaddyfileReader<'a> {
-    file: &'a str,
-    rest: &'a str,
-    line: usize,
+    text: SourceText<'a>,
     /// A token that was read too early.
     next: Option<(CaddyfileToken, SourcePlace)>,
 }
 
 impl CaddyfileReader<'_> {
-    fn place(&self) -> SourcePlace {
-        SourcePlace { file: self.file.to_owned(), line: self.line }
-    }
-
-    fn error(&self, text: impl Into<String>) -> SyntaxError {
-        SyntaxError { place: self.place(), text: text.into() }
-    }
-
     /// Directives up to the end of the block, or of the file at depth 0.
     fn block(&mut self, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         if depth > DEPTH {
-            return Err(self.error(format!("blocks are nested more than {DEPTH} levels deep")));
+            return Err(self.text.error(format!("blocks are nested more than {DEPTH} levels deep")));
         }
         let mut directives = Vec::new();
         loop {
             match self.token()? {
                 None if depth == 0 => return Ok(directives),
-                None => return Err(self.error("the file ends inside a block; a `}` is missing")),
+                None => return Err(self.text.error("the file ends inside a block; a `}` is missing")),
                 Some((CaddyfileToken::LineEnd, _)) => {}
                 Some((CaddyfileToken::Close, _)) if depth > 0 => return Ok(directives),
-                Some((CaddyfileToken::Close, _)) => return Err(self.error("`}` without a `{` before it")),
+                Some((CaddyfileToken::Close, _)) => return Err(self.text.error("`}` without a `{` before it")),
                 Some((CaddyfileToken::Word(name), place)) => directives.push(self.directive(name, place, depth)?),
                 Some((CaddyfileToken::Open, place)) => {
                     let block = Some(self.block(depth + 1)?);
@@ -80,21 +71,15 @@ impl CaddyfileReader<'_> {
         }
     }
 
-    fn take(&mut self) -> Option<char> {
-        let next = self.rest.chars().next()?;
-        self.rest = &self.rest[next.len_utf8()..];
-        self.line += usize::from(next == '\n');
-        Some(next)
-    }
-
     fn skip_blanks(&mut self) {
         loop {
-            let rest = self.rest.strip_prefix('\\').filter(|rest| rest.starts_with('\n') || rest.starts_with("\r\n"));
-            match self.rest.chars().next() {
-                Some('\\') if rest.is_some() => while self.take() != Some('\n') {},
-                Some('#') => while self.rest.starts_with(|char| char != '\n') && self.take().is_some() {},
+            let rest =
+                self.text.rest.strip_prefix('\\').filter(|rest| rest.starts_with('\n') || rest.starts_with("\r\n"));
+            match self.text.peek() {
+                Some('\\') if rest.is_some() => while self.text.take() != Some('\n') {},
+                Some('#') => while self.text.rest.starts_with(|char| char != '\n') && self.text.take().is_some() {},
                 Some(next) if next != '\n' && next.is_whitespace() || next == '\u{feff}' => {
-                    self.take();
+                    self.text.take();
                 }
                 _ => return,
             }
@@ -106,55 +91,41 @@ impl CaddyfileReader<'_> {
             return Ok(Some(token));
         }
         self.skip_blanks();
-        let place = self.place();
-        let Some(first) = self.rest.chars().next() else { return Ok(None) };
+        let place = self.text.place();
+        let Some(first) = self.text.peek() else { return Ok(None) };
         let token = match first {
             '\n' => {
-                self.take();
+                self.text.take();
                 CaddyfileToken::LineEnd
             }
             '"' | '`' => {
-                self.take();
-                CaddyfileToken::Word(environment(&self.quoted(first)?))
+                self.text.take();
+                let escaped = (first == '"').then_some(escaped as fn(&mut SourceText<'_>, &mut String));
+                CaddyfileToken::Word(environment(&self.text.quoted(first, escaped)?))
             }
             _ => match self.word().as_str() {
                 "{" => CaddyfileToken::Open,
                 "}" => CaddyfileToken::Close,
-                word => match word.strip_prefix("<<").filter(|marker| is_marker(marker) && self.rest.starts_with('\n'))
-                {
-                    Some(marker) => CaddyfileToken::Word(environment(&self.heredoc(marker)?)),
-                    None => CaddyfileToken::Word(environment(word)),
-                },
+                word => {
+                    match word.strip_prefix("<<").filter(|marker| is_marker(marker) && self.text.rest.starts_with('\n'))
+                    {
+                        Some(marker) => CaddyfileToken::Word(environment(&self.heredoc(marker)?)),
+                        None => CaddyfileToken::Word(environment(word)),
+                    }
+                }
             },
         };
         Ok(Some((token, place)))
     }
 
-    /// In double quotes, a backslash has a meaning before a double quote alone; in backticks it has none.
-    fn quoted(&mut self, quote: char) -> Result<String, SyntaxError> {
-        let mut word = String::new();
-        loop {
-            match self.take() {
-                None => return Err(self.error(format!("the file ends inside {quote}quotes{quote}"))),
-                Some(end) if end == quote => return Ok(word),
-                Some('\\') if quote == '"' => match self.take() {
-                    Some('"') => word.push('"'),
-                    Some(char) => word.extend(['\\', char]),
-                    None => {}
-                },
-                Some(char) => word.push(char),
-            }
-        }
-    }
-
     fn word(&mut self) -> String {
         let mut word = String::new();
-        while let Some(next) = self.rest.chars().next() {
-            let continues = self.rest.strip_prefix('\\').is_some_and(|rest| rest.starts_with(['\r', '\n']));
+        while let Some(next) = self.text.peek() {
+            let continues = self.text.rest.strip_prefix('\\').is_some_and(|rest| rest.starts_with(['\r', '\n']));
             if next.is_whitespace() || continues {
                 break;
             }
-            self.take();
+            self.text.take();
             word.push(next);
         }
         word
@@ -162,24 +133,33 @@ impl CaddyfileReader<'_> {
 
     /// Lines up to one that is the marker, without the blanks before it.
     fn heredoc(&mut self, marker: &str) -> Result<String, SyntaxError> {
-        self.take();
+        self.text.take();
         let mut lines = Vec::new();
         loop {
-            if self.rest.is_empty() {
-                return Err(self.error(format!("the file ends before `{marker}`, the end of the text")));
+            if self.text.rest.is_empty() {
+                return Err(self.text.error(format!("the file ends before `{marker}`, the end of the text")));
             }
-            let line = self.rest.split('\n').next().unwrap_or_default();
+            let line = self.text.rest.split('\n').next().unwrap_or_default();
             let trimmed = line.trim_start();
             if trimmed.strip_prefix(marker).is_some_and(|rest| !rest.starts_with(|char: char| char.is_alphanumeric())) {
                 let blanks = &line[..line.len() - trimmed.len()];
-                self.rest = &self.rest[blanks.len() + marker.len()..];
+                self.text.rest = &self.text.rest[blanks.len() + marker.len()..];
                 let text = |line: &&str| line.strip_prefix(blanks).unwrap_or(line).trim_end_matches('\r').to_owned();
                 return Ok(lines.iter().map(text).collect::<Vec<_>>().join("\n"));
             }
             lines.push(line);
-            self.rest = self.rest.get(line.len() + 1..).unwrap_or_default();
-            self.line += 1;
+            self.text.skip_line();
+            self.text.take();
         }
+    }
+}
+
+/// What stands behind a backslash in double quotes, where it has a meaning before a double quote alone. In backticks it has none.
+fn escaped(text: &mut SourceText<'_>, word: &mut String) {
+    match text.take() {
+        Some('"') => word.push('"'),
+        Some(char) => word.extend(['\\', char]),
+        None => {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! The text of nginx's configuration files: directives with arguments, ended by `;` or a block.
 
 pub use crate::directive::Directive;
+use crate::source_text::SourceText;
 use crate::{SourcePlace, SyntaxError};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -16,36 +17,26 @@ const DEPTH: usize = 32;
 
 /// The directives of a file.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
-    let mut reader = SyntaxReader { file, rest: text, line: 1 };
+    let mut reader = SyntaxReader { text: SourceText::new(file, text) };
     let directives = reader.block(0)?;
-    if reader.rest.is_empty() { Ok(directives) } else { Err(reader.error("`}` without a `{` before it")) }
+    if reader.text.rest.is_empty() { Ok(directives) } else { Err(reader.text.error("`}` without a `{` before it")) }
 }
 
 struct SyntaxReader<'a> {
-    file: &'a str,
-    rest: &'a str,
-    line: usize,
+    text: SourceText<'a>,
 }
 
 impl SyntaxReader<'_> {
-    fn place(&self) -> SourcePlace {
-        SourcePlace { file: self.file.to_owned(), line: self.line }
-    }
-
-    fn error(&self, text: impl Into<String>) -> SyntaxError {
-        SyntaxError { place: self.place(), text: text.into() }
-    }
-
     /// Directives up to the end of the block, or of the file at depth 0.
     fn block(&mut self, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         let mut directives = Vec::new();
         loop {
             match self.token()? {
                 None if depth == 0 => return Ok(directives),
-                None => return Err(self.error("the file ends inside a block; a `}` is missing")),
+                None => return Err(self.text.error("the file ends inside a block; a `}` is missing")),
                 Some((Token::Close, _)) if depth > 0 => return Ok(directives),
                 Some((Token::Word(name), place)) => directives.push(self.directive(name, place, depth)?),
-                Some((token, _)) => return Err(self.error(format!("unexpected {}", shown(&token)))),
+                Some((token, _)) => return Err(self.text.error(format!("unexpected {}", shown(&token)))),
             }
         }
     }
@@ -57,7 +48,7 @@ impl SyntaxReader<'_> {
                 Some((Token::Word(word), _)) => arguments.push(word),
                 Some((Token::Semicolon, _)) => return Ok(Directive { name, arguments, block: None, place }),
                 Some((Token::Open, _)) if depth == DEPTH => {
-                    return Err(self.error(format!("blocks are nested more than {DEPTH} levels deep")));
+                    return Err(self.text.error(format!("blocks are nested more than {DEPTH} levels deep")));
                 }
                 Some((Token::Open, _)) if name.ends_with("_by_lua_block") => {
                     self.skip_code()?;
@@ -69,7 +60,7 @@ impl SyntaxReader<'_> {
                 }
                 other => {
                     let found = other.map_or("the end of the file".to_owned(), |(token, _)| shown(&token));
-                    return Err(self.error(format!("the directive `{name}` is not ended by `;`: found {found}")));
+                    return Err(self.text.error(format!("the directive `{name}` is not ended by `;`: found {found}")));
                 }
             }
         }
@@ -79,29 +70,22 @@ impl SyntaxReader<'_> {
     fn skip_code(&mut self) -> Result<(), SyntaxError> {
         let mut depth = 1;
         while depth > 0 {
-            match self.next() {
+            match self.text.take() {
                 Some('{') => depth += 1,
                 Some('}') => depth -= 1,
                 Some(_) => {}
-                None => return Err(self.error("the file ends inside a Lua block")),
+                None => return Err(self.text.error("the file ends inside a Lua block")),
             }
         }
         Ok(())
     }
 
-    fn next(&mut self) -> Option<char> {
-        let next = self.rest.chars().next()?;
-        self.rest = &self.rest[next.len_utf8()..];
-        self.line += usize::from(next == '\n');
-        Some(next)
-    }
-
     fn skip_blanks(&mut self) {
-        while let Some(next) = self.rest.chars().next() {
+        while let Some(next) = self.text.peek() {
             match next {
-                '#' => while self.rest.starts_with(|char| char != '\n') && self.next().is_some() {},
+                '#' => self.text.skip_line(),
                 next if next.is_ascii_whitespace() || next == '\u{feff}' => {
-                    self.next();
+                    self.text.take();
                 }
                 _ => return,
             }
@@ -110,69 +94,57 @@ impl SyntaxReader<'_> {
 
     fn token(&mut self) -> Result<Option<(Token, SourcePlace)>, SyntaxError> {
         self.skip_blanks();
-        let place = self.place();
-        let Some(first) = self.rest.chars().next() else { return Ok(None) };
+        let place = self.text.place();
+        let Some(first) = self.text.peek() else { return Ok(None) };
         let token = match first {
             ';' => Token::Semicolon,
             '{' => Token::Open,
             '}' => Token::Close,
             '"' | '\'' => {
-                self.next();
-                return Ok(Some((Token::Word(self.quoted(first)?), place)));
+                self.text.take();
+                return Ok(Some((Token::Word(self.text.quoted(first, Some(escaped))?), place)));
             }
             _ => return Ok(Some((Token::Word(self.word()), place))),
         };
-        self.next();
+        self.text.take();
         Ok(Some((token, place)))
-    }
-
-    fn quoted(&mut self, quote: char) -> Result<String, SyntaxError> {
-        let mut word = String::new();
-        loop {
-            match self.next() {
-                None => return Err(self.error(format!("the file ends inside {quote}quotes{quote}"))),
-                Some(end) if end == quote => return Ok(word),
-                Some('\\') => self.escaped(&mut word),
-                Some(char) => word.push(char),
-            }
-        }
-    }
-
-    /// What stands behind a backslash: nginx takes it away before quotes, itself and the letters of line ends, and leaves it
-    /// before everything else, for regular expressions.
-    fn escaped(&mut self, word: &mut String) {
-        match self.next() {
-            Some(char @ ('"' | '\'' | '\\')) => word.push(char),
-            Some('t') => word.push('\t'),
-            Some('r') => word.push('\r'),
-            Some('n') => word.push('\n'),
-            Some(char) => word.extend(['\\', char]),
-            None => word.push('\\'),
-        }
     }
 
     fn word(&mut self) -> String {
         let mut word = String::new();
-        while let Some(next) = self.rest.chars().next() {
+        while let Some(next) = self.text.peek() {
             // `${name}` is part of a word, any other brace ends it.
             let is_variable = next == '{' && word.ends_with('$');
             if !is_variable && (next.is_ascii_whitespace() || next == ';' || next == '{') {
                 break;
             }
-            self.next();
+            self.text.take();
             if next == '\\' {
-                self.escaped(&mut word)
+                escaped(&mut self.text, &mut word)
             } else {
                 word.push(next)
             }
             while is_variable && !word.ends_with('}') {
-                match self.next() {
+                match self.text.take() {
                     Some(char) => word.push(char),
                     None => break,
                 }
             }
         }
         word
+    }
+}
+
+/// What stands behind a backslash: nginx takes it away before quotes, itself and the letters of line ends, and leaves it
+/// before everything else, for regular expressions.
+fn escaped(text: &mut SourceText<'_>, word: &mut String) {
+    match text.take() {
+        Some(char @ ('"' | '\'' | '\\')) => word.push(char),
+        Some('t') => word.push('\t'),
+        Some('r') => word.push('\r'),
+        Some('n') => word.push('\n'),
+        Some(char) => word.extend(['\\', char]),
+        None => word.push('\\'),
     }
 }
 

@@ -1,0 +1,61 @@
+//! The text of a configuration file, read character by character with the line where it stands.
+
+use crate::{SourcePlace, SyntaxError};
+
+/// What is left of a file.
+pub struct SourceText<'a> {
+    file: &'a str,
+    pub rest: &'a str,
+    line: usize,
+}
+
+impl<'a> SourceText<'a> {
+    pub fn new(file: &'a str, text: &'a str) -> SourceText<'a> {
+        SourceText { file, rest: text, line: 1 }
+    }
+
+    pub fn place(&self) -> SourcePlace {
+        SourcePlace { file: self.file.to_owned(), line: self.line }
+    }
+
+    pub fn error(&self, text: impl Into<String>) -> SyntaxError {
+        SyntaxError { place: self.place(), text: text.into() }
+    }
+
+    pub fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    pub fn take(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.rest = &self.rest[next.len_utf8()..];
+        self.line += usize::from(next == '\n');
+        Some(next)
+    }
+
+    /// Leaves out the rest of the line, but not its end.
+    pub fn skip_line(&mut self) {
+        let end = self.rest.find('\n').unwrap_or(self.rest.len());
+        self.rest = &self.rest[end..];
+    }
+
+    /// Text up to a quote that ends it. `escaped` reads what follows a backslash, if a backslash has a meaning there.
+    ///
+    /// # Errors
+    /// The quote is missing.
+    pub fn quoted(
+        &mut self,
+        quote: char,
+        escaped: Option<fn(&mut SourceText<'_>, &mut String)>,
+    ) -> Result<String, SyntaxError> {
+        let mut word = String::new();
+        loop {
+            match (self.take(), escaped) {
+                (None, _) => return Err(self.error(format!("the file ends inside {quote}quotes{quote}"))),
+                (Some(end), _) if end == quote => return Ok(word),
+                (Some('\\'), Some(escaped)) => escaped(self, &mut word),
+                (Some(char), _) => word.push(char),
+            }
+        }
+    }
+}
