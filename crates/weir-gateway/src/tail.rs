@@ -1,6 +1,6 @@
-//! Exchanges as they end, for those who look at a running node (`weir tail`, `weir trace`).
+//! Exchanges as they end, for those who watch a running node (`weir tail`, `weir trace`).
 //!
-//! While nobody looks this costs an exchange the reading of one number. While somebody does, the worker writes a line for
+//! Without a reader, an exchange only reads one counter. With readers, the worker writes a line for
 //! each exchange that is wanted; one that is not read in time is left out and counted. No request waits for a reader.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use weir_proto::RequestHead;
 /// Lines that wait for a reader.
 const MOST_LINES: usize = 1024;
 
-/// The field that names a trace: an exchange that brings it is traced, if somebody waits for it.
+/// The field that names a trace: an exchange with this field is traced, if a reader waits for this trace.
 pub const TRACE_FIELD: &str = "X-Weir-Trace";
 
 /// One line, without its end.
@@ -76,18 +76,18 @@ fn tails() -> RwLockWriteGuard<'static, Vec<Arc<TailState>>> {
     TAILS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many look.
+/// The number of readers.
 pub fn count() -> usize {
     OPEN.load(Relaxed)
 }
 
-/// Somebody looks.
+/// There is a reader.
 #[inline]
 pub fn is_open() -> bool {
     OPEN.load(Relaxed) > 0
 }
 
-/// Somebody waits for the trace of this request.
+/// A reader waits for the trace of this request.
 #[cold]
 pub fn is_traced(request: &RequestHead) -> bool {
     let Some(name) = request.head.value(TRACE_FIELD.as_bytes()) else { return false };

@@ -11,7 +11,7 @@ use weir_proto::RequestHead;
 use crate::reply_head::ReplyHead;
 use crate::stop::Stop;
 
-/// Bytes of an answer that nobody has read yet. More are not taken from the upstream before these are.
+/// The maximum number of unread bytes of an answer. While there are more, nothing is read from the upstream.
 const MOST_WAITING: usize = 64 * 1024;
 
 /// The upstream of a route, with its balancing, health, TLS, time-outs and retries. It belongs to one worker, and to the
@@ -115,12 +115,12 @@ impl AnswerWriter {
         self.0.borrow().content.len() >= MOST_WAITING
     }
 
-    /// Nobody reads it any more.
+    /// The reader was dropped.
     pub fn is_abandoned(&self) -> bool {
         self.0.borrow().is_abandoned
     }
 
-    /// The task that is woken when something was read, or nobody reads any more.
+    /// The task that is woken when something was read, or the reader was dropped.
     pub fn watch(&self, context: &Context<'_>) {
         let mut state = self.0.borrow_mut();
         if state.writer.as_ref().is_none_or(|writer| !writer.will_wake(context.waker())) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_knows_when_it_is_full_and_when_nobody_reads() {
+    fn a_writer_knows_when_it_is_full_and_when_its_reader_is_gone() {
         let (writer, mut answer) = AnswerWriter::new();
         writer.write(&[0; MOST_WAITING]);
         assert!(writer.is_full());

@@ -313,7 +313,7 @@ impl WriterThread {
 struct LogFile {
     path: PathBuf,
     file: File,
-    /// A pipe, a socket, a terminal: somebody must read what is written.
+    /// A pipe, a socket or a terminal, which has to be read at the other end.
     has_reader: bool,
     /// The last write broke off within a line.
     torn: bool,

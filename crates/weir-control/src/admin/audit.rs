@@ -1,4 +1,4 @@
-//! The audit log: one JSON line for each change that somebody asks for, whatever comes of it, and for each request that is refused
+//! The audit log: one JSON line for each requested change, applied or not, and for each request that is refused
 //! because of who sends it. No line has the value of a member.
 
 use http::request::Parts;

@@ -24,7 +24,7 @@ pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
     json!({ "key": change.key, "action": action, "members": members })
 }
 
-/// The members that a change made different, also those that nobody may see.
+/// The names of the members that a change modified, including members whose values are secret.
 pub(super) fn changed_members(change: &ResourceChange) -> Vec<String> {
     let value = |resource: &Option<StoredResource>| resource.as_ref().map(StoredResource::value);
     let mut members = Vec::new();

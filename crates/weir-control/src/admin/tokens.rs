@@ -16,14 +16,14 @@ pub trait TokenVerifier: Send + Sync {
     fn verify<'a>(&'a self, token: &'a str) -> VerifiedClaims<'a>;
 }
 
-/// Why a token lets nobody in.
+/// Why a token is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenFault {
-    /// It is not good; why.
+    /// It is not valid; why.
     Invalid(String),
-    /// Nobody can tell just now.
+    /// It cannot be verified at the moment; why.
     Unverifiable(String),
-    /// It is good, and for nothing here.
+    /// It is valid, but grants no role.
     NoRole,
 }
 
@@ -33,7 +33,7 @@ pub struct AcceptedTokens {
     verifier: Box<dyn TokenVerifier>,
 }
 
-/// Characters of the name of somebody.
+/// The maximum length of a caller's name, in characters.
 const MAX_NAME: usize = 128;
 
 impl AcceptedTokens {
@@ -50,7 +50,7 @@ impl AcceptedTokens {
         if subject.is_empty() {
             return Err(TokenFault::Invalid("the token does not say whose it is (sub)".to_owned()));
         }
-        // Nobody calls themselves what a key is called.
+        // The prefix keeps the name apart from the names of keys.
         Ok(Caller { name: format!("token:{subject}").into(), role, scopes })
     }
 

@@ -180,7 +180,7 @@ fn trusted_url(at: &NodeReader, text: &str) -> Option<Box<str>> {
     Some(text.into())
 }
 
-/// Whether nobody on the way can change what is read there: `https`, or this machine.
+/// Whether what is read there cannot be changed on the way: `https`, or this machine.
 pub fn is_trusted_url(text: &str) -> bool {
     let Ok(url) = ServiceUrl::parse(text) else { return false };
     let host = &*url.origin().host;

@@ -53,7 +53,7 @@ impl<S: ResourceStore> EncryptedStore<S> {
         }
     }
 
-    /// A text that looks as if it were encrypted is one that was not decrypted, and nobody may write one.
+    /// A text in the form of encrypted texts is one that could not be decrypted. Writing one is refused.
     fn refuse_unreadable(&self, record: &RevisionRecord) -> Result<(), StoreFailure> {
         let written = record.changes.iter().filter_map(|change| Some((&change.key, change.after.as_ref()?)));
         let unreadable = |(key, resource): (&ResourceKey, &StoredResource)| {

@@ -182,7 +182,7 @@ fn place(key: &ResourceKey, path: &str) -> String {
     format!("{key}: {path}")
 }
 
-/// What AES-CBC has made, if a text can be that. Sixty-four hexadecimal digits are a key that somebody has generated, although
+/// What AES-CBC has made, if a text can be that. Sixty-four hexadecimal digits are a generated key, although
 /// they can be read as base64, too.
 fn ciphertext(text: &str) -> Option<Vec<u8>> {
     let bytes = STANDARD.decode(text).ok()?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::auth::json_web_token::{Claims, WebToken};
 
-/// A key that somebody else signs with.
+/// A key of another signer.
 pub struct SigningKey {
     id: Option<String>,
     /// What it can be used for: never a shared secret, whatever the key set says.
@@ -54,7 +54,7 @@ impl SigningKey {
     }
 }
 
-/// A token that nobody has believed yet.
+/// A token that has not been verified.
 pub struct SignedToken<'a> {
     pub token: WebToken<'a>,
     pub algorithm: Algorithm,

@@ -17,7 +17,7 @@ use super::signed_token::{SignedToken, SigningKey, TokenRules, now_s};
 
 /// Keys are believed for so long.
 const KEYS_FOR: Duration = Duration::from_secs(3600);
-/// Anybody can make a token with a key that nobody knows, so these make us ask no more often than that.
+/// A token can name any key. Unknown keys are looked up no more often than this.
 const REFRESH: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds that a token may be from the future.
@@ -37,7 +37,7 @@ pub enum IssuerKeys {
 pub enum TokenError {
     /// It is not good; why.
     Invalid(&'static str),
-    /// Nobody can tell, since there are no keys.
+    /// It cannot be verified, because there are no keys.
     NoKeys(String),
 }
 
@@ -49,7 +49,7 @@ pub struct TokenIssuer {
     is_trusted: fn(&str) -> bool,
     issuer: String,
     rules: TokenRules,
-    /// Whoever asks holds it; the others wait for the answer.
+    /// Held while the keys are being fetched; other callers wait.
     known: Mutex<KnownKeys>,
 }
 
@@ -63,7 +63,7 @@ struct KnownKeys {
 }
 
 impl TokenIssuer {
-    /// Tokens are of `issuer`, and for `audience`. `is_trusted` says of a URL whether nobody on the way can change what is there.
+    /// Tokens are of `issuer`, and for `audience`. `is_trusted` says of a URL whether its content cannot be changed on the way.
     pub fn new(
         http: HttpClient,
         keys_at: IssuerKeys,
@@ -85,7 +85,7 @@ impl TokenIssuer {
     /// What a good token says.
     ///
     /// # Errors
-    /// Where it is not good, or nobody can tell.
+    /// The token is not valid, or cannot be verified.
     pub async fn verify(&self, token: &str) -> Result<Map<String, Value>, TokenError> {
         let signed = SignedToken::parse(token.as_bytes(), None).map_err(TokenError::Invalid)?;
         let keys = self.keys_for(signed.token.key_id(), signed.algorithm).await?;

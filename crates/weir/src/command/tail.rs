@@ -69,7 +69,7 @@ impl TailCommand {
     }
 }
 
-/// Prints an exchange; `false` if nobody reads any more.
+/// Prints an exchange; `false` if standard output is closed.
 fn print(exchange: &Value, as_json: bool) -> bool {
     let line = match exchange.get("skipped") {
         _ if as_json => exchange.to_string(),

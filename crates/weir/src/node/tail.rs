@@ -30,7 +30,7 @@ pub fn condition(text: &str) -> Result<Expression, String> {
     Expression::compile(&value).map_err(|error| format!("vars{}: {}; {}", error.place, error.reason, error.help))
 }
 
-/// Lines without an end, until whoever reads them leaves.
+/// Lines, until the reader disconnects.
 pub struct TailBody(pub Tail);
 
 impl Body for TailBody {

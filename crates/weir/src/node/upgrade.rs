@@ -166,7 +166,7 @@ mod tests {
         runtime.block_on(async {
             let mut attempt = UpgradeAttempt::start(&invocation, &Sockets::default(), patience)?;
             let outcome = attempt.outcome().await;
-            // What outlived the test would keep its output open, and with it whoever reads that to its end.
+            // A process that outlives the test keeps the test's output open, and the test run waits for its end.
             attempt.abandon().await;
             outcome
         })

@@ -144,7 +144,7 @@ pub struct WorkerFeed {
 #[derive(Default)]
 pub struct WorkerFeeds(RefCell<HashMap<Box<[u8]>, Weak<WorkerFeed>>>);
 
-/// A stream that has just been made has nobody who fills it yet.
+/// A stream that was joined. If it is new, the caller has to start its source.
 pub struct Joined {
     pub worker_feed: Rc<WorkerFeed>,
     pub new_feed: Option<Arc<Feed>>,

@@ -7,7 +7,7 @@ use weir_control::document::{AdminTokens, NodeSettings, TokenKeys, is_trusted_ur
 use weir_control::stores::{FileAccess, http_client};
 use weir_plugins::{IssuerKeys, TokenError, TokenIssuer};
 
-/// Asks nobody yet: an issuer that is down keeps no node from starting.
+/// Sends no request yet: a node starts even if the issuer is down.
 pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {
     let http = http_client(settings, beside, &FileAccess::limited());
     let http = http.map_err(|stall| format!("ssl_trusted_certificate cannot be read: {stall}"))?;
