@@ -6,6 +6,7 @@
 mod answer;
 pub mod asyncapi;
 pub mod caddy;
+mod char_reader;
 mod conversion;
 mod directive;
 mod document;
@@ -19,7 +20,6 @@ mod path;
 mod pattern;
 mod schema;
 mod servers;
-mod source_text;
 mod yaml;
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The text of a Caddyfile: directives with arguments, ended by the end of the line or by a block.
 
+use crate::char_reader::CharReader;
 use crate::directive::Directive;
-use crate::source_text::SourceText;
 use crate::{SourcePlace, SyntaxError};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -17,12 +17,12 @@ const DEPTH: usize = 32;
 
 /// The directives of a file. The global options are a directive without a name; a site is one whose words are its addresses.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
-    let mut reader = CaddyfileReader { text: SourceText::new(file, text), next: None };
+    let mut reader = CaddyfileReader { text: CharReader::new(file, text), next: None };
     reader.block(0)
 }
 
 struct CaddyfileReader<'a> {
-    text: SourceText<'a>,
+    text: CharReader<'a>,
     /// A token that was read too early.
     next: Option<(CaddyfileToken, SourcePlace)>,
 }
@@ -100,7 +100,7 @@ impl CaddyfileReader<'_> {
             }
             '"' | '`' => {
                 self.text.take();
-                let escaped = (first == '"').then_some(escaped as fn(&mut SourceText<'_>, &mut String));
+                let escaped = (first == '"').then_some(escaped as fn(&mut CharReader<'_>, &mut String));
                 CaddyfileToken::Word(environment(&self.text.quoted(first, escaped)?))
             }
             _ => match self.word().as_str() {
@@ -155,7 +155,7 @@ impl CaddyfileReader<'_> {
 }
 
 /// What stands behind a backslash in double quotes, where it has a meaning before a double quote alone. In backticks it has none.
-fn escaped(text: &mut SourceText<'_>, word: &mut String) {
+fn escaped(text: &mut CharReader<'_>, word: &mut String) {
     match text.take() {
         Some('"') => word.push('"'),
         Some(char) => word.extend(['\\', char]),

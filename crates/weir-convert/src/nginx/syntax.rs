@@ -1,7 +1,7 @@
 //! The text of nginx's configuration files: directives with arguments, ended by `;` or a block.
 
+use crate::char_reader::CharReader;
 pub use crate::directive::Directive;
-use crate::source_text::SourceText;
 use crate::{SourcePlace, SyntaxError};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -17,13 +17,13 @@ const DEPTH: usize = 32;
 
 /// The directives of a file.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
-    let mut reader = SyntaxReader { text: SourceText::new(file, text) };
+    let mut reader = SyntaxReader { text: CharReader::new(file, text) };
     let directives = reader.block(0)?;
     if reader.text.rest.is_empty() { Ok(directives) } else { Err(reader.text.error("`}` without a `{` before it")) }
 }
 
 struct SyntaxReader<'a> {
-    text: SourceText<'a>,
+    text: CharReader<'a>,
 }
 
 impl SyntaxReader<'_> {
@@ -137,7 +137,7 @@ impl SyntaxReader<'_> {
 
 /// What stands behind a backslash: nginx takes it away before quotes, itself and the letters of line ends, and leaves it
 /// before everything else, for regular expressions.
-fn escaped(text: &mut SourceText<'_>, word: &mut String) {
+fn escaped(text: &mut CharReader<'_>, word: &mut String) {
     match text.take() {
         Some(char @ ('"' | '\'' | '\\')) => word.push(char),
         Some('t') => word.push('\t'),

@@ -3,15 +3,15 @@
 use crate::{SourcePlace, SyntaxError};
 
 /// What is left of a file.
-pub struct SourceText<'a> {
+pub struct CharReader<'a> {
     file: &'a str,
     pub rest: &'a str,
     line: usize,
 }
 
-impl<'a> SourceText<'a> {
-    pub fn new(file: &'a str, text: &'a str) -> SourceText<'a> {
-        SourceText { file, rest: text, line: 1 }
+impl<'a> CharReader<'a> {
+    pub fn new(file: &'a str, text: &'a str) -> CharReader<'a> {
+        CharReader { file, rest: text, line: 1 }
     }
 
     pub fn place(&self) -> SourcePlace {
@@ -46,7 +46,7 @@ impl<'a> SourceText<'a> {
     pub fn quoted(
         &mut self,
         quote: char,
-        escaped: Option<fn(&mut SourceText<'_>, &mut String)>,
+        escaped: Option<fn(&mut CharReader<'_>, &mut String)>,
     ) -> Result<String, SyntaxError> {
         let mut word = String::new();
         loop {
