@@ -29,7 +29,9 @@ fn every_line_of_the_tour_works_as_printed() {
     let file = include_str!("../../demo/weir.yaml").replace("127.0.0.1:9080", "127.0.0.1:0").replace(":7085", ":0");
     let file = place.write("weir.yaml", file);
     let mut demo = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    demo.args(["demo", "--binary"]).arg(&binary).arg(&file).stdout(Stdio::piped()).stderr(Stdio::null());
+    let log = place.path().join("stderr");
+    demo.args(["demo", "--binary"]).arg(&binary).arg(&file).stdout(Stdio::piped());
+    demo.stderr(std::fs::File::create(&log).expect("the directory is ours"));
     demo.process_group(0);
     let mut demo = Demo(demo.spawn().expect("it was built"));
     let printed = BufReader::new(demo.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
@@ -49,6 +51,7 @@ fn every_line_of_the_tour_works_as_printed() {
         // The stream has no end of its own.
         let output = Command::new("timeout").args(["3", "sh", "-c", line]).output().expect("a shell");
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(answer), "{line}: {said}");
+        // What weir logged names the cause, such as the first failure of an endpoint.
+        assert!(said.contains(answer), "{line}: {said}\n{}", std::fs::read_to_string(&log).unwrap_or_default());
     }
 }
