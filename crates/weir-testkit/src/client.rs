@@ -10,6 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http2::{self, Http2Connection};
 use crate::reading::{ReadError, Reading};
+use crate::secured;
 use crate::tls::{NegotiatedTls, TlsClient, Wire};
 use crate::wait::DEADLINE;
 use crate::wire::{BodyFraming, Fields, MessageReader, Response};
@@ -64,6 +65,9 @@ impl Client {
     }
 
     fn over(stream: TcpStream) -> std::io::Result<Client> {
+        if let Some(tls) = secured::client_for(stream.peer_addr()?) {
+            return Client::over_tls(stream, tls, secured::NAME);
+        }
         Client::speaking(Wire::plain(prepared(stream)?))
     }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::place::TempDir;
+use crate::secured;
 use crate::wait::{DEADLINE, eventually_some};
 use crate::wire::Response;
 
@@ -113,9 +114,16 @@ impl Gateway {
     pub fn addrs_of(&self, scheme: &str) -> Vec<SocketAddr> {
         self.stderr.wait("an address it listens on", |line| line.starts_with("weir: listening on "));
         let state = self.stderr.state();
+        // One that listens in TLS because the tests were told to, and not because its file says so, is asked as any other.
+        let secured = scheme == "http" && secured::is_configured(&self.file);
+        let scheme = if secured { "https" } else { scheme };
         let addresses = state.lines.iter().filter_map(|line| line.strip_prefix("weir: listening on "));
         let of_scheme = addresses.filter_map(|rest| rest.strip_suffix(&format!(" ({scheme})")));
-        of_scheme.filter_map(|address| address.parse().ok()).collect()
+        let addresses: Vec<SocketAddr> = of_scheme.filter_map(|address| address.parse().ok()).collect();
+        if secured {
+            secured::remember(&addresses);
+        }
+        addresses
     }
 
     /// Where its status is.
@@ -281,13 +289,19 @@ impl Drop for Gateway {
     }
 }
 
-/// Adds the node settings that a test's file leaves out. The number of workers is one, unless `WEIR_TEST_WORKERS` says another.
+/// Adds the node settings that a test's file leaves out. The number of workers is one, unless `WEIR_TEST_WORKERS` says
+/// another.
 fn complete(yaml: &str) -> String {
+    let has = |key: &str| yaml.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
     let mut file = String::new();
+    if secured::is_wanted() && !["listen", "ssls", "admin", "store"].into_iter().any(has) {
+        file.push_str(secured::settings());
+    } else if !has("listen") {
+        file.push_str("listen: [\"127.0.0.1:0\"]\n");
+    }
     let workers = std::env::var("WEIR_TEST_WORKERS").unwrap_or_else(|_| "1".to_owned());
-    let settings = [("listen", "[\"127.0.0.1:0\"]"), ("status", "\"127.0.0.1:0\""), ("worker_processes", &*workers)];
-    for (key, value) in settings {
-        if !yaml.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))) {
+    for (key, value) in [("status", "\"127.0.0.1:0\""), ("worker_processes", &*workers)] {
+        if !has(key) {
             file.push_str(&format!("{key}: {value}\n"));
         }
     }

@@ -4,14 +4,18 @@
 //! same there.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::client::{SendRequest, handshake};
 use http::{HeaderMap, HeaderValue, Request, Uri};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::TlsConnector;
 
 use crate::reading::ReadError;
+use crate::secured;
 use crate::wait::DEADLINE;
 use crate::wire::{BodyFraming, Fields, Response};
 
@@ -32,10 +36,14 @@ impl Http2Connection {
         let requests = runtime.block_on(async {
             let tcp = TcpStream::connect(address).await?;
             tcp.set_nodelay(true)?;
-            let (requests, connection) = handshake(tcp).await.map_err(std::io::Error::other)?;
-            // What goes wrong with the connection goes wrong with its streams.
-            tokio::spawn(async move { drop(connection.await) });
-            Ok::<_, std::io::Error>(requests)
+            match secured::client_for(address) {
+                None => requests_over(tcp).await,
+                Some(tls) => {
+                    let connector = TlsConnector::from(Arc::clone(tls.speaking(&["h2"]).config()));
+                    let name = secured::NAME.try_into().expect("it is a host");
+                    requests_over(connector.connect(name, tcp).await?).await
+                }
+            }
         })?;
         Ok(Http2Connection { runtime, requests })
     }
@@ -77,6 +85,16 @@ impl Http2Connection {
             informational: Vec::new(),
         })
     }
+}
+
+/// Begins HTTP/2 on a connection, which runs beside its requests from then on.
+async fn requests_over(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> std::io::Result<SendRequest<Bytes>> {
+    let (requests, connection) = handshake(stream).await.map_err(std::io::Error::other)?;
+    // What goes wrong with the connection goes wrong with its streams.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(requests)
 }
 
 /// The same request for HTTP/2; nothing where the text says something that only HTTP/1 can say.

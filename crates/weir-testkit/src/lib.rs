@@ -16,6 +16,7 @@ mod place;
 mod program;
 mod reading;
 mod scale;
+mod secured;
 mod sessions;
 mod skipped;
 pub mod timing;

@@ -381,7 +381,8 @@ impl Read for Wire {
                 loop {
                     match connection.reader().read(buffer) {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            flush(&mut connection, tcp)?;
+                            // A peer that reads no more may have sent something before; the read has an error of its own.
+                            let _ = flush(&mut connection, tcp);
                             receive(&mut connection, tcp)?;
                         }
                         read => return read,
