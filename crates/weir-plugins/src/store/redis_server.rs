@@ -3,7 +3,7 @@
 //! A worker has one connection to a server, whatever plugins use it; questions of many requests are on their way at a
 //! time. Nobody waits longer than the time-out: neither for an answer nor for the connection to stand.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,7 +170,7 @@ impl RedisServer {
             // The connection has been given up already.
             Ok(Err(error)) => error.to_string(),
             Err(_) => {
-                connection.give_up();
+                connection.give_up_current();
                 format!("no answer within {} ms", self.identity.timeout.as_millis())
             }
         };
@@ -268,37 +268,52 @@ impl RedisConnection {
 /// A worker's connection to a server.
 #[derive(Default)]
 struct WorkerConnection {
-    connection: RefCell<Option<RedisConnection>>,
-    /// Whoever connects holds it; the others wait for the connection.
+    /// With a number of its own, so that a request gives up the connection that failed it and none made since.
+    connection: RefCell<Option<(u64, RedisConnection)>>,
+    connections: Cell<u64>,
+    /// The request that connects holds it; the others wait for the connection.
     connecting: tokio::sync::Mutex<()>,
 }
 
 impl WorkerConnection {
+    /// Runs a script. A connection that earlier requests have used may have been closed since, by a restart of the server or
+    /// because it was idle, so a script whose connection is lost is sent once more on a new one. Should the server have run
+    /// it and died before the answer, the request counts twice, which no limit is passed by.
     async fn ask(&self, server: &RedisServer, invocation: &ScriptInvocation<'_>) -> RedisResult<Vec<i64>> {
-        let mut connection = self.connection(server).await?;
-        let answer = connection.ask(invocation).await;
-        if answer.is_err() {
-            self.give_up();
+        let known = self.connection.borrow().clone();
+        if let Some((number, mut connection)) = known {
+            match connection.ask(invocation).await {
+                Err(error) if error.is_connection_dropped() => self.give_up(number),
+                Err(error) => {
+                    self.give_up(number);
+                    return Err(error);
+                }
+                answered => return answered,
+            }
         }
-        answer
+        let (number, mut connection) = self.connect(server).await?;
+        connection.ask(invocation).await.inspect_err(|_| self.give_up(number))
     }
 
-    async fn connection(&self, server: &RedisServer) -> RedisResult<RedisConnection> {
-        let known = || self.connection.borrow().clone();
-        if let Some(connection) = known() {
-            return Ok(connection);
-        }
+    /// A connection: a new one, or that of a request which connected at the same time.
+    async fn connect(&self, server: &RedisServer) -> RedisResult<(u64, RedisConnection)> {
         let _connecting = self.connecting.lock().await;
-        if let Some(connection) = known() {
-            return Ok(connection);
+        if let Some(known) = self.connection.borrow().clone() {
+            return Ok(known);
         }
-        let connection = server.connect().await?;
+        let connection = (self.connections.get() + 1, server.connect().await?);
+        self.connections.set(connection.0);
         *self.connection.borrow_mut() = Some(connection.clone());
         Ok(connection)
     }
 
-    /// The next question gets a new connection. Those on their way on the old one keep it.
-    fn give_up(&self) {
+    /// The next request makes a new connection. Those that wait for answers on this one keep it.
+    fn give_up(&self, number: u64) {
+        self.connection.borrow_mut().take_if(|known| known.0 == number);
+    }
+
+    /// The same for the connection that there is, which has not answered in time.
+    fn give_up_current(&self) {
         self.connection.borrow_mut().take();
     }
 }
