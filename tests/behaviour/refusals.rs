@@ -24,7 +24,8 @@ impl Refusing {
         let origin = Origin::echo(Reading::Strict);
         let refusing = Origin::scripted(Reading::Strict, |connection| {
             if connection.head().is_ok() {
-                let _ = connection.send("HTTP/1.1 403 X\r\nContent-Length: 2\r\n\r\nno");
+                // Without this field the next POST may take the connection before its end has arrived, and be a 502.
+                let _ = connection.send("HTTP/1.1 403 X\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
                 connection.finish_sending();
                 connection.wait_gone();
             }

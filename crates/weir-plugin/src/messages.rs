@@ -95,7 +95,7 @@ pub struct PingTerms {
 
 impl MessageTerms {
     /// What both want together.
-    pub fn and(self, other: MessageTerms) -> MessageTerms {
+    pub fn strictest_of_both(self, other: MessageTerms) -> MessageTerms {
         fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
             one.into_iter().chain(other).min()
         }
@@ -167,6 +167,6 @@ mod tests {
             ping: ping(20, 9),
             ends_at: Some(seconds(1)),
         };
-        assert_eq!((one.and(other), other.and(one)), (both, both));
+        assert_eq!((one.strictest_of_both(other), other.strictest_of_both(one)), (both, both));
     }
 }

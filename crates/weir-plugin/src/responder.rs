@@ -192,7 +192,7 @@ impl ResponderCall {
     }
 
     /// Moves content of the response into `buffer`; says how much.
-    pub fn take(&mut self, buffer: &mut [u8], context: &Context<'_>) -> usize {
+    pub fn read_content(&mut self, buffer: &mut [u8], context: &Context<'_>) -> usize {
         let mut channel = self.channel.borrow_mut();
         let count = channel.outgoing.len().min(buffer.len());
         buffer[..count].copy_from_slice(&channel.outgoing[..count]);

@@ -165,7 +165,7 @@ fn serve(
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         for listener in listeners {
-            let listener = TcpListener::from_std(listener).expect("the listener is a socket and non-blocking");
+            let listener = TcpListener::from_std(listener).expect("each listener is a non-blocking socket");
             spawn_local(accept(listener, host.clone(), tls.clone().map(TlsAcceptor::from)));
         }
         // An error means that the backend itself is gone.

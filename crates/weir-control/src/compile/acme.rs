@@ -76,7 +76,9 @@ impl Compiler<'_> {
             match self.obtained(host, text) {
                 Ok(certificate) => {
                     let name = std::iter::once(&*host.name);
-                    certificates.add(certificate, name).expect("hosts that `ssls` names were left out");
+                    certificates
+                        .add(certificate, name)
+                        .expect("a host with a certificate in `ssls` is not in this list");
                 }
                 Err(reason) => {
                     let problem = format!("`{file}` {reason}");

@@ -82,7 +82,7 @@ fn carry_over(conversion: &mut DocumentConversion, channel: &ApiChannel, hub: &m
             members.push(("upstream_id".to_owned(), Yaml::text(upstream)));
             plugins.extend(login);
             if is_websocket {
-                plugins.extend(policy(conversion, channel));
+                plugins.extend(message_validation(conversion, channel));
             }
         }
         Err(NotConvertible) => plugins.push(login::refusal()),
@@ -95,7 +95,7 @@ fn carry_over(conversion: &mut DocumentConversion, channel: &ApiChannel, hub: &m
 }
 
 /// The plugin that validates the messages of clients: each has to match one of the schemas.
-fn policy(conversion: &mut DocumentConversion, channel: &ApiChannel) -> Option<NamedPlugin> {
+fn message_validation(conversion: &mut DocumentConversion, channel: &ApiChannel) -> Option<NamedPlugin> {
     let root = conversion.root;
     let default = root.text("defaultContentType").unwrap_or("application/json");
     let mut schemas = Vec::new();

@@ -135,7 +135,9 @@ impl SiteWalk<'_, '_> {
         directive: &Directive,
         arguments: &[String],
     ) -> Result<(), String> {
-        let [service] = arguments else { return Err("`forward_auth` needs one service".to_owned()) };
+        let [service] = arguments else {
+            return Err("`forward_auth` takes the address of exactly one service".to_owned());
+        };
         let service = match service.as_str() {
             service if service.contains("://") => service.trim_end_matches('/').to_owned(),
             service if service.starts_with(':') => format!("http://127.0.0.1{service}"),

@@ -77,7 +77,7 @@ pub fn both_ways<'a, C: ClientSide, U: UpstreamSide>(
     let mut relay = Relay::new(worker, client, upstream, exchange, terms);
     poll_fn(move |context| {
         let end = ready!(relay.poll(context));
-        relay.release();
+        relay.release_buffers();
         Poll::Ready(end)
     })
 }
@@ -162,8 +162,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         Relay { worker, client, upstream, exchange, terms, request, response, now_ns }
     }
 
-    /// At the end.
-    fn release(&mut self) {
+    fn release_buffers(&mut self) {
         self.worker.buffers.release(&mut self.response.stash);
         if let Some(content) = self.response.content.take() {
             self.exchange.broken_filters = content.into_filters();

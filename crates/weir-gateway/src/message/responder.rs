@@ -161,7 +161,7 @@ impl UpstreamSide for ResponderSide<'_> {
                 Err(_) => self.failed(Stop::Internal),
             };
         }
-        let count = call.take(buffer, context);
+        let count = call.read_content(buffer, context);
         if count > 0 {
             return Poll::Ready(Ok(Received::Bytes(count)));
         }

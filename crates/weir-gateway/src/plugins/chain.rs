@@ -187,7 +187,7 @@ impl<'a> Plugins<'a> {
             return;
         }
         let links = self.links(Order::ByPriority, exchange, |chain| &chain.mask);
-        exchange.mask(|exchange, shown| {
+        exchange.mask_copy_for_records(|exchange, shown| {
             for link in links {
                 guarded(|| {
                     link.step.mask(exchange, shown);

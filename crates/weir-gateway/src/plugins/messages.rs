@@ -25,7 +25,8 @@ pub struct MessagePolicies {
 
 impl MessagePolicies {
     pub fn of(filters: Vec<Box<dyn MessageFilter>>) -> MessagePolicies {
-        let terms = filters.iter().map(|filter| filter.terms()).fold(MessageTerms::default(), MessageTerms::and);
+        let terms =
+            filters.iter().map(|filter| filter.terms()).fold(MessageTerms::default(), MessageTerms::strictest_of_both);
         MessagePolicies { filters, terms }
     }
 

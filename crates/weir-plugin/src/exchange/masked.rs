@@ -21,7 +21,7 @@ impl Exchange {
 
     /// Lets plugins mask a copy of the exchange, which is what records show from now on. Where masking fails, records show
     /// nothing of the exchange.
-    pub fn mask<E>(&mut self, mask: impl FnOnce(&Exchange, &mut Exchange) -> Result<(), E>) {
+    pub fn mask_copy_for_records<E>(&mut self, mask: impl FnOnce(&Exchange, &mut Exchange) -> Result<(), E>) {
         let mut shown = self.copy_for_records();
         if mask(self, &mut shown).is_err() {
             shown = Exchange::default();

@@ -338,7 +338,7 @@ mod tests {
     fn masked(rules: Value, head: &str) -> Exchange {
         let mask = build::<DataMask>(json!({"request": rules}));
         let mut exchange = exchange(head);
-        exchange.mask(|exchange, shown| {
+        exchange.mask_copy_for_records(|exchange, shown| {
             mask.mask(exchange, shown);
             Ok::<_, ()>(())
         });
