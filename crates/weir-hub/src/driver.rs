@@ -342,12 +342,7 @@ impl HubDriver {
                 Err(error) => Message::Unrecorded(error),
             });
         });
-        let payload = record::encode(&records);
-        let appended = match is_vital {
-            true => self.store.state.append_synced(payload, tell),
-            false => self.store.state.append(payload, tell),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = self.store.state.append(record::encode(&records), is_vital, tell) {
             self.take(Message::Unrecorded(error));
         }
     }
@@ -364,7 +359,7 @@ impl HubDriver {
             self.begun(number);
         }
         if let Some(seq) = written.release {
-            self.store.release_events(seq);
+            self.store.state.release_events(seq);
         }
         if self.store.wants_snapshot()
             && let Err(error) = self.store.write_snapshot(&self.engine)
@@ -415,7 +410,7 @@ impl HubDriver {
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,
-            error: events.error.or(self.store.state.status().error),
+            error: events.error.or_else(|| self.store.state.error()),
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use weir_journal::{Disk, Item, Journal, Options, Reader, Storage, Sync};
+use weir_journal::{AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync};
 
 use crate::engine::Engine;
 use crate::record::{self, Event, StateRecord, UnknownRecord};
@@ -36,6 +36,66 @@ pub struct EventLog {
     pub journal: Journal,
 }
 
+/// Where what became of events and of subscriptions is written down, in order. A hub has one that it alone writes.
+pub trait StateLog: Send {
+    /// Appends a record; `on_commit` is told when it counts. A `vital` one has to survive a loss of power by then.
+    ///
+    /// # Errors
+    /// It is not taken.
+    fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError>;
+
+    fn size(&self) -> StateLogSize;
+
+    /// A snapshot stands behind all that was there when the log had this size: that may go.
+    fn release(&self, before: StateLogSize);
+
+    /// Events up to this one are not needed any more.
+    fn release_events(&self, seq: u64);
+
+    /// What is wrong with it, while something is.
+    fn error(&self) -> Option<String>;
+}
+
+/// How much there is in a state log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateLogSize {
+    /// The number of its last record.
+    pub last: u64,
+    pub bytes: u64,
+}
+
+/// The state in a journal beside that of the events.
+struct StateJournal {
+    state: Journal,
+    events: Arc<EventLog>,
+}
+
+impl StateLog for StateJournal {
+    fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError> {
+        match is_vital {
+            true => self.state.append_synced(payload, on_commit),
+            false => self.state.append(payload, on_commit),
+        }
+    }
+
+    fn size(&self) -> StateLogSize {
+        let status = self.state.status();
+        StateLogSize { last: status.committed, bytes: status.bytes }
+    }
+
+    fn release(&self, before: StateLogSize) {
+        self.state.release(before.last);
+    }
+
+    fn release_events(&self, seq: u64) {
+        self.events.journal.release(seq);
+    }
+
+    fn error(&self) -> Option<String> {
+        self.state.status().error
+    }
+}
+
 /// What was found when the files were opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubRecovery {
@@ -47,11 +107,11 @@ pub struct HubRecovery {
 
 pub struct HubStore {
     pub events: Arc<EventLog>,
-    pub state: Journal,
+    pub state: Box<dyn StateLog>,
     /// Reads events as they are committed.
     newest: Reader,
     cache: EventCache,
-    /// The size of the state's journal after the last snapshot.
+    /// The size of the state's log after the last snapshot.
     snapshot_bytes: u64,
     /// Unlocked when it is dropped, which must come last.
     _lock: File,
@@ -112,9 +172,10 @@ impl HubStore {
             events: events.status().records,
             damaged: of_state.damage.len() + of_events.damage.len(),
         };
+        let events = Arc::new(EventLog { journal: events });
         let mut store = HubStore {
-            events: Arc::new(EventLog { journal: events }),
-            state,
+            events: Arc::clone(&events),
+            state: Box::new(StateJournal { state, events }),
             newest,
             cache: EventCache::default(),
             snapshot_bytes: 0,
@@ -130,7 +191,7 @@ impl HubStore {
     /// # Errors
     /// It could not be written; what was written before still counts.
     pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
-        let before = self.state.status();
+        let before = self.state.size();
         let (sender, receiver) = std::sync::mpsc::channel();
         let records = engine.snapshot();
         let failed = |error: weir_journal::AppendError| io::Error::other(error.to_string());
@@ -139,19 +200,19 @@ impl HubStore {
         for batch in batches {
             let sender = sender.clone();
             let tell = Box::new(move |result: Result<u64, _>| drop(sender.send(result)));
-            self.state.append_synced(record::encode(batch), tell).map_err(failed)?;
+            self.state.append(record::encode(batch), true, tell).map_err(failed)?;
         }
         for _ in 0..count {
-            receiver.recv().map_err(|_| io::Error::other("the journal has ended"))?.map_err(failed)?;
+            receiver.recv().map_err(|_| io::Error::other("the log has ended"))?.map_err(failed)?;
         }
-        self.state.release(before.committed);
-        self.snapshot_bytes = self.state.status().bytes.saturating_sub(before.bytes);
+        self.state.release(before);
+        self.snapshot_bytes = self.state.size().bytes.saturating_sub(before.bytes);
         Ok(())
     }
 
-    /// The state's journal has grown so much that it should be written anew.
+    /// The state's log has grown so much that it should be written anew.
     pub fn wants_snapshot(&self) -> bool {
-        self.state.status().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
+        self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
     }
 
     /// The next committed event.
@@ -176,35 +237,59 @@ impl HubStore {
     pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
         self.cache.get(seq).or_else(|| self.cache.load(&self.events.journal, seq))
     }
-
-    /// Events up to this one are not needed any more.
-    pub fn release_events(&self, seq: u64) {
-        self.events.journal.release(seq);
-    }
 }
 
 fn storage(directory: &Path) -> io::Result<Arc<dyn Storage>> {
     Ok(Arc::new(Disk::open(directory)?))
 }
 
-fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io::Result<Engine> {
-    let new = || Engine::new(Arc::clone(settings), seed);
-    let mut engine = new();
-    // A snapshot that has begun, until its end is read.
-    let mut unfinished: Option<Engine> = None;
-    let mut reader = state.reader(0);
-    while let Some(item) = reader.read()? {
-        let Item::Record { payload, .. } = item else { continue };
+/// An engine that takes back what was written down.
+pub struct StateRestore {
+    new: Box<dyn Fn() -> Engine + Send>,
+    engine: Engine,
+    /// A snapshot that has begun, until its end is read.
+    unfinished: Option<Engine>,
+}
+
+impl StateRestore {
+    pub fn new(new: impl Fn() -> Engine + Send + 'static) -> StateRestore {
+        StateRestore { engine: new(), new: Box::new(new), unfinished: None }
+    }
+
+    /// # Errors
+    /// The payload was written by a newer version.
+    pub fn take(&mut self, payload: &[u8]) -> io::Result<()> {
         for record in record::decode(payload).map_err(unreadable)? {
             match record {
-                StateRecord::SnapshotBegin => unfinished = Some(new()),
-                StateRecord::SnapshotEnd => engine = unfinished.take().unwrap_or(engine),
+                StateRecord::SnapshotBegin => self.unfinished = Some((self.new)()),
+                StateRecord::SnapshotEnd => {
+                    if let Some(engine) = self.unfinished.take() {
+                        self.engine = engine;
+                    }
+                }
                 // What follows damage may speak of subscriptions that are lost.
-                record => drop(unfinished.as_mut().unwrap_or(&mut engine).restore(record)),
+                record => drop(self.unfinished.as_mut().unwrap_or(&mut self.engine).restore(record)),
             }
         }
+        Ok(())
     }
-    Ok(engine)
+
+    /// A snapshot without an end counts for nothing.
+    pub fn end(self) -> Engine {
+        self.engine
+    }
+}
+
+fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io::Result<Engine> {
+    let settings = Arc::clone(settings);
+    let mut restore = StateRestore::new(move || Engine::new(Arc::clone(&settings), seed));
+    let mut reader = state.reader(0);
+    while let Some(item) = reader.read()? {
+        if let Item::Record { payload, .. } = item {
+            restore.take(payload)?;
+        }
+    }
+    Ok(restore.end())
 }
 
 /// Returns a reader that stands behind the last event.
