@@ -37,7 +37,7 @@ pub fn stored_messages(mut bytes: &[u8], from: i64) -> Result<(Vec<StoredMessage
             return Err("the checksum of a batch is wrong");
         }
         let last = read_batch(first, body, from, &mut messages)?;
-        next = Some(last + 1);
+        next = Some(last.saturating_add(1));
         bytes = rest;
     }
     Ok((messages, next))
@@ -68,14 +68,15 @@ fn read_batch<'a>(
         };
         read().map_err(cut_short)?;
     }
-    Ok(first + i64::from(last))
+    Ok(first.saturating_add(last.into()))
 }
 
 fn read_message<'a>(body: &mut AnswerBytes<'a>, first: i64, first_ms: i64) -> Read<StoredMessage<'a>> {
     let length = usize::try_from(varint(body)?).map_err(|_| AnswerCutShort)?;
     let mut message = AnswerBytes(body.take(length)?);
     let _attributes = message.i8()?;
-    let (time_ms, offset) = (first_ms + varint(&mut message)?, first + varint(&mut message)?);
+    let time_ms = first_ms.saturating_add(varint(&mut message)?);
+    let offset = first.saturating_add(varint(&mut message)?);
     let _key = sized(&mut message)?;
     Ok(StoredMessage { offset, time_ms, value: sized(&mut message)? })
 }
