@@ -3,6 +3,8 @@
 //! Both lie in the hub's directory, which one process at a time has locked. Events are synced before their publisher is
 //! answered. What became of them is written at once and synced every second: it survives the end of the process, and after a
 //! loss of power deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
+//!
+//! Where Kafka has the log, the journal of events is a copy of what is there, and the state is written elsewhere ([`StateLog`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -13,9 +15,11 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use weir_journal::{AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync};
+use weir_kafka::partition_of;
 
 use crate::engine::Engine;
-use crate::record::{self, Event, StateRecord, UnknownRecord};
+use crate::form::SubscriptionRequest;
+use crate::record::{self, Event, LogEntry, StateRecord, UnknownRecord};
 use crate::settings::HubSettings;
 
 const EVENT_SEGMENT_BYTES: u64 = 8 << 20;
@@ -31,9 +35,66 @@ const READ_AHEAD_BYTES: usize = 256 << 10;
 /// Places in the journal that are kept open for subscribers that lag behind.
 const MAX_READERS: usize = 16;
 
-/// Where events are appended, by any thread.
+/// Where events are read, and appended by any thread.
 pub struct EventLog {
     pub journal: Journal,
+    /// Where they are appended, if the journal is a copy. Each of its records begins with the time of the one that it copies.
+    pub origin: Option<EventOrigin>,
+}
+
+/// Appends an event elsewhere, from where it comes to the journal.
+pub type EventOrigin = Box<dyn Fn(Vec<u8>, OnCommit) -> Result<(), AppendError> + Send + std::marker::Sync>;
+
+impl EventLog {
+    /// # Errors
+    /// The event is not taken.
+    pub fn append(&self, record: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+        match &self.origin {
+            Some(origin) => origin(record, on_commit),
+            None => self.journal.append(record, on_commit),
+        }
+    }
+
+    /// A record of a copy.
+    pub fn copied(time_ms: u64, record: &[u8]) -> Vec<u8> {
+        [&time_ms.to_le_bytes(), record].concat()
+    }
+
+    /// What a record of the journal says, and since when; nothing where a copy has nothing in its place.
+    fn split<'a>(&self, time_ms: u64, payload: &'a [u8]) -> Result<Option<(u64, &'a [u8])>, UnknownRecord> {
+        if self.origin.is_none() {
+            return Ok(Some((time_ms, payload)));
+        }
+        let (time, record) = payload.split_first_chunk().ok_or(UnknownRecord)?;
+        Ok((!record.is_empty()).then_some((u64::from_le_bytes(*time), record)))
+    }
+
+    fn entry(&self, seq: u64, time_ms: u64, payload: &[u8]) -> Result<Option<LogEntry>, UnknownRecord> {
+        let Some((time_ms, record)) = self.split(time_ms, payload)? else { return Ok(None) };
+        LogEntry::decode(seq, time_ms, record).map(Some)
+    }
+}
+
+/// Which part of the subscriptions an engine has, where several engines share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriptionShare {
+    pub index: u32,
+    pub count: u32,
+}
+
+impl SubscriptionShare {
+    /// Numbers of one share: enough for a hundred subscriptions a second for three hundred years, and all fit into JSON.
+    const NUMBERS: u64 = 1 << 40;
+
+    /// A subscription is known by its topic and callback (W3C WebSub §5.1).
+    pub fn has(&self, request: &SubscriptionRequest) -> bool {
+        let key = format!("{} {}", request.topic, request.callback);
+        partition_of(key.as_bytes(), self.count as usize) == self.index as usize
+    }
+
+    pub fn first_number(&self) -> u64 {
+        u64::from(self.index) * SubscriptionShare::NUMBERS + 1
+    }
 }
 
 /// Where what became of events and of subscriptions is written down, in order. A hub has one that it alone writes.
@@ -113,8 +174,12 @@ pub struct HubStore {
     cache: EventCache,
     /// The size of the state's log after the last snapshot.
     snapshot_bytes: u64,
+    /// Whose requests are taken from the log of events; nothing takes none.
+    share: Option<SubscriptionShare>,
+    /// Requests among the events that were restored, which are still to be taken in.
+    early: VecDeque<LogEntry>,
     /// Unlocked when it is dropped, which must come last.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// Locks a hub's directory; nothing while another process has it.
@@ -166,24 +231,45 @@ impl HubStore {
             ..Options::default()
         };
         let (events, of_events) = Journal::open_in(storage(&directory.join("events"))?, event_options)?;
-        let newest = restore_events(&events, &mut engine)?;
+        let events = Arc::new(EventLog { journal: events, origin: None });
+        let (newest, _) = restore_events(&events, &mut engine)?;
         let recovery = HubRecovery {
             subscriptions: engine.subscription_count(),
-            events: events.status().records,
+            events: events.journal.status().records,
             damaged: of_state.damage.len() + of_events.damage.len(),
         };
-        let events = Arc::new(EventLog { journal: events });
         let mut store = HubStore {
             events: Arc::clone(&events),
             state: Box::new(StateJournal { state, events }),
             newest,
             cache: EventCache::default(),
             snapshot_bytes: 0,
-            _lock: lock,
+            share: None,
+            early: VecDeque::new(),
+            _lock: Some(lock),
         };
         // An unfinished snapshot at the end must not swallow what comes after it.
         store.write_snapshot(&engine)?;
         Ok((store, engine, recovery))
+    }
+
+    /// Over a copy of a log of events; requests of this share are taken from it.
+    ///
+    /// # Errors
+    /// The copy cannot be read, or has an event of a newer version.
+    pub fn over_copy(
+        events: Arc<EventLog>,
+        state: Box<dyn StateLog>,
+        engine: &mut Engine,
+        share: Option<SubscriptionShare>,
+    ) -> io::Result<HubStore> {
+        let (newest, requests) = restore_events(&events, engine)?;
+        let is_own =
+            |entry: &LogEntry| matches!(entry, LogEntry::Request(_, it) if share.is_some_and(|share| share.has(it)));
+        let early = requests.into_iter().filter(is_own).collect();
+        let most = CACHE_BYTES / share.map_or(1, |share| share.count as usize);
+        let cache = EventCache { most, ..EventCache::default() };
+        Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, share, early, _lock: None })
     }
 
     /// Writes down all that holds, and lets go of what was written before.
@@ -202,6 +288,7 @@ impl HubStore {
             let tell = Box::new(move |result: Result<u64, _>| drop(sender.send(result)));
             self.state.append(record::encode(batch), true, tell).map_err(failed)?;
         }
+        drop(sender);
         for _ in 0..count {
             receiver.recv().map_err(|_| io::Error::other("the log has ended"))?.map_err(failed)?;
         }
@@ -215,19 +302,29 @@ impl HubStore {
         self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
     }
 
-    /// The next committed event.
+    /// The next that was committed: an event, or a request of the share.
     ///
     /// # Errors
     /// It cannot be read, now.
-    pub fn next_committed(&mut self) -> io::Result<Option<Arc<Event>>> {
+    pub fn next_committed(&mut self) -> io::Result<Option<LogEntry>> {
+        if let Some(request) = self.early.pop_front() {
+            return Ok(Some(request));
+        }
         loop {
             match self.newest.read()? {
                 None => return Ok(None),
                 Some(Item::Gone { .. }) => {}
                 Some(Item::Record { seq, time_ms, payload }) => {
-                    let event = Arc::new(Event::decode(seq, time_ms, payload).map_err(unreadable)?);
-                    self.cache.put(&event);
-                    return Ok(Some(event));
+                    match self.events.entry(seq, time_ms, payload).map_err(unreadable)? {
+                        Some(LogEntry::Event(event)) => {
+                            self.cache.put(&event);
+                            return Ok(Some(LogEntry::Event(event)));
+                        }
+                        Some(LogEntry::Request(seq, request)) if self.share.is_some_and(|it| it.has(&request)) => {
+                            return Ok(Some(LogEntry::Request(seq, request)));
+                        }
+                        _ => {}
+                    }
                 }
             }
         }
@@ -235,7 +332,7 @@ impl HubStore {
 
     /// An event, from memory or from the disk; nothing if it is not there any more.
     pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
-        self.cache.get(seq).or_else(|| self.cache.load(&self.events.journal, seq))
+        self.cache.get(seq).or_else(|| self.cache.load(&self.events, seq))
     }
 }
 
@@ -274,6 +371,11 @@ impl StateRestore {
         Ok(())
     }
 
+    /// A snapshot that has begun has no end.
+    pub fn forget_unfinished(&mut self) {
+        self.unfinished = None;
+    }
+
     /// A snapshot without an end counts for nothing.
     pub fn end(self) -> Engine {
         self.engine
@@ -292,25 +394,38 @@ fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io:
     Ok(restore.end())
 }
 
-/// Returns a reader that stands behind the last event.
-fn restore_events(events: &Journal, engine: &mut Engine) -> io::Result<Reader> {
-    let mut reader = events.reader(0);
+/// Returns a reader that stands behind the last event, and requests that the engine has not taken in.
+fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader, Vec<LogEntry>)> {
+    let (mut reader, mut requests) = (events.journal.reader(0), Vec::new());
     while let Some(item) = reader.read()? {
-        if let Item::Record { seq, time_ms, payload } = item {
-            engine.restore_event(seq, Event::topic_of(payload).map_err(unreadable)?, payload.len() as u32, time_ms);
+        let Item::Record { seq, time_ms, payload } = item else { continue };
+        let Some((time_ms, record)) = events.split(time_ms, payload).map_err(unreadable)? else { continue };
+        if !record::is_request(record) {
+            let topic = Event::topic_of(record).map_err(unreadable)?;
+            engine.restore_event(seq, topic, record.len() as u32, time_ms);
+        } else if seq > engine.requests_taken() {
+            requests.push(LogEntry::decode(seq, time_ms, record).map_err(unreadable)?);
         }
     }
-    Ok(reader)
+    Ok((reader, requests))
 }
 
 /// Events that were read or written lately. The first that came goes first.
-#[derive(Default)]
 struct EventCache {
+    /// How many bytes it may have.
+    most: usize,
     events: HashMap<u64, Arc<Event>>,
     order: VecDeque<u64>,
     bytes: usize,
     /// The one used last stands last.
     readers: Vec<Reader>,
+}
+
+impl Default for EventCache {
+    fn default() -> EventCache {
+        let (events, order, readers) = (HashMap::new(), VecDeque::new(), Vec::new());
+        EventCache { most: CACHE_BYTES, events, order, bytes: 0, readers }
+    }
 }
 
 impl EventCache {
@@ -324,19 +439,19 @@ impl EventCache {
         }
         self.order.push_back(event.seq);
         self.bytes += event.content.len();
-        while self.bytes > CACHE_BYTES && self.order.len() > 1 {
+        while self.bytes > self.most && self.order.len() > 1 {
             let oldest = self.order.pop_front().and_then(|seq| self.events.remove(&seq));
             self.bytes -= oldest.map_or(0, |event| event.content.len());
         }
     }
 
     /// Reads an event, and those that come after it.
-    fn load(&mut self, journal: &Journal, seq: u64) -> Option<Arc<Event>> {
+    fn load(&mut self, events: &EventLog, seq: u64) -> Option<Arc<Event>> {
         // Another subscriber may have been here a moment ago.
         let near = |reader: &Reader| reader.seq() < seq && seq - reader.seq() < 64;
         let mut reader = match self.readers.iter().position(near) {
             Some(index) => self.readers.remove(index),
-            None => journal.reader(seq - 1),
+            None => events.journal.reader(seq - 1),
         };
         let mut found = None;
         let mut ahead = 0;
@@ -349,8 +464,11 @@ impl EventCache {
                 continue;
             };
             ahead += payload.len();
-            let Ok(event) = Event::decode(read, time_ms, payload) else { break };
-            let event = Arc::new(event);
+            let event = match events.entry(read, time_ms, payload) {
+                Ok(Some(LogEntry::Event(event))) => event,
+                Ok(_) => continue,
+                Err(_) => break,
+            };
             if read == seq {
                 found = Some(Arc::clone(&event));
             }

@@ -12,7 +12,7 @@ mod wire;
 
 pub use broker::{BrokerAccess, BrokerConnection, SaslLogin, SaslMechanism};
 pub use metadata::{Metadata, is_topic_name, read_metadata};
-pub use partition::{Fetched, KafkaCluster, KafkaError, NewTopic, PartitionClient, PartitionEnd};
+pub use partition::{Fetched, FetchedMessage, KafkaCluster, KafkaError, NewTopic, PartitionClient, PartitionEnd};
 pub use stored::{StoredMessage, stored_messages};
 pub use wire::{
     AnswerBytes, AnswerCutShort, KafkaMessage, ProducerIdentity, RequestBytes, message_batch, partition_of,
