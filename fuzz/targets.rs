@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use weir_journal::simulation::Simulated;
 use weir_journal::{Item, Journal, Options, Storage, Sync};
+use weir_kafka::stored_messages;
 use weir_net::proxy_protocol;
 use weir_plugin::template::Style;
 use weir_plugin::{Expression, Filter, Template, Variable, Variables};
@@ -44,6 +45,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("grpc_web", grpc_web),
     ("bulk_answer", bulk_answer),
     ("journal", journal),
+    ("kafka_batch", kafka_batch),
     ("websocket_frames", websocket_frames),
     ("event_stream", event_stream),
     ("trace_context", trace_context),
@@ -438,6 +440,20 @@ pub fn bulk_answer(data: &[u8]) {
         if let Some(outcomes) = bulk_outcomes(data, count) {
             assert_eq!(outcomes, count, "an outcome for each record");
         }
+    }
+}
+
+/// A batch of Kafka with a right checksum, whatever is in it: offsets of what is read are not before the one that was asked for.
+pub fn kafka_batch(data: &[u8]) {
+    let _ = stored_messages(data, 0);
+    // First offset, length, leader epoch, format, checksum.
+    let mut batch = 7_i64.to_be_bytes().to_vec();
+    batch.extend_from_slice(&(data.len() as i32 + 9).to_be_bytes());
+    batch.extend_from_slice(&[0, 0, 0, 0, 2]);
+    batch.extend_from_slice(&crc32c::crc32c(data).to_be_bytes());
+    batch.extend_from_slice(data);
+    if let Ok((messages, _)) = stored_messages(&batch, 8) {
+        assert!(messages.iter().all(|message| message.offset >= 8));
     }
 }
 

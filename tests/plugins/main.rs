@@ -18,6 +18,7 @@ mod neighbours;
 mod oidc;
 mod opensearch;
 mod price;
+mod real_kafka;
 mod redis;
 mod rewrites;
 mod secrets;

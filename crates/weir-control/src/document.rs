@@ -14,6 +14,7 @@ mod condition;
 mod consumer;
 mod data_encryption;
 mod hub;
+mod hub_log;
 mod include;
 pub(crate) mod lists;
 mod names;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use weir_hub::HubStatus;
-use weir_hub::{Hub, HubRecovery};
+use weir_hub::{Hub, HubRecovery, LogSettings};
 
 pub(crate) use endpoint::HubEndpoint;
 use slot::HubSlot;
@@ -94,10 +94,13 @@ fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     let mut wanted = slot.wanted();
     let before = wanted.terms.replace(terms.clone());
     if let Some(hub) = slot.running() {
-        if before.as_ref() != Some(terms) {
-            hub.reconfigure(terms.settings.clone(), terms.http.clone());
+        if before.as_ref().is_some_and(|before| before.settings.log == terms.settings.log) {
+            if before.as_ref() != Some(terms) {
+                hub.reconfigure(terms.settings.clone(), terms.http.clone());
+            }
+            return;
         }
-        return;
+        slot.stop();
     }
     if wanted.is_opening {
         return;
@@ -135,7 +138,12 @@ fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
             }
             Ok(None) => TRY_AGAIN,
             Err(error) => {
-                let problem = format!("hub {}: {} cannot be used: {error}", terms.id, terms.directory.display());
+                let problem = match &terms.settings.log {
+                    LogSettings::Local => {
+                        format!("hub {}: {} cannot be used: {error}", terms.id, terms.directory.display())
+                    }
+                    LogSettings::Kafka(_) => format!("hub {}: {error}", terms.id),
+                };
                 if problem != last_problem {
                     tell(&problem);
                     last_problem = problem;

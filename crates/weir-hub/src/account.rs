@@ -78,3 +78,17 @@ pub struct HubStatus {
     /// What is wrong with the disk, while something is.
     pub error: Option<String>,
 }
+
+impl HubStatus {
+    /// Adds what another part of the hub has done, which keeps the same events.
+    pub(crate) fn add(&mut self, other: &HubStatus) {
+        self.account.audience += other.account.audience;
+        self.account.tally += other.account.tally;
+        self.account.pending += other.account.pending;
+        self.subscriptions += other.subscriptions;
+        self.unverified += other.unverified;
+        self.in_flight += other.in_flight;
+        self.attempts += other.attempts;
+        self.error = self.error.take().or_else(|| other.error.clone());
+    }
+}

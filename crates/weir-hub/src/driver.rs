@@ -17,7 +17,7 @@ use crate::account::HubStatus;
 use crate::attempt::DeliveryOutcome;
 use crate::engine::{DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
-use crate::record::{self, Event, StateRecord};
+use crate::record::{self, Event, LogEntry, StateRecord};
 use crate::sending::HubSender;
 use crate::settings::HubSettings;
 use crate::store::HubStore;
@@ -140,6 +140,7 @@ impl HubDriver {
     /// Until it is told to close, or nobody can tell it anything any more.
     pub(crate) async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
         self.engine.restored(self.now_ms);
+        self.take_in();
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.go_on();
@@ -262,7 +263,8 @@ impl HubDriver {
     fn take_in(&mut self) {
         loop {
             match self.store.next_committed() {
-                Ok(Some(event)) => {
+                Ok(Some(LogEntry::Request(seq, request))) => self.engine.take_request(seq, request),
+                Ok(Some(LogEntry::Event(event))) => {
                     self.engine.committed(event.seq, &event.topic, event.content.len() as u32, event.time_ms);
                     for listener in self.listeners.remove(&*event.topic).unwrap_or_default() {
                         self.listen(listener);
@@ -342,12 +344,7 @@ impl HubDriver {
                 Err(error) => Message::Unrecorded(error),
             });
         });
-        let payload = record::encode(&records);
-        let appended = match is_vital {
-            true => self.store.state.append_synced(payload, tell),
-            false => self.store.state.append(payload, tell),
-        };
-        if let Err(error) = appended {
+        if let Err(error) = self.store.state.append(record::encode(&records), is_vital, tell) {
             self.take(Message::Unrecorded(error));
         }
     }
@@ -364,7 +361,7 @@ impl HubDriver {
             self.begun(number);
         }
         if let Some(seq) = written.release {
-            self.store.release_events(seq);
+            self.store.state.release_events(seq);
         }
         if self.store.wants_snapshot()
             && let Err(error) = self.store.write_snapshot(&self.engine)
@@ -415,7 +412,7 @@ impl HubDriver {
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,
-            error: events.error.or(self.store.state.status().error),
+            error: events.error.or_else(|| self.store.state.error()),
         }
     }
 
@@ -425,14 +422,16 @@ impl HubDriver {
     }
 }
 
-/// Runs a driver on a thread of its own.
+/// Runs a driver on a thread of its own, if there is one.
 pub(crate) fn start(
-    driver: impl FnOnce() -> HubDriver + Send + 'static,
+    driver: impl FnOnce() -> Option<HubDriver> + Send + 'static,
     inbox: UnboundedReceiver<Message>,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("hub".into()).spawn(move || {
         let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, driver().run(inbox));
+        if let Some(driver) = driver() {
+            local.block_on(&runtime, driver.run(inbox));
+        }
     })
 }

@@ -56,6 +56,7 @@ pub struct Verification {
 pub struct Denial {
     pub topic: Box<str>,
     pub callback: Box<str>,
+    pub reason: Box<str>,
 }
 
 /// Verifications that may be open at a time.
@@ -90,6 +91,8 @@ pub struct Engine {
     processed: u64,
     /// The last event that is not kept any longer.
     dropped: u64,
+    /// Requests in the log of events are taken in up to this one.
+    requests_taken: u64,
     next_id: u64,
     /// Of subscriptions that have ended.
     ended: Tally,
@@ -153,6 +156,7 @@ impl Engine {
             due: BinaryHeap::new(),
             processed: 0,
             dropped: 0,
+            requests_taken: 0,
             next_id: 1,
             ended: Tally::default(),
             dead_letters: DeadLetters::default(),
@@ -164,6 +168,11 @@ impl Engine {
         }
     }
 
+    /// Gives out numbers from this one on, so that those of engines that share a hub differ.
+    pub fn with_ids_from(self, first: u64) -> Engine {
+        Engine { next_id: first, ..self }
+    }
+
     /// Other settings hold from now on. Subscriptions to topics that are gone are ended, and their subscribers told.
     pub fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
         self.settings = settings;
@@ -172,7 +181,8 @@ impl Engine {
         for topic in gone {
             for slot in self.topics.get(topic).subscribers.clone() {
                 let callback = self.subscriptions.get(slot).callback.clone();
-                self.denials.push(Denial { topic: (*self.topics.get(topic).name).into(), callback });
+                let reason = "the hub no longer has this topic".into();
+                self.denials.push(Denial { topic: (*self.topics.get(topic).name).into(), callback, reason });
                 self.end(slot, EndReason::Denied);
             }
         }
@@ -183,6 +193,11 @@ impl Engine {
     /// The last event that was taken in.
     pub fn processed(&self) -> u64 {
         self.processed
+    }
+
+    /// The last request in the log of events that was taken in.
+    pub fn requests_taken(&self) -> u64 {
+        self.requests_taken
     }
 
     /// An event was committed. Everybody who is subscribed now gets it.
@@ -278,6 +293,22 @@ impl Engine {
         self.records.push(StateRecord::Requested { number, request: request.clone() });
         self.open(number, request);
         Ok(number)
+    }
+
+    /// Takes in a request that stands in the log of events, once however often it is read. Its caller has been answered: who is
+    /// refused is told by a denial (§5.2).
+    pub fn take_request(&mut self, seq: u64, request: SubscriptionRequest) {
+        if seq <= self.requests_taken {
+            return;
+        }
+        self.requests_taken = seq;
+        self.records.push(StateRecord::RequestsTaken { seq });
+        let (topic, callback) = (request.topic.clone(), request.callback.clone());
+        match self.request(request) {
+            // A subscription that belongs to another consumer goes on: its callback is told nothing.
+            Ok(_) | Err(Refusal { status: 403, .. }) => {}
+            Err(refusal) => self.denials.push(Denial { topic, callback, reason: refusal.reason.into() }),
+        }
     }
 
     fn open(&mut self, number: u64, request: SubscriptionRequest) {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use weir_client::HttpClientSettings;
@@ -18,17 +17,27 @@ use crate::attempt::DeliveryAttempt;
 use crate::driver::{self, HubDriver, Message, TopicListener};
 use crate::engine::{DeadLetter, DeadLetterFilter, Engine, SubscriptionEntry};
 use crate::form::{Refusal, SubscriptionRequest};
-use crate::record::Event;
+use crate::kafka::{self, HubDrivers, KafkaThread};
+use crate::live_settings::LiveSettings;
+use crate::record::{self, Event};
 use crate::sending::HubSender;
-use crate::settings::HubSettings;
+use crate::settings::{HubSettings, LogSettings};
 use crate::store::{EventLog, HubRecovery, HubStore};
 
 /// A hub at work. Dropping it ends its thread, and unlocks its directory.
 pub struct Hub {
-    settings: ArcSwap<HubSettings>,
+    live: Arc<LiveSettings>,
     events: Mutex<Option<Arc<EventLog>>>,
+    /// Whoever listens is served here, and all else where nobody shares the hub.
     inbox: UnboundedSender<Message>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    shares: Option<Arc<HubDrivers>>,
+    threads: Mutex<HubThreads>,
+}
+
+#[derive(Default)]
+struct HubThreads {
+    kafka: Option<KafkaThread>,
+    driver: Option<JoinHandle<()>>,
 }
 
 /// How long those who ask for a status wait for it.
@@ -51,48 +60,69 @@ impl Hub {
         base: &HttpClientSettings,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> io::Result<(Hub, HubRecovery)> {
-        let settings = Arc::new(settings);
+        let (settings, tell) = (Arc::new(settings), Arc::new(tell));
+        let live = LiveSettings::new(Arc::clone(&settings), base);
+        if let LogSettings::Kafka(log) = &settings.log {
+            let (opened, thread) = kafka::open(directory, lock, log, &live, tell)?;
+            let recovery = HubRecovery { events: opened.count, ..HubRecovery::default() };
+            let hub = Hub {
+                live,
+                events: Mutex::new(Some(opened.events)),
+                inbox: opened.listening,
+                shares: Some(opened.drivers),
+                threads: Mutex::new(HubThreads { kafka: Some(thread), driver: None }),
+            };
+            return Ok((hub, recovery));
+        }
         let (store, engine, recovery) = HubStore::open(directory, lock, &settings, fastrand::u64(..))?;
         let (inbox, received) = tokio::sync::mpsc::unbounded_channel();
         let sender = HubSender::new(Arc::clone(&settings), base);
-        let events = Arc::clone(&store.events);
-        let (of_driver, for_driver, tell) = (Arc::clone(&settings), inbox.clone(), Arc::new(tell));
-        let driver = move || HubDriver::new(engine, store, sender, of_driver, for_driver, tell);
-        let thread = driver::start(driver, received)?;
-        let hub = Hub {
-            settings: ArcSwap::new(settings),
-            events: Mutex::new(Some(events)),
-            inbox,
-            thread: Mutex::new(Some(thread)),
-        };
-        Ok((hub, recovery))
+        let (events, for_driver) = (Arc::clone(&store.events), inbox.clone());
+        let driver = move || Some(HubDriver::new(engine, store, sender, settings, for_driver, tell));
+        let driver = Some(driver::start(driver, received)?);
+        let (events, threads) = (Mutex::new(Some(events)), Mutex::new(HubThreads { kafka: None, driver }));
+        Ok((Hub { live, events, inbox, shares: None, threads }, recovery))
     }
 
     pub fn settings(&self) -> Arc<HubSettings> {
-        self.settings.load_full()
+        self.live.settings.load_full()
     }
 
     /// Other settings hold from now on.
     pub fn reconfigure(&self, settings: HubSettings, base: HttpClientSettings) {
         let settings = Arc::new(settings);
-        self.settings.store(Arc::clone(&settings));
+        self.live.set(Arc::clone(&settings), base.clone());
+        if let Some(drivers) = &self.shares {
+            let of_share = Arc::new(settings.share_of(drivers.count));
+            let tell =
+                |share: UnboundedSender<Message>| share.send(Message::Reconfigure(Arc::clone(&of_share), base.clone()));
+            drivers.shares().into_iter().for_each(|share| drop(tell(share)));
+        }
         let _ = self.inbox.send(Message::Reconfigure(settings, base));
     }
 
-    /// Takes a request for a subscription, or for its end, in; returns once it is on disk. Its verification follows.
+    /// Takes a request for a subscription, or for its end, in; returns once it is stored. Its verification follows, by the node that
+    /// has its share of the subscriptions.
     ///
     /// # Errors
     /// It is not taken.
     pub async fn request(&self, request: SubscriptionRequest) -> Result<(), Refusal> {
+        if self.shares.is_some() {
+            return self.append(record::encode_request(&request), "request").await.map(drop);
+        }
         self.ask(|reply| Message::Request(request, reply)).await?
     }
 
-    /// Publishes content; returns its number once it is on disk.
+    /// Publishes content; returns its number once it is stored.
     ///
     /// # Errors
-    /// It is not on disk.
+    /// It is not stored.
     pub async fn publish(&self, topic: &str, content_type: &str, content: &[u8]) -> Result<u64, Refusal> {
-        let record = Event::encode(topic, content_type, content);
+        self.append(Event::encode(topic, content_type, content), "event").await
+    }
+
+    /// Appends to the log of events; returns the number once it is stored.
+    async fn append(&self, record: Vec<u8>, what: &str) -> Result<u64, Refusal> {
         let (reply, answer) = oneshot::channel();
         let inbox = self.inbox.clone();
         let on_commit = Box::new(move |result: Result<u64, AppendError>| {
@@ -103,9 +133,9 @@ impl Hub {
             }
         });
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)?;
-        events.journal.append(record, on_commit).map_err(|error| refused(&error))?;
+        events.append(record, on_commit).map_err(|error| refused(what, &error))?;
         drop(events);
-        answer.await.map_err(|_| closed())?.map_err(|error| refused(&error))
+        answer.await.map_err(|_| closed())?.map_err(|error| refused(what, &error))
     }
 
     /// Fetches a topic's content, and publishes it.
@@ -133,7 +163,8 @@ impl Hub {
         self.ask(|reply| Message::Latest(topic.into(), reply)).await
     }
 
-    /// Subscriptions after this one by their ids, at most `limit`, of one topic or of all.
+    /// Subscriptions after this one by their ids, at most `limit`, of one topic or of all. Where nodes share the hub, those that this
+    /// node has.
     ///
     /// # Errors
     /// The hub is being closed.
@@ -143,7 +174,11 @@ impl Hub {
         after: u64,
         limit: usize,
     ) -> Result<Vec<SubscriptionEntry>, Refusal> {
-        self.look(move |engine| engine.subscriptions(topic.as_deref(), after, limit)).await
+        let found = self.look(move |engine| engine.subscriptions(topic.as_deref(), after, limit)).await?;
+        let mut all: Vec<SubscriptionEntry> = found.into_iter().flatten().collect();
+        all.sort_by_key(|subscription| subscription.id);
+        all.truncate(limit);
+        Ok(all)
     }
 
     /// One subscription, with its latest attempts, the latest first.
@@ -151,7 +186,7 @@ impl Hub {
     /// # Errors
     /// The hub is being closed.
     pub async fn subscription(&self, id: u64) -> Result<Option<(SubscriptionEntry, Vec<DeliveryAttempt>)>, Refusal> {
-        self.look(move |engine| engine.subscription(id)).await
+        Ok(self.look(move |engine| engine.subscription(id)).await?.into_iter().flatten().next())
     }
 
     /// Dead letters after this event and subscription, at most `limit`. Older events come first.
@@ -164,25 +199,48 @@ impl Hub {
         after: (u64, u64),
         limit: usize,
     ) -> Result<Vec<DeadLetter>, Refusal> {
-        self.look(move |engine| engine.dead_letters(&filter, after, limit)).await
+        let found = self.look(move |engine| engine.dead_letters(&filter, after, limit)).await?;
+        let mut all: Vec<DeadLetter> = found.into_iter().flatten().collect();
+        all.sort_by_key(|letter| (letter.event, letter.subscription));
+        all.truncate(limit);
+        Ok(all)
     }
 
-    /// Delivers dead letters once more, each in one attempt; returns how many, once that is on disk.
+    /// Delivers dead letters once more, each in one attempt; returns how many, once that is stored.
     ///
     /// # Errors
-    /// It is not on disk.
+    /// It is not stored.
     pub async fn replay(&self, filter: DeadLetterFilter) -> Result<usize, Refusal> {
-        self.ask(|reply| Message::Replay(filter, reply)).await?
+        let mut count = 0;
+        for driver in self.delivering() {
+            let filter = filter.clone();
+            count += ask(&driver, |reply| Message::Replay(filter, reply)).await??;
+        }
+        Ok(count)
     }
 
-    async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Engine) -> T + Send + 'static) -> Result<T, Refusal> {
-        self.ask(|reply| Message::Look(Box::new(move |engine| drop(reply.send(look(engine)))))).await
+    /// Who delivers, on this node.
+    fn delivering(&self) -> Vec<UnboundedSender<Message>> {
+        self.shares.as_ref().map_or_else(|| vec![self.inbox.clone()], |drivers| drivers.shares())
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl Fn(&Engine) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, Refusal> {
+        let mut found = Vec::new();
+        for driver in self.delivering() {
+            let look = look.clone();
+            let message = |reply: oneshot::Sender<T>| {
+                Message::Look(Box::new(move |engine: &Engine| drop(reply.send(look(engine)))))
+            };
+            found.push(ask(&driver, message).await?);
+        }
+        Ok(found)
     }
 
     async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Result<T, Refusal> {
-        let (reply, answer) = oneshot::channel();
-        self.inbox.send(message(reply)).map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())
+        ask(&self.inbox, message).await
     }
 
     /// Ends all listening: whoever waits for events gets an error from now on. Everything else goes on.
@@ -190,19 +248,26 @@ impl Hub {
         let _ = self.inbox.send(Message::StopListening);
     }
 
-    /// What it has done; nothing if it does not answer. Blocks, for two seconds at most.
+    /// What it has done; nothing if it does not answer. Blocks, for some seconds at most.
     pub fn status(&self) -> Option<HubStatus> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.inbox.send(Message::Status(reply)).ok()?;
-        answer.recv_timeout(STATUS_TIMEOUT).ok()
+        let mut status = status_of(&self.inbox)?;
+        if let Some(drivers) = &self.shares {
+            for share in drivers.shares() {
+                status.add(&status_of(&share)?);
+            }
+        }
+        Some(status)
     }
 
-    /// Ends the hub's thread, and unlocks its directory. What is under way is repeated when the hub is opened again.
+    /// Ends the hub's threads, and unlocks its directory. What is under way is repeated when the hub is opened again.
     pub fn close(&self) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // The shares are given up first, to other nodes.
+        drop(threads.kafka.take());
         let _ = self.inbox.send(Message::Close);
         // The journals end with their last owner, so that they are written before the lock is free.
         drop(self.events.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = threads.driver.take() {
             // A thread that panicked has said so already.
             let _ = thread.join();
         }
@@ -215,11 +280,26 @@ impl Drop for Hub {
     }
 }
 
-fn refused(error: &AppendError) -> Refusal {
+async fn ask<T>(
+    driver: &UnboundedSender<Message>,
+    message: impl FnOnce(oneshot::Sender<T>) -> Message,
+) -> Result<T, Refusal> {
+    let (reply, answer) = oneshot::channel();
+    driver.send(message(reply)).map_err(|_| closed())?;
+    answer.await.map_err(|_| closed())
+}
+
+fn status_of(driver: &UnboundedSender<Message>) -> Option<HubStatus> {
+    let (reply, answer) = mpsc::sync_channel(1);
+    driver.send(Message::Status(reply)).ok()?;
+    answer.recv_timeout(STATUS_TIMEOUT).ok()
+}
+
+fn refused(what: &str, error: &AppendError) -> Refusal {
     let status = match error {
         AppendError::TooLarge { .. } => 413,
         AppendError::Full => 507,
         AppendError::Busy | AppendError::Io(_) | AppendError::Closed => 503,
     };
-    Refusal::new(status, format!("the event was not stored: {error}"))
+    Refusal::new(status, format!("the {what} was not stored: {error}"))
 }

@@ -1,4 +1,5 @@
-//! A W3C WebSub hub (Recommendation of 2018-01-23) that keeps its events on disk and needs no broker.
+//! A W3C WebSub hub (Recommendation of 2018-01-23) that keeps its events on disk and needs no broker, or shares them with hubs of
+//! other nodes by a topic of Kafka.
 //!
 //! - [`HubForm`] and [`known_topic`] decide about a request from the request alone.
 //! - [`Hub::publish`] appends an event to a journal and returns once it is synced; [`Hub::request`] does the same with a request
@@ -17,6 +18,8 @@ mod driver;
 mod engine;
 mod form;
 mod hub;
+mod kafka;
+mod live_settings;
 mod record;
 mod sending;
 mod settings;
@@ -32,8 +35,8 @@ pub use hub::Hub;
 pub use record::Event;
 pub use sending::links;
 pub use settings::{
-    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, PublishSettings, RetentionSettings,
-    SubscribeSettings,
+    CallbackSettings, DeliverySettings, HubSettings, KafkaLogSettings, KafkaTlsSettings, LeaseSettings, LogSettings,
+    PublishSettings, RetentionSettings, SubscribeSettings,
 };
 pub use signature::{SignatureMethod, is_signed, sign};
 pub use store::{HubRecovery, lock};

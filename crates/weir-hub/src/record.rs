@@ -131,16 +131,31 @@ pub enum StateRecord {
         number: u64,
         letters: Vec<(u64, u64)>,
     },
+    /// Requests in the log of events are taken in up to this number.
+    RequestsTaken {
+        seq: u64,
+    },
+}
+
+/// What stands in a log of events that several nodes share.
+pub enum LogEntry {
+    Event(Arc<Event>),
+    /// With its number in the log.
+    Request(u64, SubscriptionRequest),
 }
 
 /// A record that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRecord;
 
+/// The first byte of an event, and of a request beside events.
+const EVENT: u8 = 1;
+const REQUEST: u8 = 2;
+
 impl Event {
     pub fn encode(topic: &str, content_type: &str, content: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(16 + topic.len() + content_type.len() + content.len());
-        out.push(1);
+        out.push(EVENT);
         put_bytes(&mut out, topic.as_bytes());
         put_bytes(&mut out, content_type.as_bytes());
         out.extend_from_slice(content);
@@ -151,7 +166,7 @@ impl Event {
     /// It is of another version.
     pub fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<Event, UnknownRecord> {
         let mut from = RecordDecoder(record);
-        if from.byte()? != 1 {
+        if from.byte()? != EVENT {
             return Err(UnknownRecord);
         }
         let (topic, content_type) = (from.text()?, from.text()?);
@@ -161,11 +176,37 @@ impl Event {
     /// The topic alone.
     pub fn topic_of(record: &[u8]) -> Result<&str, UnknownRecord> {
         let mut from = RecordDecoder(record);
-        if from.byte()? != 1 {
+        if from.byte()? != EVENT {
             return Err(UnknownRecord);
         }
         let topic = from.bytes()?;
         std::str::from_utf8(topic).map_err(|_| UnknownRecord)
+    }
+}
+
+/// A request as it stands in a log of events.
+pub fn encode_request(request: &SubscriptionRequest) -> Vec<u8> {
+    let mut out = vec![REQUEST];
+    put_request(&mut out, 0, request);
+    out
+}
+
+/// Whether a record of a log of events is a request.
+pub fn is_request(record: &[u8]) -> bool {
+    record.first() == Some(&REQUEST)
+}
+
+impl LogEntry {
+    /// # Errors
+    /// It is of another version.
+    pub fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<LogEntry, UnknownRecord> {
+        if !is_request(record) {
+            return Ok(LogEntry::Event(Arc::new(Event::decode(seq, time_ms, record)?)));
+        }
+        match RecordDecoder(&record[1..]).requested()? {
+            StateRecord::Requested { request, .. } => Ok(LogEntry::Request(seq, request)),
+            _ => Err(UnknownRecord),
+        }
     }
 }
 
@@ -209,10 +250,7 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
             out.push(5);
             put_request(out, *number, request);
         }
-        StateRecord::Unverified { number } => {
-            out.push(6);
-            put_numbers(out, [*number]);
-        }
+        StateRecord::Unverified { number } => put_numbered(out, 6, *number),
         StateRecord::Subscribed { number, subscription } => {
             out.push(11);
             put_numbers(out, [*number]);
@@ -244,6 +282,7 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
             put_numbers(out, [*number]);
             put_pairs(out, letters);
         }
+        StateRecord::RequestsTaken { seq } => put_numbered(out, 15, *seq),
     }
 }
 
@@ -299,6 +338,12 @@ fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
 fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
     let Tally { delivered, dead_lettered, expired, cancelled, replayed } = tally;
     put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled, *replayed]);
+}
+
+/// A record that is one number.
+fn put_numbered(out: &mut Vec<u8>, kind: u8, number: u64) {
+    out.push(kind);
+    put_numbers(out, [number]);
 }
 
 fn put_numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
@@ -401,6 +446,7 @@ impl<'a> RecordDecoder<'a> {
             12 => StateRecord::DeadLetters(self.list(Self::dead_letter)?),
             13 => StateRecord::Replays(self.pairs()?),
             14 => StateRecord::Replayed { number: self.number()?, letters: self.pairs()? },
+            15 => StateRecord::RequestsTaken { seq: self.number()? },
             _ => return Err(UnknownRecord),
         })
     }
@@ -502,6 +548,7 @@ mod tests {
             StateRecord::DeadLetters(vec![SavedDeadLetter { subscription: 7, seq: 300, given_up }]),
             StateRecord::Replays(vec![(7, 128), (300, 5)]),
             StateRecord::Replayed { number: 3, letters: vec![(7, 300)] },
+            StateRecord::RequestsTaken { seq: 1 << 20 },
             StateRecord::SnapshotEnd,
         ]
     }
@@ -534,6 +581,17 @@ mod tests {
             changed[end] ^= 0xff;
             let _ = decode(&changed);
         }
+    }
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        let Some(StateRecord::Requested { request, .. }) = every_record().into_iter().nth(3) else {
+            panic!("a request")
+        };
+        let record = encode_request(&request);
+        let Ok(LogEntry::Request(7, read)) = LogEntry::decode(7, 0, &record) else { panic!("a request") };
+        assert!(read == request);
+        assert!((0..record.len()).all(|end| LogEntry::decode(7, 0, &record[..end]).is_err()));
     }
 
     #[test]

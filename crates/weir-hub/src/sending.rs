@@ -118,8 +118,7 @@ impl HubSender {
 
     /// Tells a subscriber that its subscription was ended (§5.2). The answer does not matter.
     pub async fn deny(&self, denial: &Denial) {
-        let parameters =
-            [("hub.mode", "denied"), ("hub.topic", &*denial.topic), ("hub.reason", "the hub no longer has this topic")];
+        let parameters = [("hub.mode", "denied"), ("hub.topic", &*denial.topic), ("hub.reason", &*denial.reason)];
         let url = with_parameters(&denial.callback, &parameters);
         let _ = self.get(&self.callbacks, &url, &self.how).await;
     }

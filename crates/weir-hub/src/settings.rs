@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
+use weir_kafka::SaslLogin;
 
 use crate::signature::SignatureMethod;
 use crate::topic::TopicPattern;
@@ -16,6 +17,57 @@ pub struct HubSettings {
     pub subscribe: SubscribeSettings,
     pub delivery: DeliverySettings,
     pub retention: RetentionSettings,
+    pub log: LogSettings,
+}
+
+impl HubSettings {
+    /// What holds for one of so many engines that share the hub, so that together they keep to the limits, rounded up.
+    pub fn share_of(&self, count: u32) -> HubSettings {
+        let (subscribe, delivery) = (self.subscribe.clone(), self.delivery);
+        HubSettings {
+            subscribe: SubscribeSettings {
+                max_per_consumer: subscribe.max_per_consumer.div_ceil(count as usize),
+                verifications_per_second: subscribe.verifications_per_second.div_ceil(count),
+                ..subscribe
+            },
+            delivery: DeliverySettings {
+                per_second: delivery.per_second.div_ceil(count),
+                in_flight: delivery.in_flight.div_ceil(count as usize),
+                in_flight_per_host: delivery.in_flight_per_host.div_ceil(count),
+                ..delivery
+            },
+            ..self.clone()
+        }
+    }
+}
+
+/// Where events, subscriptions and the progress of each are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogSettings {
+    /// In journals of this node.
+    #[default]
+    Local,
+    /// In a topic of Kafka, by which several nodes share the hub.
+    Kafka(KafkaLogSettings),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaLogSettings {
+    /// Hosts and ports of brokers that are asked where the others are.
+    pub brokers: Vec<(Box<str>, u16)>,
+    pub tls: Option<KafkaTlsSettings>,
+    pub login: Option<SaslLogin>,
+    pub topic: Box<str>,
+    /// In how many partitions the subscriptions are, if the topic is to be made.
+    pub partitions: u32,
+    /// How many brokers have each partition, if the topic is to be made; nothing is the default of the cluster.
+    pub replication_factor: Option<i16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KafkaTlsSettings {
+    /// Brokers have to have certificates that an authority of the node has signed.
+    pub verify: bool,
 }
 
 /// Who may publish, and what.

@@ -3,6 +3,8 @@
 //! Both lie in the hub's directory, which one process at a time has locked. Events are synced before their publisher is
 //! answered. What became of them is written at once and synced every second: it survives the end of the process, and after a
 //! loss of power deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
+//!
+//! Where Kafka has the log, the journal of events is a copy of what is there, and the state is written elsewhere ([`StateLog`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -12,10 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use weir_journal::{Disk, Item, Journal, Options, Reader, Storage, Sync};
+use weir_journal::{AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync};
+use weir_kafka::partition_of;
 
 use crate::engine::Engine;
-use crate::record::{self, Event, StateRecord, UnknownRecord};
+use crate::form::SubscriptionRequest;
+use crate::record::{self, Event, LogEntry, StateRecord, UnknownRecord};
 use crate::settings::HubSettings;
 
 const EVENT_SEGMENT_BYTES: u64 = 8 << 20;
@@ -31,9 +35,126 @@ const READ_AHEAD_BYTES: usize = 256 << 10;
 /// Places in the journal that are kept open for subscribers that lag behind.
 const MAX_READERS: usize = 16;
 
-/// Where events are appended, by any thread.
+/// Where events are read, and appended by any thread.
 pub struct EventLog {
     pub journal: Journal,
+    /// Where they are appended, if the journal is a copy. Each of its records begins with the time of the one that it copies.
+    pub origin: Option<EventOrigin>,
+}
+
+/// Appends an event elsewhere, from where it comes to the journal.
+pub type EventOrigin = Box<dyn Fn(Vec<u8>, OnCommit) -> Result<(), AppendError> + Send + std::marker::Sync>;
+
+impl EventLog {
+    /// # Errors
+    /// The event is not taken.
+    pub fn append(&self, record: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+        match &self.origin {
+            Some(origin) => origin(record, on_commit),
+            None => self.journal.append(record, on_commit),
+        }
+    }
+
+    /// A record of a copy.
+    pub fn copied(time_ms: u64, record: &[u8]) -> Vec<u8> {
+        [&time_ms.to_le_bytes(), record].concat()
+    }
+
+    /// What a record of the journal says, and since when; nothing where a copy has nothing in its place.
+    fn split<'a>(&self, time_ms: u64, payload: &'a [u8]) -> Result<Option<(u64, &'a [u8])>, UnknownRecord> {
+        if self.origin.is_none() {
+            return Ok(Some((time_ms, payload)));
+        }
+        let (time, record) = payload.split_first_chunk().ok_or(UnknownRecord)?;
+        Ok((!record.is_empty()).then_some((u64::from_le_bytes(*time), record)))
+    }
+
+    fn entry(&self, seq: u64, time_ms: u64, payload: &[u8]) -> Result<Option<LogEntry>, UnknownRecord> {
+        let Some((time_ms, record)) = self.split(time_ms, payload)? else { return Ok(None) };
+        LogEntry::decode(seq, time_ms, record).map(Some)
+    }
+}
+
+/// Which part of the subscriptions an engine has, where several engines share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriptionShare {
+    pub index: u32,
+    pub count: u32,
+}
+
+impl SubscriptionShare {
+    /// Numbers of one share: enough for a hundred subscriptions a second for three hundred years, and all fit into JSON.
+    const NUMBERS: u64 = 1 << 40;
+
+    /// A subscription is known by its topic and callback (W3C WebSub §5.1).
+    pub fn has(&self, request: &SubscriptionRequest) -> bool {
+        let key = format!("{} {}", request.topic, request.callback);
+        partition_of(key.as_bytes(), self.count as usize) == self.index as usize
+    }
+
+    pub fn first_number(&self) -> u64 {
+        u64::from(self.index) * SubscriptionShare::NUMBERS + 1
+    }
+}
+
+/// Where what became of events and of subscriptions is written down, in order. A hub has one that it alone writes.
+pub trait StateLog: Send {
+    /// Appends a record; `on_commit` is told when it counts. A `vital` one has to survive a loss of power by then.
+    ///
+    /// # Errors
+    /// It is not taken.
+    fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError>;
+
+    fn size(&self) -> StateLogSize;
+
+    /// A snapshot stands behind all that was there when the log had this size: that may go.
+    fn release(&self, before: StateLogSize);
+
+    /// Events up to this one are not needed any more.
+    fn release_events(&self, seq: u64);
+
+    /// What is wrong with it, while something is.
+    fn error(&self) -> Option<String>;
+}
+
+/// How much there is in a state log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateLogSize {
+    /// The number of its last record.
+    pub last: u64,
+    pub bytes: u64,
+}
+
+/// The state in a journal beside that of the events.
+struct StateJournal {
+    state: Journal,
+    events: Arc<EventLog>,
+}
+
+impl StateLog for StateJournal {
+    fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError> {
+        match is_vital {
+            true => self.state.append_synced(payload, on_commit),
+            false => self.state.append(payload, on_commit),
+        }
+    }
+
+    fn size(&self) -> StateLogSize {
+        let status = self.state.status();
+        StateLogSize { last: status.committed, bytes: status.bytes }
+    }
+
+    fn release(&self, before: StateLogSize) {
+        self.state.release(before.last);
+    }
+
+    fn release_events(&self, seq: u64) {
+        self.events.journal.release(seq);
+    }
+
+    fn error(&self) -> Option<String> {
+        self.state.status().error
+    }
 }
 
 /// What was found when the files were opened.
@@ -47,14 +168,18 @@ pub struct HubRecovery {
 
 pub struct HubStore {
     pub events: Arc<EventLog>,
-    pub state: Journal,
+    pub state: Box<dyn StateLog>,
     /// Reads events as they are committed.
     newest: Reader,
     cache: EventCache,
-    /// The size of the state's journal after the last snapshot.
+    /// The size of the state's log after the last snapshot.
     snapshot_bytes: u64,
+    /// Whose requests are taken from the log of events; nothing takes none.
+    share: Option<SubscriptionShare>,
+    /// Requests among the events that were restored, which are still to be taken in.
+    early: VecDeque<LogEntry>,
     /// Unlocked when it is dropped, which must come last.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// Locks a hub's directory; nothing while another process has it.
@@ -106,23 +231,45 @@ impl HubStore {
             ..Options::default()
         };
         let (events, of_events) = Journal::open_in(storage(&directory.join("events"))?, event_options)?;
-        let newest = restore_events(&events, &mut engine)?;
+        let events = Arc::new(EventLog { journal: events, origin: None });
+        let (newest, _) = restore_events(&events, &mut engine)?;
         let recovery = HubRecovery {
             subscriptions: engine.subscription_count(),
-            events: events.status().records,
+            events: events.journal.status().records,
             damaged: of_state.damage.len() + of_events.damage.len(),
         };
         let mut store = HubStore {
-            events: Arc::new(EventLog { journal: events }),
-            state,
+            events: Arc::clone(&events),
+            state: Box::new(StateJournal { state, events }),
             newest,
             cache: EventCache::default(),
             snapshot_bytes: 0,
-            _lock: lock,
+            share: None,
+            early: VecDeque::new(),
+            _lock: Some(lock),
         };
         // An unfinished snapshot at the end must not swallow what comes after it.
         store.write_snapshot(&engine)?;
         Ok((store, engine, recovery))
+    }
+
+    /// Over a copy of a log of events; requests of this share are taken from it.
+    ///
+    /// # Errors
+    /// The copy cannot be read, or has an event of a newer version.
+    pub fn over_copy(
+        events: Arc<EventLog>,
+        state: Box<dyn StateLog>,
+        engine: &mut Engine,
+        share: Option<SubscriptionShare>,
+    ) -> io::Result<HubStore> {
+        let (newest, requests) = restore_events(&events, engine)?;
+        let is_own =
+            |entry: &LogEntry| matches!(entry, LogEntry::Request(_, it) if share.is_some_and(|share| share.has(it)));
+        let early = requests.into_iter().filter(is_own).collect();
+        let most = CACHE_BYTES / share.map_or(1, |share| share.count as usize);
+        let cache = EventCache { most, ..EventCache::default() };
+        Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, share, early, _lock: None })
     }
 
     /// Writes down all that holds, and lets go of what was written before.
@@ -130,7 +277,7 @@ impl HubStore {
     /// # Errors
     /// It could not be written; what was written before still counts.
     pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
-        let before = self.state.status();
+        let before = self.state.size();
         let (sender, receiver) = std::sync::mpsc::channel();
         let records = engine.snapshot();
         let failed = |error: weir_journal::AppendError| io::Error::other(error.to_string());
@@ -139,34 +286,45 @@ impl HubStore {
         for batch in batches {
             let sender = sender.clone();
             let tell = Box::new(move |result: Result<u64, _>| drop(sender.send(result)));
-            self.state.append_synced(record::encode(batch), tell).map_err(failed)?;
+            self.state.append(record::encode(batch), true, tell).map_err(failed)?;
         }
+        drop(sender);
         for _ in 0..count {
-            receiver.recv().map_err(|_| io::Error::other("the journal has ended"))?.map_err(failed)?;
+            receiver.recv().map_err(|_| io::Error::other("the log has ended"))?.map_err(failed)?;
         }
-        self.state.release(before.committed);
-        self.snapshot_bytes = self.state.status().bytes.saturating_sub(before.bytes);
+        self.state.release(before);
+        self.snapshot_bytes = self.state.size().bytes.saturating_sub(before.bytes);
         Ok(())
     }
 
-    /// The state's journal has grown so much that it should be written anew.
+    /// The state's log has grown so much that it should be written anew.
     pub fn wants_snapshot(&self) -> bool {
-        self.state.status().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
+        self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
     }
 
-    /// The next committed event.
+    /// The next that was committed: an event, or a request of the share.
     ///
     /// # Errors
     /// It cannot be read, now.
-    pub fn next_committed(&mut self) -> io::Result<Option<Arc<Event>>> {
+    pub fn next_committed(&mut self) -> io::Result<Option<LogEntry>> {
+        if let Some(request) = self.early.pop_front() {
+            return Ok(Some(request));
+        }
         loop {
             match self.newest.read()? {
                 None => return Ok(None),
                 Some(Item::Gone { .. }) => {}
                 Some(Item::Record { seq, time_ms, payload }) => {
-                    let event = Arc::new(Event::decode(seq, time_ms, payload).map_err(unreadable)?);
-                    self.cache.put(&event);
-                    return Ok(Some(event));
+                    match self.events.entry(seq, time_ms, payload).map_err(unreadable)? {
+                        Some(LogEntry::Event(event)) => {
+                            self.cache.put(&event);
+                            return Ok(Some(LogEntry::Event(event)));
+                        }
+                        Some(LogEntry::Request(seq, request)) if self.share.is_some_and(|it| it.has(&request)) => {
+                            return Ok(Some(LogEntry::Request(seq, request)));
+                        }
+                        _ => {}
+                    }
                 }
             }
         }
@@ -174,12 +332,7 @@ impl HubStore {
 
     /// An event, from memory or from the disk; nothing if it is not there any more.
     pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
-        self.cache.get(seq).or_else(|| self.cache.load(&self.events.journal, seq))
-    }
-
-    /// Events up to this one are not needed any more.
-    pub fn release_events(&self, seq: u64) {
-        self.events.journal.release(seq);
+        self.cache.get(seq).or_else(|| self.cache.load(&self.events, seq))
     }
 }
 
@@ -187,45 +340,92 @@ fn storage(directory: &Path) -> io::Result<Arc<dyn Storage>> {
     Ok(Arc::new(Disk::open(directory)?))
 }
 
-fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io::Result<Engine> {
-    let new = || Engine::new(Arc::clone(settings), seed);
-    let mut engine = new();
-    // A snapshot that has begun, until its end is read.
-    let mut unfinished: Option<Engine> = None;
-    let mut reader = state.reader(0);
-    while let Some(item) = reader.read()? {
-        let Item::Record { payload, .. } = item else { continue };
-        for record in record::decode(payload).map_err(unreadable)? {
-            match record {
-                StateRecord::SnapshotBegin => unfinished = Some(new()),
-                StateRecord::SnapshotEnd => engine = unfinished.take().unwrap_or(engine),
-                // What follows damage may speak of subscriptions that are lost.
-                record => drop(unfinished.as_mut().unwrap_or(&mut engine).restore(record)),
-            }
-        }
-    }
-    Ok(engine)
+/// An engine that takes back what was written down.
+pub struct StateRestore {
+    new: Box<dyn Fn() -> Engine + Send>,
+    engine: Engine,
+    /// A snapshot that has begun, until its end is read.
+    unfinished: Option<Engine>,
 }
 
-/// Returns a reader that stands behind the last event.
-fn restore_events(events: &Journal, engine: &mut Engine) -> io::Result<Reader> {
-    let mut reader = events.reader(0);
+impl StateRestore {
+    pub fn new(new: impl Fn() -> Engine + Send + 'static) -> StateRestore {
+        StateRestore { engine: new(), new: Box::new(new), unfinished: None }
+    }
+
+    /// # Errors
+    /// The payload was written by a newer version.
+    pub fn take(&mut self, payload: &[u8]) -> io::Result<()> {
+        for record in record::decode(payload).map_err(unreadable)? {
+            match record {
+                StateRecord::SnapshotBegin => self.unfinished = Some((self.new)()),
+                StateRecord::SnapshotEnd => {
+                    if let Some(engine) = self.unfinished.take() {
+                        self.engine = engine;
+                    }
+                }
+                // What follows damage may speak of subscriptions that are lost.
+                record => drop(self.unfinished.as_mut().unwrap_or(&mut self.engine).restore(record)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot that has begun has no end.
+    pub fn forget_unfinished(&mut self) {
+        self.unfinished = None;
+    }
+
+    /// A snapshot without an end counts for nothing.
+    pub fn end(self) -> Engine {
+        self.engine
+    }
+}
+
+fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io::Result<Engine> {
+    let settings = Arc::clone(settings);
+    let mut restore = StateRestore::new(move || Engine::new(Arc::clone(&settings), seed));
+    let mut reader = state.reader(0);
     while let Some(item) = reader.read()? {
-        if let Item::Record { seq, time_ms, payload } = item {
-            engine.restore_event(seq, Event::topic_of(payload).map_err(unreadable)?, payload.len() as u32, time_ms);
+        if let Item::Record { payload, .. } = item {
+            restore.take(payload)?;
         }
     }
-    Ok(reader)
+    Ok(restore.end())
+}
+
+/// Returns a reader that stands behind the last event, and requests that the engine has not taken in.
+fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader, Vec<LogEntry>)> {
+    let (mut reader, mut requests) = (events.journal.reader(0), Vec::new());
+    while let Some(item) = reader.read()? {
+        let Item::Record { seq, time_ms, payload } = item else { continue };
+        let Some((time_ms, record)) = events.split(time_ms, payload).map_err(unreadable)? else { continue };
+        if !record::is_request(record) {
+            let topic = Event::topic_of(record).map_err(unreadable)?;
+            engine.restore_event(seq, topic, record.len() as u32, time_ms);
+        } else if seq > engine.requests_taken() {
+            requests.push(LogEntry::decode(seq, time_ms, record).map_err(unreadable)?);
+        }
+    }
+    Ok((reader, requests))
 }
 
 /// Events that were read or written lately. The first that came goes first.
-#[derive(Default)]
 struct EventCache {
+    /// How many bytes it may have.
+    most: usize,
     events: HashMap<u64, Arc<Event>>,
     order: VecDeque<u64>,
     bytes: usize,
     /// The one used last stands last.
     readers: Vec<Reader>,
+}
+
+impl Default for EventCache {
+    fn default() -> EventCache {
+        let (events, order, readers) = (HashMap::new(), VecDeque::new(), Vec::new());
+        EventCache { most: CACHE_BYTES, events, order, bytes: 0, readers }
+    }
 }
 
 impl EventCache {
@@ -239,19 +439,19 @@ impl EventCache {
         }
         self.order.push_back(event.seq);
         self.bytes += event.content.len();
-        while self.bytes > CACHE_BYTES && self.order.len() > 1 {
+        while self.bytes > self.most && self.order.len() > 1 {
             let oldest = self.order.pop_front().and_then(|seq| self.events.remove(&seq));
             self.bytes -= oldest.map_or(0, |event| event.content.len());
         }
     }
 
     /// Reads an event, and those that come after it.
-    fn load(&mut self, journal: &Journal, seq: u64) -> Option<Arc<Event>> {
+    fn load(&mut self, events: &EventLog, seq: u64) -> Option<Arc<Event>> {
         // Another subscriber may have been here a moment ago.
         let near = |reader: &Reader| reader.seq() < seq && seq - reader.seq() < 64;
         let mut reader = match self.readers.iter().position(near) {
             Some(index) => self.readers.remove(index),
-            None => journal.reader(seq - 1),
+            None => events.journal.reader(seq - 1),
         };
         let mut found = None;
         let mut ahead = 0;
@@ -264,8 +464,11 @@ impl EventCache {
                 continue;
             };
             ahead += payload.len();
-            let Ok(event) = Event::decode(read, time_ms, payload) else { break };
-            let event = Arc::new(event);
+            let event = match events.entry(read, time_ms, payload) {
+                Ok(Some(LogEntry::Event(event))) => event,
+                Ok(_) => continue,
+                Err(_) => break,
+            };
             if read == seq {
                 found = Some(Arc::clone(&event));
             }

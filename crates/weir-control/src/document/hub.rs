@@ -2,11 +2,12 @@
 
 use ipnet::IpNet;
 use weir_hub::{
-    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, PublishSettings, RetentionSettings,
+    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, LogSettings, PublishSettings, RetentionSettings,
     SignatureMethod, SubscribeSettings, TopicPattern, is_http_url, origin_of,
 };
 use weir_plugin::vars::parse_network;
 
+use super::hub_log;
 use super::resource::{self, COMMON, ResourceOrigin};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
@@ -19,7 +20,7 @@ pub struct HubSpec {
 }
 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
-    const OWN: &[&str] = &["url", "topics", "publish", "subscribe", "delivery", "retention"];
+    const OWN: &[&str] = &["url", "topics", "publish", "subscribe", "delivery", "retention", "log"];
     let fields = at.fields(&[OWN, COMMON].concat())?;
     resource::common(&fields);
     let url = match fields.get("url") {
@@ -35,11 +36,12 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
     let subscribe = section("subscribe").and_then(|at| subscribe(&at)).unwrap_or_default();
     let delivery = section("delivery").and_then(|at| delivery(&at)).unwrap_or_default();
     let retention = section("retention").and_then(|at| retention(&at)).unwrap_or_default();
-    let url = url?;
+    let log = section("log").map_or(Some(LogSettings::Local), |at| hub_log::read(&at));
+    let (url, log) = (url?, log?);
     Some(HubSpec {
         origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
-        settings: HubSettings { url, topics, publish, subscribe, delivery, retention },
+        settings: HubSettings { url, topics, publish, subscribe, delivery, retention, log },
     })
 }
 

@@ -66,6 +66,11 @@ impl HubSlot {
 
     pub(super) fn close(&self) {
         self.wanted().terms = None;
+        self.stop();
+    }
+
+    /// Ends the hub that runs, if there is one.
+    pub(super) fn stop(&self) {
         if let Some(hub) = self.running.send_replace(None) {
             hub.close();
         }

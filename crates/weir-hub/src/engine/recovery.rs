@@ -17,6 +17,9 @@ impl Engine {
         let (dead_letters, replays) = self.dead_letters.saved();
         records.push(StateRecord::DeadLetters(dead_letters));
         records.push(StateRecord::Replays(replays));
+        if self.requests_taken > 0 {
+            records.push(StateRecord::RequestsTaken { seq: self.requests_taken });
+        }
         records.push(StateRecord::SnapshotEnd);
         records
     }
@@ -81,6 +84,7 @@ impl Engine {
                     self.begin_replay(subscription, seq);
                 }
             }
+            StateRecord::RequestsTaken { seq } => self.requests_taken = seq,
             StateRecord::Marks(marks) => {
                 for mark in marks {
                     // Its subscription may have ended while it was under way.

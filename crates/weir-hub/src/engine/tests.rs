@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::attempt::{DeliveryFailure, NoAnswerReason};
-use crate::settings::{DeliverySettings, PublishSettings, RetentionSettings, SubscribeSettings};
+use crate::settings::{DeliverySettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings};
 use crate::topic::TopicPattern;
 
 pub(crate) fn settings() -> HubSettings {
@@ -16,6 +16,7 @@ pub(crate) fn settings() -> HubSettings {
         subscribe: SubscribeSettings::default(),
         delivery: DeliverySettings::default(),
         retention: RetentionSettings::default(),
+        log: LogSettings::Local,
     }
 }
 

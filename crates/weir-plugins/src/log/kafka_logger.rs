@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{HttpClient, ServerVerification, StreamTarget, StreamTls};
+use weir_kafka::{BrokerAccess, KafkaMessage, SaslLogin, SaslMechanism, is_topic_name};
 use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOutcome, SinkOptions};
 
@@ -13,13 +14,9 @@ use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 
-mod broker;
 mod producer;
-mod wire;
 
-use broker::{BrokerAccess, SaslLogin, SaslMechanism};
 use producer::{ProduceError, Producer, ProducerOptions};
-use wire::KafkaMessage;
 
 /// Sends a record of each exchange to a topic of Kafka (1.0 or newer).
 ///
@@ -181,12 +178,6 @@ fn half_mib() -> usize {
     512 << 10
 }
 
-/// What Kafka takes as the name of a topic.
-fn is_topic(name: &str) -> bool {
-    let is_fit = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
-    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.chars().all(is_fit)
-}
-
 impl Definition for KafkaLogger {
     const NAME: &'static str = "kafka-logger";
     const PRIORITY: i32 = 403;
@@ -214,7 +205,7 @@ impl Definition for KafkaLogger {
 
 impl KafkaLogger {
     fn producer(&self, client: HttpClient) -> Result<(ProducerOptions, BrokerAccess), ConfigError> {
-        if !is_topic(&self.kafka_topic) {
+        if !is_topic_name(&self.kafka_topic) {
             let problem =
                 format!("`{}` is not a topic name: 1 to 249 letters, digits, `.`, `_` or `-`", self.kafka_topic);
             return Err(ConfigError::new("kafka_topic", problem));

@@ -9,8 +9,10 @@ use std::time::Instant;
 
 use weir_client::{StreamTarget, StreamTls};
 
-use super::broker::{BrokerAccess, BrokerConnection};
-use super::wire::{AnswerBytes, AnswerCutShort, KafkaMessage, ProducerIdentity, message_batch, partition_of};
+use weir_kafka::{
+    AnswerBytes, AnswerCutShort, BrokerAccess, BrokerConnection, KafkaMessage, ProducerIdentity, RequestBytes,
+    message_batch, partition_of, read_metadata,
+};
 
 const PRODUCE: (i16, i16) = (0, 3);
 const METADATA: (i16, i16) = (3, 4);
@@ -257,15 +259,13 @@ impl Producer {
                     continue;
                 }
             };
-            let (brokers, error, partitions) =
-                read_metadata(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
-            let target = |id: i32| {
-                let (_, host, port) = brokers.iter().find(|(broker, ..)| *broker == id)?;
-                Some(StreamTarget::new(host, *port as u16, self.options.tls.clone()))
-            };
+            let metadata = read_metadata(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
+            let target = |leader: &i32| metadata.broker(*leader, &self.options.tls);
+            let partitions = &metadata.partitions;
             let leaders: Vec<_> =
-                partitions.iter().filter_map(|(partition, leader)| Some((*partition, target(*leader)?))).collect();
+                partitions.iter().filter_map(|(partition, leader)| Some((*partition, target(leader)?))).collect();
             if leaders.is_empty() {
+                let error = metadata.error;
                 failure = format!("{}: topic {name} has no writable partition (error {error})", broker.name());
                 continue;
             }
@@ -299,7 +299,7 @@ impl Producer {
         &mut self,
         broker: &StreamTarget,
         request: (i16, i16),
-        write: impl FnOnce(&mut super::wire::RequestBytes),
+        write: impl FnOnce(&mut RequestBytes),
     ) -> Result<Vec<u8>, String> {
         let name = broker.name();
         let mut connection = match self.connections.remove(&name) {
@@ -327,31 +327,6 @@ fn read_produced(answer: &mut AnswerBytes<'_>) -> Result<i16, AnswerCutShort> {
         })
     })?;
     topics.into_iter().flatten().next().ok_or(AnswerCutShort)
-}
-
-/// Ids, hosts and ports of brokers; the error of the topic; its partitions with the id of each leader.
-type ReadMetadata = (Vec<(i32, String, i32)>, i16, Vec<(i32, i32)>);
-
-fn read_metadata(answer: &mut AnswerBytes<'_>) -> Result<ReadMetadata, AnswerCutShort> {
-    let _throttled_ms = answer.i32()?;
-    let brokers = answer.list(|broker| {
-        let known = (broker.i32()?, broker.text()?, broker.i32()?);
-        let _rack = broker.text()?;
-        Ok(known)
-    })?;
-    let (_cluster, _controller) = (answer.text()?, answer.i32()?);
-    let mut topics = answer.list(|topic| {
-        let error = topic.i16()?;
-        let (_name, _is_internal) = (topic.text()?, topic.bool()?);
-        let partitions = topic.list(|partition| {
-            let (_error, number, leader) = (partition.i16()?, partition.i32()?, partition.i32()?);
-            let (_replicas, _in_sync) = (partition.list(AnswerBytes::i32)?, partition.list(AnswerBytes::i32)?);
-            Ok((number, leader))
-        })?;
-        Ok((error, partitions))
-    })?;
-    let (error, partitions) = topics.pop().ok_or(AnswerCutShort)?;
-    Ok((brokers, error, partitions))
 }
 
 fn read_identity(answer: &mut AnswerBytes<'_>) -> Result<(i16, ProducerIdentity), AnswerCutShort> {

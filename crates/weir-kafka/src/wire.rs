@@ -1,4 +1,4 @@
-//! The few messages of Kafka's protocol that a producer needs, each in a version that brokers have had since 1.0 and still have
+//! What messages of Kafka's protocol are made of. Each message is used in a version that brokers have had since 1.0 and still have
 //! in 4.x (KIP-896). None of these versions uses tagged fields or compact lengths.
 
 /// What is wrong with an answer of a broker.
@@ -19,11 +19,19 @@ impl RequestBytes {
         bytes
     }
 
+    pub fn i8(&mut self, number: i8) {
+        self.0.extend_from_slice(&number.to_be_bytes());
+    }
+
     pub fn i16(&mut self, number: i16) {
         self.0.extend_from_slice(&number.to_be_bytes());
     }
 
     pub fn i32(&mut self, number: i32) {
+        self.0.extend_from_slice(&number.to_be_bytes());
+    }
+
+    pub fn i64(&mut self, number: i64) {
         self.0.extend_from_slice(&number.to_be_bytes());
     }
 
@@ -56,10 +64,10 @@ impl RequestBytes {
 /// An answer, read from the front.
 pub struct AnswerBytes<'a>(pub &'a [u8]);
 
-type Read<T> = Result<T, AnswerCutShort>;
+pub(crate) type Read<T> = Result<T, AnswerCutShort>;
 
 impl<'a> AnswerBytes<'a> {
-    fn take(&mut self, count: usize) -> Read<&'a [u8]> {
+    pub(crate) fn take(&mut self, count: usize) -> Read<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(AnswerCutShort)?;
         self.0 = rest;
         Ok(taken)
@@ -71,6 +79,10 @@ impl<'a> AnswerBytes<'a> {
 
     pub fn bool(&mut self) -> Read<bool> {
         Ok(self.array::<1>()? != [0])
+    }
+
+    pub(crate) fn i8(&mut self) -> Read<i8> {
+        self.array().map(i8::from_be_bytes)
     }
 
     pub fn i16(&mut self) -> Read<i16> {

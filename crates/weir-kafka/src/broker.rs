@@ -1,20 +1,21 @@
 //! A connection to a broker: requests with their answers one after the other, and SASL before them where that is asked for.
 
+use std::fmt;
 use std::time::Duration;
 
-use aws_lc_rs::{constant_time, digest, hmac, pbkdf2};
+use aws_lc_rs::{constant_time, digest, hmac, pbkdf2, rand};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use weir_client::{HttpClient, ServiceStream, StreamTarget};
 
-use super::wire::{AnswerBytes, AnswerCutShort, RequestBytes};
+use crate::wire::{AnswerBytes, AnswerCutShort, RequestBytes};
 
 const SASL_HANDSHAKE: (i16, i16) = (17, 1);
 const SASL_AUTHENTICATE: (i16, i16) = (36, 0);
-/// Metadata of a topic with ten thousand partitions has half of this.
-const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// A broker sends at least one batch of messages, whatever its size, and a hub's events have 32 MiB at most.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// A server may not make us compute for longer.
 const MAX_ITERATIONS: u32 = 1 << 20;
 
@@ -26,7 +27,14 @@ pub struct SaslLogin {
     pub password: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+impl fmt::Debug for SaslLogin {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} as {}", self.mechanism.name(), self.user)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaslMechanism {
     Plain,
     ScramSha256,
@@ -34,6 +42,12 @@ pub enum SaslMechanism {
 }
 
 impl SaslMechanism {
+    pub const ALL: [(&'static str, SaslMechanism); 3] = [
+        ("PLAIN", SaslMechanism::Plain),
+        ("SCRAM-SHA-256", SaslMechanism::ScramSha256),
+        ("SCRAM-SHA-512", SaslMechanism::ScramSha512),
+    ];
+
     fn name(self) -> &'static str {
         match self {
             SaslMechanism::Plain => "PLAIN",
@@ -51,6 +65,7 @@ pub struct BrokerAccess {
     pub timeout: Duration,
 }
 
+/// One connection.
 pub struct BrokerConnection {
     stream: ServiceStream,
     name: String,
@@ -131,7 +146,10 @@ impl BrokerConnection {
 
     /// RFC 5802 §3, without channel binding. Names and passwords are taken as they are written, without SASLprep.
     async fn scram(&mut self, login: &SaslLogin, hash: &ScramHash) -> Result<(), String> {
-        let nonce = BASE64_STANDARD.encode(rand::random::<[u8; 24]>());
+        let wrong = |what: &str| format!("{}: SCRAM: {what}", self.name);
+        let mut random = [0; 24];
+        rand::fill(&mut random).map_err(|_| wrong("the system has no random numbers"))?;
+        let nonce = BASE64_STANDARD.encode(random);
         let user = login.user.replace('=', "=3D").replace(',', "=2C");
         let first = format!("n={user},r={nonce}");
         let challenge = self.authenticate(format!("n,,{first}").as_bytes()).await?;

@@ -1,0 +1,308 @@
+//! A hub that several nodes share by a topic of Kafka.
+//!
+//! - Partition 0 has events, and requests for subscriptions, from every node. Each node copies it to a journal in which it is read:
+//!   so every node answers those who listen.
+//! - Partition 1 has a sign of life of each node twice a second, from which all know which node is to have which share.
+//! - Each further partition is a share of the subscriptions. The node that has it writes there what a hub of its own writes to its
+//!   journal, and reads what it has written before it counts. Another node that takes it over reads it from the beginning.
+//!
+//! All that waits for brokers runs on one thread, and each share's driver on another.
+
+mod appends;
+mod drivers;
+mod events;
+mod frame;
+mod nodes;
+mod share;
+mod tail;
+mod topic;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::{oneshot, watch};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{Instant, sleep, timeout};
+use weir_journal::{AppendError, OnCommit};
+use weir_kafka::{KafkaError, PartitionEnd};
+
+use crate::driver::{self, HubDriver, Message};
+use crate::engine::Engine;
+use crate::live_settings::LiveSettings;
+use crate::sending::HubSender;
+use crate::settings::KafkaLogSettings;
+use crate::store::{EventLog, HubStore, StateLog, StateLogSize};
+use appends::appends;
+pub(crate) use drivers::HubDrivers;
+use frame::{FrameKind, HubFrame};
+use nodes::{ClusterView, Membership};
+use topic::{HubTopic, NODES, READ_BYTES, READ_WAIT, Trouble};
+
+/// How often a node shows that it is there.
+const BEAT: Duration = Duration::from_millis(500);
+/// How long opening waits for events that there are already.
+const COPY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long closing waits for shares to be given up, and for the brokers to know it.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(4);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Signs of life that are kept, and how many more there may be before the older ones are removed.
+const BEATS_KEPT: i64 = 1_000;
+const BEATS_MORE: i64 = 20_000;
+
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A hub that is open.
+pub(crate) struct OpenedHub {
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) drivers: Arc<HubDrivers>,
+    /// The driver for those who listen.
+    pub(crate) listening: UnboundedSender<Message>,
+    pub(crate) count: u64,
+}
+
+/// The thread that waits for brokers. When it is dropped it gives up its shares, and ends.
+pub(crate) struct KafkaThread {
+    closing: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for KafkaThread {
+    fn drop(&mut self) {
+        drop(self.closing.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread's tasks share.
+struct KafkaHub {
+    topic: Rc<HubTopic>,
+    events: Arc<EventLog>,
+    /// The offset up to which events are copied.
+    copied: watch::Receiver<i64>,
+    drivers: Arc<HubDrivers>,
+    live: Arc<LiveSettings>,
+    tell: Tell,
+}
+
+/// Opens a hub. Blocks until its topic is found and its events are copied, some seconds at most.
+///
+/// # Errors
+/// No broker answers, the topic is not fit, or the directory cannot be used.
+pub(crate) fn open(
+    directory: &Path,
+    lock: File,
+    log: &KafkaLogSettings,
+    live: &Arc<LiveSettings>,
+    tell: Tell,
+) -> io::Result<(OpenedHub, KafkaThread)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (opened, answer) = mpsc::channel();
+    let (closing, closed) = oneshot::channel();
+    let opening = Opening { directory: directory.to_owned(), log: log.clone(), live: Arc::clone(live), tell };
+    let thread = std::thread::Builder::new().name("hub-kafka".into()).spawn(move || {
+        let local = LocalSet::new();
+        local.block_on(&runtime, opening.run(opened, closed));
+        drop(local);
+        drop(lock);
+    })?;
+    let thread = KafkaThread { closing: Some(closing), thread: Some(thread) };
+    let opened = answer.recv().unwrap_or_else(|_| Err("the thread has ended".to_owned().into()));
+    Ok((opened.map_err(|error: KafkaError| io::Error::other(error.to_string()))?, thread))
+}
+
+struct Opening {
+    directory: PathBuf,
+    log: KafkaLogSettings,
+    live: Arc<LiveSettings>,
+    tell: Tell,
+}
+
+impl Opening {
+    async fn run(self, opened: mpsc::Sender<Result<OpenedHub, KafkaError>>, closed: oneshot::Receiver<()>) {
+        let trouble = Arc::new(Trouble::new(Arc::clone(&self.tell)));
+        let open = async {
+            let topic = HubTopic::open(&self.log, &self.live.http(), fastrand::u64(1..), trouble).await?;
+            let (first, end) = topic.ends(topic::EVENTS).await?;
+            Ok((topic, first, end))
+        };
+        let (topic, first, end) = match open.await {
+            Ok(open) => open,
+            Err(error) => return drop(opened.send(Err(error))),
+        };
+        match self.begin(Rc::new(topic), first, end).await {
+            Ok((hub, running)) => {
+                let _ = opened.send(Ok(hub));
+                running.until(closed).await;
+            }
+            Err(error) => drop(opened.send(Err(error.to_string().into()))),
+        }
+    }
+
+    async fn begin(self, topic: Rc<HubTopic>, first: i64, end: i64) -> io::Result<(OpenedHub, RunningHub)> {
+        let journal = events::open_copy(&self.directory, &self.live.settings.load(), first)?;
+        let (appender, queue) = appends();
+        let origin = Box::new(move |record, on_commit| appender.append(record, on_commit));
+        let events = Arc::new(EventLog { journal, origin: Some(origin) });
+        let listening = self.listen(&events, &topic.trouble)?;
+        let drivers = Arc::new(HubDrivers::new(listening.clone(), topic.shares));
+        let (copied, is_copied) = watch::channel(first);
+        let copy = events::copy_events(Rc::clone(&topic), Arc::clone(&events), first, copied, Arc::clone(&drivers));
+        let copying = spawn_local(copy);
+        // Longer ones go on being copied while the hub runs.
+        let _ = timeout(COPY_TIMEOUT, is_copied.clone().wait_for(|copied| *copied >= end)).await;
+        spawn_local(events::write_events(Rc::clone(&topic), queue));
+        let (view, views) = watch::channel(ClusterView::default());
+        let Opening { live, tell, .. } = self;
+        let (own, owners) = (Arc::clone(&events), Arc::clone(&drivers));
+        let hub = Rc::new(KafkaHub { topic, events: own, copied: is_copied, drivers: owners, live, tell });
+        for share in 0..hub.topic.shares {
+            spawn_local(share::follow_share(Rc::clone(&hub), share, views.clone()));
+        }
+        let count = events.journal.status().records;
+        Ok((OpenedHub { events, drivers, listening, count }, RunningHub { hub, view, copying }))
+    }
+
+    /// The driver for those who listen: it has no subscriptions, and writes nothing down.
+    fn listen(&self, events: &Arc<EventLog>, trouble: &Arc<Trouble>) -> io::Result<UnboundedSender<Message>> {
+        let settings = self.live.settings.load_full();
+        let sender = HubSender::new(Arc::clone(&settings), &self.live.http());
+        let (inbox, received) = unbounded_channel();
+        let (events, tell, for_driver) = (Arc::clone(events), Arc::clone(&self.tell), inbox.clone());
+        let log = Box::new(NoState { events: Arc::clone(&events), trouble: Arc::clone(trouble) });
+        let driver = move || {
+            let mut engine = Engine::new(Arc::clone(&settings), fastrand::u64(..));
+            let store = HubStore::over_copy(events, log, &mut engine, None).ok()?;
+            Some(HubDriver::new(engine, store, sender, settings, for_driver, tell))
+        };
+        driver::start(driver, received)?;
+        Ok(inbox)
+    }
+}
+
+/// What is written down where there are no subscriptions.
+struct NoState {
+    events: Arc<EventLog>,
+    trouble: Arc<Trouble>,
+}
+
+impl StateLog for NoState {
+    fn append(&self, _payload: Vec<u8>, _is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError> {
+        on_commit(Ok(0));
+        Ok(())
+    }
+
+    fn size(&self) -> StateLogSize {
+        StateLogSize::default()
+    }
+
+    fn release(&self, _before: StateLogSize) {}
+
+    fn release_events(&self, seq: u64) {
+        self.events.journal.release(seq);
+    }
+
+    fn error(&self) -> Option<String> {
+        self.trouble.last()
+    }
+}
+
+struct RunningHub {
+    hub: Rc<KafkaHub>,
+    view: watch::Sender<ClusterView>,
+    copying: tokio::task::JoinHandle<String>,
+}
+
+impl RunningHub {
+    /// Until the hub is closed, or cannot go on here: then its shares go to other nodes.
+    async fn until(self, closed: oneshot::Receiver<()>) {
+        let RunningHub { hub, view, copying } = self;
+        tokio::select! {
+            _ = closed => {}
+            problem = copying => {
+                let problem = problem.unwrap_or_else(|error| error.to_string());
+                (hub.tell)(&format!("this node leaves the hub: the copy of the events cannot be written: {problem}"));
+            }
+            () = follow_nodes(&hub.topic, &view) => {}
+        }
+        view.send_replace(ClusterView::default());
+        let released = async {
+            while !hub.drivers.has_none() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = timeout(RELEASE_TIMEOUT, released).await;
+        let leaving = frame_of(&hub.topic, FrameKind::Leaving);
+        let leave = async { hub.topic.append(&mut hub.topic.partition(NODES), &[leaving], Some(Instant::now())).await };
+        let _ = timeout(LEAVE_TIMEOUT, leave).await;
+    }
+}
+
+fn frame_of(topic: &HubTopic, kind: FrameKind) -> Vec<u8> {
+    HubFrame { node: topic.node, epoch: 0, number: 0, kind, payload: b"" }.encode()
+}
+
+/// Shows that this node is there, and follows which others are.
+async fn follow_nodes(topic: &HubTopic, view: &watch::Sender<ClusterView>) {
+    tokio::join!(show(topic), read_nodes(topic, view));
+}
+
+async fn show(topic: &HubTopic) {
+    let mut client = topic.partition(NODES);
+    loop {
+        // Too large it cannot be, and it is tried until it is there.
+        let _ = topic.append(&mut client, &[frame_of(topic, FrameKind::Alive)], None).await;
+        sleep(BEAT).await;
+    }
+}
+
+async fn read_nodes(topic: &HubTopic, view: &watch::Sender<ClusterView>) {
+    let mut client = topic.partition(NODES);
+    let mut membership = Membership::new(topic.node, topic.shares);
+    let (mut next, mut removed) = (None, None);
+    loop {
+        let read = async {
+            let from = match next {
+                Some(next) => next,
+                None => client.end(PartitionEnd::Last).await?,
+            };
+            client.fetch(from, READ_BYTES, READ_WAIT).await
+        };
+        let fetched = match read.await {
+            Ok(fetched) => fetched,
+            Err(error) => {
+                if error.is_out_of_range() {
+                    next = None;
+                }
+                topic.pause(&error).await;
+                continue;
+            }
+        };
+        topic.trouble.end();
+        next = Some(fetched.next);
+        fetched
+            .messages
+            .iter()
+            .filter_map(|(_, _, value)| HubFrame::decode(value))
+            .for_each(|frame| membership.read(&frame));
+        view.send_if_modified(|view| {
+            let before = std::mem::replace(view, membership.view());
+            before != *view
+        });
+        let removed = removed.get_or_insert(fetched.next - BEATS_MORE);
+        if membership.is_first() && fetched.next - *removed > BEATS_KEPT + BEATS_MORE {
+            *removed = fetched.next - BEATS_KEPT;
+            if let Err(error) = client.delete_before((*removed).max(0)).await {
+                topic.trouble.report(&error);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What waits to be appended to a partition: taken together into batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use weir_journal::{AppendError, OnCommit};
+
+/// Payloads of a batch, in bytes. A larger one has a batch of its own.
+const BATCH_BYTES: usize = 512 << 10;
+/// Payloads that may wait, in bytes.
+const MAX_PENDING_BYTES: usize = 64 << 20;
+
+pub struct Append {
+    pub payload: Vec<u8>,
+    pub on_commit: OnCommit,
+}
+
+/// Where to hand over what is to be appended.
+#[derive(Clone)]
+pub struct Appender {
+    sender: UnboundedSender<Append>,
+    pending: Arc<AtomicUsize>,
+}
+
+/// What was handed over.
+pub struct AppendQueue {
+    receiver: UnboundedReceiver<Append>,
+    pending: Arc<AtomicUsize>,
+    /// It did not fit into the batch before.
+    held: Option<Append>,
+}
+
+pub fn appends() -> (Appender, AppendQueue) {
+    let (sender, receiver) = unbounded_channel();
+    let pending = Arc::new(AtomicUsize::new(0));
+    (Appender { sender, pending: Arc::clone(&pending) }, AppendQueue { receiver, pending, held: None })
+}
+
+impl Appender {
+    /// # Errors
+    /// Too much waits, or nothing is appended any more.
+    pub fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+        let bytes = payload.len();
+        if self.pending.load(Relaxed) + bytes > MAX_PENDING_BYTES {
+            return Err(AppendError::Busy);
+        }
+        self.pending.fetch_add(bytes, Relaxed);
+        self.sender.send(Append { payload, on_commit }).map_err(|_| AppendError::Closed)
+    }
+}
+
+impl AppendQueue {
+    /// The next ones; none once nobody can hand anything over.
+    pub async fn next(&mut self) -> Vec<Append> {
+        let first = match self.held.take() {
+            Some(held) => Some(held),
+            None => self.receiver.recv().await,
+        };
+        let mut batch: Vec<Append> = first.into_iter().collect();
+        let mut bytes = batch.iter().map(|append| append.payload.len()).sum::<usize>();
+        while !batch.is_empty()
+            && bytes < BATCH_BYTES
+            && let Ok(append) = self.receiver.try_recv()
+        {
+            if bytes + append.payload.len() > BATCH_BYTES {
+                self.held = Some(append);
+                break;
+            }
+            bytes += append.payload.len();
+            batch.push(append);
+        }
+        self.pending.fetch_sub(bytes, Relaxed);
+        batch
+    }
+}

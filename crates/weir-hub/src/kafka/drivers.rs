@@ -1,0 +1,48 @@
+//! The drivers of a hub that several nodes share: one for those who listen, and one for each share that this node has.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::driver::Message;
+
+pub struct HubDrivers {
+    listening: UnboundedSender<Message>,
+    /// How many shares there are, on all nodes together.
+    pub count: u32,
+    shares: Mutex<BTreeMap<u32, UnboundedSender<Message>>>,
+}
+
+impl HubDrivers {
+    pub fn new(listening: UnboundedSender<Message>, count: u32) -> HubDrivers {
+        HubDrivers { listening, count, shares: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, UnboundedSender<Message>>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn begin(&self, share: u32, inbox: UnboundedSender<Message>) {
+        self.lock().insert(share, inbox);
+    }
+
+    pub fn end(&self, share: u32) {
+        self.lock().remove(&share);
+    }
+
+    /// Of the shares that this node has.
+    pub fn shares(&self) -> Vec<UnboundedSender<Message>> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub fn has_none(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Events were copied.
+    pub fn committed(&self) {
+        let _ = self.listening.send(Message::Committed);
+        self.lock().values().for_each(|share| drop(share.send(Message::Committed)));
+    }
+}

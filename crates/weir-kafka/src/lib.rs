@@ -1,0 +1,19 @@
+//! The messages of Kafka's protocol that Weir needs, over the node's own client: its resolver, its certificate authorities.
+//!
+//! - [`BrokerConnection`] is one connection, with SASL where that is asked for.
+//! - [`PartitionClient`] reads and writes one partition of a topic, wherever its leader is.
+//! - [`message_batch`] and [`stored_messages`] are the format of what is stored.
+
+mod broker;
+mod metadata;
+mod partition;
+mod stored;
+mod wire;
+
+pub use broker::{BrokerAccess, BrokerConnection, SaslLogin, SaslMechanism};
+pub use metadata::{Metadata, is_topic_name, read_metadata};
+pub use partition::{Fetched, FetchedMessage, KafkaCluster, KafkaError, NewTopic, PartitionClient, PartitionEnd};
+pub use stored::{StoredMessage, stored_messages};
+pub use wire::{
+    AnswerBytes, AnswerCutShort, KafkaMessage, ProducerIdentity, RequestBytes, message_batch, partition_of,
+};

@@ -1,0 +1,235 @@
+//! A hub that several nodes share by a real Kafka: the contract is that of a hub of one node, over nodes that are killed and a broker
+//! that is restarted.
+//!
+//! With `WEIR_TEST_FULL` a node is killed every twenty seconds for five minutes, and the time of each takeover is bounded.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use weir_testkit::{Answer, Client, Gateway, eventually, is_full, scaled};
+
+use crate::peers::{HubNode, Subscriber, TOPIC, encoded, is_signed};
+use crate::real_kafka::Kafka;
+use crate::receivers::{Receivers, content, lock};
+
+/// Longer than any fact takes on a machine that is busy.
+const SETTLED: Duration = Duration::from_secs(240);
+/// What is promised for a takeover.
+const TAKEOVER: Duration = Duration::from_secs(10);
+const KILL_EVERY: Duration = Duration::from_secs(20);
+
+/// A hub in a topic of this name, in four partitions.
+fn hub(kafka: &Kafka, topic: &str) -> String {
+    format!(
+        "  publish: {{ anonymous: true }}\n  \
+         delivery: {{ timeout: 4s, retry_first: 20ms, retry_max: 200ms }}\n  \
+         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, verifications_per_second: 100000, standard_webhooks: true }}\n  \
+         log: {{ kafka: {{ brokers: [\"127.0.0.1:{}\"], topic: {topic}, partitions: 4, replication_factor: 1 }} }}\n",
+        kafka.port
+    )
+}
+
+/// The sum of a number over nodes. What is not shown is none.
+fn sum(nodes: &[HubNode], name: &str) -> u64 {
+    nodes.iter().map(|node| node.status()[name].as_u64().unwrap_or_default()).sum()
+}
+
+/// Publishes to whichever node answers, and knows what was acknowledged.
+struct Publisher {
+    addresses: Mutex<Vec<SocketAddr>>,
+    is_ended: AtomicBool,
+    next: AtomicU64,
+    acknowledged: Mutex<Vec<u64>>,
+    /// Between two events.
+    pace: Duration,
+}
+
+impl Publisher {
+    fn start(nodes: &[HubNode], pace: Duration) -> (Arc<Publisher>, JoinHandle<()>) {
+        let publisher = Arc::new(Publisher {
+            addresses: Mutex::new(nodes.iter().map(|node| node.gateway.addr()).collect()),
+            is_ended: AtomicBool::new(false),
+            next: AtomicU64::new(0),
+            acknowledged: Mutex::default(),
+            pace,
+        });
+        let own = Arc::clone(&publisher);
+        (publisher, std::thread::spawn(move || own.run()))
+    }
+
+    fn run(&self) {
+        for turn in 0.. {
+            if self.is_ended.load(Relaxed) {
+                return;
+            }
+            let address = {
+                let addresses = lock(&self.addresses);
+                addresses[turn % addresses.len()]
+            };
+            let number = self.next.fetch_add(1, Relaxed);
+            match publish(address, number) {
+                Some(202) => lock(&self.acknowledged).push(number),
+                Some(status) => assert_eq!(status, 503, "brokers may not answer"),
+                None => {}
+            }
+            // The pace of publishing, not a wait for something.
+            std::thread::park_timeout(self.pace);
+        }
+    }
+
+    fn count(&self) -> usize {
+        lock(&self.acknowledged).len()
+    }
+
+    /// Waits until so many more are acknowledged.
+    fn more(&self, count: usize) {
+        let wanted = self.count() + count;
+        eventually("events are acknowledged", SETTLED, || self.count() >= wanted);
+    }
+}
+
+fn publish(address: SocketAddr, number: u64) -> Option<u16> {
+    let (target, content) = (format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC)), content(number));
+    let length = content.len();
+    let head = format!("POST {target} HTTP/1.1\r\nHost: gw.example\r\nContent-Length: {length}\r\n\r\n");
+    Client::try_connect(address).ok()?.ask([head.as_bytes(), &content].concat()).ok().map(|answer| answer.status)
+}
+
+/// Subscribes all receivers, by every node in turn.
+fn subscribe(nodes: &[HubNode], hosts: &[SocketAddr], count: usize) {
+    for subscriber in 0..count {
+        let callback = format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)]);
+        let form = [("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &*callback)];
+        let answer = nodes[subscriber % nodes.len()].form(&form);
+        assert_eq!(answer.status, 202, "{}", answer.text());
+    }
+    subscribed(nodes, count);
+}
+
+fn subscribed(nodes: &[HubNode], count: usize) {
+    eventually("all subscriptions are served", SETTLED, || sum(nodes, "subscriptions") == count as u64);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_over_killed_nodes_and_a_broker_that_restarts() {
+    let Some(mut kafka) = Kafka::start() else { return };
+    let (count, kills) = (scaled(100, 500), scaled(3, 15));
+    let receivers = Receivers::new(count, u64::MAX);
+    let hosts = receivers.serve();
+    let hub = hub(&kafka, "takeover");
+    let mut nodes: Vec<HubNode> = (0..3).map(|_| HubNode::with(&hub)).collect();
+    subscribe(&nodes, &hosts, count);
+    let (publisher, publishing) = Publisher::start(&nodes, Duration::from_millis(scaled(20, 50) as u64));
+    for life in 0..kills {
+        let began = Instant::now();
+        publisher.more(50);
+        let killed = nodes.remove(0);
+        lock(&publisher.addresses).retain(|address| *address != killed.gateway.addr());
+        drop(killed);
+        let killed_at = Instant::now();
+        subscribed(&nodes, count);
+        let took = killed_at.elapsed();
+        eprintln!("takeover {life}: {took:?}");
+        assert!(!is_full() || took < TAKEOVER, "takeover {life} took {took:?}");
+        receivers.life.fetch_add(1, Relaxed);
+        publisher.more(50);
+        nodes.push(HubNode::with(&hub));
+        lock(&publisher.addresses).push(nodes[2].gateway.addr());
+        subscribed(&nodes, count);
+        if life == kills / 2 {
+            kafka.kill();
+            kafka.restart();
+            publisher.more(50);
+        }
+        if is_full() {
+            eventually("the next kill is due", SETTLED, || began.elapsed() >= KILL_EVERY);
+        }
+    }
+    publisher.is_ended.store(true, Relaxed);
+    publishing.join().expect("the publisher ends");
+    receivers.is_calm.store(true, Relaxed);
+    check(&nodes, &receivers, &publisher, kills);
+}
+
+/// All is published: every subscriber gets every event, and the nodes' account says so.
+fn check(nodes: &[HubNode], receivers: &Receivers, publisher: &Publisher, kills: usize) {
+    let count = receivers.received.len() as u64;
+    subscribed(nodes, count as usize);
+    eventually("nothing is pending", SETTLED, || {
+        sum(nodes, "pending") == 0 && sum(nodes, "subscriptions") == count && sum(nodes, "audience") > 0
+    });
+    receivers.assert_no_faults();
+    let published = lock(&receivers.published).clone();
+    let numbers: HashSet<u64> = published.values().copied().collect();
+    let lost = lock(&publisher.acknowledged).iter().filter(|number| !numbers.contains(number)).count();
+    assert_eq!((lost, numbers.len()), (0, published.len()), "what was acknowledged came, each event once");
+    assert_eq!(receivers.accepted(), published.len() as u64 * count, "everybody has everything");
+    assert_eq!(sum(nodes, "audience"), published.len() as u64 * count);
+    assert_eq!(sum(nodes, "delivered"), receivers.accepted());
+    for name in ["dead_lettered", "expired", "cancelled"] {
+        assert_eq!(sum(nodes, name), 0, "{name}");
+    }
+    // What was under way is repeated: when a node is killed, when one comes, and when the broker is away.
+    let most = 3 * (kills + 1);
+    for (subscriber, received) in receivers.received.iter().enumerate() {
+        let received = lock(received);
+        let most = most + received.cut;
+        assert!(received.repeated <= most, "{subscriber}: {} repeated, {most} at most", received.repeated);
+    }
+}
+
+#[test]
+fn every_node_takes_requests_and_events_and_shows_them() {
+    let Some(kafka) = Kafka::start() else { return };
+    let hub = hub(&kafka, "contract");
+    let nodes = [HubNode::with(&hub), HubNode::with(&hub)];
+    let subscriber = Subscriber::start();
+    let callback = subscriber.url("/in?own=1");
+    let form = |node: &HubNode, mode: &str| {
+        let fields = [("hub.mode", mode), ("hub.topic", TOPIC), ("hub.callback", &*callback), ("hub.secret", "s")];
+        assert_eq!(node.form(&fields).status, 202);
+    };
+    form(&nodes[0], "subscribe");
+    subscribed(&nodes, 1);
+    form(&nodes[1], "subscribe");
+    eventually("it is renewed", SETTLED, || subscriber.verifications().len() == 2 && sum(&nodes, "unverified") == 0);
+    nodes[1].publish("one");
+    nodes[0].publish("two");
+    let deliveries = subscriber.wait_deliveries(2);
+    assert!(deliveries.iter().all(|delivery| is_signed(delivery, "sha256", "s")));
+    assert_eq!([&deliveries[0].body[..], &deliveries[1].body[..]], [b"one", b"two"]);
+    for node in &nodes {
+        eventually("it has the newest event", SETTLED, || node.gateway.get("/t/orders").body == b"two");
+        assert_eq!(node.gateway.get("/t/orders?after=earliest").body, b"one");
+    }
+    let ids = nodes.each_ref().map(|node| node.gateway.get("/t/orders").headers.get("Event-Id").map(str::to_owned));
+    assert!(ids[0].is_some() && ids[0] == ids[1], "{ids:?}");
+    // A subscriber that answers nothing of use is not unsubscribed.
+    subscriber.answer(|request| (request.method == "GET").then(|| Answer::status(404, "")));
+    form(&nodes[0], "unsubscribe");
+    eventually("it is asked", SETTLED, || subscriber.verifications().len() == 3 && sum(&nodes, "unverified") == 0);
+    subscribed(&nodes, 1);
+    subscriber.answer(|_| None);
+    form(&nodes[0], "unsubscribe");
+    subscribed(&nodes, 0);
+    nodes[0].publish("three");
+    eventually("all have it", SETTLED, || nodes.iter().all(|node| node.gateway.get("/t/orders").body == b"three"));
+    assert_eq!((sum(&nodes, "delivered"), sum(&nodes, "audience")), (2, 2));
+    assert_eq!(subscriber.deliveries().len(), 2);
+}
+
+#[test]
+fn without_brokers_a_node_runs_and_says_what_is_missing() {
+    let port = weir_testkit::free_port();
+    let yaml = format!(
+        "data_dir: data\nhubs:\n- id: h\n  url: http://gw.example/hub\n  topics: [\"{TOPIC}\"]\n  publish: {{ anonymous: true }}\n  \
+         log: {{ kafka: {{ brokers: [\"127.0.0.1:{port}\"], topic: t }} }}\nroutes: [{{ uri: /hub, hub_id: h }}]\n"
+    );
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&yaml);
+    gateway.wait_stderr("the broker is named", |line| line.contains("hub h: ") && line.contains(&port.to_string()));
+    assert_eq!(publish(gateway.addr(), 1), Some(503));
+}
