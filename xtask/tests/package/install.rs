@@ -24,8 +24,8 @@ struct PackageLoad<'a> {
 
 impl PackageLoad<'_> {
     fn start(debian: &DebianRoot) -> PackageLoad<'_> {
-        let load = "exec weir load --quiet --rate $RATE --duration 100s --json /tmp/load.json http://127.0.0.1:9080/";
-        let script = format!("echo $$ >/tmp/load.pid; {}", load.replace("$RATE", RATE));
+        let load = "exec weir load --quiet --rate $RATE --duration 100s --json /run/load.json http://127.0.0.1:9080/";
+        let script = format!("echo $$ >/run/load.pid; {}", load.replace("$RATE", RATE));
         let process = debian.script(&script).stdout(Stdio::null()).spawn().expect("it runs");
         let load = PackageLoad { debian, process };
         load.wait_for_requests();
@@ -46,9 +46,9 @@ impl PackageLoad<'_> {
     /// Ends it. Every request must have been answered with 200.
     #[track_caller]
     fn finish(mut self) {
-        self.debian.run("kill -s INT $(cat /tmp/load.pid)");
+        self.debian.run("kill -s INT $(cat /run/load.pid)");
         assert!(self.process.wait().expect("it runs").success());
-        let result: Value = serde_json::from_str(&self.debian.run("cat /tmp/load.json")).expect("JSON");
+        let result: Value = serde_json::from_str(&self.debian.run("cat /run/load.json")).expect("JSON");
         let total = &result["total"];
         let (due, completed) = (total["due"].as_u64(), total["completed"].as_u64());
         assert!(due == completed && completed > Some(200), "{total:#}");

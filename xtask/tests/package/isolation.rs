@@ -132,9 +132,8 @@ impl DebianRoot {
 
     /// All files and directories, but for those that package managers and users' databases keep for themselves.
     pub fn files(&self) -> BTreeSet<String> {
-        const OF_OTHERS: [&str; 8] = [
+        const OF_OTHERS: [&str; 7] = [
             "/run/",
-            "/tmp/",
             "/var/cache/",
             "/var/lib/apt/",
             "/var/lib/dpkg/",
