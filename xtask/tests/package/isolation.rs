@@ -137,7 +137,7 @@ impl DebianRoot {
             "/var/cache/",
             "/var/lib/apt/",
             "/var/lib/dpkg/",
-            "/var/lib/rpm/",
+            "/var/lib/rpm",
             "/var/log/apt/",
             "/var/log/dpkg",
         ];
