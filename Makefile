@@ -50,5 +50,5 @@ release: ## Builds the optimised binary, target/release/weir, in minutes, with d
 dist: ## Builds the binary that is shipped and measured, target/dist/weir: one unit, a little faster, slow to build
 	@scripts/release dist
 
-package: ## Packages of target/dist/weir, in target/packages: .deb, OCI image, tarball, SBOM and checksums
+package: ## Packages of target/dist/weir, in target/packages: .deb, .rpm, OCI image, tarball, SBOM and checksums
 	@cargo xtask package

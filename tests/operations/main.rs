@@ -7,6 +7,7 @@ mod convert;
 mod converted;
 mod definitions;
 mod descriptors;
+mod failures;
 mod load;
 mod logs;
 mod mistakes;

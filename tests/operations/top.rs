@@ -40,8 +40,29 @@ fn under_load<T>(gateway: &Gateway, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A program in a terminal of its own, which ends with it.
-struct Terminal(Child);
+/// `weir top` in a terminal of its own, which ends with it.
+pub struct Terminal(Child);
+
+impl Terminal {
+    /// Shows a node in so many columns.
+    #[track_caller]
+    pub fn show(gateway: &Gateway, columns: u16) -> Terminal {
+        // The size of a pseudo-terminal is that of the one around it, and here there is none.
+        let (binary, status) = (env!("CARGO_BIN_EXE_weir"), gateway.status_addr());
+        let command = format!("stty rows 20 cols {columns}; {binary} top --status {status}");
+        let child = Command::new("script")
+            .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script is part of every Debian");
+        Terminal(child)
+    }
+
+    pub fn screen(&mut self) -> Screen {
+        Screen::of(self.0.stdout.take().expect("it is piped"))
+    }
+}
 
 impl Drop for Terminal {
     fn drop(&mut self) {
@@ -51,7 +72,7 @@ impl Drop for Terminal {
 }
 
 /// What a program writes, collected by a thread.
-struct Screen(Arc<Mutex<Vec<u8>>>);
+pub struct Screen(Arc<Mutex<Vec<u8>>>);
 
 impl Screen {
     fn of(mut output: impl Read + Send + 'static) -> Screen {
@@ -67,7 +88,7 @@ impl Screen {
     }
 
     /// Waits until this was written since the last wait.
-    fn wait(&self, text: &str) {
+    pub fn wait(&self, text: &str) {
         eventually(text, DEADLINE, || {
             let mut collected = self.0.lock().expect("no test panics with it");
             let is_there = String::from_utf8_lossy(&collected).contains(text);
@@ -107,18 +128,9 @@ fn a_terminal_takes_keys_and_is_left_as_it_was() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gateway = node(&origin);
     gateway.get("/orders");
-    // The size of a pseudo-terminal is that of the one around it, and here there is none.
-    let command =
-        format!("stty rows 20 cols 60; {} top --status {}", env!("CARGO_BIN_EXE_weir"), gateway.status_addr());
-    let child = Command::new("script")
-        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("script is part of every Debian");
-    let mut terminal = Terminal(child);
+    let mut terminal = Terminal::show(&gateway, 60);
     let mut keys = terminal.0.stdin.take().expect("it is piped");
-    let screen = Screen::of(terminal.0.stdout.take().expect("it is piped"));
+    let screen = terminal.screen();
     screen.wait("orders-route");
     for (key, shown) in [
         ("e", "Endpoints"),

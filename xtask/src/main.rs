@@ -22,8 +22,8 @@ const USAGE: &str = "cargo xtask COMMAND
   deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
   site    builds the pages as a site, target/site, with mdBook; scripts/mdbook installs it
-  package writes a tarball, a Debian package, an OCI image, SBOM and checksums to target/packages, or to the folder named
-          (with --binary FILE: of this binary, instead of building the profile `dist`)
+  package writes a tarball, a Debian and an RPM package, an OCI image, SBOM and checksums to target/packages, or to the
+          folder named (with --binary FILE: of this binary, instead of building the profile `dist`)
   demo    starts weir before a demo backend and sends a first request (with --once: and stops;
           with --binary BINARY FILE: of this binary with this file, instead of building one)
   draw    prints messages and names drawn at random by a seed, to be read by fresh eyes";

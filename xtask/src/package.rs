@@ -1,7 +1,8 @@
-//! `cargo xtask package`: a tarball, a Debian package and an OCI image of a binary, with a list of its parts (SBOM) and
-//! checksums. Times and owners are fixed, so that the same binary gives the same bytes.
+//! `cargo xtask package`: a tarball, a Debian package, an RPM package and an OCI image of a binary, with a list of its parts
+//! (SBOM) and checksums. Times and owners are fixed, so that the same binary gives the same bytes.
 
 mod image;
+mod rpm;
 mod sbom;
 
 use std::fs;
@@ -37,6 +38,8 @@ impl Package<'_> {
         let name = format!("weir-{VERSION}-linux-{}", architecture.rust);
         tarball(&root, &work.join(&name), &out.join(format!("{name}.tar.gz")), &epoch)?;
         debian(&root, &work.join("deb"), &out.join(format!("weir_{VERSION}_{}.deb", architecture.debian)), &epoch)?;
+        let package = out.join(format!("weir-{VERSION}-1.{}.rpm", architecture.rust));
+        rpm::write_rpm(&root, &work.join("rpm"), &package, architecture.rust, &epoch)?;
         image::write_image(
             &root,
             &work.join("image"),
@@ -112,14 +115,9 @@ fn lay_out(built: &Path, root: &Path, debug: &Path) -> Result<(), Problems> {
         let text = output(Command::new(built).args(["completions", shell]))?;
         write(&root.join("usr/share").join(to), &text)?;
     }
-    let commands = ["run", "check", "explain", "plugins", "version", "completions", "man", "load", "backend", "bench"];
-    let pages = std::iter::once(("weir.1".to_owned(), None))
-        .chain(commands.map(|command| (format!("weir-{command}.1"), Some(command))));
-    for (page, command) in pages {
-        let text = output(Command::new(built).arg("man").args(command))?;
-        write(&root.join("usr/share/man/man1").join(page), &text)?;
-    }
     let pages = root.join("usr/share/man/man1");
+    fs::create_dir_all(&pages).map_err(|error| vec![format!("{}: {error}", pages.display())])?;
+    step("manual pages cannot be written", Command::new(built).args(["man", "--to"]).arg(&pages))?;
     step("manual pages cannot be compressed", Command::new("gzip").args(["--no-name", "-r"]).arg(pages))
 }
 
@@ -152,7 +150,7 @@ fn debian(root: &Path, folder: &Path, package: &Path, epoch: &str) -> Result<(),
     );
     write(&folder.join("DEBIAN/control"), &control)?;
     write(&folder.join("DEBIAN/conffiles"), "/etc/weir/weir.yaml\n/etc/logrotate.d/weir\n")?;
-    for script in ["postinst", "prerm", "postrm"] {
+    for script in ["preinst", "postinst", "prerm", "postrm"] {
         copy(&Path::new("deploy/debian").join(script), &folder.join("DEBIAN").join(script), 0o755)?;
     }
     let mut build = Command::new("dpkg-deb");

@@ -32,6 +32,7 @@ use crate::text::suggest::{closest, meant};
 use crate::text::tree::TextPosition;
 
 use built::Sets;
+pub use certificates::CertificateEnd;
 pub(crate) use certificates::DocumentCertificates;
 use chains::Chains;
 use dependencies::{Surroundings, Unchanged};

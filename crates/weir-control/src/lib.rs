@@ -18,11 +18,11 @@ pub mod text;
 
 pub use acme::Acme;
 pub use check::{check_document, check_file, check_standard_input, check_text};
-pub use compile::{Compiled, Parts, compile};
+pub use compile::{CertificateEnd, Compiled, Parts, compile};
 pub use document::Document;
 pub use hubs::Hubs;
 pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscriber};
-pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, publish_first, watch};
+pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, NameLookups, publish_first, watch};
 pub use text::diagnostic::Diagnostic;
 pub use text::substitute::{VariableLookup, process_environment};
 pub use text::suggest::closest;

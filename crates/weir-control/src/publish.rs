@@ -10,7 +10,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::compile::{Compiled, DocumentCertificates, NodeServices, Parts, compile_for};
+use crate::compile::{CertificateEnd, Compiled, DocumentCertificates, NodeServices, Parts, compile_for};
 use crate::document::{Document, NodeSettings};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::Diagnostic;
@@ -60,6 +60,9 @@ pub struct ConfigStatus {
     pub reloads_ok: u64,
     pub reloads_failed: u64,
     pub warnings: Arc<[Diagnostic]>,
+    /// The certificates that serve, those that expire first in front. `/metrics` shows them.
+    #[serde(skip)]
+    pub certificates: Arc<[CertificateEnd]>,
     /// The last change, if it was refused. A change that is published clears it.
     pub last_error: Option<RefusedChange>,
 }
@@ -115,6 +118,7 @@ impl Publisher {
             reloads_ok: 0,
             reloads_failed: 0,
             warnings: Arc::default(),
+            certificates: Arc::default(),
             last_error: None,
         };
         let status = ArcSwap::from_pointee(status);
@@ -211,6 +215,7 @@ impl Publisher {
             warnings: all.into(),
             is_answered,
         };
+        let certificates = presented.ends().into();
         state.presented = presented;
         let parts_before = state.parts.replace(parts);
         self.subscriber.published(&publication);
@@ -228,6 +233,7 @@ impl Publisher {
             reloads_ok: status.reloads_ok + u64::from(status.revision > 0),
             reloads_failed: status.reloads_failed,
             warnings: publication.warnings.clone(),
+            certificates,
             // A change of a resource makes no file right.
             last_error: status.last_error.clone().filter(|_| is_answered),
         }));

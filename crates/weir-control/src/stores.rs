@@ -39,6 +39,7 @@ pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};
+pub use names::NameLookups;
 pub use open::{data_directory, store_path};
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
 pub use transfer::{export_store, import_into_store};

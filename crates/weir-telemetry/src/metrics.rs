@@ -1,6 +1,6 @@
 //! The numbers a gateway keeps: one set of cells for each worker, and a few for the control plane.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -196,6 +196,8 @@ pub struct ControlMetrics {
     /// The revision accepted last.
     pub revision: AtomicU64,
     pub upgrades_failed: AtomicU64,
+    /// The last change was refused.
+    is_refused: AtomicBool,
     last_applied_unix: AtomicI64,
 }
 
@@ -203,8 +205,20 @@ impl ControlMetrics {
     /// Notes a configuration that was accepted.
     pub fn served(&self, revision: u64) {
         self.revision.store(revision, Relaxed);
+        self.is_refused.store(false, Relaxed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_applied_unix.store(now.as_secs() as i64, Relaxed);
+    }
+
+    /// Notes a change that was refused.
+    pub fn refused(&self) {
+        self.reloads_refused.fetch_add(1, Relaxed);
+        self.is_refused.store(true, Relaxed);
+    }
+
+    /// Whether what was read last is what serves.
+    pub fn is_current(&self) -> bool {
+        !self.is_refused.load(Relaxed)
     }
 
     /// Seconds since 1970; 0 when no configuration was ever applied.

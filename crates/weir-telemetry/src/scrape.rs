@@ -202,6 +202,8 @@ impl Metrics {
             "Revision of the last accepted configuration, counted from 1 in each process.",
         );
         page.value(&[], control.revision.load(Relaxed));
+        page.gauge("weir_config_last_reload_successful", "Whether the configuration that was read last is in use.");
+        page.value(&[], u8::from(control.is_current()));
         page.gauge("weir_config_last_applied_timestamp_seconds", "When a configuration was last applied.");
         page.value(&[], control.last_applied_unix());
         page.counter("weir_upgrades_failed", "Upgrades of the binary that failed; this process then kept serving.");

@@ -12,6 +12,8 @@ use crate::{Problems, output, step};
 
 const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 const USER: &str = "65532:65532";
+/// It fails where the status address does not answer. There is no other client in the image.
+const HEALTH_CHECK: [&str; 4] = ["CMD", "/usr/bin/weir", "top", "--once"];
 
 /// The files of the image.
 fn write_layer_files(root: &Path, layer: &Path) -> Result<(), Problems> {
@@ -65,6 +67,8 @@ pub fn write_image(root: &Path, work: &Path, archive: &Path, architecture: &str,
             "Cmd": ["run", "/etc/weir/weir.yaml"],
             "ExposedPorts": { "9080/tcp": {} },
             "StopSignal": "SIGTERM",
+            // Not of OCI but of Docker, which reads it here; times are in nanoseconds.
+            "Healthcheck": { "Test": HEALTH_CHECK, "Interval": 30_000_000_000_u64, "Timeout": 10_000_000_000_u64 },
             "Labels": labels,
         },
         "rootfs": { "type": "layers", "diff_ids": [uncompressed] },

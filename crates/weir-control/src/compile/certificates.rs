@@ -1,7 +1,7 @@
 //! `ssls`: who we are to clients, and what they must prove.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -26,6 +26,17 @@ pub(crate) struct DocumentCertificates {
     all: RefCell<HashSet<String>>,
     /// Those that nobody accepts today.
     untimely: RefCell<Vec<(String, Diagnostic)>>,
+    /// When those of a name expire: the first of them.
+    ends: RefCell<BTreeMap<String, i64>>,
+}
+
+/// When a certificate expires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateEnd {
+    /// The first name that it is good for, or its subject.
+    pub name: Arc<str>,
+    /// Seconds since 1970.
+    pub at: i64,
 }
 
 impl DocumentCertificates {
@@ -35,6 +46,15 @@ impl DocumentCertificates {
         let served = served.all.borrow();
         let untimely = self.untimely.borrow();
         untimely.iter().filter(|(fingerprint, _)| !served.contains(fingerprint)).map(|(_, told)| told.clone()).collect()
+    }
+
+    /// When they expire, the first to do so first.
+    pub(crate) fn ends(&self) -> Vec<CertificateEnd> {
+        let ends = self.ends.borrow();
+        let mut all: Vec<_> =
+            ends.iter().map(|(name, at)| CertificateEnd { name: name.as_str().into(), at: *at }).collect();
+        all.sort_by_key(|end| end.at);
+        all
     }
 }
 
@@ -139,6 +159,9 @@ impl Compiler<'_> {
             self.presented.untimely.borrow_mut().push((facts.fingerprint.clone(), told));
         }
         self.presented.all.borrow_mut().insert(facts.fingerprint.clone());
+        let name = facts.names.first().unwrap_or(&facts.subject).clone();
+        let mut ends = self.presented.ends.borrow_mut();
+        ends.entry(name).and_modify(|end| *end = facts.until.min(*end)).or_insert(facts.until);
     }
 
     /// The certificates of a text, one at least.

@@ -8,7 +8,7 @@ use super::beside;
 use super::file::FileSource;
 use super::file_access::{FileAccess, FileStall};
 use super::live::LiveResources;
-use super::names::FollowedNames;
+use super::names::{FollowedNames, NameLookups};
 use super::secrets::Secrets;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
@@ -69,6 +69,11 @@ impl DocumentLoader {
     /// The resources of its store. Nothing where they stand in a file.
     pub fn live(&self) -> Option<&Arc<LiveResources>> {
         self.live.as_ref()
+    }
+
+    /// Which of the names that documents contain can be resolved.
+    pub fn lookups(&self) -> NameLookups {
+        self.names.lookups()
     }
 
     /// Loads a file for a process that serves it: no file system holds it up for ever.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LEAST: Duration = Duration::from_secs(1);
 /// Nor more seldom, unless it is configured: hosts files have no time to live, and mistakes in DNS are corrected.
 const MOST: Duration = Duration::from_secs(30);
+/// A resolver that has not answered within this time is said to have failed, though its answer is still used when it comes.
+const PROMPT: Duration = Duration::from_millis(750);
 
 /// Names that are kept up to date, on a thread of its own. Dropping it ends the thread.
 #[derive(Default)]
@@ -53,13 +56,29 @@ struct SharedNames {
 #[derive(Default)]
 struct KnownName {
     meaning: Option<ResolvedName>,
-    failure: String,
+    /// Why the last question has no answer.
+    failure: Option<String>,
+}
+
+/// Tells how many names cannot be resolved.
+#[derive(Clone, Default)]
+pub struct NameLookups(Arc<SharedNames>);
+
+impl NameLookups {
+    /// Names whose last question has no answer. Where there was one before, it stays in use.
+    pub fn unresolved(&self) -> usize {
+        self.0.known().values().filter(|name| name.failure.is_some()).count()
+    }
 }
 
 impl FollowedNames {
     /// From now on `listener` is called when a name has come to mean something else.
     pub(super) fn listen(&self, listener: impl Fn() + Send + 'static) {
         *self.shared.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
+    }
+
+    pub(super) fn lookups(&self) -> NameLookups {
+        NameLookups(Arc::clone(&self.shared))
     }
 
     /// Keeps these names up to date, and waits for those that are new.
@@ -92,7 +111,7 @@ impl FollowedNames {
                 Some(KnownName { meaning: Some(meaning), .. }) => {
                     found.insert(query.clone(), meaning.clone());
                 }
-                Some(KnownName { failure, .. }) => missing.push((query.clone(), failure.clone())),
+                Some(KnownName { failure, .. }) => missing.push((query.clone(), failure.clone().unwrap_or_default())),
                 None => missing.push((query.clone(), "the resolver did not answer in time".to_owned())),
             }
         }
@@ -111,18 +130,28 @@ impl SharedNames {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The answer takes long. Who waits for a first answer goes on waiting.
+    fn wait_longer(&self, query: &NameQuery) {
+        if let Some(known) = self.known().get_mut(query) {
+            known.fail(query, format!("no answer within {} ms", PROMPT.as_millis()));
+        }
+    }
+
     fn learn(&self, query: &NameQuery, outcome: Result<ResolvedName, String>) {
         let mut all = self.known();
         let known = all.entry(query.clone()).or_default();
         let changed = match outcome {
             Ok(meaning) => {
+                if known.failure.take().is_some() {
+                    tracing::info!(name = %query.name(), "a name can be resolved again");
+                }
                 known.meaning.as_ref() != Some(&meaning) && {
                     known.meaning = Some(meaning);
                     true
                 }
             }
             Err(failure) => {
-                known.failure = failure;
+                known.fail(query, failure);
                 false
             }
         };
@@ -131,6 +160,16 @@ impl SharedNames {
         if changed && let Some(listener) = &*self.listener.lock().unwrap_or_else(PoisonError::into_inner) {
             listener();
         }
+    }
+}
+
+impl KnownName {
+    /// A name that was never resolved is a warning of the document, and told as such.
+    fn fail(&mut self, query: &NameQuery, failure: String) {
+        if self.meaning.is_some() && self.failure.is_none() {
+            tracing::warn!(name = %query.name(), "a name cannot be resolved, its last answer stays in use: {failure}");
+        }
+        self.failure = Some(failure);
     }
 }
 
@@ -200,7 +239,15 @@ async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Du
 async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, shared: Arc<SharedNames>) {
     let mut failures = 0;
     loop {
-        let pause = match ask(&resolver, &query).await {
+        let mut asking = pin!(ask(&resolver, &query));
+        let outcome = match tokio::time::timeout(PROMPT, &mut asking).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                shared.wait_longer(&query);
+                asking.await
+            }
+        };
+        let pause = match outcome {
             Ok((meaning, ttl)) => {
                 failures = 0;
                 shared.learn(&query, Ok(meaning));
@@ -247,5 +294,8 @@ mod tests {
         let (found, missing) = names.current(&BTreeSet::from([query.clone()]));
         assert_eq!(found.get(&query), Some(&meaning));
         assert!(missing.is_empty());
+        assert_eq!(names.lookups().unresolved(), 1);
+        names.shared.learn(&query, Ok(meaning));
+        assert_eq!(names.lookups().unresolved(), 0);
     }
 }

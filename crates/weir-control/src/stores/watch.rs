@@ -2,6 +2,7 @@
 //! so that there is one order of all that is published.
 
 mod changes;
+mod expiry;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use super::writes::{QueuedWrite, ResourceWriter};
 use crate::publish::Publisher;
 
 pub use changes::publish_first;
+use expiry::ExpiryReminders;
 
 /// Notifications can get lost (network file systems, links to elsewhere), so the source is looked at anyway.
 const LOOK: Duration = Duration::from_secs(1);
@@ -112,6 +114,7 @@ pub fn watch(
         looks,
         is_stalled: false,
         store_problem: None,
+        reminders: ExpiryReminders::default(),
     };
     thread::Builder::new().name("weir-config".to_owned()).spawn(move || {
         let _alive = alive;
@@ -145,6 +148,7 @@ struct Watching {
     is_stalled: bool,
     /// What is wrong with a shared store, as it was reported.
     store_problem: Option<String>,
+    reminders: ExpiryReminders,
 }
 
 /// What a wait for a command came to.
@@ -173,6 +177,8 @@ impl Watching {
             self.remove_expired();
             self.fetch_again();
             self.look_up_again();
+            let status = self.publisher.status();
+            self.reminders.follow(status.revision, &status.certificates);
         }
     }
 

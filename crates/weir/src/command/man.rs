@@ -1,8 +1,10 @@
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 
 use super::Weir;
+use crate::exit::{self, ExitFailure};
 use crate::say::{self, say};
 
 /// Prints the manual page; read it with `weir man | man -l -`.
@@ -12,11 +14,23 @@ use crate::say::{self, say};
 pub struct Man {
     /// The command; without it, the page lists all commands.
     command: Option<String>,
+    /// Writes the pages of all commands into this directory instead.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
+    to: Option<PathBuf>,
 }
 
 impl Man {
     pub fn execute(self) -> ExitCode {
         let weir = Weir::command();
+        if let Some(directory) = &self.to {
+            return match clap_mangen::generate_to(weir, directory) {
+                Ok(()) => exit::DONE,
+                Err(error) => {
+                    say!("the manual pages cannot be written to {}: {error}", directory.display());
+                    ExitFailure::System.into()
+                }
+            };
+        }
         let command = match &self.command {
             None => weir,
             Some(name) => match weir.find_subcommand(name) {

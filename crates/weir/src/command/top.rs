@@ -2,6 +2,8 @@
 
 mod figures;
 mod format;
+mod interval;
+mod problems;
 mod scrape;
 mod screen;
 mod table;
@@ -20,7 +22,9 @@ use table::View;
 
 /// Shows requests, errors, latencies, endpoints, plugins and log destinations of a running node, and how they change.
 ///
-/// The figures come from the node's status address. Rates and latencies are those of the last interval.
+/// The figures come from the node's status address. Rates and latencies are those of the last interval. Lines that begin with
+/// `!` name what is wrong: rejected configurations, names that cannot be resolved, certificates that expire within 7 days, logs
+/// that lose lines, plugins that fail, and endpoints out of rotation.
 #[derive(Debug, Args)]
 pub struct TopCommand {
     /// The node's status address.

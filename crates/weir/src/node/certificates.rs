@@ -1,7 +1,21 @@
-//! Certificates that the gateway gets for itself, in `/metrics`.
+//! Certificates in `/metrics`: those of the configuration, and those that the gateway gets for itself.
 
+use weir_control::CertificateEnd;
 use weir_control::acme::AcmeReport;
 use weir_telemetry::exposition::Page;
+
+/// Certificates that get series of their own: those that expire first.
+const SERIES: usize = 1_000;
+
+pub fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {
+    page.gauge(
+        "weir_certificate_expiry_timestamp_seconds",
+        "When a certificate of the configuration expires, in seconds since 1970, by its first name.",
+    );
+    for CertificateEnd { name, at } in certificates.iter().take(SERIES) {
+        page.value(&[("certificate", name)], at);
+    }
+}
 
 pub fn write(report: &AcmeReport, page: &mut Page) {
     page.gauge(

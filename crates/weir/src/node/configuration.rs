@@ -87,7 +87,7 @@ impl Subscriber for SnapshotPublisher {
         match self.settings() {
             None => say!("the configuration was rejected"),
             Some(_) => {
-                self.0.metrics.control.reloads_refused.fetch_add(1, Relaxed);
+                self.0.metrics.control.refused();
                 say!("configuration rejected, the previous one stays in use");
                 systemd::ready();
             }

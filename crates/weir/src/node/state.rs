@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use serde::Serialize;
 use serde_json::{Value, json};
 use weir_control::acme::AcmeReport;
-use weir_control::{Acme, Publisher};
+use weir_control::{Acme, NameLookups, Publisher};
 use weir_gateway::{DataPlane, tail};
 use weir_net::limits::ProcessLimits;
 use weir_plugin::HeldBudget;
@@ -48,6 +48,7 @@ pub struct NodeState {
     /// Whose endpoints are shown. It is not ours to keep alive.
     gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
+    lookups: NameLookups,
     changing: Mutex<NodeProgress>,
 }
 
@@ -58,7 +59,7 @@ struct NodeProgress {
 }
 
 impl NodeState {
-    pub fn new(metrics: Arc<Metrics>, limits: ProcessLimits, publisher: Arc<Publisher>) -> Self {
+    pub fn new(metrics: Arc<Metrics>, limits: ProcessLimits, publisher: Arc<Publisher>, lookups: NameLookups) -> Self {
         Self {
             metrics,
             limits,
@@ -66,6 +67,7 @@ impl NodeState {
             revisions: OnceLock::new(),
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
+            lookups,
             changing: Mutex::default(),
         }
     }
@@ -96,6 +98,9 @@ impl NodeState {
             if let Some(gateway) = gateway {
                 health::write(&gateway, page);
             }
+            page.gauge("weir_names_unresolved", "Host names of upstreams that cannot be resolved now.");
+            page.value(&[], self.lookups.unresolved());
+            certificates::write_ends(&self.publisher.status().certificates, page);
             if let Some(report) = self.acme() {
                 certificates::write(&report, page);
             }

@@ -214,7 +214,7 @@ mod tests {
     use crate::node::configuration::SnapshotPublisher;
     use crate::node::state::NodePhase;
     use std::net::SocketAddr;
-    use weir_control::{Publisher, check_text};
+    use weir_control::{NameLookups, Publisher, check_text};
     use weir_net::limits::ProcessLimits;
     use weir_plugin::Registry;
     use weir_telemetry::metrics::Metrics;
@@ -225,7 +225,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new(2));
         let publisher =
             Publisher::new("weir.yaml", Registry::new(&[]), Box::new(SnapshotPublisher::new(Arc::clone(&metrics))));
-        let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher)));
+        let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default()));
         let listeners = weir_net::listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 16).expect("a free port");
         let addr = listeners[0].local_addr().expect("it is bound");
         (StatusServer::start(listeners, Arc::clone(&state)).expect("a thread"), state, addr)

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::format::{bytes, count, seconds};
+use super::interval::ReadingPair;
+use super::problems::problems;
 use super::scrape::{LabelValues, Scrape};
 
 /// Figures of one interval.
@@ -15,6 +17,7 @@ pub struct NodeFigures {
     memory: f64,
     cpu: f64,
     total: RouteFigures,
+    problems: Vec<String>,
     pub routes: Vec<RouteFigures>,
     pub endpoints: Vec<EndpointFigures>,
     pub plugins: Vec<PluginFigures>,
@@ -67,9 +70,10 @@ impl NodeFigures {
         let span = ReadingPair { before, after, seconds: (after.at - before.at).as_secs_f64().max(0.001) };
         let started = after.sum("process_start_time_seconds", &[]);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now_s = now.map_or(0.0, |now| now.as_secs_f64());
         NodeFigures {
             version: values(after, "weir_info", "version").into_iter().next().unwrap_or_default(),
-            uptime_s: now.map_or(0.0, |now| (now.as_secs_f64() - started).max(0.0)),
+            uptime_s: (now_s - started).max(0.0),
             revision: after.sum("weir_config_revision", &[]),
             connections: after.sum("weir_client_connections", &[]),
             memory: after.sum("process_resident_memory_bytes", &[]),
@@ -80,6 +84,7 @@ impl NodeFigures {
                 "weir_http_request_duration_seconds",
                 &[],
             ),
+            problems: problems(&span, now_s),
             routes: span.routes(),
             endpoints: endpoints(after),
             plugins: span.plugins(),
@@ -87,12 +92,12 @@ impl NodeFigures {
         }
     }
 
-    /// The node in two lines.
+    /// The node in two lines, and a line for each problem.
     pub fn summary(&self) -> Vec<String> {
         let NodeFigures { version, uptime_s, revision, connections, memory, cpu, total, .. } = self;
         let down = self.endpoints.iter().filter(|endpoint| !endpoint.is_up).count();
         let latency = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), seconds);
-        vec![
+        let lines = [
             format!(
                 "weir {version}, up {}, revision {revision}, {} connections, {} of memory, CPU {:.0} %, {} of {} endpoints down",
                 seconds(*uptime_s),
@@ -110,24 +115,12 @@ impl NodeFigures {
                 latency(total.p50),
                 latency(total.p99)
             ),
-        ]
+        ];
+        lines.into_iter().chain(self.problems.iter().map(|problem| format!("! {problem}"))).collect()
     }
-}
-
-/// Two readings.
-struct ReadingPair<'a> {
-    before: &'a Scrape,
-    after: &'a Scrape,
-    seconds: f64,
 }
 
 impl ReadingPair<'_> {
-    /// A counter that went back belongs to a process that has started since.
-    fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let (before, after) = (self.before.sum(name, labels), self.after.sum(name, labels));
-        if after < before { after / self.seconds } else { (after - before) / self.seconds }
-    }
-
     fn responses(&self, route: String, counter: &str, histogram: &str, labels: &[(&str, &str)]) -> RouteFigures {
         let class = |class: &'static str| {
             let labels: Vec<_> = labels.iter().copied().chain([("class", class)]).collect();

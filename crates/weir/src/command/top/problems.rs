@@ -1,0 +1,133 @@
+//! What is wrong with a node, in words.
+
+use super::format::{count, seconds};
+use super::interval::ReadingPair;
+use super::scrape::LabelValues;
+
+/// So many are shown; the tables and `/metrics` have all of them.
+const SHOWN: usize = 5;
+/// A certificate that expires within so many seconds is a problem.
+const SOON_S: f64 = 7.0 * 86_400.0;
+
+/// A line for each problem of the interval, those first that concern the whole node. `now_s` is in seconds since 1970.
+pub fn problems(span: &ReadingPair<'_>, now_s: f64) -> Vec<String> {
+    let mut all = Vec::new();
+    configuration(span, &mut all);
+    certificates(span, now_s, &mut all);
+    logs(span, &mut all);
+    policies(span, &mut all);
+    endpoints(span, &mut all);
+    if all.len() > SHOWN {
+        let others = all.len() - SHOWN;
+        all.truncate(SHOWN);
+        all.push(format!("and {others} more problems"));
+    }
+    all
+}
+
+fn label<'a>(labels: &'a LabelValues, name: &str) -> &'a str {
+    labels.get(name).map_or("", String::as_str)
+}
+
+fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
+    // A node that does not say so is an older one.
+    if span.after.of("weir_config_last_reload_successful").iter().any(|(_, value)| *value == 0.0) {
+        all.push("the last configuration was rejected, the previous one stays in use".to_owned());
+    }
+    let unresolved = span.after.sum("weir_names_unresolved", &[]);
+    if unresolved > 0.0 {
+        all.push(format!("host names that cannot be resolved: {}", count(unresolved)));
+    }
+}
+
+fn certificates(span: &ReadingPair<'_>, now_s: f64, all: &mut Vec<String>) {
+    for (labels, at) in span.after.of("weir_certificate_expiry_timestamp_seconds") {
+        let (name, left) = (label(labels, "certificate"), at - now_s);
+        if left <= 0.0 {
+            all.push(format!("the certificate of {name} has expired"));
+        } else if left <= SOON_S {
+            all.push(format!("the certificate of {name} expires in {}", seconds(left)));
+        }
+    }
+}
+
+fn logs(span: &ReadingPair<'_>, all: &mut Vec<String>) {
+    for (name, counter) in [("access", "weir_access_log_lines_total"), ("audit", "weir_audit_log_lines_total")] {
+        let lost = span.rate(counter, &[("outcome", "dropped")]);
+        if lost > 0.0 {
+            all.push(format!("the {name} log loses {} lines/s", count(lost)));
+        }
+    }
+    for (labels, _) in span.after.of("weir_log_sink_up").iter().filter(|(_, is_up)| *is_up == 0.0) {
+        all.push(format!("the log destination {} is down", label(labels, "sink")));
+    }
+}
+
+fn policies(span: &ReadingPair<'_>, all: &mut Vec<String>) {
+    for (labels, _) in span.after.of("weir_policy_errors_total") {
+        let (route, policy) = (label(labels, "route"), label(labels, "policy"));
+        let errors = span.rate("weir_policy_errors_total", &[("route", route), ("policy", policy)]);
+        if errors > 0.0 {
+            all.push(format!("the plugin {policy} of the route {route} fails, {}/s", count(errors)));
+        }
+    }
+}
+
+fn endpoints(span: &ReadingPair<'_>, all: &mut Vec<String>) {
+    for (labels, _) in span.after.of("weir_upstream_endpoint_up").iter().filter(|(_, is_up)| *is_up == 0.0) {
+        let (upstream, endpoint) = (label(labels, "upstream"), label(labels, "endpoint"));
+        all.push(format!("the endpoint {endpoint} of {upstream} is out of rotation"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::scrape::Scrape;
+    use super::*;
+
+    fn told(before: &str, after: &str) -> Vec<String> {
+        let at = Instant::now();
+        let (before, after) = (Scrape::parse(before, at), Scrape::parse(after, at));
+        problems(&ReadingPair { before: &before, after: &after, seconds: 2.0 }, 1_000.0)
+    }
+
+    #[test]
+    fn a_node_in_order_has_no_problems() {
+        let page = "weir_config_last_reload_successful 1\nweir_names_unresolved 0\n\
+                    weir_certificate_expiry_timestamp_seconds{certificate=\"a\"} 9000000\n\
+                    weir_access_log_lines_total{outcome=\"dropped\"} 7\nweir_log_sink_up{sink=\"s\"} 1\n\
+                    weir_policy_errors_total{route=\"r\",policy=\"p\"} 4\n\
+                    weir_upstream_endpoint_up{upstream=\"u\",endpoint=\"h:1\"} 1\n";
+        assert_eq!(told(page, page), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_problem_is_told_in_words_and_many_are_counted() {
+        let before = "weir_access_log_lines_total{outcome=\"dropped\"} 7\n";
+        let after = "weir_config_last_reload_successful 0\nweir_names_unresolved 2\n\
+                     weir_certificate_expiry_timestamp_seconds{certificate=\"a\"} 999\n\
+                     weir_certificate_expiry_timestamp_seconds{certificate=\"b\"} 4600\n\
+                     weir_access_log_lines_total{outcome=\"dropped\"} 17\n";
+        let five = [
+            "the last configuration was rejected, the previous one stays in use",
+            "host names that cannot be resolved: 2",
+            "the certificate of a has expired",
+            "the certificate of b expires in 60 min",
+            "the access log loses 5 lines/s",
+        ];
+        assert_eq!(told(before, after), five);
+        let more = "weir_log_sink_up{sink=\"s\"} 0\nweir_policy_errors_total{route=\"r\",policy=\"p\"} 4\n\
+                    weir_upstream_endpoint_up{upstream=\"u\",endpoint=\"h:1\"} 0\n";
+        assert_eq!(told(before, &format!("{after}{more}"))[5], "and 3 more problems");
+        assert_eq!(
+            told("", more),
+            [
+                "the log destination s is down",
+                "the plugin p of the route r fails, 2/s",
+                "the endpoint h:1 of u is out of rotation"
+            ]
+        );
+    }
+}
