@@ -27,29 +27,24 @@ struct Kafka {
 impl Kafka {
     /// `None` where there is no Java, or no Kafka.
     fn start() -> Option<Kafka> {
-        let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kafka");
-        let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
-        if !has_java || !jars.is_dir() {
-            skipped("there is no Kafka");
-            return None;
-        }
+        let jars = jars()?;
         let directory = TempDir::new();
         let [port, secure_port, controller] = [free_port(), free_port(), free_port()];
         directory.write("server.properties", properties(&directory, port, secure_port, controller));
         let mut format = java(&jars, &directory);
-        format.args(["kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", "server.properties"]);
+        format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", "server.properties"]);
         for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
             format.arg("--add-scram").arg(format!("{mechanism}=[name=weir,password=w0rd]"));
         }
         assert!(format.status().expect("Java starts").success(), "its storage cannot be made");
-        let child = run(&jars, &directory);
+        let child = run(&jars, &directory, "server.properties");
         let kafka = Kafka { child, port, secure_port, jars, directory };
         kafka.wait();
         Some(kafka)
     }
 
     fn wait(&self) {
-        eventually("Kafka listens", START, || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        listens(self.port);
     }
 
     fn kill(&mut self) {
@@ -58,18 +53,13 @@ impl Kafka {
     }
 
     fn restart(&mut self) {
-        self.child = run(&self.jars, &self.directory);
+        self.child = run(&self.jars, &self.directory, "server.properties");
         self.wait();
     }
 
     /// All messages of a topic.
     fn messages(&self, topic: &str) -> Vec<Value> {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/plugins/KafkaMessages.java");
-        let mut reader = java(&self.jars, &self.directory);
-        reader.arg(program).arg(self.port.to_string()).arg(topic);
-        let said = reader.stdout(Stdio::piped()).output().expect("Java starts");
-        let text = String::from_utf8(said.stdout).expect("text");
-        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+        said(&self.jars, &self.directory, "KafkaMessages", self.port, topic)
     }
 }
 
@@ -79,6 +69,34 @@ impl Drop for Kafka {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The id of every cluster.
+pub const CLUSTER: &str = "4L6g3nShT-eMCtK--X86sw";
+
+/// `None` where there is no Java, or no Kafka.
+pub fn jars() -> Option<PathBuf> {
+    let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kafka");
+    let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
+    if !has_java || !jars.is_dir() {
+        skipped("there is no Kafka");
+        return None;
+    }
+    Some(jars)
+}
+
+pub fn listens(port: u16) {
+    eventually("Kafka listens", START, || TcpStream::connect(("127.0.0.1", port)).is_ok());
+}
+
+/// What one of our programs says of a topic, a value a line.
+pub fn said(jars: &Path, directory: &TempDir, program: &str, port: u16, topic: &str) -> Vec<Value> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/plugins/{program}.java"));
+    let mut reader = java(jars, directory);
+    reader.arg(file).arg(port.to_string()).arg(topic);
+    let said = reader.stdout(Stdio::piped()).output().expect("Java starts");
+    let text = String::from_utf8(said.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
 }
 
 fn properties(directory: &TempDir, port: u16, secure_port: u16, controller: u16) -> String {
@@ -124,7 +142,7 @@ message.max.bytes=100000
     text
 }
 
-fn java(jars: &Path, directory: &TempDir) -> Command {
+pub fn java(jars: &Path, directory: &TempDir) -> Command {
     let mut command = Command::new("java");
     command.current_dir(directory.path()).args(["-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]);
     command.arg(jars.canonicalize().expect("it is there").join("*")).stdin(Stdio::null());
@@ -133,11 +151,11 @@ fn java(jars: &Path, directory: &TempDir) -> Command {
     command
 }
 
-fn run(jars: &Path, directory: &TempDir) -> Child {
-    java(jars, directory).args(["kafka.Kafka", "server.properties"]).spawn().expect("Java starts")
+pub fn run(jars: &Path, directory: &TempDir, properties: &str) -> Child {
+    java(jars, directory).args(["kafka.Kafka", properties]).spawn().expect("Java starts")
 }
 
-fn gateway(options: &str, data: &TempDir, origin: &Origin) -> Gateway {
+pub fn gateway(options: &str, data: &TempDir, origin: &Origin) -> Gateway {
     let trusted = data.write("authority.pem", &Authority::of_tests().certificate);
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "data_dir: {}
@@ -158,12 +176,12 @@ fn sink(gateway: &Gateway) -> Value {
     report["sinks"][0].clone()
 }
 
-fn ask(gateway: &Gateway, count: usize) {
+pub fn ask(gateway: &Gateway, count: usize) {
     let mut client = gateway.client();
     (0..count).for_each(|turn| assert_eq!(client.get(&format!("/a?turn={turn}")).expect("an answer").status, 200));
 }
 
-fn delivered(gateway: &Gateway, count: u64) {
+pub fn delivered(gateway: &Gateway, count: u64) {
     eventually("every record is delivered", SETTLE, || {
         let sink = sink(gateway);
         assert_eq!((&sink["rejected"], &sink["dropped"]), (&serde_json::json!({}), &serde_json::json!({})), "{sink:#}");
@@ -172,7 +190,7 @@ fn delivered(gateway: &Gateway, count: u64) {
 }
 
 /// How often each record is in a topic.
-fn counts(messages: Vec<Value>) -> BTreeMap<String, u64> {
+pub fn counts(messages: Vec<Value>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for message in messages {
         let records = if let Value::Array(list) = message { list } else { vec![message] };
