@@ -101,102 +101,27 @@ fn run(target: &targets::Target, data: &[u8], what: &str) {
     }
 }
 
-#[test]
-fn request_head() {
-    replay("request_head");
+/// A test for each target.
+macro_rules! replays {
+    ($($name:ident)*) => {
+        const REPLAYED: &[&str] = &[$(stringify!($name)),*];
+
+        $(
+            #[test]
+            fn $name() {
+                replay(stringify!($name));
+            }
+        )*
+    };
+}
+
+replays! {
+    request_head response_head h2_head h2_connection h2_frames hpack chunked path vars configuration include proxy_header template
+    json xml grpc_web bulk_answer otlp_answer journal websocket_frames event_stream trace_context convert
 }
 
 #[test]
-fn response_head() {
-    replay("response_head");
-}
-
-#[test]
-fn h2_head() {
-    replay("h2_head");
-}
-
-#[test]
-fn h2_connection() {
-    replay("h2_connection");
-}
-
-#[test]
-fn h2_frames() {
-    replay("h2_frames");
-}
-
-#[test]
-fn hpack() {
-    replay("hpack");
-}
-
-#[test]
-fn chunked() {
-    replay("chunked");
-}
-
-#[test]
-fn path() {
-    replay("path");
-}
-
-#[test]
-fn vars() {
-    replay("vars");
-}
-
-#[test]
-fn configuration() {
-    replay("configuration");
-}
-
-#[test]
-fn proxy_header() {
-    replay("proxy_header");
-}
-
-#[test]
-fn template() {
-    replay("template");
-}
-
-#[test]
-fn json() {
-    replay("json");
-}
-
-#[test]
-fn xml() {
-    replay("xml");
-}
-
-#[test]
-fn grpc_web() {
-    replay("grpc_web");
-}
-
-#[test]
-fn bulk_answer() {
-    replay("bulk_answer");
-}
-
-#[test]
-fn journal() {
-    replay("journal");
-}
-
-#[test]
-fn websocket_frames() {
-    replay("websocket_frames");
-}
-
-#[test]
-fn event_stream() {
-    replay("event_stream");
-}
-
-#[test]
-fn convert() {
-    replay("convert");
+fn every_target_is_replayed() {
+    let names: Vec<&str> = targets::ALL.iter().map(|(name, _)| *name).collect();
+    assert_eq!(REPLAYED, names);
 }

@@ -10,10 +10,12 @@ use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_kafka::stored_messages;
 use weir_net::proxy_protocol;
 use weir_plugin::template::Style;
-use weir_plugin::{Expression, Filter, Template, Variable, Variables};
+use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
-use weir_plugins::fuzzing::{GrpcWebDecoder, bulk_outcomes, json as json_text, xml as xml_text};
+use weir_plugins::fuzzing::{
+    GrpcWebDecoder, bulk_outcomes, json as json_text, otlp_outcomes, otlp_rejected, xml as xml_text,
+};
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
@@ -38,12 +40,14 @@ pub const ALL: &[(&str, Target)] = &[
     ("path", path),
     ("vars", vars),
     ("configuration", configuration),
+    ("include", include),
     ("proxy_header", proxy_header),
     ("template", template),
     ("json", json),
     ("xml", xml),
     ("grpc_web", grpc_web),
     ("bulk_answer", bulk_answer),
+    ("otlp_answer", otlp_answer),
     ("journal", journal),
     ("kafka_batch", kafka_batch),
     ("websocket_frames", websocket_frames),
@@ -333,6 +337,29 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
+/// Files that include each other are a configuration, or have diagnostics, each of which is about one of them. The files are parted by
+/// NUL bytes, which no YAML has: the main one first, then `1.yaml` and so on.
+pub fn include(data: &[u8]) {
+    const MOST: usize = 4;
+    // What lies elsewhere on the machine is not to be read.
+    if data.contains(&b'/') || data.windows(2).any(|pair| pair == b"..") {
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("weir-fuzz-include-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("its own directory");
+    let name = |index: usize| directory.join(if index == 0 { "main.yaml".to_owned() } else { format!("{index}.yaml") });
+    for (index, content) in data.split(|&byte| byte == 0).take(MOST).enumerate() {
+        std::fs::write(name(index), content).expect("its own file");
+    }
+    if let Err(diagnostics) = weir_control::check_file(&name(0), &Registry::new(&[])) {
+        assert!(!diagnostics.is_empty(), "refused without a reason");
+        let is_known = |source: &str| (0..MOST).any(|index| name(index) == std::path::Path::new(source));
+        let unknown = diagnostics.iter().find(|diagnostic| !is_known(&diagnostic.source));
+        assert!(unknown.is_none(), "about no file of these: {unknown:?}");
+    }
+}
+
 /// A PROXY header is complete at its length and not before, and what is written for its client is read as the same one.
 pub fn proxy_header(data: &[u8]) {
     let Ok(Some(announced)) = proxy_protocol::parse(data) else { return };
@@ -455,6 +482,36 @@ pub fn kafka_batch(data: &[u8]) {
     if let Ok((messages, _)) = stored_messages(&batch, 8) {
         assert!(messages.iter().all(|message| message.offset >= 8));
     }
+}
+
+/// Whatever a collector answers, each record of a batch fares somehow, and what is read of the answer is read again of one that says
+/// just this.
+pub fn otlp_answer(data: &[u8]) {
+    for count in [1, 2, 5] {
+        if let Some(outcomes) = otlp_outcomes(data, count) {
+            assert_eq!(outcomes, count, "an outcome for each record");
+        }
+    }
+    let (rejected, why) = otlp_rejected(data);
+    assert!(i64::try_from(rejected).is_ok(), "fewer than none");
+    let mut partial = vec![1 << 3];
+    varint(&mut partial, rejected);
+    partial.push(2 << 3 | 2);
+    varint(&mut partial, why.len() as u64);
+    partial.extend_from_slice(why.as_bytes());
+    let mut answer = vec![1 << 3 | 2];
+    varint(&mut answer, partial.len() as u64);
+    answer.extend_from_slice(&partial);
+    assert_eq!(otlp_rejected(&answer), (rejected, why), "{}", answer.escape_ascii());
+}
+
+/// A number of protobuf.
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
 }
 
 /// What is read of a trace context is written in a form that says the same. Each line is a field.

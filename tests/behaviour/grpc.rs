@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Authority, Gate, Gateway, Identity, skipped};
+use serde_json::Value;
+use weir_testkit::{Answer, Authority, DEADLINE, Gate, Gateway, Identity, Origin, Request, eventually, skipped};
 
 use crate::sides::{ClientSide, Http2, Length, Plain, Secure, UpstreamSide};
 
@@ -66,6 +67,41 @@ fn calls_of_every_kind_pass() {
     let Some(mut peers) = Peers::start() else { return };
     let gateway = peers.gateway("");
     assert_eq!(peers.ask(&format!("calls {}", gateway.addr())), "ok");
+}
+
+#[test]
+fn calls_of_every_kind_are_spans() {
+    let Some(mut peers) = Peers::start() else { return };
+    let zipkin = Origin::serving(|_| Answer::status(202, ""));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    plugins: {{ zipkin: {{ endpoint: \"http://{}/\", sample_ratio: 1 }} }}
+    upstream: {{ scheme: grpc, nodes: {{ \"127.0.0.1:{}\": 1 }} }}
+",
+        zipkin.addr(),
+        peers.port
+    ));
+    assert_eq!(peers.ask(&format!("calls {}", gateway.addr())), "ok");
+    let sink = || -> Value {
+        let report: Value = serde_json::from_slice(&gateway.ask_status("/records").body).expect("JSON");
+        report["sinks"][0].clone()
+    };
+    eventually("all are delivered", DEADLINE, || {
+        let sink = sink();
+        sink["accepted"]["records"].as_u64() > Some(5) && sink["delivered"] == sink["accepted"]
+    });
+    let list = |request: Request| serde_json::from_slice::<Vec<Value>>(&request.body).expect("a list");
+    let spans: Vec<Value> = zipkin.requests().into_iter().flat_map(list).collect();
+    let of_kind = |kind: &str| spans.iter().filter(|span| span["kind"] == kind).collect::<Vec<_>>();
+    let (servers, clients) = (of_kind("SERVER"), of_kind("CLIENT"));
+    assert_eq!(servers.len(), clients.len(), "each call is one attempt");
+    for server in servers {
+        assert_eq!(server["tags"]["network.protocol.version"], "2", "{server:#}");
+        let attempt = clients.iter().find(|client| client["parentId"] == server["id"]).expect("it has an attempt");
+        assert_eq!(attempt["traceId"], server["traceId"]);
+        assert!(attempt["duration"].as_u64() <= server["duration"].as_u64(), "{attempt:#} {server:#}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, eventually, free_port};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, eventually, eventually_some, free_port};
 
 use crate::weir;
 
@@ -129,4 +129,25 @@ fn a_trace_tells_the_way_of_a_request() {
     let elsewhere = Origin::serving(|_| Answer::ok("not a gateway"));
     let (done, _, error) = trace(&[&format!("http://{}/", elsewhere.addr())]);
     assert!(!done && error.contains("has not seen the request"), "{error}");
+}
+
+#[test]
+fn a_traced_request_is_not_among_those_whose_price_is_measured() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let gateway = weir().start(&format!(
+        "price_every: 0
+routes: [{{ id: priced, uri: /*, plugins: {{ cors: {{}} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]
+",
+        origin.addr()
+    ));
+    let url = format!("http://{}/", gateway.addr());
+    let (done, out, error) = said(&command(&gateway, &["trace", &url]).output().expect("it ends"));
+    assert!(done && out.contains("request            cors"), "{out}{error}");
+    let report = eventually_some("it is counted", DEADLINE, || {
+        let report: Value = serde_json::from_str(&gateway.ask_status("/policies").text()).expect("JSON");
+        (report["routes"][0]["exchanges"] == 1).then_some(report)
+    });
+    let route = &report["routes"][0];
+    assert_eq!(route["exchanges_measured"], 0, "{report:#}");
+    assert_eq!(route["policies"].as_array().map(Vec::len), Some(0), "{report:#}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -12,17 +12,21 @@ use crate::real_kafka::Kafka;
 
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// All messages of a topic.
-fn messages(kafka: &Kafka, topic: &str) -> Vec<Value> {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/plugins/KafkaMessages.java");
-    let mut reader = kafka.java();
-    reader.arg(program).arg(kafka.port.to_string()).arg(topic);
-    let said = reader.stdout(Stdio::piped()).output().expect("Java starts");
+/// What one of our programs says of a topic, a value a line.
+pub fn said(mut java: Command, program: &str, port: u16, topic: &str) -> Vec<Value> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/plugins/{program}.java"));
+    java.arg(file).arg(port.to_string()).arg(topic);
+    let said = java.stdout(Stdio::piped()).output().expect("Java starts");
     let text = String::from_utf8(said.stdout).expect("text");
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
 }
 
-fn gateway(options: &str, data: &TempDir, origin: &Origin) -> Gateway {
+/// All messages of a topic.
+fn messages(kafka: &Kafka, topic: &str) -> Vec<Value> {
+    said(kafka.java(), "KafkaMessages", kafka.port, topic)
+}
+
+pub fn gateway(options: &str, data: &TempDir, origin: &Origin) -> Gateway {
     let trusted = data.write("authority.pem", &Authority::of_tests().certificate);
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "data_dir: {}
@@ -43,12 +47,12 @@ fn sink(gateway: &Gateway) -> Value {
     report["sinks"][0].clone()
 }
 
-fn ask(gateway: &Gateway, count: usize) {
+pub fn ask(gateway: &Gateway, count: usize) {
     let mut client = gateway.client();
     (0..count).for_each(|turn| assert_eq!(client.get(&format!("/a?turn={turn}")).expect("an answer").status, 200));
 }
 
-fn delivered(gateway: &Gateway, count: u64) {
+pub fn delivered(gateway: &Gateway, count: u64) {
     eventually("every record is delivered", SETTLE, || {
         let sink = sink(gateway);
         assert_eq!((&sink["rejected"], &sink["dropped"]), (&serde_json::json!({}), &serde_json::json!({})), "{sink:#}");
@@ -57,7 +61,7 @@ fn delivered(gateway: &Gateway, count: u64) {
 }
 
 /// How often each record is in a topic.
-fn counts(messages: Vec<Value>) -> BTreeMap<String, u64> {
+pub fn counts(messages: Vec<Value>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for message in messages {
         let records = if let Value::Array(list) = message { list } else { vec![message] };

@@ -9,6 +9,7 @@ mod consumers;
 mod exact_limits;
 mod forward_auth;
 mod kafka;
+mod kafka_leader;
 mod ldap;
 mod limits;
 mod list;

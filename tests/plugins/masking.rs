@@ -1,13 +1,16 @@
 //! What `data-mask` hides, and credentials, in every byte that leaves the process or lies in a spool.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::thread;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, TempDir, eventually};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, Signal, TempDir, eventually, free_port, scaled};
 
 const MASK: &str = "{ request: [{ type: query, name: q, action: replace, value: shown }, \
     { type: header, name: X-Own, action: remove }, \
@@ -139,4 +142,280 @@ routes:
     for bytes in contents {
         assert!(!has_secret(&bytes), "{}", String::from_utf8_lossy(&bytes));
     }
+}
+
+/// A word that stands nowhere else.
+const WORD: &str = "q7Zk2vXw9TbR4mLs";
+/// What every record shows.
+const KEPT: &str = "kept0by1all";
+
+/// xorshift64*: requests that are the same in each run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+
+    fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn pick<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+        choices[self.below(choices.len())]
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        (1..items.len()).rev().for_each(|last| items.swap(last, self.below(last + 1)));
+    }
+
+    /// A text in which some characters are written in another way.
+    fn written(&mut self, text: &str, other: impl Fn(u8) -> String) -> String {
+        text.bytes().map(|byte| if self.one_in(4) { other(byte) } else { char::from(byte).to_string() }).collect()
+    }
+
+    fn in_query(&mut self, text: &str) -> String {
+        self.written(text, |byte| format!("%{byte:02x}"))
+    }
+
+    fn in_json(&mut self, text: &str) -> String {
+        self.written(text, |byte| format!("\\u{byte:04x}"))
+    }
+
+    /// Names of fields have no case.
+    fn field(&mut self, name: &str) -> String {
+        name.chars().map(|char| if self.one_in(3) { char.to_ascii_uppercase() } else { char }).collect()
+    }
+
+    fn query(&mut self) -> String {
+        let mut pairs = vec![format!("b={KEPT}"), format!("c={}", self.pick(&["%22%5c", "%00", "a+b", "%c3%a9", ""]))];
+        for name in ["q", "apikey", "q"] {
+            if self.one_in(2) {
+                pairs.push(format!("{}={}", self.in_query(name), self.in_query(WORD)));
+            }
+        }
+        self.shuffle(&mut pairs);
+        pairs.join("&")
+    }
+
+    fn fields(&mut self) -> String {
+        let mut fields =
+            vec![format!("x-kept: {KEPT}"), format!("x-odd: {}", self.pick(&["\"\\\"", "{}", "%41", "<a>"]))];
+        for name in ["authorization", "proxy-authorization", "x-access-token", "x-id-token", "x-own", "x-key"] {
+            if self.one_in(2) {
+                let scheme = self.pick(&["", "Bearer ", "Basic "]);
+                let scheme = if name == "x-key" { "" } else { scheme };
+                fields.push(format!("{}: {scheme}{WORD}", self.field(name)));
+            }
+        }
+        if self.one_in(2) {
+            fields.push(format!("{}: a=1; b={WORD}", self.field("cookie")));
+        }
+        if self.one_in(2) {
+            fields.push(format!("Referer: http://h/?{}", self.query()));
+        }
+        self.shuffle(&mut fields);
+        fields.join("\r\n")
+    }
+
+    /// The media type, which may be wrong, and the body.
+    fn body(&mut self) -> (&'static str, String) {
+        let types = ["application/json", "application/x-www-form-urlencoded", "text/plain"];
+        let (name, word) = (self.in_json("pin"), self.in_json(WORD));
+        let secret =
+            format!("{{\"{name}\": {}}}", self.pick(&["\"_\"", "[\"_\", 1]", "{\"x\": \"_\"}"])).replace('_', &word);
+        let json = (0..self.below(4)).fold(secret, |inner, _| match self.below(3) {
+            0 => format!("[1, {inner}]"),
+            1 => format!("{{\"a\": {inner}, \"b\": \"\\\"\"}}"),
+            _ => format!("{{\"\": [{inner}]}}"),
+        });
+        let form = format!("a=1&{}={}", self.in_query("pin"), self.in_query(WORD));
+        match self.below(6) {
+            0 | 1 => (types[0], json),
+            2 | 3 => (types[1], form),
+            4 => (types[self.below(3)], json[..self.below(json.len() + 1)].to_owned()),
+            _ => (types[self.below(3)], if self.one_in(2) { form } else { json }),
+        }
+    }
+
+    fn request(&mut self, path: &str) -> String {
+        let (query, fields, (media_type, body)) = (self.query(), self.fields(), self.body());
+        let length = body.len();
+        format!(
+            "POST {path}?{query} HTTP/1.1\r\nHost: h\r\n{fields}\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    }
+}
+
+/// Bytes without the notations of queries and of JSON: `%41` and `\u0041`.
+fn plain(bytes: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    let digits = |bytes: &[u8]| u8::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok();
+    while let Some(&byte) = rest.first() {
+        let (decoded, length) = match rest {
+            [b'%', a, b, ..] => (digits(&[*a, *b]), 3),
+            [b'\\', b'u', b'0', b'0', a, b, ..] => (digits(&[*a, *b]), 6),
+            _ => (None, 1),
+        };
+        out.push(decoded.unwrap_or(byte));
+        rest = &rest[if decoded.is_some() { length } else { 1 }..];
+    }
+    out
+}
+
+/// Whether the word is in `bytes`, in any notation in which a record could show it.
+fn has_word(bytes: &[u8]) -> bool {
+    let in_base64 = (0..3).map(|before| {
+        let encoded = BASE64_STANDARD.encode([&vec![0; before][..], WORD.as_bytes()].concat());
+        // Without what also depends on the bytes around it.
+        encoded[before.div_ceil(3) * 4..(before + WORD.len()) / 3 * 4].to_owned()
+    });
+    let notations: Vec<String> = in_base64.chain([WORD.to_owned()]).collect();
+    let plain = plain(bytes);
+    let is_in = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    notations.iter().any(|notation| is_in(bytes, notation) || is_in(&plain, notation))
+}
+
+/// All loggers, and both plugins of tracing. `format` is that of the records.
+fn every_logger(format: &str, http: &Origin, tcp: &Origin, udp: u16, data: &Path) -> String {
+    let common =
+        format!("batch_max_size: 3, inactive_timeout: 1, include_req_body: true, include_resp_body: true{format}");
+    let (http, tcp, data) = (http.addr(), tcp.addr().port(), data.display());
+    format!(
+        "      elasticsearch-logger: {{ endpoint_addr: \"http://{http}/elasticsearch\", field: {{ index: weir }}, {common} }}
+      loki-logger: {{ endpoint_addrs: [\"http://{http}\"], endpoint_uri: /loki, log_labels: {{ a: $http_x_key, b: $args }}, {common} }}
+      http-logger: {{ uri: \"http://{http}/http\", {common} }}
+      clickhouse-logger: {{ endpoint_addr: \"http://{http}/clickhouse\", logtable: t, {common} }}
+      splunk-hec-logging: {{ endpoint: {{ uri: \"http://{http}/splunk\", token: t }}, {common} }}
+      otlp-logger: {{ endpoint_addrs: [\"http://{http}/otlp\"], {common} }}
+      kafka-logger: {{ brokers: [{{ host: 127.0.0.1, port: {closed} }}], kafka_topic: t, spool: {{}}, {common} }}
+      syslog: {{ host: 127.0.0.1, port: {tcp}, {common} }}
+      tcp-logger: {{ host: 127.0.0.1, port: {tcp}, {common} }}
+      udp-logger: {{ host: 127.0.0.1, port: {udp}, {common} }}
+      file-logger: {{ path: {data}/log, include_req_body: true{format} }}
+      opentelemetry: {{ sampler: {{ name: always_on }}, additional_attributes: [request_uri, args, http_x_key, http_referer],
+        additional_header_prefix_attributes: [\"x-*\", authorization, cookie, referer] }}
+      zipkin: {{ endpoint: \"http://{http}/zipkin\", sample_ratio: 1 }}
+",
+        closed = free_port(),
+    )
+}
+
+/// The default record, one of a format that names what is secret, and the default one with more.
+const FORMATS: [&str; 3] = [
+    "",
+    ", log_format: { uri: $request_uri, all: '$args and $arg_b', line: $request, up: $upstream_uri, key: $http_x_key, own: $http_x_own, \
+     who: $http_authorization, cookies: $http_cookie, from: $http_referer, inner: { q: $arg_q, set: 'is $sent_http_set_cookie' } }",
+    ", log_format_extra: { apikey: $arg_apikey, again: '$request_uri $http_authorization', token: $http_x_access_token }",
+];
+
+fn file_of_all_loggers(http: &Origin, tcp: &Origin, udp: u16, data: &Path, upstream: &Origin) -> String {
+    let mut text = format!(
+        "data_dir: {}
+consumers: [{{ username: jack, plugins: {{ key-auth: {{ key: {WORD} }} }} }}]
+upstreams: [{{ id: one, nodes: {{ \"{}\": 1 }} }}]
+plugin_metadata: [{{ id: opentelemetry, collector: {{ address: \"{}\" }}, batch_span_processor: {{ batch_timeout: 0.2, inactive_timeout: 0.1 }} }}]
+global_rules:
+  - id: refused
+    plugins:
+      loki-logger: {{ endpoint_addrs: [\"http://{}\"], endpoint_uri: /refused, batch_max_size: 2, include_req_body: true }}
+routes:
+",
+        data.display(),
+        upstream.addr(),
+        http.addr(),
+        http.addr(),
+    );
+    for (index, format) in FORMATS.iter().enumerate() {
+        text.push_str(&format!(
+            "  - uri: /{index}
+    upstream_id: one
+    plugins:
+      key-auth: {{ header: X-Key }}
+      data-mask: {MASK}
+{}",
+            every_logger(format, http, tcp, udp, data)
+        ));
+    }
+    text
+}
+
+#[test]
+fn p31_no_logger_shows_a_secret_in_any_format() {
+    let (upstream, data) =
+        (Origin::serving(|_| Answer::with(200, &format!("Set-Cookie: s={WORD}\r\n"), "ok")), TempDir::new());
+    let http = Origin::serving(|request| match request.target.split('/').nth(1) {
+        Some("elasticsearch") => Answer::ok("{\"errors\": false}"),
+        Some("splunk") => Answer::ok("{\"code\": 0}"),
+        Some("refused") => Answer::status(400, "no"),
+        _ => Answer::ok(""),
+    });
+    let tcp =
+        Origin::scripted(Reading::Strict, |connection| while connection.some().is_ok_and(|bytes| !bytes.is_empty()) {});
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    udp.set_nonblocking(true).expect("it can be");
+    let port = udp.local_addr().expect("it is bound").port();
+    let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of_all_loggers(
+        &http,
+        &tcp,
+        port,
+        data.path(),
+        &upstream,
+    ));
+    let (mut chance, mut datagrams) = (Chance(0x9E37_79B9_7F4A_7C15), Vec::new());
+    let mut receive = || {
+        let mut datagram = vec![0; 1 << 16];
+        while let Ok(length) = udp.recv(&mut datagram) {
+            datagrams.extend_from_slice(&datagram[..length]);
+        }
+    };
+    for turn in 0..scaled(150, 10_000) {
+        let request = chance.request(&format!("/{}", turn % FORMATS.len()));
+        let status = gateway.client().ask(&request).unwrap_or_else(|error| panic!("{error:?}: {request}")).status;
+        assert!([200, 401].contains(&status), "{status}: {request}");
+        receive();
+    }
+    assert!(upstream.raw().iter().any(|bytes| has_word(bytes)), "what goes upstream is not masked");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(3 * DEADLINE).success());
+    receive();
+    eventually("all has been read", DEADLINE, || http.open_connections() + tcp.open_connections() == 0);
+    let log = fs::read(data.path().join("log")).expect("it is written");
+    let mut on_disk = Vec::new();
+    files_below(&data.path().join("records"), &mut on_disk);
+    let places =
+        [("tcp", tcp.raw()), ("udp", vec![datagrams]), ("file", vec![log]), ("disk", on_disk), ("http", http.raw())];
+    for (place, contents) in &places {
+        let kept = KEPT.as_bytes();
+        assert!(
+            contents.iter().any(|bytes| bytes.windows(kept.len()).any(|window| window == kept)),
+            "nothing in {place}"
+        );
+        for bytes in contents {
+            assert!(!has_word(bytes), "{place}: {}", String::from_utf8_lossy(bytes));
+        }
+    }
+    let targets: BTreeSet<String> = http.targets().into_iter().collect();
+    for path in [
+        "/elasticsearch/",
+        "/loki",
+        "/http",
+        "/clickhouse",
+        "/splunk",
+        "/otlp/v1/logs",
+        "/v1/traces",
+        "/zipkin",
+        "/refused",
+    ] {
+        assert!(targets.iter().any(|target| target.starts_with(path)), "{path} of {targets:?}");
+    }
+    let is_there = |name: &str| {
+        fs::read_dir(data.path().join("records")).is_ok_and(|mut entries| {
+            entries.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains(name)))
+        })
+    };
+    assert!(is_there("kafka-logger") && is_there("rejected"), "a spool, and what was refused");
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -17,7 +18,11 @@ struct Store {
     child: Child,
     addr: SocketAddr,
     _directory: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// Two of one process would have the same ports.
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Store {
     /// `None` where there is no Java, or no OpenSearch.
@@ -29,6 +34,7 @@ impl Store {
             skipped("there is no OpenSearch");
             return None;
         }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = TempDir::new();
         // The runner takes ports from 9200 to 9299 only.
         let base = 9200 + std::process::id() % 90;
@@ -39,7 +45,7 @@ impl Store {
         command.stdin(Stdio::piped()).stdout(said.try_clone().expect("a file")).stderr(said);
         let child = command.spawn().expect("Java starts");
         let addr = SocketAddr::from(([127, 0, 0, 1], (base + 1) as u16));
-        let mut store = Store { child, addr, _directory: directory };
+        let mut store = Store { child, addr, _directory: directory, _alone: alone };
         eventually("OpenSearch answers", START, || {
             assert!(store.child.try_wait().expect("it is ours").is_none(), "OpenSearch has ended");
             TcpStream::connect(addr).is_ok() && store.ask("GET", "/_cluster/health", "").0 == 200
@@ -145,10 +151,89 @@ routes:
     assert_eq!(store.count("weir-*"), 803);
     let (_, found) = store.ask("GET", "/weir-*/_search?q=marker:3", "");
     assert_eq!(found["hits"]["hits"][0]["_source"]["request"]["uri"], "/a?marker=3", "{found:#}");
-    // Into a data stream.
-    store.put("/_index_template/stream", &json!({"index_patterns": ["stream-*"], "data_stream": {}}));
-    gateway.rewrite(&compressed.replace("weir-{%Y}", "stream-weir"));
-    ask(900, 40);
-    settled(&gateway, 843, 2);
-    assert_eq!(store.count("stream-weir"), 40);
+}
+
+/// One sink, of which the store has every record.
+fn delivered(gateway: &Gateway, count: u64) {
+    eventually("every record is stored", SETTLE, || sink(gateway)["delivered"]["records"] == count);
+}
+
+#[test]
+fn indices_and_data_streams_have_a_template() {
+    let Some(store) = Store::start() else { return };
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let start = |index: &str, more: &str| {
+        Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+            "routes:
+  - uri: /*
+    plugins:
+      elasticsearch-logger: {{ endpoint_addr: \"http://{}\", field: {{ index: \"{index}\" }}, inactive_timeout: 1, {more},
+        log_format_extra: {{ marker: $arg_marker }} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+            store.addr,
+            origin.addr()
+        ))
+    };
+    let ask = |gateway: &Gateway, count: usize| {
+        let mut client = gateway.client();
+        (0..count).for_each(|turn| {
+            // Names of fields and arguments are not fields of the index.
+            let request = format!("GET /a?marker={turn}&n{turn}=1 HTTP/1.1\r\nHost: t\r\nX-N{turn}: 1\r\n\r\n");
+            assert_eq!(client.ask(request).expect("an answer").status, 200);
+        });
+    };
+    let properties = |index: &str| {
+        let mappings = store.ask("GET", &format!("/{index}/_mapping"), "").1;
+        let (_, first) = mappings.as_object().and_then(|all| all.iter().next()).expect("there is one");
+        first["mappings"]["properties"].clone()
+    };
+    // Somebody else's template of the same name stays, and records wait.
+    store.put("/_index_template/weir-plain", &json!({"index_patterns": ["other-*"]}));
+    let options = "compression: gzip, template: { name: weir-plain, properties: { marker: { type: integer } } }";
+    let gateway = start("plain-{%Y}", options);
+    ask(&gateway, 40);
+    eventually("it is said", SETTLE, || {
+        sink(&gateway)["last_error"].as_str().is_some_and(|error| error.contains("was not created by Weir"))
+    });
+    assert_eq!(store.ask("DELETE", "/_index_template/weir-plain", "").0, 200);
+    delivered(&gateway, 40);
+    assert_eq!(store.count("plain-*"), 40);
+    let found = properties("plain-*");
+    for (path, kind) in [
+        ("/marker/type", "integer"),
+        ("/client_ip/type", "ip"),
+        ("/start_time/type", "date"),
+        ("/response/properties/status/type", "short"),
+        ("/request/properties/headers/type", "flat_object"),
+        ("/request/properties/querystring/type", "flat_object"),
+        ("/route_id/type", "keyword"),
+    ] {
+        assert_eq!(found.pointer(path).and_then(Value::as_str), Some(kind), "{path} in {found:#}");
+    }
+    let (_, found) = store.ask("GET", "/plain-*/_search?q=request.headers.x-n7:1", "");
+    assert_eq!(found["hits"]["total"]["value"], 1, "{found:#}");
+    drop(gateway);
+    // Our own template is replaced.
+    let gateway = start("plain-{%Y}", "template: { name: weir-plain, priority: 501 }");
+    ask(&gateway, 1);
+    delivered(&gateway, 1);
+    let (_, found) = store.ask("GET", "/_index_template/weir-plain", "");
+    assert_eq!(found["index_templates"][0]["index_template"]["priority"], 501, "{found:#}");
+    drop(gateway);
+    // A data stream, which is rolled over in between.
+    let gateway = start("logs-weir-default", "data_stream: true, template: { name: weir-stream }");
+    ask(&gateway, 20);
+    delivered(&gateway, 20);
+    assert_eq!(store.ask("POST", "/logs-weir-default/_rollover", "").0, 200);
+    ask(&gateway, 20);
+    delivered(&gateway, 40);
+    assert_eq!(store.count("logs-weir-default"), 40);
+    let (_, found) = store.ask("GET", "/_data_stream/logs-weir-default", "");
+    let stream = &found["data_streams"][0];
+    assert_eq!(
+        (&stream["template"], stream["indices"].as_array().map(Vec::len)),
+        (&json!("weir-stream"), Some(2)),
+        "{found:#}"
+    );
 }

@@ -1,10 +1,11 @@
-"""Decodes trace requests of OTLP with the official Python package: takes one in hexadecimal digits per line, and says its spans as
-a line of JSON each. Fields that the package does not know are an error."""
+"""Decodes requests of OTLP with the official Python package: takes one per line, as `traces` or `logs` and hexadecimal digits, and says
+its spans or log records as a line of JSON each. Fields that the package does not know are an error."""
 
 import json
 import sys
 
 from google.protobuf import unknown_fields
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
@@ -19,8 +20,12 @@ def check(message):
 
 def plain(value):
     kind = value.WhichOneof("value")
+    if kind is None:
+        return None
     if kind == "array_value":
         return [plain(part) for part in value.array_value.values]
+    if kind == "kvlist_value":
+        return members(value.kvlist_value.values)
     return getattr(value, kind)
 
 
@@ -30,24 +35,48 @@ def members(attributes):
     return {attribute.key: plain(attribute.value) for attribute in attributes}
 
 
-for line in sys.stdin:
-    request = ExportTraceServiceRequest.FromString(bytes.fromhex(line))
+def of_span(span):
+    return {
+        "trace": span.trace_id.hex(),
+        "span": span.span_id.hex(),
+        "parent": span.parent_span_id.hex(),
+        "name": span.name,
+        "kind": span.kind,
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "status": span.status.code,
+        "flags": span.flags,
+        "attributes": members(span.attributes),
+    }
+
+
+def of_log(record):
+    return {
+        "time": record.time_unix_nano,
+        "severity": [record.severity_number, record.severity_text],
+        "body": plain(record.body),
+        "attributes": members(record.attributes),
+        "trace": record.trace_id.hex(),
+        "span": record.span_id.hex(),
+        "flags": record.flags,
+    }
+
+
+def items(kind, message):
+    if kind == "traces":
+        request = ExportTraceServiceRequest.FromString(message)
+        parts = [(part, part.scope_spans, "spans", of_span) for part in request.resource_spans]
+    else:
+        request = ExportLogsServiceRequest.FromString(message)
+        parts = [(part, part.scope_logs, "log_records", of_log) for part in request.resource_logs]
     check(request)
-    for of_resource in request.resource_spans:
-        for of_scope in of_resource.scope_spans:
-            for span in of_scope.spans:
-                said = {
-                    "resource": members(of_resource.resource.attributes),
-                    "scope": of_scope.scope.name,
-                    "trace": span.trace_id.hex(),
-                    "span": span.span_id.hex(),
-                    "parent": span.parent_span_id.hex(),
-                    "name": span.name,
-                    "kind": span.kind,
-                    "start": span.start_time_unix_nano,
-                    "end": span.end_time_unix_nano,
-                    "status": span.status.code,
-                    "flags": span.flags,
-                    "attributes": members(span.attributes),
-                }
-                print(json.dumps(said), flush=True)
+    for part, scopes, name, said in parts:
+        for scope in scopes:
+            for item in getattr(scope, name):
+                yield {"resource": members(part.resource.attributes), "scope": scope.scope.name, **said(item)}
+
+
+for line in sys.stdin:
+    kind, digits = line.split()
+    for item in items(kind, bytes.fromhex(digits)):
+        print(json.dumps(item), flush=True)

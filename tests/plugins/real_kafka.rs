@@ -24,22 +24,17 @@ pub struct Kafka {
 impl Kafka {
     /// `None` where there is no Java, or no Kafka.
     pub fn start() -> Option<Kafka> {
-        let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kafka");
-        let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
-        if !has_java || !jars.is_dir() {
-            skipped("there is no Kafka");
-            return None;
-        }
+        let jars = jars()?;
         let directory = TempDir::new();
         let [port, secure_port, controller] = [free_port(), free_port(), free_port()];
         directory.write("server.properties", properties(&directory, port, secure_port, controller));
         let mut format = java(&jars, &directory);
-        format.args(["kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", "server.properties"]);
+        format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", "server.properties"]);
         for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
             format.arg("--add-scram").arg(format!("{mechanism}=[name=weir,password=w0rd]"));
         }
         assert!(format.status().expect("Java starts").success(), "its storage cannot be made");
-        let child = run(&jars, &directory);
+        let child = run(&jars, &directory, "server.properties");
         let kafka = Kafka { child, port, secure_port, jars, directory };
         kafka.wait();
         Some(kafka)
@@ -51,7 +46,7 @@ impl Kafka {
     }
 
     fn wait(&self) {
-        eventually("Kafka listens", START, || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        listens(self.port);
     }
 
     pub fn kill(&mut self) {
@@ -60,7 +55,7 @@ impl Kafka {
     }
 
     pub fn restart(&mut self) {
-        self.child = run(&self.jars, &self.directory);
+        self.child = run(&self.jars, &self.directory, "server.properties");
         self.wait();
     }
 }
@@ -71,6 +66,25 @@ impl Drop for Kafka {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The id of every cluster.
+pub const CLUSTER: &str = "4L6g3nShT-eMCtK--X86sw";
+
+/// `None` where there is no Java, or no Kafka.
+pub fn jars() -> Option<PathBuf> {
+    let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kafka");
+    let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
+    if !has_java || !jars.is_dir() {
+        skipped("there is no Kafka");
+        return None;
+    }
+    Some(jars)
+}
+
+/// Waits until a broker does.
+pub fn listens(port: u16) {
+    eventually("Kafka listens", START, || TcpStream::connect(("127.0.0.1", port)).is_ok());
 }
 
 fn properties(directory: &TempDir, port: u16, secure_port: u16, controller: u16) -> String {
@@ -116,7 +130,7 @@ message.max.bytes=100000
     text
 }
 
-fn java(jars: &Path, directory: &TempDir) -> Command {
+pub fn java(jars: &Path, directory: &TempDir) -> Command {
     let mut command = Command::new("java");
     command.current_dir(directory.path()).args(["-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]);
     command.arg(jars.canonicalize().expect("it is there").join("*")).stdin(Stdio::null());
@@ -125,6 +139,6 @@ fn java(jars: &Path, directory: &TempDir) -> Command {
     command
 }
 
-fn run(jars: &Path, directory: &TempDir) -> Child {
-    java(jars, directory).args(["kafka.Kafka", "server.properties"]).spawn().expect("Java starts")
+pub fn run(jars: &Path, directory: &TempDir, properties: &str) -> Child {
+    java(jars, directory).args(["kafka.Kafka", properties]).spawn().expect("Java starts")
 }

@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Signal, TempDir, eventually, scaled, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, Signal, TempDir, eventually, scaled, skipped};
 
 /// A receiver that can be down, and knows records by their ids.
 struct Receiver {
@@ -188,16 +189,199 @@ fn k02_a_store_that_is_down_for_a_while_misses_nothing_and_gets_nothing_twice() 
     assert_eq!((counts.len(), counts.iter().all(|count| *count == 1)), (500, true));
 }
 
+/// How a store behaves that speaks the bulk language of Elasticsearch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StoreMood {
+    Well,
+    Unavailable,
+    Busy,
+    /// Takes small batches only.
+    Narrow,
+    /// Takes every third record, and has no room for the others now.
+    Partial,
+    /// Takes everything, and breaks off while it says so.
+    HalfAnswer,
+    /// Takes everything, and says nothing.
+    Silent,
+    /// Takes everything, and says so one byte after the other.
+    Slow,
+}
+
+impl StoreMood {
+    const BAD: [StoreMood; 7] = [
+        StoreMood::Unavailable,
+        StoreMood::Busy,
+        StoreMood::Narrow,
+        StoreMood::Partial,
+        StoreMood::HalfAnswer,
+        StoreMood::Silent,
+        StoreMood::Slow,
+    ];
+}
+
+/// What a store has, and how often it was asked in its present mood.
+struct BulkState {
+    mood: StoreMood,
+    asked: usize,
+    ids: BTreeSet<String>,
+}
+
+impl BulkState {
+    /// Stores records whose ids are new; the others are there already.
+    fn store(&mut self, body: &[u8]) -> String {
+        let mut items = Vec::new();
+        let (lines, mut has_errors) = (String::from_utf8_lossy(body), false);
+        for (index, action) in lines.lines().step_by(2).enumerate() {
+            let action: Value = serde_json::from_str(action).expect("JSON");
+            let id = action["create"]["_id"].as_str().expect("an id").to_owned();
+            let status = match self.mood == StoreMood::Partial && index % 3 > 0 {
+                true => 429,
+                false if self.ids.insert(id) => 201,
+                false => 409,
+            };
+            has_errors |= status != 201;
+            items.push(format!("{{\"create\":{{\"status\":{status},\"error\":{{\"type\":\"t\",\"reason\":\"r\"}}}}}}"));
+        }
+        format!("{{\"errors\":{has_errors},\"items\":[{}]}}", items.join(","))
+    }
+}
+
+fn bulk_store(state: &Arc<Mutex<BulkState>>) -> Origin {
+    let state = Arc::clone(state);
+    Origin::scripted(Reading::Strict, move |connection| {
+        while let Ok(request) = connection.request() {
+            let (mood, answer) = {
+                let mut state = state.lock().expect("no test panics with it");
+                state.asked += 1;
+                let status = match state.mood {
+                    StoreMood::Unavailable => 503,
+                    StoreMood::Busy => 429,
+                    StoreMood::Narrow if request.body.len() > 8_000 => 413,
+                    _ => 200,
+                };
+                let body = if status == 200 { state.store(&request.body) } else { String::new() };
+                let length = body.len();
+                (state.mood, format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes())
+            };
+            let sent = match mood {
+                StoreMood::HalfAnswer => return drop(connection.send(&answer[..answer.len() / 2])),
+                StoreMood::Silent => return connection.wait_gone(),
+                StoreMood::Slow => answer.iter().try_for_each(|byte| connection.send([*byte])),
+                _ => connection.send(&answer),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn k02_a_store_with_every_fault_has_each_record_once() {
+    let state = Arc::new(Mutex::new(BulkState { mood: StoreMood::Well, asked: 0, ids: BTreeSet::new() }));
+    let (store, origin, data) = (bulk_store(&state), Origin::serving(|_| Answer::ok("ok")), TempDir::new());
+    let text = format!(
+        "data_dir: {}
+routes:
+  - uri: /*
+    plugins:
+      elasticsearch-logger: {{ endpoint_addr: \"http://{}\", field: {{ index: weir }}, timeout: 1, batch_max_size: 50, inactive_timeout: 1,
+        spool: {{}} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        data.path().display(),
+        store.addr(),
+        origin.addr()
+    );
+    let mut gateway = start(&text);
+    let mut sent = 0;
+    for (turn, mood) in StoreMood::BAD.into_iter().cycle().take(StoreMood::BAD.len() * scaled(1, 20)).enumerate() {
+        {
+            let mut state = state.lock().expect("no test panics with it");
+            (state.mood, state.asked) = (mood, 0);
+        }
+        sent += ask(&gateway, 150);
+        eventually("it was asked in this mood", 3 * DEADLINE, || {
+            state.lock().expect("no test panics with it").asked >= 2
+        });
+        if turn % 3 == 1 {
+            gateway.signal(Signal::TERM);
+            assert!(gateway.wait_exit(3 * DEADLINE).success(), "{mood:?}");
+            gateway = start(&text);
+        }
+    }
+    state.lock().expect("no test panics with it").mood = StoreMood::Well;
+    eventually("all are delivered", 6 * DEADLINE, || {
+        let account = account(&gateway);
+        number(&account, "accepted") == sent && number(&account, "delivered") == sent
+    });
+    assert_eq!(state.lock().expect("no test panics with it").ids.len() as u64, sent);
+}
+
+/// Asks so often in a second, over several connections; says how often there was an answer.
+fn ask_at_rate(gateway: &Gateway, rate: usize, seconds: usize) -> u64 {
+    let begin = Instant::now();
+    let client = |number: usize| {
+        let mut client = gateway.client();
+        let due = (0..rate * seconds).skip(number).step_by(CLIENTS as usize);
+        let answered = due.take_while(|turn| {
+            let due = Duration::from_secs_f64(*turn as f64 / rate as f64);
+            // It is late where the machine is busy, and catches up.
+            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+            client.get("/").is_ok_and(|answer| answer.status == 200)
+        });
+        answered.count() as u64
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS as usize).map(|number| scope.spawn(move || client(number))).collect();
+        clients.into_iter().map(|client| client.join().expect("no panic")).sum()
+    })
+}
+
+/// With `WEIR_TEST_FULL` the store is down for 20 minutes at 2,000 requests a second.
+#[test]
+fn k02_a_store_that_is_down_under_load_misses_nothing_and_gets_nothing_twice() {
+    let (data, receiver, origin) = (TempDir::new(), Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
+    let text = yaml(&data, &receiver, &origin, "");
+    let text = text
+        .replace("spool: {}", "spool: { max_size: 8589934592 }")
+        .replace("batch_max_size: 20", "batch_max_size: 1000");
+    receiver.is_up.store(false, Relaxed);
+    let gateway = start(&text);
+    let (rate, seconds) = (scaled(500, 2000), scaled(10, 1200));
+    let mut answered = ask_at_rate(&gateway, rate, seconds);
+    assert_eq!(answered, (rate * seconds) as u64);
+    let before = account(&gateway);
+    assert_eq!((number(&before, "delivered"), number(&before, "memory_full")), (0, 0), "{before:?}");
+    receiver.is_up.store(true, Relaxed);
+    // While what waits is delivered.
+    answered += ask_at_rate(&gateway, rate, seconds.div_ceil(10));
+    eventually("all are delivered", scaled(6, 90) as u32 * DEADLINE, || {
+        number(&account(&gateway), "delivered") == answered
+    });
+    let ids = receiver.ids.lock().expect("no test panics with it");
+    assert_eq!((ids.len() as u64, ids.values().all(|count| *count == 1)), (answered, true));
+}
+
 #[test]
 fn k06_reloads_and_an_upgrade_leave_no_gap_and_repeat_no_number() {
     let (data, receiver, origin) = (TempDir::new(), Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
     let text = |turn: usize| yaml(&data, &receiver, &origin, &format!(", retry_delay: {}", 1 + turn % 2));
     let gateway = start(&text(0));
+    let has_reloaded = AtomicBool::new(false);
     let mut sent = 0;
-    for turn in 1..=scaled(10, 100) {
-        sent += ask(&gateway, 25);
-        gateway.rewrite(&text(turn));
-    }
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut sent = 0;
+            while !has_reloaded.load(Relaxed) {
+                sent += ask(&gateway, 25);
+            }
+            sent
+        });
+        (1..=scaled(10, 100)).for_each(|turn| gateway.rewrite(&text(turn)));
+        has_reloaded.store(true, Relaxed);
+        sent += asking.join().expect("every request has its answer");
+    });
     sent += ask(&gateway, 25);
     gateway.signal(Signal::USR2);
     gateway.wait_stderr("another process serves", |line| line.contains("drains"));
@@ -223,6 +407,33 @@ fn k04_a_disk_that_cannot_be_used_holds_no_request_up() {
     eventually("memory does", DEADLINE, || number(&account(&gateway), "delivered") == 50);
     gateway
         .wait_stderr("it is said", |text| text.contains("cannot be used") && text.contains("records wait in memory"));
+}
+
+#[test]
+fn k04_a_directory_that_is_removed_costs_what_was_written_to_it_and_holds_no_request_up() {
+    let (data, receiver, origin) = (TempDir::new(), Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
+    let gateway = start(&yaml(&data, &receiver, &origin, ""));
+    receiver.is_up.store(false, Relaxed);
+    assert_eq!(ask(&gateway, 200), 200);
+    // Those that are being sent come from there, too.
+    eventually("they are on disk", DEADLINE, || {
+        let account = account(&gateway);
+        number(&account, "accepted") == 200 && number(&account, "memory") == 0
+    });
+    std::fs::remove_dir_all(data.path().join("records")).expect("its own directory");
+    assert_eq!(ask(&gateway, 200), 200);
+    receiver.is_up.store(true, Relaxed);
+    eventually("nothing waits any more", 3 * DEADLINE, || {
+        let account = account(&gateway);
+        number(&account, "accepted") == 400 && pending(&account) == 0
+    });
+    let settled = account(&gateway);
+    let (delivered, corrupt) = (number(&settled, "delivered"), number(&settled, "corrupt"));
+    assert_eq!((receiver.count(), delivered + corrupt), (delivered, 400), "{settled:?}");
+    assert_eq!(ask(&gateway, 100), 100);
+    eventually("what comes later is delivered", DEADLINE, || {
+        number(&account(&gateway), "delivered") == delivered + 100
+    });
 }
 
 /// A launcher that gives the process a small disk of its own, mounted where its records are.
@@ -276,6 +487,34 @@ fn silent() -> (std::net::TcpListener, std::net::SocketAddr) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let addr = listener.local_addr().expect("it is bound");
     (listener, addr)
+}
+
+#[test]
+fn an_encrypted_spool_shows_nothing_and_its_keys_can_be_replaced() {
+    let (data, receiver, origin) = (TempDir::new(), Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
+    let [old, new] = ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY="];
+    let text = |keys: &str| {
+        yaml(&data, &receiver, &origin, "").replace("spool: {}", &format!("spool: {{ encryption_keyring: [{keys}] }}"))
+    };
+    receiver.is_up.store(false, Relaxed);
+    let mut gateway = start(&text(old));
+    let mut client = gateway.client();
+    (0..200).for_each(|_| assert_eq!(client.get("/marked0by1us").expect("an answer").status, 200));
+    // Those that are being sent come from there, too.
+    eventually("they are on disk", DEADLINE, || {
+        let account = account(&gateway);
+        number(&account, "accepted") == 200 && number(&account, "memory") == 0
+    });
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(2 * DEADLINE).success());
+    let grep = Command::new("grep").args(["-rqa", "marked0by1us"]).arg(data.path().join("records")).status();
+    assert_eq!(grep.expect("it is there").code(), Some(1), "it is found nowhere");
+    receiver.is_up.store(true, Relaxed);
+    let gateway = start(&text(&format!("{new}, {old}")));
+    ask(&gateway, 1);
+    eventually("all are delivered", 3 * DEADLINE, || receiver.count() == 201);
+    let refused = crate::refused("{ http-logger: { uri: 'http://a/', spool: { encryption_keyring: [short] } } }");
+    assert!(refused.contains("spool.encryption_keyring[0]: must be 32 bytes in base64"), "{refused}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `opentelemetry` and `zipkin`: the context that upstreams get, and the spans that a collector gets. What decodes the spans is the official Python
+//! `opentelemetry`, `zipkin` and `otlp-logger`: the context that upstreams get, and what a collector gets. What decodes it is the official Python
 //! package of OpenTelemetry's protocol; `scripts/setup` installs it.
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Reading, Request, eventually, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, Request, eventually, skipped};
 
 const TRACE: &str = "12345678901234567890123456789012";
 const SPAN: &str = "1234567890123456";
@@ -42,6 +42,11 @@ const ALWAYS: &str = "{ sampler: { name: always_on } }";
 
 /// The spans in the requests that a collector has got; `None` without the Python package.
 fn spans(requests: &[Request]) -> Option<Vec<Value>> {
+    decoded("traces", requests)
+}
+
+/// The spans (`traces`) or log records (`logs`) in requests.
+fn decoded(kind: &str, requests: &[Request]) -> Option<Vec<Value>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = root.join(".cache/python/bin/python");
     let imports = Command::new(&python).args(["-c", "import opentelemetry.proto"]).stderr(Stdio::null()).status();
@@ -55,11 +60,11 @@ fn spans(requests: &[Request]) -> Option<Vec<Value>> {
     let mut orders = child.stdin.take().expect("it is a pipe");
     for request in requests {
         let digits: String = request.body.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(orders, "{digits}").expect("it listens");
+        writeln!(orders, "{kind} {digits}").expect("it listens");
     }
     drop(orders);
     let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "the spans are not OTLP");
+    assert!(output.status.success(), "it is not OTLP");
     let lines = String::from_utf8(output.stdout).expect("text");
     Some(lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
 }
@@ -422,4 +427,112 @@ fn zipkin_samples_a_share_where_the_caller_has_not_decided() {
     assert_eq!(ask(low), format!("{low}-{SPAN}-0"), "the ids pass as they are");
     assert!(ask(high).starts_with(&format!("{high}-")) && !ask(high).contains(SPAN));
     eventually("two exchanges are delivered", DEADLINE, || account(&gateway)["accepted"]["records"] == 2);
+}
+
+#[test]
+fn a_websocket_is_a_span_and_a_mirrored_request_is_in_the_trace() {
+    let (mirror, server) = (Origin::serving(|_| Answer::ok("")), Origin::serving(|_| Answer::status(202, "")));
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Ok(request) = connection.request() else { return };
+        if !request.headers.has("upgrade") {
+            let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            return;
+        }
+        let agreed = "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
+        let _ = connection.send(agreed);
+        while connection.some().is_ok_and(|part| !part.is_empty() && connection.send(part).is_ok()) {}
+    });
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "worker_processes: 1
+routes:
+  - uri: /*
+    plugins:
+      zipkin: {{ endpoint: \"http://{}/\", sample_ratio: 1 }}
+      proxy-mirror: {{ host: \"http://{}\" }}
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+",
+        server.addr(),
+        mirror.addr(),
+        origin.addr()
+    ));
+    let mut client = Client::connect(gateway.addr());
+    client.send(format!(
+        "GET /socket HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nb3: {TRACE}-{SPAN}-1\r\n\r\n"
+    ));
+    assert_eq!(client.response_head("GET").expect("an answer").status, 101);
+    client.send("hello");
+    assert_eq!(client.exact(5).expect("it comes back"), b"hello");
+    assert!(server.requests().is_empty(), "it has not ended");
+    client.finish_sending();
+    assert_eq!(client.until_closed(), b"");
+    let request = format!("GET /mirrored HTTP/1.1\r\nHost: t\r\nb3: {TRACE}-{SPAN}-1\r\n\r\n");
+    assert_eq!(gateway.client().ask(request).expect("an answer").status, 200);
+    eventually("two exchanges are delivered", DEADLINE, || account(&gateway)["delivered"]["records"] == 2);
+    let list = |request: Request| serde_json::from_slice::<Vec<Value>>(&request.body).expect("a list");
+    let spans: Vec<Value> = server.requests().into_iter().flat_map(list).collect();
+    let said: Vec<[&Value; 4]> = spans
+        .iter()
+        .map(|span| {
+            [&span["traceId"], &span["kind"], &span["tags"]["url.path"], &span["tags"]["http.response.status_code"]]
+        })
+        .collect();
+    let trace = &json!(TRACE);
+    let (server_kind, client_kind) = (&json!("SERVER"), &json!("CLIENT"));
+    assert_eq!(
+        said,
+        [
+            [trace, server_kind, &json!("/socket"), &json!("101")],
+            [trace, client_kind, &Value::Null, &json!("101")],
+            [trace, server_kind, &json!("/mirrored"), &json!("200")],
+            [trace, client_kind, &Value::Null, &json!("200")],
+        ]
+    );
+    // The copy is part of the trace; nobody waits for its end, so it has no span of the gateway.
+    let copy = mirror.wait_requests(1).pop().expect("it was copied");
+    assert!(copy.headers.get("b3").is_some_and(|field| field.starts_with(TRACE)), "{:?}", copy.headers);
+}
+
+#[test]
+fn otlp_logger_sends_records_that_belong_to_their_trace() {
+    let origin = Origin::serving(|request| Answer::status(if request.target == "/a/bad" { 503 } else { 200 }, "well"));
+    let is_down = Arc::new(AtomicUsize::new(1));
+    let state = Arc::clone(&is_down);
+    let collector =
+        Origin::serving(move |_| Answer::status(if state.load(Ordering::SeqCst) == 1 { 503 } else { 200 }, ""));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "worker_processes: 1
+routes:
+  - id: logged
+    uri: /a/*
+    plugins:
+      otlp-logger: {{ endpoint_addrs: [\"http://{}\"], headers: {{ Authorization: t0ken }}, include_resp_body: true, inactive_timeout: 1,
+        resource: {{ service.name: front }}, log_format_extra: {{ fixed: {{ list: [1, -2.5, true, null] }} }} }}
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+",
+        collector.addr(),
+        origin.addr()
+    ));
+    for (target, fields) in
+        [("/a/b", format!("traceparent: 00-{TRACE}-{SPAN}-01\r\nCookie: a=s3cret\r\n")), ("/a/bad", String::new())]
+    {
+        gateway.client().ask(format!("GET {target} HTTP/1.1\r\nHost: t\r\n{fields}\r\n")).expect("an answer");
+    }
+    collector.wait_requests(1);
+    is_down.store(0, Ordering::SeqCst);
+    eventually("they are delivered", DEADLINE, || account(&gateway)["delivered"]["records"] == 2);
+    let sent = collector.requests().pop().expect("it was asked");
+    assert_eq!((&*sent.target, sent.headers.get("authorization")), ("/v1/logs", Some("t0ken")));
+    let Some(records) = decoded("logs", &[sent]) else { return };
+    let [good, bad] = &records[..] else { panic!("two records: {records:#?}") };
+    assert_eq!((&good["severity"], &bad["severity"]), (&json!([9, "INFO"]), &json!([17, "ERROR"])));
+    assert_eq!((&good["trace"], &good["span"], &good["flags"]), (&json!(TRACE), &json!(SPAN), &json!(1)));
+    assert_eq!((&bad["trace"], &bad["span"]), (&json!(""), &json!("")));
+    assert_eq!((&good["resource"]["service.name"], &good["scope"]), (&json!("front"), &json!("weir")));
+    let body = &good["body"];
+    assert_eq!((&body["request"]["uri"], &body["response"]["body"]), (&json!("/a/b"), &json!("well")));
+    assert_eq!((&body["response"]["status"], &body["request"]["headers"]["cookie"]), (&json!(200), &json!("***")));
+    assert_eq!(body["fixed"]["list"], json!([1, -2.5, true, null]));
+    assert_eq!(good["attributes"]["log.record.uid"], body["record_id"]);
+    assert!(good["time"].as_u64() >= body["start_time"].as_u64().map(|ms| ms * 1_000_000), "{good:#}");
 }

@@ -65,6 +65,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::of::<auth::openid_connect::OpenidConnect>(),
     Entry::described::<observe::opentelemetry::Opentelemetry>(),
+    Entry::described::<log::otlp_logger::OtlpLogger>(),
     Entry::of::<observe::prometheus::Prometheus>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),

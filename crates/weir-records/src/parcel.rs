@@ -5,7 +5,6 @@
 //! record = boot u64 | sequence u64 | attachments u32 | text | text*          text = length u32 | bytes
 //! ```
 
-use crate::books::RecordTally;
 use crate::queue::{Record, tally};
 use crate::ring::Attachment;
 
@@ -46,11 +45,6 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
         decoded.push(Record { boot, sequence, payload, attachments });
     }
     Some(decoded)
-}
-
-/// How many records, and how many bytes of them, a parcel has.
-pub fn count(bytes: &[u8]) -> Option<RecordTally> {
-    Some(tally(&decode(bytes)?))
 }
 
 fn header(bytes: &[u8]) -> Option<(&[u8], u32)> {
@@ -98,7 +92,6 @@ mod tests {
             let packed = encode(&records);
             let unpacked = decode(&packed).expect("it is whole");
             prop_assert_eq!(format!("{unpacked:?}"), format!("{records:?}"));
-            prop_assert_eq!(count(&packed), Some(tally(&records)));
             for cut in 0..packed.len() {
                 prop_assert!(decode(&packed[..cut]).is_none());
             }

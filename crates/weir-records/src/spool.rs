@@ -20,7 +20,8 @@ use crate::books::{Books, DropReason, RecordTally};
 use crate::cells::Cells;
 use crate::lock::locked;
 use crate::parcel;
-use crate::queue::Record;
+use crate::queue::{Record, tally};
+use crate::sealed::{MissingKey, SpoolKeys};
 
 /// Places of one sink that are looked for.
 const MAX_PLACES: usize = 64;
@@ -43,6 +44,8 @@ pub struct SpoolOptions {
     pub max_age: Duration,
     pub sync: SpoolSync,
     pub when_full: SpoolFullPolicy,
+    /// Records are encrypted if there is one.
+    pub keys: SpoolKeys,
 }
 
 /// What happens when there is no room on disk.
@@ -62,6 +65,7 @@ impl Default for SpoolOptions {
             max_age: Duration::from_secs(86_400),
             sync: SpoolSync::Interval,
             when_full: SpoolFullPolicy::DropNewest,
+            keys: SpoolKeys::default(),
         }
     }
 }
@@ -82,6 +86,7 @@ pub struct SpoolPlace {
     directory: PathBuf,
     pub account: Arc<RecordAccount>,
     pub journal: Journal,
+    keys: SpoolKeys,
     /// What the parcels hold that are not taken for sending.
     index: Mutex<BTreeMap<Seq, RecordTally>>,
     /// The newest parcel that was in the index. The journal may show one to readers before it is.
@@ -118,7 +123,12 @@ impl SpoolPlace {
     pub fn left_behind(directory: &Path, name: &str, options: SpoolOptions) -> Vec<SpoolPlace> {
         let numbers = 0..MAX_PLACES;
         let places = numbers.map(|number| directory.join(number.to_string())).filter(|place| place.exists());
-        let opened = places.filter_map(|place| SpoolPlace::try_open(&place, name, options).ok().flatten());
+        let opened = places.filter_map(|place| {
+            let opened = SpoolPlace::try_open(&place, name, options);
+            let explain =
+                |error: &io::Error| tracing::error!("{name}: the spool in {} stays: {error}", place.display());
+            opened.inspect_err(explain).ok().flatten()
+        });
         opened.filter(|place| !place.is_empty()).collect()
     }
 
@@ -151,13 +161,14 @@ impl SpoolPlace {
         if let Some(damage) = recovery.summary() {
             tracing::error!("{name}: the spool in {} was damaged: {damage}", directory.display());
         }
-        let index = index_of(&mut journal.reader(done))?;
+        let index = index_of(&mut journal.reader(done), &options.keys)?;
         let spooled = index.values().copied().sum();
         let lost = if recovery.lost() > 0 { DropReason::Corrupt } else { DropReason::Crash };
         let account = Arc::new(RecordAccount::of_cells(name, cells, spooled, lost));
         let known = AtomicU64::new(journal.committed());
         let passed = AtomicU64::new(0);
-        Ok(SpoolPlace { directory, account, journal, index: Mutex::new(index), known, passed, _lock: lock })
+        let keys = options.keys;
+        Ok(SpoolPlace { directory, account, journal, keys, index: Mutex::new(index), known, passed, _lock: lock })
     }
 
     pub fn directory(&self) -> &Path {
@@ -193,7 +204,8 @@ impl SpoolPlace {
         let is_wanted = |group: &Group| group.records.len() < max_records && group.tally.bytes < max_bytes as u64;
         while is_wanted(&group) && reader.seq() < self.known.load(Ordering::Acquire) {
             let (seq, records) = match reader.read() {
-                Ok(Some(Item::Record { seq, payload, .. })) => (seq, parcel::decode(payload)),
+                // There is a key for what is in the index.
+                Ok(Some(Item::Record { seq, payload, .. })) => (seq, decoded(payload, &self.keys).unwrap_or_default()),
                 Ok(Some(Item::Gone { first, last })) => {
                     self.lost(first, last, DropReason::Corrupt);
                     continue;
@@ -320,12 +332,24 @@ fn journal_options(options: SpoolOptions, done: Seq) -> Options {
     }
 }
 
+/// The records of a parcel; `None` where it is none of this version.
+fn decoded(payload: &[u8], keys: &SpoolKeys) -> Result<Option<Vec<Record>>, MissingKey> {
+    Ok(keys.open(payload)?.and_then(|parcel| parcel::decode(&parcel)))
+}
+
 /// What each parcel holds. A file that cannot be read is passed over: its records are lost, and the account will say so.
-fn index_of(reader: &mut Reader) -> io::Result<BTreeMap<Seq, RecordTally>> {
+fn index_of(reader: &mut Reader, keys: &SpoolKeys) -> io::Result<BTreeMap<Seq, RecordTally>> {
     let mut index = BTreeMap::new();
     loop {
         let (seq, tally) = match reader.read() {
-            Ok(Some(Item::Record { seq, payload, .. })) => (seq, parcel::count(payload)),
+            Ok(Some(Item::Record { seq, payload, .. })) => match decoded(payload, keys) {
+                Ok(records) => (seq, records.as_ref().map(tally)),
+                Err(MissingKey) => {
+                    return Err(io::Error::other(
+                        "its records are encrypted with a key that is not in `encryption_keyring`",
+                    ));
+                }
+            },
             Ok(Some(Item::Gone { .. })) => continue,
             Ok(None) => return Ok(index),
             Err(error) => match reader.skip_segment() {

@@ -174,7 +174,8 @@ impl Spooling {
             self.parcels.set(number);
             let committing = self.committing.clone();
             let on_commit = Box::new(move |commit| drop(committing.send((number, commit))));
-            if let Err(error) = self.place.journal.append(parcel::encode(&records), on_commit) {
+            let parcel = self.spool.options.keys.seal(parcel::encode(&records));
+            if let Err(error) = self.place.journal.append(parcel, on_commit) {
                 let _ = self.committing.send((number, Err(error)));
             }
             writing.insert(number, records);

@@ -9,6 +9,7 @@ const SECRET_NAMES: &[&str] = &[
     "client_key",
     "client_rsa_private_key",
     "client_secret",
+    "encryption_keyring",
     "password",
     "private_key",
     "redis_password",
@@ -40,6 +41,9 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ),
     ("splunk-hec-logging", &["endpoint.token"]),
 ];
+
+/// The same of plugins that APISIX does not have.
+const OWN_OPTIONS: &[(&str, &[&str])] = &[("otlp-logger", &["headers"])];
 
 /// The same in consumers and credentials, besides those above.
 const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =
@@ -132,10 +136,14 @@ fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
             if is_of(APISIX_OPTIONS) || is_consumer && is_of(APISIX_CONSUMER_OPTIONS) {
                 return Some(ApisixStorage::Encrypted);
             }
+            if is_of(OWN_OPTIONS) {
+                return Some(ApisixStorage::Plain);
+            }
             let key_is_secret = is_consumer || KEY_IS_SECRET.contains(plugin);
             let is_secret = option.last().is_some_and(|last| is_named(last) || key_is_secret && *last == "key");
             is_secret.then_some(ApisixStorage::Plain)
         }
+        ("plugin_metadata", ["collector", "request_headers", _]) => Some(ApisixStorage::Plain),
         (_, [.., last]) => is_named(last).then_some(ApisixStorage::Plain),
         (_, []) => None,
     }
@@ -175,6 +183,16 @@ mod tests {
                 "global_rules",
                 json!({"plugins": {"loki-logger": {"headers": {"Authorization": "a"}}}}),
                 vec![("plugins.loki-logger.headers.Authorization", Encrypted)],
+            ),
+            (
+                "routes",
+                json!({"plugins": {"otlp-logger": {"headers": {"X-Tenant": "t"}}}}),
+                vec![("plugins.otlp-logger.headers.X-Tenant", Plain)],
+            ),
+            (
+                "plugin_metadata",
+                json!({"collector": {"address": "a", "request_headers": {"X-Tenant": "t"}}}),
+                vec![("collector.request_headers.X-Tenant", Plain)],
             ),
             (
                 "routes",

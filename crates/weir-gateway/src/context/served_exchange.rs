@@ -16,7 +16,9 @@ pub struct ServedExchange {
     pub response_replaced: bool,
     /// A responder of this process has sent it. It has no client, and no plugin sees it.
     pub is_subrequest: bool,
-    /// Chance has picked it: what its plugins cost is measured.
+    /// What its plugins do is timed, since it is measured, or traced, or both.
+    pub observed: bool,
+    /// Chance has picked it: what its plugins cost is written down.
     pub measured: bool,
     /// What the request's content passes on its way upstream.
     pub request_filters: Filters,
@@ -62,7 +64,7 @@ impl ServedExchange {
         self.body_taken = ContentTaken::Nothing;
         self.response_replaced = false;
         self.is_subrequest = false;
-        self.measured = false;
+        (self.observed, self.measured) = (false, false);
         self.opening = None;
         for filters in [&mut self.request_filters, &mut self.broken_filters] {
             if !filters.is_empty() {

@@ -64,13 +64,13 @@ impl<'a> Plugins<'a> {
         exchange: &mut ServedExchange,
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
-        match exchange.measured {
+        match exchange.observed {
             false => self.requests::<false>(exchange, poll_leave).await,
             true => Box::pin(self.requests::<true>(exchange, poll_leave)).await,
         }
     }
 
-    async fn requests<const MEASURED: bool>(
+    async fn requests<const OBSERVED: bool>(
         self,
         exchange: &mut ServedExchange,
         mut poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
@@ -79,8 +79,8 @@ impl<'a> Plugins<'a> {
         let mut links = PhasePlugins::of(anonymous, Order::ByStage);
         loop {
             for link in &mut links {
-                let began = if MEASURED { Some(Instant::now()) } else { None };
-                let end = self.turn::<MEASURED>(link, exchange, &mut poll_leave).await;
+                let began = if OBSERVED { Some(Instant::now()) } else { None };
+                let end = self.turn::<OBSERVED>(link, exchange, &mut poll_leave).await;
                 note_turn(exchange, link, "request", began);
                 end?;
             }
@@ -93,18 +93,18 @@ impl<'a> Plugins<'a> {
     }
 
     /// One plugin's turn with a request. Most plugins wait for nothing, and need no future.
-    async fn turn<const MEASURED: bool>(
+    async fn turn<const OBSERVED: bool>(
         self,
         link: &Link,
         exchange: &mut ServedExchange,
         poll_leave: &mut impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
-        let price = self.pricing.price_if::<MEASURED>(link, exchange);
+        let price = self.pricing.price_if::<OBSERVED>(link, exchange);
         let end = match self.pricing.measure(price, PricedPhase::Request, || guarded(|| link.step.on_request(exchange)))
         {
             Ok(Flow::Continue) => return Ok(()),
             // Boxed: what a plugin waits with must not be part of each exchange.
-            Ok(Flow::Wait(waiting)) if MEASURED => {
+            Ok(Flow::Wait(waiting)) if OBSERVED => {
                 Box::pin(self.pricing.attend(price, guarded_wait(waiting), poll_leave)).await
             }
             Ok(Flow::Wait(waiting)) => Box::pin(unless_left(guarded_wait(waiting), poll_leave)).await,
@@ -115,16 +115,16 @@ impl<'a> Plugins<'a> {
 
     /// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.
     pub fn on_response(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
-        match exchange.measured {
+        match exchange.observed {
             false => self.responses::<false>(exchange),
             true => self.responses::<true>(exchange),
         }
     }
 
-    fn responses<const MEASURED: bool>(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
+    fn responses<const OBSERVED: bool>(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
         let respond = |link: &Link, exchange: &mut ServedExchange| {
-            let price = self.pricing.price_if::<MEASURED>(link, exchange);
-            let began = if MEASURED { Some(Instant::now()) } else { None };
+            let price = self.pricing.price_if::<OBSERVED>(link, exchange);
+            let began = if OBSERVED { Some(Instant::now()) } else { None };
             let end =
                 self.pricing.measure(price, PricedPhase::Response, || guarded(|| link.step.on_response(exchange)));
             note_turn(exchange, link, "response", began);
@@ -199,19 +199,19 @@ impl<'a> Plugins<'a> {
     }
 
     pub fn on_log(self, exchange: &ServedExchange) {
-        match exchange.measured {
+        match exchange.observed {
             false => self.logs::<false>(exchange),
             true => self.logs::<true>(exchange),
         }
     }
 
-    fn logs<const MEASURED: bool>(self, exchange: &ServedExchange) {
+    fn logs<const OBSERVED: bool>(self, exchange: &ServedExchange) {
         let log = |link: &Link| {
             if exchange.notes.keep_content() {
                 self.pricing.hold(&[link], exchange, link.step.kept_bytes(exchange));
             }
             // The exchange is over; there is nobody left to answer.
-            let price = self.pricing.price_if::<MEASURED>(link, exchange);
+            let price = self.pricing.price_if::<OBSERVED>(link, exchange);
             let _ = self.pricing.measure(price, PricedPhase::Log, || {
                 guarded(|| {
                     link.step.on_log(exchange);

@@ -72,12 +72,12 @@ impl<'a> Pricing<'a> {
         end
     }
 
-    pub(super) fn price_if<const MEASURED: bool>(
+    pub(super) fn price_if<const OBSERVED: bool>(
         self,
         link: &Link,
         exchange: &ServedExchange,
     ) -> Option<&'a PluginPrice> {
-        if MEASURED { self.price(link, exchange) } else { None }
+        if OBSERVED { self.price_if_measured(link, exchange) } else { None }
     }
 
     fn price(self, link: &Link, exchange: &ServedExchange) -> Option<&'a PluginPrice> {

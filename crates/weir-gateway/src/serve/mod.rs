@@ -36,8 +36,10 @@ pub async fn serve(
 ) -> AfterExchange {
     worker.metrics.requests.increment();
     let current = worker.current(); // one configuration for the whole exchange
-    if worker.meter.is_due() || tail::is_open() && tail::is_traced(&exchange.request) {
-        return Box::pin(measured(worker, &current, client, exchange)).await;
+    let is_measured = worker.meter.is_due();
+    if is_measured || tail::is_open() && tail::is_traced(&exchange.request) {
+        exchange.measured = is_measured;
+        return Box::pin(observed(worker, &current, client, exchange)).await;
     }
     let end = answer(worker, &current, client, &mut exchange).await;
     let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
@@ -45,14 +47,14 @@ pub async fn serve(
     after
 }
 
-/// The same for an exchange that chance has picked, whose price is written down.
-async fn measured(
+/// The same for an exchange that chance has picked, whose price is written down, and for one that is traced.
+async fn observed(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
     client: &mut impl ClientSide,
     mut exchange: Box<ServedExchange>,
 ) -> AfterExchange {
-    exchange.measured = true;
+    exchange.observed = true;
     if tail::is_open() && tail::is_traced(&exchange.request) {
         exchange.trace();
     }
@@ -60,10 +62,13 @@ async fn measured(
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
     let finish = respond::finish(worker, current, client, &mut exchange, end);
     let after = meter.over(&mut cpu_ns, finish).await;
-    let price = &current.metrics_of(worker, &exchange).price;
-    meter.learn();
-    price.sampled.increment();
-    price.cpu_ns.add(cpu_ns);
+    // Who traces a request chooses it, and a mean over chosen ones would say nothing of the others.
+    if exchange.measured {
+        let price = &current.metrics_of(worker, &exchange).price;
+        meter.learn();
+        price.sampled.increment();
+        price.cpu_ns.add(cpu_ns);
+    }
     worker.buffers.give_exchange(exchange);
     after
 }

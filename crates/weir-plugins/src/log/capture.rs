@@ -12,6 +12,7 @@
 //! address = 0 | 4 | 6, then 16 bytes
 //! ```
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -93,6 +94,26 @@ impl SecretNames {
     }
 }
 
+/// The variables of an exchange as records show them: header fields with secrets are masked where a format names them, too.
+struct RecordVariables<'a> {
+    logged: &'a Logged<'a>,
+    secrets: &'a SecretNames,
+}
+
+impl Variables for RecordVariables<'_> {
+    fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        let value = self.logged.variable(variable);
+        match variable {
+            Variable::Header(name) | Variable::SentHeader(name) | Variable::UpstreamHeader(name)
+                if self.secrets.has(name.as_bytes()) =>
+            {
+                value.map(|_| Cow::Borrowed(MASK))
+            }
+            _ => value,
+        }
+    }
+}
+
 impl Capture {
     /// From the options `log_format` and `log_format_extra`.
     pub fn compile(
@@ -130,16 +151,23 @@ impl Capture {
         self.format.is_none()
     }
 
+    /// Whether a `log_format_extra` has a member of this name.
+    pub fn has_extra(&self, name: &str) -> bool {
+        self.extra.iter().any(|(extra, _)| extra == name)
+    }
+
     /// Appends a record. `bodies` says which content comes along.
     pub fn write(&self, exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
         let logged = Logged(exchange);
+        let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
+        let shown = RecordVariables { logged: &logged, secrets };
         out.push(if self.format.is_none() { EVERYTHING } else { FORMAT });
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         out.extend_from_slice(&now_ms.to_le_bytes());
         out.push(self.hidden.len() as u8);
-        self.hidden.iter().for_each(|hidden| rendered(hidden, &logged, out));
+        self.hidden.iter().for_each(|hidden| rendered(hidden, &shown, out));
         match &self.format {
-            None => self.everything(exchange, &logged, bodies, out),
+            None => everything(exchange, &shown, bodies, out),
             Some(format) => {
                 // As in APISIX, whatever the format says.
                 let own = [
@@ -149,7 +177,7 @@ impl Capture {
                 let own =
                     own.each_ref().map(|(name, variable, is_extra)| (*name, logged.variable(variable), *is_extra));
                 let is_own = |name: &str| own.iter().any(|(own, value, _)| *own == name && value.is_some());
-                write_members(format, &logged, &is_own, out);
+                write_members(format, &shown, &is_own, out);
                 for (name, value, _) in own.iter().filter(|(_, _, is_extra)| !is_extra) {
                     if let Some(value) = value {
                         member(out, TEXT, name, value);
@@ -157,36 +185,36 @@ impl Capture {
                 }
             }
         }
-        write_members(&self.extra, &logged, &|_| false, out);
+        write_members(&self.extra, &shown, &|_| false, out);
     }
+}
 
-    fn everything(&self, exchange: &Exchange, logged: &Logged<'_>, bodies: u8, out: &mut Vec<u8>) {
-        let (request, response) = (&exchange.request, &exchange.response);
-        // One reservation for nearly all records.
-        out.reserve(512 + request.head.bytes().len() + response.head.bytes().len() + request.target().len());
-        facts(exchange, bodies, out);
-        match exchange.secret_arguments().is_empty() {
-            true => {
-                text(out, request.target());
-                text(out, request.query().unwrap_or_default());
-            }
-            false => {
-                text(out, &logged.variable(&Variable::RequestUri).unwrap_or_default());
-                text(out, &logged.variable(&Variable::Query).unwrap_or_default());
-            }
+/// What Apache APISIX has in a record.
+fn everything(exchange: &Exchange, shown: &RecordVariables<'_>, bodies: u8, out: &mut Vec<u8>) {
+    let (logged, secrets) = (shown.logged, shown.secrets);
+    let (request, response) = (&exchange.request, &exchange.response);
+    // One reservation for nearly all records.
+    out.reserve(512 + request.head.bytes().len() + response.head.bytes().len() + request.target().len());
+    facts(exchange, bodies, out);
+    match exchange.secret_arguments().is_empty() {
+        true => {
+            text(out, request.target());
+            text(out, request.query().unwrap_or_default());
         }
-        text(out, request.method_name());
-        text(out, request.client_authority());
-        let (route, service) =
-            exchange.route.as_deref().map_or(("", ""), |route| (&*route.route_id, &*route.service_id));
-        text(out, route.as_bytes());
-        text(out, service.as_bytes());
-        text(out, exchange.stop().map_or("", |stop| stop.ending().name).as_bytes());
-        text(out, exchange.identity.as_ref().map_or("", |identity| &*identity.consumer.username).as_bytes());
-        let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
-        fields(out, &request.head, logged, secrets);
-        fields(out, &response.head, logged, secrets);
+        false => {
+            text(out, &logged.variable(&Variable::RequestUri).unwrap_or_default());
+            text(out, &logged.variable(&Variable::Query).unwrap_or_default());
+        }
     }
+    text(out, request.method_name());
+    text(out, request.client_authority());
+    let (route, service) = exchange.route.as_deref().map_or(("", ""), |route| (&*route.route_id, &*route.service_id));
+    text(out, route.as_bytes());
+    text(out, service.as_bytes());
+    text(out, exchange.stop().map_or("", |stop| stop.ending().name).as_bytes());
+    text(out, exchange.identity.as_ref().map_or("", |identity| &*identity.consumer.username).as_bytes());
+    fields(out, &request.head, logged, secrets);
+    fields(out, &response.head, logged, secrets);
 }
 
 fn facts(exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
@@ -253,24 +281,29 @@ fn member(out: &mut Vec<u8>, kind: u8, name: &str, value: &[u8]) {
 }
 
 /// What a format says, but for some names.
-fn write_members(members: &RecordFields, logged: &Logged<'_>, is_left_out: &dyn Fn(&str) -> bool, out: &mut Vec<u8>) {
+fn write_members(
+    members: &RecordFields,
+    shown: &RecordVariables<'_>,
+    is_left_out: &dyn Fn(&str) -> bool,
+    out: &mut Vec<u8>,
+) {
     for (name, field) in members.iter().filter(|(name, _)| !is_left_out(name)) {
         match field {
             RecordField::Variable(variable) => {
-                if let Some(value) = logged.variable(variable) {
+                if let Some(value) = shown.variable(variable) {
                     member(out, TEXT, name, &value);
                 }
             }
             RecordField::Text(template) => {
                 out.push(TEXT);
                 text(out, name.as_bytes());
-                rendered(template, logged, out);
+                rendered(template, shown, out);
             }
             RecordField::Fixed(json) => member(out, JSON, name, json),
             RecordField::Object(inner) => {
                 out.push(OBJECT);
                 text(out, name.as_bytes());
-                write_members(inner, logged, &|_| false, out);
+                write_members(inner, shown, &|_| false, out);
                 out.push(END);
             }
         }
@@ -278,10 +311,10 @@ fn write_members(members: &RecordFields, logged: &Logged<'_>, is_left_out: &dyn 
 }
 
 /// A template's text.
-fn rendered(template: &Template, logged: &Logged<'_>, out: &mut Vec<u8>) {
+fn rendered(template: &Template, shown: &RecordVariables<'_>, out: &mut Vec<u8>) {
     let begin = out.len();
     out.extend_from_slice(&[0; 4]);
-    template.render(logged, out);
+    template.render(shown, out);
     let length = (out.len() - begin - 4) as u32;
     out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
 }

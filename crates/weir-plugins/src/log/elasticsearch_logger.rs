@@ -1,3 +1,5 @@
+mod index_template;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -6,8 +8,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::Response;
-use http::header::{CONTENT_ENCODING, HeaderValue};
+use http::{Method, Response};
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -23,7 +24,8 @@ use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, ReceiverRequest, Receivers};
+use index_template::{IndexTemplate, TemplateOptions};
 
 /// Stores a record of each exchange in Elasticsearch (7 to 9) or OpenSearch.
 ///
@@ -59,6 +61,13 @@ pub struct ElasticsearchLogger {
     /// record on the logger's thread.
     #[serde(default)]
     compression: BulkCompression,
+    /// Whether `field.index` is a data stream. Delivery is then at least once: a record that is sent again after a
+    /// rollover is stored twice, because an id is unique only within one index. Not in APISIX.
+    #[serde(default)]
+    data_stream: bool,
+    /// Creates an index template for `field.index`, so that new indices have the right types for records (Elasticsearch
+    /// 7.8 or newer, or OpenSearch). Records wait until the store has accepted it. Not in APISIX.
+    template: Option<TemplateOptions>,
     #[serde(flatten)]
     format: FormatOptions,
     #[serde(flatten)]
@@ -72,8 +81,6 @@ pub struct ElasticsearchLogger {
 #[serde(deny_unknown_fields)]
 struct IndexFieldOptions {
     /// The index. `{%Y.%m.%d}` is replaced by the time of the record (UTC), and `$name` by a variable of the exchange.
-    /// The index can be a data stream. In a data stream, a record that is sent again after a rollover is stored twice,
-    /// because an id is unique only within one index.
     index: String,
 }
 
@@ -104,7 +111,10 @@ fn ten() -> u64 {
 }
 
 /// Everything else in the answer is left out: a few bytes for each record, instead of hundreds.
-const BULK: &str = "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason";
+const BULK: &str =
+    "/_bulk?filter_path=errors,items.*.status,items.*.failure_store,items.*.error.type,items.*.error.reason";
+/// An item that says so is not where it should be, although its status is 201 (Elasticsearch 8.19 and later, in data streams).
+const FAILURE_STORE: &[u8] = b"\"failure_store\":\"used\"";
 const NDJSON: &str = "application/x-ndjson";
 
 impl Definition for ElasticsearchLogger {
@@ -119,7 +129,7 @@ impl Definition for ElasticsearchLogger {
         let timeout = options::seconds(self.timeout, "timeout", 1)?;
         let metadata = build.metadata::<ElasticsearchLogger>();
         let (index, hidden) = IndexName::compile(&self.field.index, build)?;
-        let capture = self.format.compile(&metadata, build)?.with_hidden(hidden);
+        let capture = self.format.compile(&metadata, build)?;
         let (addrs, option) = match self.endpoint_addr {
             Some(addr) => (vec![addr], "endpoint_addr"),
             None => (self.endpoint_addrs, "endpoint_addrs"),
@@ -132,17 +142,22 @@ impl Definition for ElasticsearchLogger {
             receivers.authorize(&format!("Basic {pair}"), "auth")?;
         }
         let is_compressed = self.compression == BulkCompression::Gzip;
-        if is_compressed {
-            receivers.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        if self.data_stream && index.has_time() {
+            let problem =
+                "a data stream has no time in its name: write as `logs-weir-default`, or remove `data_stream`";
+            return Err(ConfigError::new("field.index", problem));
         }
+        let pattern = pattern(&self.field.index);
+        let template =
+            self.template.map(|template| template.compile(&pattern, self.data_stream, &capture)).transpose()?;
         let name = format!("elasticsearch-logger {}", receivers.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
         let written = build.written_options().to_owned();
-        let store = BulkStore { receivers, index, is_compressed, writer: RecordWriter::default() };
+        let store = BulkStore { receivers, index, template, is_compressed, writer: RecordWriter::default() };
         let open = Box::new(move || Ok(Box::new(store) as Box<dyn Destination>));
         Ok(ExchangeLogger::build(
             build,
-            (capture, bodies, None),
+            (capture.with_hidden(hidden), bodies, None),
             &format!("elasticsearch-logger {written}"),
             options,
             open,
@@ -199,6 +214,10 @@ impl IndexName {
         Ok((index, hidden))
     }
 
+    fn has_time(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, IndexPart::Time(_)))
+    }
+
     fn name(&self, end_ms: u64, hidden: &[&[u8]]) -> String {
         let mut hidden = hidden.iter();
         let time = || Timestamp::from_millisecond(end_ms as i64).unwrap_or_default().to_zoned(TimeZone::UTC);
@@ -215,6 +234,14 @@ impl IndexName {
             }
         }
         name
+    }
+}
+
+/// What fits all names that come of `field.index`: what stands before its first time or variable.
+fn pattern(index: &str) -> String {
+    match index.find(['{', '$', '\\']) {
+        None => index.to_owned(),
+        Some(end) => format!("{}*", &index[..end]),
     }
 }
 
@@ -236,6 +263,8 @@ fn name_problem(name: &str) -> Option<&'static str> {
 struct BulkStore {
     receivers: Receivers,
     index: IndexName,
+    /// Until it is created.
+    template: Option<IndexTemplate>,
     is_compressed: bool,
     writer: RecordWriter,
 }
@@ -272,7 +301,15 @@ impl Destination for BulkStore {
         let packed = self.packed(batch);
         let body = if self.is_compressed { compressed(&packed) } else { packed };
         Box::pin(async move {
-            match self.receivers.post(BULK, NDJSON, body).await {
+            if let Some(template) = &self.template {
+                if let Err(error) = template.create(&mut self.receivers).await {
+                    return SendOutcome::Failed { error, after: None };
+                }
+                self.template = None;
+            }
+            let is_gzip = self.is_compressed;
+            let request = ReceiverRequest { method: Method::POST, path: BULK, content_type: NDJSON, is_gzip, body };
+            match self.receivers.ask(request).await {
                 Ok(answer) => judge(&answer, batch.len()),
                 // A server that is sent more than it takes answers before it has read all, and the answer may get lost.
                 Err(error @ CallError::Broken { .. }) => SendOutcome::Busy { error: error.to_string(), after: None },
@@ -303,7 +340,7 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else {
         return SendOutcome::Failed { error: "the answer is not JSON, or was cut short".into(), after: None };
     };
-    if report["errors"] == false {
+    if report["errors"] == false && memchr::memmem::find(answer.body(), FAILURE_STORE).is_none() {
         return SendOutcome::Taken;
     }
     let items = report["items"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -328,6 +365,7 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
 fn outcome(result: &Value) -> Outcome {
     let kind = result["error"]["type"].as_str().unwrap_or_default();
     match result["status"].as_u64() {
+        Some(200..300) if result["failure_store"] == "used" => Outcome::Rejected(RejectReason::Mapping),
         Some(200..300) => Outcome::Delivered,
         // The id is there: it came with an earlier try.
         Some(409) => Outcome::Duplicate,
@@ -368,12 +406,22 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_fits_all_names() {
+        for (index, want) in
+            [("weir", "weir"), ("weir-{%Y.%m.%d}", "weir-*"), ("weir-$host-{%Y}", "weir-*"), ("$host", "*")]
+        {
+            assert_eq!(pattern(index), want);
+        }
+    }
+
+    #[test]
     fn a_batch_is_two_lines_for_each_record_and_the_same_at_each_try() {
         let urls = ["http://a".to_owned()];
         let options = ReceiverOptions { option: "", verify: true, timeout: Duration::ZERO };
         let store = BulkStore {
             receivers: Receivers::parse(&HttpClient::default(), &urls, &options).expect("valid"),
             index: IndexName::compile("weir-{%Y}", &mut Build::default()).expect("valid").0,
+            template: None,
             is_compressed: false,
             writer: RecordWriter::default(),
         };
@@ -413,6 +461,7 @@ mod tests {
             item(400, "document_parsing_exception"),
             item(400, "illegal_argument_exception"),
             item(400, "index_closed_exception"),
+            json!({"create": {"status": 201, "failure_store": "used"}}),
         ];
         let count = items.len();
         let SendOutcome::Each { outcomes, error } = judge(&answer(200, json!({"errors": true, "items": items})), count)
@@ -421,7 +470,13 @@ mod tests {
         };
         use Outcome::{Delivered, Duplicate, Rejected, Retry};
         let (mapping, invalid) = (Rejected(RejectReason::Mapping), Rejected(RejectReason::Invalid));
-        assert_eq!(outcomes, [Delivered, Duplicate, Retry, Retry, Retry, Retry, mapping, mapping, invalid, Retry]);
+        assert_eq!(
+            outcomes,
+            [Delivered, Duplicate, Retry, Retry, Retry, Retry, mapping, mapping, invalid, Retry, mapping]
+        );
+        let one = json!({"errors": false, "items": [{"create": {"status": 201, "failure_store": "used"}}]});
+        let SendOutcome::Each { outcomes, .. } = judge(&answer(200, one), 1) else { panic!("it is told") };
+        assert_eq!(outcomes, [mapping], "it is not in the stream");
         assert_eq!(error.as_deref(), Some("a record was answered with 429 cluster_block_exception: r"));
         for (status, body, count, want) in [
             (200, json!({"errors": true, "items": []}), 1, "Failed"),
@@ -451,6 +506,14 @@ mod tests {
             (
                 json!({"endpoint_addr": "http://a", "field": {"index": "a"}, "headers": {"a b": "c"}}),
                 "headers.a b: is not a header field name",
+            ),
+            (
+                json!({"endpoint_addr": "http://a", "field": {"index": "a-{%Y}"}, "data_stream": true}),
+                "field.index: a data stream has no time in its name",
+            ),
+            (
+                json!({"endpoint_addr": "http://a", "field": {"index": "$host-a"}, "template": {"name": "a"}}),
+                "template: the template would apply to all indices",
             ),
         ] {
             let error = refused::<ElasticsearchLogger>(options);

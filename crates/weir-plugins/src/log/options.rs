@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, ConfigError};
 use weir_records::{
-    Batching, Record, RejectedRecords, Retries, SinkOptions, SinkSpool, SpoolFullPolicy, SpoolOptions, SpoolSync,
-    directory_name,
+    Batching, MAX_SPOOL_KEYS, Record, RejectedRecords, Retries, SPOOL_KEY_BYTES, SinkOptions, SinkSpool,
+    SpoolFullPolicy, SpoolKeys, SpoolOptions, SpoolSync, directory_name,
 };
 
 use crate::log::capture::Capture;
@@ -61,12 +63,16 @@ pub struct SpoolSpec {
     /// are dropped. `block`: records wait in memory, and when three quarters of it are in use, requests are answered with
     /// 503 until records have been delivered.
     when_full: WhenFullSpec,
+    /// Encrypts records on disk (AES-256-GCM) with the first of these keys; records that were encrypted with another one
+    /// of them can still be read. A key is 32 bytes in base64, as `openssl rand -base64 32` prints it. Records that the
+    /// destination rejects are then not kept.
+    encryption_keyring: Vec<String>,
 }
 
 impl Default for SpoolSpec {
     fn default() -> Self {
         let (sync, when_full) = (SpoolSyncSpec::Interval, WhenFullSpec::DropNewest);
-        SpoolSpec { max_size: 1 << 30, max_age: DAY_S, sync, when_full }
+        SpoolSpec { max_size: 1 << 30, max_age: DAY_S, sync, when_full, encryption_keyring: Vec::new() }
     }
 }
 
@@ -96,6 +102,7 @@ impl SpoolSpec {
             0 => return Err(ConfigError::new("spool.max_age", "must be at least 1 second")),
             seconds => Duration::from_secs(seconds),
         };
+        let keys = self.keys()?;
         let Some(data_dir) = build.data_dir() else {
             let problem = "needs the node's `data_dir`: set it at the top, as `data_dir: /var/lib/weir`";
             return Err(ConfigError::new("spool", problem));
@@ -110,8 +117,26 @@ impl SpoolSpec {
             WhenFullSpec::DropOldest => SpoolFullPolicy::DropOldest,
             WhenFullSpec::Block => SpoolFullPolicy::Block,
         };
-        let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, when_full };
+        let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, when_full, keys };
         Ok(Some(SinkSpool { directory: data_dir.join("records").join(directory_name(name)), options }))
+    }
+}
+
+impl SpoolSpec {
+    fn keys(&self) -> Result<SpoolKeys, ConfigError> {
+        let key = |(index, text): (usize, &String)| {
+            let decoded =
+                BASE64_STANDARD.decode(text).ok().and_then(|bytes| <[u8; SPOOL_KEY_BYTES]>::try_from(bytes).ok());
+            decoded.ok_or_else(|| {
+                let problem =
+                    format!("must be {SPOOL_KEY_BYTES} bytes in base64: write what `openssl rand -base64 32` prints");
+                ConfigError::new(format!("spool.encryption_keyring[{index}]"), problem)
+            })
+        };
+        let keys = self.encryption_keyring.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?;
+        SpoolKeys::new(&keys).ok_or_else(|| {
+            ConfigError::new("spool.encryption_keyring", format!("must have at most {MAX_SPOOL_KEYS} keys"))
+        })
     }
 }
 
@@ -170,7 +195,12 @@ impl BatchOptions {
         let pause = seconds(self.retry_delay, "retry_delay", 0)?;
         let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
         let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&name, build))?;
-        let rejected = build.data_dir().map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show });
+        // They would be there in the clear.
+        let is_encrypted = self.spool.as_ref().is_some_and(|spool| !spool.encryption_keyring.is_empty());
+        let rejected = build
+            .data_dir()
+            .filter(|_| !is_encrypted)
+            .map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show });
         Ok(SinkOptions { name, batching, retries, max_pending, spool, rejected })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -25,6 +25,17 @@ pub struct ReceiverOptions<'a> {
     pub option: &'a str,
     pub verify: bool,
     pub timeout: Duration,
+}
+
+/// A request to a receiver.
+pub struct ReceiverRequest<'a> {
+    pub method: Method,
+    /// Below what the receiver's URL says.
+    pub path: &'a str,
+    pub content_type: &'static str,
+    /// The body is compressed.
+    pub is_gzip: bool,
+    pub body: Vec<u8>,
 }
 
 pub struct Receivers {
@@ -106,13 +117,24 @@ impl Receivers {
         content_type: &'static str,
         body: Vec<u8>,
     ) -> Result<Response<Bytes>, CallError> {
+        self.ask(ReceiverRequest { method: Method::POST, path, content_type, is_gzip: false, body }).await
+    }
+
+    /// Sends a request to the next receiver.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn ask(&mut self, asked: ReceiverRequest<'_>) -> Result<Response<Bytes>, CallError> {
         let chosen = self.next();
         let service = &self.services[chosen];
-        let mut request = Request::new(Full::new(Bytes::from(body)));
-        *request.method_mut() = Method::POST;
-        let target = format!("{}{path}", service.target.trim_end_matches('/'));
+        let mut request = Request::new(Full::new(Bytes::from(asked.body)));
+        *request.method_mut() = asked.method;
+        let target = format!("{}{}", service.target.trim_end_matches('/'), asked.path);
         *request.uri_mut() = target.parse().map_err(|_| CallError::Request(format!("`{target}` is not a path")))?;
-        request.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(asked.content_type));
+        if asked.is_gzip {
+            request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
         request.headers_mut().extend(self.headers.clone());
         let answer = service.ask(request, MOST_BYTES).await;
         let is_well = answer.as_ref().is_ok_and(|answer| answer.status().as_u16() < 500);

@@ -45,7 +45,7 @@ pub enum TraceIdSource {
 /// A value of a resource's attribute.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
-enum ResourceSpec {
+pub enum ResourceSpec {
     Flag(bool),
     Number(f64),
     Text(String),
@@ -136,31 +136,32 @@ impl CollectorMetadata {
         }
         OtlpCollector::parse(self, &HttpClient::default()).map(drop)
     }
+}
 
-    fn resource(&self) -> Vec<u8> {
-        let mut resource = Vec::new();
-        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        for (name, value) in [
-            ("service.name", "APISIX"),
-            ("host.name", &*hostname),
-            ("telemetry.sdk.name", "weir"),
-            ("telemetry.sdk.language", "rust"),
-            ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
-        ] {
-            if !self.resource.contains_key(name) {
-                otlp::resource_attribute(&mut resource, name, &ResourceValue::Text(value));
-            }
+/// The attributes of a resource: those that are set, and what is known of this process.
+pub fn resource(attributes: &BTreeMap<String, ResourceSpec>) -> Vec<u8> {
+    let mut resource = Vec::new();
+    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for (name, value) in [
+        ("service.name", "APISIX"),
+        ("host.name", &*hostname),
+        ("telemetry.sdk.name", "weir"),
+        ("telemetry.sdk.language", "rust"),
+        ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+    ] {
+        if !attributes.contains_key(name) {
+            otlp::resource_attribute(&mut resource, name, &ResourceValue::Text(value));
         }
-        for (name, value) in &self.resource {
-            let value = match value {
-                ResourceSpec::Text(text) => ResourceValue::Text(text),
-                ResourceSpec::Flag(flag) => ResourceValue::Flag(*flag),
-                ResourceSpec::Number(number) => ResourceValue::Number(*number),
-            };
-            otlp::resource_attribute(&mut resource, name, &value);
-        }
-        resource
     }
+    for (name, value) in attributes {
+        let value = match value {
+            ResourceSpec::Text(text) => ResourceValue::Text(text),
+            ResourceSpec::Flag(flag) => ResourceValue::Flag(*flag),
+            ResourceSpec::Number(number) => ResourceValue::Number(*number),
+        };
+        otlp::resource_attribute(&mut resource, name, &value);
+    }
+    resource
 }
 
 /// The collector as the destination of a sink.
@@ -183,38 +184,38 @@ impl OtlpCollector {
         let mut receivers = Receivers::one(client, &url, &options)?;
         receivers.add_headers(request_headers, "collector.request_headers")?;
         let options = metadata.batch_span_processor.compile(format!("opentelemetry {}", receivers.name()))?;
-        Ok((OtlpCollector { receivers, resource: metadata.resource() }, options))
+        Ok((OtlpCollector { receivers, resource: resource(&metadata.resource) }, options))
     }
 }
 
-/// Who has written the spans.
-const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
+/// Who has written what is sent.
+pub const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
 
 impl Destination for OtlpCollector {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = otlp::request(&self.resource, SCOPE, batch.iter().map(|record| &*record.payload));
         Box::pin(async move {
             match self.receivers.post("/v1/traces", "application/x-protobuf", body).await {
-                Ok(answer) => judge(answer.status().as_u16(), &answer, batch.len()),
+                Ok(answer) => judge(&answer, batch.len(), "spans"),
                 Err(error) => http_answer::no_answer(&error),
             }
         })
     }
 }
 
-/// As OTLP says it: only four statuses allow another try, and what was taken in part is never sent again.
-fn judge(status: u16, answer: &http::Response<hyper::body::Bytes>, count: usize) -> SendOutcome {
-    match status {
+/// As OTLP says it: only four statuses allow another try, and what was taken in part is never sent again. `what` was sent.
+pub fn judge(answer: &http::Response<hyper::body::Bytes>, count: usize, what: &str) -> SendOutcome {
+    match answer.status().as_u16() {
         200..=299 => match otlp::rejected(answer.body()) {
             (0, _) => SendOutcome::Taken,
-            (spans, why) => {
+            (items, why) => {
                 // It does not say which: as many are counted, at most all.
-                let rejected = usize::try_from(spans).unwrap_or(count).min(count);
+                let rejected = usize::try_from(items).unwrap_or(count).min(count);
                 let outcome = |index| match index < rejected {
                     true => Outcome::Rejected(RejectReason::Invalid),
                     false => Outcome::Delivered,
                 };
-                let error = Some(format!("the collector has rejected {spans} spans: {why}"));
+                let error = Some(format!("the collector has rejected {items} {what}: {why}"));
                 SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error }
             }
         },
@@ -256,7 +257,7 @@ mod tests {
     fn answers_say_what_became_of_a_batch() {
         let judged = |status, body: &'static [u8]| {
             let answer = Response::builder().status(status).body(Bytes::from_static(body)).expect("valid");
-            judge(status, &answer, 3)
+            judge(&answer, 3, "spans")
         };
         assert!(matches!(judged(200, b""), SendOutcome::Taken));
         let SendOutcome::Each { outcomes, error } = judged(200, b"\x0a\x05\x08\x02\x12\x01x") else {

@@ -10,6 +10,7 @@ use crate::batching::{Batching, Retries};
 use crate::destination::RecordSending;
 use crate::register::SinkRegister;
 use crate::ring::RingWriter;
+use crate::sealed::SpoolKeys;
 use crate::sink::RecordSink;
 use crate::sink_core::SinkOptions;
 use crate::spool::{SpoolFullPolicy, SpoolOptions};
@@ -154,6 +155,31 @@ fn the_next_process_delivers_what_was_left() {
     eventually("all are delivered", DEADLINE, || process.read().delivered.records == 33);
     let reading = process.end(DEADLINE);
     assert_eq!((reading.accepted.records, store.count()), (33, 33), "the account goes on: {reading:?}");
+}
+
+#[test]
+fn records_are_encrypted_with_the_first_key_and_stay_where_there_is_no_key_for_them() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let start = |keys: &[[u8; 32]]| {
+        let keys = SpoolKeys::new(keys).expect("few");
+        ProcessUnderTest::with(options(directory.path(), SpoolOptions { keys, ..SpoolOptions::default() }), &store)
+    };
+    let mut process = start(&[[1; 32]]);
+    process.write(30);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 30);
+    drop(process);
+    // Without the key they stay, and memory does.
+    store.set_up(true);
+    let mut process = start(&[[2; 32]]);
+    process.write(3);
+    eventually("new ones are delivered", DEADLINE, || process.read().delivered.records == 3);
+    process.end(DEADLINE);
+    drop(process);
+    assert_eq!(store.count(), 3);
+    let mut process = start(&[[2; 32], [1; 32]]);
+    process.write(3);
+    eventually("all are delivered", DEADLINE, || store.count() == 36);
+    process.end(DEADLINE);
 }
 
 #[test]

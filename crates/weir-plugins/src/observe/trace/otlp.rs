@@ -1,5 +1,8 @@
-//! Spans in the form of OTLP: messages of `opentelemetry/proto/trace/v1/trace.proto`, and what a collector answers.
-//! A worker writes the spans of an exchange with [`span`]; the sink's thread joins those of many with [`request`].
+//! Spans and log records in the form of OTLP: messages of `opentelemetry/proto/{trace,logs}/v1`, and what a collector answers.
+//! A worker writes the spans of an exchange with [`span`]; the sink's thread writes log records with [`log_record`], and joins
+//! many with [`request`].
+
+use serde_json::Value;
 
 use super::span::{AttributeValue, SpanKind, TraceSpan};
 
@@ -35,6 +38,11 @@ fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
+fn fixed_64(out: &mut Vec<u8>, field: u64, value: u64) {
+    key(out, field, FIXED_64);
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
 /// A `string`, which has to be UTF-8.
 fn text(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     bytes(out, field, String::from_utf8_lossy(value).as_bytes());
@@ -61,6 +69,25 @@ fn any_value(out: &mut Vec<u8>, value: &AttributeValue<'_>) {
     }
 }
 
+/// An `AnyValue` from JSON; `null` is one without a value.
+fn json_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => {}
+        Value::String(value) => text(out, 1, value.as_bytes()),
+        Value::Bool(value) => number(out, 2, (*value).into()),
+        Value::Number(value) => match value.as_i64() {
+            Some(integer) => number(out, 3, integer as u64),
+            None => fixed_64(out, 4, value.as_f64().unwrap_or_default().to_bits()),
+        },
+        Value::Array(values) => message(out, 5, |out| {
+            values.iter().for_each(|value| message(out, 1, |out| json_value(out, value)));
+        }),
+        Value::Object(members) => message(out, 6, |out| {
+            members.iter().for_each(|(name, value)| key_value(out, 1, name, |out| json_value(out, value)));
+        }),
+    }
+}
+
 /// A `KeyValue` with an `AnyValue`.
 fn key_value(out: &mut Vec<u8>, field: u64, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
     message(out, field, |out| {
@@ -81,10 +108,7 @@ pub fn resource_attribute(out: &mut Vec<u8>, name: &str, value: &ResourceValue<'
     key_value(out, 1, name, |out| match value {
         ResourceValue::Text(value) => bytes(out, 1, value.as_bytes()),
         ResourceValue::Flag(value) => number(out, 2, (*value).into()),
-        ResourceValue::Number(value) => {
-            key(out, 4, FIXED_64);
-            out.extend_from_slice(&value.to_le_bytes());
-        }
+        ResourceValue::Number(value) => fixed_64(out, 4, value.to_bits()),
     });
 }
 
@@ -103,8 +127,7 @@ pub fn span(out: &mut Vec<u8>, span: &TraceSpan<'_>) {
         };
         number(out, 6, kind);
         for (field, time_ns) in [(7, span.start_ns), (8, span.end_ns)] {
-            key(out, field, FIXED_64);
-            out.extend_from_slice(&time_ns.to_le_bytes());
+            fixed_64(out, field, time_ns);
         }
         for (name, value) in &span.attributes {
             key_value(out, 9, name, |out| any_value(out, value));
@@ -119,8 +142,46 @@ pub fn span(out: &mut Vec<u8>, span: &TraceSpan<'_>) {
     });
 }
 
-/// `ExportTraceServiceRequest`, from the attributes of the resource and what [`span`] has written.
-pub fn request<'a>(resource: &[u8], scope: (&str, &str), spans: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+/// A `LogRecord`.
+pub struct LogRecord<'a> {
+    /// Since 1970.
+    pub time_ns: u64,
+    pub severity: (u64, &'a str),
+    pub body: &'a Value,
+    /// What a receiver recognises the record by.
+    pub id: &'a str,
+    /// The trace and the span that it belongs to, and whether they are sampled.
+    pub context: Option<(u128, u64, bool)>,
+}
+
+/// The number and the name of the severity of an exchange that ended with this status.
+pub fn severity_of(status: u16) -> (u64, &'static str) {
+    match status {
+        500.. => (17, "ERROR"),
+        400.. => (13, "WARN"),
+        _ => (9, "INFO"),
+    }
+}
+
+/// Appends a `LogRecord`, as a field of the message that log records are sent in.
+pub fn log_record(out: &mut Vec<u8>, record: &LogRecord<'_>) {
+    message(out, 2, |out| {
+        fixed_64(out, 1, record.time_ns);
+        number(out, 2, record.severity.0);
+        bytes(out, 3, record.severity.1.as_bytes());
+        message(out, 5, |out| json_value(out, record.body));
+        key_value(out, 6, "log.record.uid", |out| bytes(out, 1, record.id.as_bytes()));
+        if let Some((trace, span, is_sampled)) = record.context {
+            key(out, 8, FIXED_32);
+            out.extend_from_slice(&u32::from(is_sampled).to_le_bytes());
+            bytes(out, 9, &trace.to_be_bytes());
+            bytes(out, 10, &span.to_be_bytes());
+        }
+    });
+}
+
+/// `ExportTraceServiceRequest` or `ExportLogsServiceRequest`, which differ in nothing but what [`span`] or [`log_record`] has written.
+pub fn request<'a>(resource: &[u8], scope: (&str, &str), items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     message(&mut out, 1, |out| {
         bytes(out, 1, resource);
@@ -129,13 +190,14 @@ pub fn request<'a>(resource: &[u8], scope: (&str, &str), spans: impl Iterator<It
                 bytes(out, 1, scope.0.as_bytes());
                 bytes(out, 2, scope.1.as_bytes());
             });
-            spans.for_each(|spans| out.extend_from_slice(spans));
+            items.for_each(|items| out.extend_from_slice(items));
         });
     });
     out
 }
 
-/// How many spans a collector has rejected, and why: `ExportTraceServiceResponse`. What is not one rejects nothing.
+/// How many items a collector has rejected, and why: `ExportTraceServiceResponse` or `ExportLogsServiceResponse`. What is not one
+/// rejects nothing.
 pub fn rejected(answer: &[u8]) -> (u64, String) {
     let mut rejected = (0, String::new());
     for (field, value) in ProtobufFields(answer) {

@@ -35,8 +35,9 @@ impl<F: SpanFormat> SpanSink<F> {
         self.sink.start()
     }
 
-    /// Hands over the spans of an exchange that has ended.
+    /// Hands over the spans of an exchange that has ended, as masks show it.
     pub fn record(&self, exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes) {
+        let exchange = exchange.shown();
         self.writer.get().write(Vec::new(), |out| {
             spans_of(exchange, note, extra, |span| self.format.span(span, note, out));
         });

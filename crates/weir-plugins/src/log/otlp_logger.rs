@@ -1,0 +1,163 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage, Template};
+use weir_records::{Destination, Record, RecordSending};
+
+use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::captured::{self, RecordWriter};
+use crate::log::http_answer;
+use crate::log::logger::ExchangeLogger;
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::observe::collector::{self, ResourceSpec};
+use crate::observe::trace::otlp::{self, LogRecord};
+use crate::observe::trace::w3c::Traceparent;
+
+/// Sends a record of each exchange to an OpenTelemetry collector, as a log record (OTLP over HTTP). Not in APISIX.
+///
+/// The record is the body of the log record, with its members as names and values. The severity is `ERROR` for a status
+/// of 500 or more, `WARN` for 400 or more, and `INFO` otherwise. If the request has a `traceparent`, from its client or
+/// from the plugin `opentelemetry`, the log record belongs to that trace. Requests never wait for the logger. `/records`
+/// and the metric `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`,
+/// `Cookie` and `Set-Cookie` are masked.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OtlpLogger {
+    /// The collectors, as `http` or `https` URLs such as `http://127.0.0.1:4318`. Log records go to `/v1/logs` there.
+    /// Batches are sent to the collectors in turn. A collector that fails is skipped for 30 seconds, as long as another
+    /// one works.
+    endpoint_addrs: Vec<String>,
+    /// Header fields that are added to the requests.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// Attributes of the resource that the log records belong to. `service.name` is `APISIX` unless it is set.
+    #[serde(default)]
+    resource: BTreeMap<String, ResourceSpec>,
+    /// Whether the certificate of an `https` server is verified.
+    #[serde(default = "yes")]
+    ssl_verify: bool,
+    /// Time-out for a batch, in seconds, including the time to connect.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 1))]
+    timeout: u64,
+    #[serde(flatten)]
+    format: FormatOptions,
+    #[serde(flatten)]
+    batch: BatchOptions,
+    #[serde(flatten)]
+    bodies: BodyOptions,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ten() -> u64 {
+    10
+}
+
+impl Definition for OtlpLogger {
+    const NAME: &'static str = "otlp-logger";
+    const PRIORITY: i32 = 412;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        r#"otlp-logger: { endpoint_addrs: ["http://127.0.0.1:4318"], resource: { service.name: front-gateway } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let bodies = Bodies::compile(&self.bodies, build)?;
+        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let metadata = build.metadata::<OtlpLogger>();
+        let capture = self.format.compile(&metadata, build)?.with_hidden(HIDDEN.map(Template::compile).into());
+        let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
+        let mut receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options)?;
+        receivers.add_headers(&self.headers, "headers")?;
+        let name = format!("otlp-logger {}", receivers.name());
+        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = format!("otlp-logger {}", build.written_options());
+        let resource = collector::resource(&self.resource);
+        let logs = OtlpLogs { receivers, resource, writer: RecordWriter::default() };
+        let open = Box::new(move || Ok(Box::new(logs) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+    }
+}
+
+impl Described for OtlpLogger {
+    type Metadata = LoggerMetadata;
+
+    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
+        metadata.check()
+    }
+}
+
+/// What comes with each record: its severity follows from the first, its trace from the second.
+const HIDDEN: [&str; 2] = ["$status", "$http_traceparent"];
+
+struct OtlpLogs {
+    receivers: Receivers,
+    resource: Vec<u8>,
+    writer: RecordWriter,
+}
+
+impl OtlpLogs {
+    fn packed(&self, batch: &[Record]) -> Vec<u8> {
+        let mut records = Vec::with_capacity(batch.len() * 1024);
+        for record in batch {
+            let mut json = Vec::new();
+            self.writer.json(record, &mut json);
+            let hidden = captured::hidden(record);
+            let status = hidden.first().and_then(|status| std::str::from_utf8(status).ok()?.parse().ok());
+            let parent = Traceparent::read(hidden.get(1).copied().into_iter());
+            let log = LogRecord {
+                time_ns: captured::end_ms(record) * 1_000_000,
+                severity: otlp::severity_of(status.unwrap_or_default()),
+                // What a format writes is JSON.
+                body: &serde_json::from_slice::<Value>(&json).unwrap_or_default(),
+                id: &record.id(),
+                context: parent.map(|parent| (parent.trace, parent.span, parent.is_sampled)),
+            };
+            otlp::log_record(&mut records, &log);
+        }
+        otlp::request(&self.resource, collector::SCOPE, std::iter::once(&*records))
+    }
+}
+
+impl Destination for OtlpLogs {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let body = self.packed(batch);
+        Box::pin(async move {
+            match self.receivers.post("/v1/logs", "application/x-protobuf", body).await {
+                Ok(answer) => collector::judge(&answer, batch.len(), "log records"),
+                Err(error) => http_answer::no_answer(&error),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::refused;
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({}), "missing field `endpoint_addrs`"),
+            (json!({"endpoint_addrs": []}), "endpoint_addrs: is needed"),
+            (json!({"endpoint_addrs": ["a"]}), "endpoint_addrs[0]: `a` is not a URL"),
+            (
+                json!({"endpoint_addrs": ["http://a"], "headers": {"a b": ""}}),
+                "headers.a b: is not a header field name",
+            ),
+            (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),
+        ] {
+            let error = refused::<OtlpLogger>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
