@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
 
 use weir_testkit::{Client, DEADLINE, Gateway, Origin, Reading, is_full, scaled};
 

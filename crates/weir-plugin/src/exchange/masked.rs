@@ -106,7 +106,7 @@ mod tests {
         parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
         exchange.set_request_body(b"secret".to_vec());
         assert_eq!(exchange.shown().request.target(), b"/a?b=secret");
-        exchange.mask(|_, _| Err(()));
+        exchange.mask_copy_for_records(|_, _| Err(()));
         assert_eq!(exchange.request.target(), b"/a?b=secret", "the exchange itself stays");
         let shown = exchange.shown();
         assert_eq!(
