@@ -22,13 +22,13 @@ const SETTLED: Duration = Duration::from_secs(240);
 const TAKEOVER: Duration = Duration::from_secs(10);
 const KILL_EVERY: Duration = Duration::from_secs(20);
 
-/// A hub in a topic of this name, in four partitions.
+/// A hub in a topic of this name, in six partitions, so that each of three nodes has two.
 fn hub(kafka: &Kafka, topic: &str) -> String {
     format!(
         "  publish: {{ anonymous: true }}\n  \
          delivery: {{ timeout: 4s, retry_first: 20ms, retry_max: 200ms }}\n  \
          subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, verifications_per_second: 100000, standard_webhooks: true }}\n  \
-         log: {{ kafka: {{ brokers: [\"127.0.0.1:{}\"], topic: {topic}, partitions: 4, replication_factor: 1 }} }}\n",
+         log: {{ kafka: {{ brokers: [\"127.0.0.1:{}\"], topic: {topic}, partitions: 6, replication_factor: 1 }} }}\n",
         kafka.port
     )
 }
