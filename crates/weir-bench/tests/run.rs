@@ -198,6 +198,40 @@ fn netty_answers_with_a_kilobyte() {
     assert!(!format!("{backend:?}").contains(KEPT), "{backend:?}");
 }
 
+/// What a scenario says of these targets in one short run with few clients.
+fn tiny(scenario: &str, targets: &str) -> ResultFile {
+    let place = Place::new(&format!("{scenario}-{targets}"));
+    let few = ["--targets", targets, "--connections", "3", "--seconds", "3", "--repeats", "1", "--quick"];
+    let output = place.lab(&[&["run", scenario, "--out", "out", "--cache", KEPT], &few[..]].concat());
+    let file = place.results(".json").pop().unwrap_or_else(|| panic!("{}", text(&output)));
+    ResultFile::read(&file).unwrap()
+}
+
+#[test]
+fn every_scenario_of_streams_runs() {
+    for scenario in ["sse-fanout", "websocket", "wso2-streaming"] {
+        let result = tiny(scenario, "none");
+        let rows = result.cells.iter().filter(|cell| !cell.row.starts_with("WebSub"));
+        for cell in rows {
+            let [run] = cell.runs() else { panic!("{scenario}, {}: {:?}", cell.row, cell.outcome) };
+            assert!(run.load.total.completed > 0, "{scenario}, {}", cell.row);
+            assert_eq!(run.load.total.errors.sum(), 0, "{scenario}, {}: {:?}", cell.row, run.load.total.errors);
+        }
+    }
+}
+
+#[test]
+fn mercure_distributes_what_the_lab_publishes() {
+    if !installed(&Place::new("mercure-there"), "mercure") {
+        return;
+    }
+    let result = tiny("sse-fanout", "mercure");
+    let [run] = result.cells[0].runs() else { panic!("{:?}", result.cells[0].outcome) };
+    // Ten events a second for three seconds and three clients.
+    assert!((1..=93).contains(&run.load.total.completed), "{}", run.load.total.completed);
+    assert_eq!(run.load.total.errors.sum(), 0, "{:?}", run.load.total.errors);
+}
+
 #[test]
 fn idle_connections_come_from_several_processes() {
     let place = Place::new("idle");

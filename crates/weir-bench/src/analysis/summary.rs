@@ -7,7 +7,7 @@ use crate::{
         recovery,
     },
     result::{Cell, CellOutcome, Knee, LoadLevel, MeasuredRun, ProcessRole, ResultFile, RunSlice},
-    scenario::{NO_POLICY, Scenario, ScenarioRow},
+    scenario::{NO_POLICY, Scenario, ScenarioRow, Speak},
     stats::{
         Comparison, ConfidenceInterval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio,
     },
@@ -38,6 +38,10 @@ pub struct CellSummary<'a> {
     pub instructions: Option<ConfidenceInterval>,
     pub recovery_s: Option<ConfidenceInterval>,
     pub longest_ms: Option<ConfidenceInterval>,
+    /// Events or messages that came, of those that were due.
+    pub delivered_percent: Option<ConfidenceInterval>,
+    /// What the target's memory grew by for each connection.
+    pub bytes_per_client: Option<ConfidenceInterval>,
     pub sent_within_us: Option<ConfidenceInterval>,
     pub noticed_within_us: Option<ConfidenceInterval>,
     pub target_use: Option<ConfidenceInterval>,
@@ -160,6 +164,8 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         }),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
         longest_ms: of(&|run| run.longest_ms()),
+        delivered_percent: of(&|run| delivered_percent(result, cell, run)),
+        bytes_per_client: of(&bytes_per_client),
         sent_within_us: of(&MeasuredRun::sent_within_us),
         noticed_within_us: of(&MeasuredRun::noticed_within_us),
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
@@ -224,6 +230,23 @@ fn bytes_per_connection(run: &MeasuredRun) -> Option<f64> {
     let held = run.held().filter(|held| *held > 0)?;
     let grown = run.rss_peak_bytes()?.saturating_sub(run.rss_before_bytes?);
     Some(grown as f64 / held as f64)
+}
+
+fn bytes_per_client(run: &MeasuredRun) -> Option<f64> {
+    let clients = Some(run.load.connections.open_max).filter(|clients| *clients > 0)?;
+    let grown = run.rss_peak_bytes()?.saturating_sub(run.rss_before_bytes?);
+    Some(grown as f64 / clients as f64)
+}
+
+/// What came while it was measured, of what should have come.
+fn delivered_percent(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> Option<f64> {
+    let speak = &result.scenario.row(&cell.row)?.speak;
+    let due = match speak {
+        // Of events, the engine knows those that came. Every client should have had all of this time.
+        Speak::Sse { per_second, .. } => per_second * f64::from(cell.level.connections) * run.measured_s(),
+        _ => run.load.total.due as f64,
+    };
+    (due > 0.0).then(|| run.load.total.completed as f64 / due * 100.0)
 }
 
 /// Rows and what they are compared with: a policy's two rows, or a row and the one it names.

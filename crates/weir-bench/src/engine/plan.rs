@@ -167,6 +167,10 @@ pub enum Protocol {
     /// Server-sent events. An exchange is one event received; its latency is counted from the sender's timestamp (a
     /// field `t` of the data or the data itself: Unix time in ns), service time is the gap to the previous event.
     /// Pacing only ramps up the connections.
+    ///
+    /// With a second request in the plan, one more client publishes: it sends this request whenever one event of every
+    /// connection is due by an open pacing, with `{number}` and `{time}` in its body replaced, and events without a time
+    /// are not counted. Without it, whoever is asked sends events by itself.
     Sse,
     /// Connections that are opened, and held until the end. An exchange is one connection opened.
     Idle {

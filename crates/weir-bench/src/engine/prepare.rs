@@ -126,6 +126,9 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     if matches!(plan.protocol, Protocol::WebSub { .. }) && !plan.pacing.is_open() {
         return wrong("pacing", "WebSub needs an open loop: publications are due by the clock");
     }
+    if plan.protocol == Protocol::Sse && plan.requests.len() > 1 && !plan.pacing.is_open() {
+        return wrong("pacing", "events that are published need an open loop: they are due by the clock");
+    }
     if let Protocol::Http2 { streams: 0 } = plan.protocol {
         return wrong("protocol.streams", "must be at least 1");
     }

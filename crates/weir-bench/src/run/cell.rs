@@ -130,7 +130,8 @@ impl Started {
         let dir = place.directory(&peer.name)?;
         let Ok(Some(installed)) = installed else {
             let port = backend.endpoints[0].port;
-            let destination = LoadDestination { port, tls: backend.tls, authority: authority(backend.tls) };
+            let destination =
+                LoadDestination { port, tls: backend.tls, authority: authority(backend.tls), events: None };
             return Ok(Started::of(peer, None, dir, destination, pinning));
         };
         let port = free_port()?;
@@ -154,7 +155,7 @@ impl Started {
             }
         }
         let tls = scenario.tls(row);
-        let destination = LoadDestination { port, tls, authority: authority(tls) };
+        let destination = LoadDestination { port, tls, authority: authority(tls), events: peer.events.clone() };
         let mut started = Started::of(peer, Some(child), dir, destination, pinning);
         started.records = records::file(&inputs.policies);
         if !peer.reload.is_empty() {

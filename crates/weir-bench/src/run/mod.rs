@@ -196,7 +196,8 @@ impl Lab<'_> {
                 let (peer, installed) = &peers[&group.target];
                 self.bar.set_message(format!("{} · {} · repeat {}", group.row, group.target, repeat + 1));
                 let has_settings = scenario.variant(&group.target).has_settings();
-                if let Some(reason) = self.unsupported(row, peer, installed, has_settings) {
+                let asked = scenario.row_for(&group.target, row);
+                if let Some(reason) = self.unsupported(&asked, peer, installed, has_settings) {
                     self.fail(group, StartFailureKind::Unsupported, &reason);
                     continue;
                 }

@@ -12,7 +12,7 @@ use crate::{
     result::LoadLevel,
     scenario::{RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
     stats::SeededRandom,
-    target,
+    target::{self, PeerEvents},
 };
 
 /// Where a load goes.
@@ -22,6 +22,8 @@ pub struct LoadDestination {
     pub tls: bool,
     /// Authority that signed the certificate of the destination.
     pub authority: Option<PathBuf>,
+    /// How events come to it, where they do not come from the backend.
+    pub events: Option<PeerEvents>,
 }
 
 /// Divides `cpus` among the roles: the target first, on cores of its own where there are enough.
@@ -139,7 +141,7 @@ pub fn load(
     let shares = |cpus: &[u32]| pinning.generator.iter().any(|cpu| cpus.contains(cpu));
     let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { ALONE_SPIN_NS };
     LoadPlan {
-        requests: requests(row, scheme, to.port),
+        requests: requests(row, scheme, to),
         selection: row.selection,
         protocol,
         threads: pinning.generator.len().clamp(1, connections.max(1)),
@@ -195,8 +197,15 @@ pub fn asked_routes(count: usize) -> impl Iterator<Item = usize> {
     (0..asked).map(move |step| if asked > 1 { step * (count - 1) / (asked - 1) } else { 0 })
 }
 
+/// Bytes of the time in an event, with the space behind it.
+const EVENT_TIME: usize = 20;
+
 /// One request of each kind for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
-fn requests(row: &ScenarioRow, scheme: &str, port: u16) -> Vec<RequestTemplate> {
+fn requests(row: &ScenarioRow, scheme: &str, to: &LoadDestination) -> Vec<RequestTemplate> {
+    let port = to.port;
+    if let (Speak::Sse { event_bytes, .. }, Some(events)) = (&row.speak, &to.events) {
+        return published(events, *event_bytes, &format!("{scheme}://localhost:{port}"));
+    }
     let (routes, consumers) = target::credentials(row.routes, row.consumers);
     let kinds = if row.requests.is_empty() { std::slice::from_ref(&row.request) } else { &row.requests };
     asked_routes(routes.len())
@@ -231,6 +240,19 @@ fn requests(row: &ScenarioRow, scheme: &str, port: u16) -> Vec<RequestTemplate> 
         .collect()
 }
 
+/// The request of the listeners, and the one that publishes an event of about so many bytes.
+fn published(events: &PeerEvents, event_bytes: usize, origin: &str) -> Vec<RequestTemplate> {
+    let PeerEvents { listen, publish, headers, body } = events;
+    let filler = "x".repeat(event_bytes.saturating_sub(EVENT_TIME));
+    let publishing = RequestTemplate {
+        method: "POST".to_owned(),
+        headers: headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        body: RequestBody::Text(body.replace("{filler}", &filler)),
+        ..RequestTemplate::get(format!("{origin}{publish}"))
+    };
+    vec![RequestTemplate::get(format!("{origin}{listen}")), publishing]
+}
+
 /// Where the built-in backend does what the row speaks of; the row's own path for requests.
 fn path(row: &ScenarioRow, kind: &RequestSpec) -> String {
     match &row.speak {
@@ -255,7 +277,7 @@ mod tests {
         let scenario = scenario::parse("a.yaml", text).unwrap();
         let spin_ns = |cores: u32| {
             let (to, level) = (
-                LoadDestination { port: 1, tls: false, authority: None },
+                LoadDestination { port: 1, tls: false, authority: None, events: None },
                 LoadLevel { connections: 1, rate: Some(1.0), workers: 1 },
             );
             load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(cores, 1), 1, false), 0).spin_ns
@@ -304,7 +326,7 @@ mod tests {
     fn rows_become_requests_with_credentials() {
         let scenario = scenario::read("api7").unwrap();
         let row = scenario.row("key-auth, 100 routes, 100 consumers").unwrap();
-        let to = LoadDestination { port: 9080, tls: false, authority: None };
+        let to = LoadDestination { port: 9080, tls: false, authority: None, events: None };
         let level = LoadLevel { connections: 64, rate: None, workers: 1 };
         let plan = load(&scenario, row, level, &to, &pinning(&cpus(2, 1), 1, false), 7);
         assert_eq!(plan.requests.len(), 4);
@@ -316,7 +338,7 @@ mod tests {
     #[test]
     fn every_websocket_client_sends_for_itself_and_one_publisher_for_all_subscribers() {
         let scenario = scenario::read("wso2-streaming").unwrap();
-        let to = LoadDestination { port: 9080, tls: false, authority: None };
+        let to = LoadDestination { port: 9080, tls: false, authority: None, events: None };
         let level = LoadLevel { connections: 1000, rate: None, workers: 1 };
         let plan =
             |row: &str| load(&scenario, scenario.row(row).unwrap(), level, &to, &pinning(&cpus(2, 1), 1, false), 7);
@@ -333,7 +355,7 @@ mod tests {
         );
         let scenario = scenario::parse("a.yaml", &text).unwrap();
         let level = order(&scenario, 0, 1)[0][0].levels[0];
-        let to = LoadDestination { port: 9080, tls: false, authority: None };
+        let to = LoadDestination { port: 9080, tls: false, authority: None, events: None };
         load(&scenario, &scenario.rows[0], level, &to, &pinning(&cpus(2, 1), 1, false), 7)
     }
 

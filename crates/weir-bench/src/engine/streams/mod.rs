@@ -3,6 +3,7 @@
 mod dial;
 mod http2;
 mod idle;
+mod publish;
 mod slots;
 mod sse;
 mod ticker;
@@ -146,6 +147,11 @@ impl StreamsState {
 
     pub(super) fn plan(&self) -> &LoadPlan {
         &self.prepared.plan
+    }
+
+    /// Whether the plan has a request that publishes the events which the connections listen for.
+    pub(super) fn publishes(&self) -> bool {
+        self.prepared.requests.len() > publish::EVENTS
     }
 
     pub(super) fn lobby(&self) -> &Rc<PreparedStreams> {

@@ -8,7 +8,7 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{DialedStream, dial};
-use super::{PreparedStreams, RETRY, StreamsState, sleep_until};
+use super::{PreparedStreams, RETRY, StreamsState, publish, sleep_until};
 use crate::chunked::{Chunked, MalformedChunk};
 use crate::engine::clock::{now_ns, unix_ns};
 use crate::engine::job::Job;
@@ -22,7 +22,10 @@ pub(super) async fn run(job: Job) {
     let lobby = PreparedStreams::new(job.prepared.clone());
     let Some(shared) = StreamsState::start(job, lobby) else { return };
     let tasks = (0..shared.clients.len()).map(|client| spawn_local(listen(shared.clone(), client)));
-    let tasks = tasks.collect();
+    let mut tasks: Vec<_> = tasks.collect();
+    if shared.thread == 0 && shared.publishes() {
+        tasks.push(spawn_local(publish::events(shared.clone())));
+    }
     shared.conclude(tasks).await;
 }
 
@@ -187,6 +190,7 @@ impl EventSplitter {
             b"data" => {
                 self.has_data = true;
                 self.sent_unix_ns = self.sent_unix_ns.or_else(|| timestamp(value));
+                self.number = self.number.or_else(|| member(value, b"\"n\":"));
             }
             b"id" => self.number = digits(value),
             _ => {}
@@ -217,6 +221,10 @@ trait EventReceiver {
 
 impl EventReceiver for StreamsState {
     fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64) {
+        // Who distributes events has messages of its own beside those that are published.
+        if sent_unix_ns.is_none() && self.publishes() {
+            return;
+        }
         for _ in 0..lost {
             self.lost(Cause::Mismatch);
         }
@@ -229,15 +237,15 @@ impl EventReceiver for StreamsState {
 
 /// Unix time in ns: the data itself, its first word, or the value of a JSON member `t`.
 fn timestamp(data: &[u8]) -> Option<u64> {
-    let at = match data.first()? {
-        b'{' => {
-            let member = memchr::memmem::find(data, b"\"t\":")? + 4;
-            member + data[member..].iter().take_while(|byte| byte.is_ascii_whitespace()).count()
-        }
-        _ => 0,
-    };
+    let number = if data.first()? == &b'{' { member(data, b"\"t\":") } else { digits(data) };
     // Fewer digits are another unit, or no time at all.
-    digits(&data[at..]).filter(|ns| *ns > 1_000_000_000_000_000_000)
+    number.filter(|ns| *ns > 1_000_000_000_000_000_000)
+}
+
+/// The number behind this name of a JSON member, wherever in the document it stands.
+fn member(data: &[u8], name: &[u8]) -> Option<u64> {
+    let at = memchr::memmem::find(data, name)? + name.len();
+    digits(data[at..].trim_ascii_start())
 }
 
 fn digits(text: &[u8]) -> Option<u64> {
@@ -279,8 +287,10 @@ mod tests {
     #[test]
     fn times_and_gaps_are_read() {
         let time = 1_700_000_000_000_000_000;
-        let text = format!("id: 3\ndata: {time} x\n\nid: 4\ndata: {{\"a\":1,\"t\": {time}}}\n\nid: 7\ndata: 12\n\n");
+        let text = format!(
+            "id: 3\ndata: {time} x\n\nid: 4\ndata: {{\"a\":1,\"t\": {time}}}\n\nid: 7\ndata: 12\n\ndata: {{\"pub\":{{\"n\":9}}}}\n\n"
+        );
         let seen: Vec<_> = read(&text).into_iter().map(|(time, _, lost)| (time, lost)).collect();
-        assert_eq!(seen, [(Some(time), 0), (Some(time), 0), (None, 2)]);
+        assert_eq!(seen, [(Some(time), 0), (Some(time), 0), (None, 2), (None, 1)]);
     }
 }

@@ -16,16 +16,15 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use super::dial::{DialedStream, dial};
+use super::dial::DialedStream;
+use super::publish::{ask, post, request_head};
 use super::{PreparedStreams, StreamExchange, StreamsState, slots};
 use crate::chunked::Chunked;
 use crate::engine::clock::now_ns;
-use crate::engine::http1::{ResponseParser, ResponseStep};
 use crate::engine::job::Job;
 use crate::engine::pacing::Arrivals;
 use crate::engine::prepare::filler;
 use crate::engine::recorder::Cause;
-use crate::engine::socket::stream_cause;
 
 /// Subscriptions being made at the same time.
 const SUBSCRIBING: usize = 32;
@@ -211,7 +210,7 @@ async fn subscribe(
         form += &format!("&hub.secret={}", escaped(secret));
     }
     let hub = &lobby.prepared.requests[0];
-    let request = post(hub_head(lobby, 0, &hub.target), "application/x-www-form-urlencoded", form.as_bytes());
+    let request = post(request_head(lobby, 0, &hub.target), "application/x-www-form-urlencoded", form.as_bytes());
     let limit = Duration::from_millis(lobby.prepared.plan.timeouts.response_ms);
     let made = async {
         let status = ask(lobby, 0, &request, connection).await?;
@@ -246,63 +245,13 @@ impl TopicPublisher {
             }
             _ => prepared.requests[index].target.clone(),
         };
-        let request = post(hub_head(&self.lobby, index, &target), "application/octet-stream", &content);
+        let request = post(request_head(&self.lobby, index, &target), "application/octet-stream", &content);
         let limit = Duration::from_millis(prepared.plan.timeouts.response_ms);
         let published = timeout(limit, ask(&self.lobby, index, &request, &mut None)).await;
         match published.unwrap_or(Err(Cause::Timeout)) {
             Ok(status) if (200..300).contains(&status) => {}
             Ok(_) => desk.give_up(number, Cause::Protocol),
             Err(cause) => desk.give_up(number, cause),
-        }
-    }
-}
-
-/// Request line and fields of the plan's request, up to those of the body.
-fn hub_head(lobby: &PreparedStreams, request: usize, target: &str) -> String {
-    let request = &lobby.prepared.requests[request];
-    let authority = &lobby.prepared.origins[request.origin].authority;
-    let mut head = format!("POST {target} HTTP/1.1\r\nHost: {authority}\r\n");
-    for (name, value) in &request.template.headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    head
-}
-
-fn post(mut head: String, kind: &str, content: &[u8]) -> Vec<u8> {
-    if !head.to_ascii_lowercase().contains("\r\ncontent-type:") {
-        head += &format!("Content-Type: {kind}\r\n");
-    }
-    head += &format!("Content-Length: {}\r\n\r\n", content.len());
-    [head.as_bytes(), content].concat()
-}
-
-/// Sends a request over the connection, or a new one, and returns the status of the answer.
-async fn ask(
-    lobby: &PreparedStreams,
-    origin_of: usize,
-    request: &[u8],
-    connection: &mut Option<DialedStream>,
-) -> Result<u16, Cause> {
-    let mut stream = match connection.take() {
-        Some(stream) => stream,
-        None => dial(lobby, 0, origin_of).await?,
-    };
-    stream.write_all(request).await.map_err(|error| stream_cause(&error))?;
-    let mut reader = ResponseParser::default();
-    let mut buffer = Vec::with_capacity(4 * 1024);
-    loop {
-        buffer.clear();
-        let read = stream.read_buf(&mut buffer).await.map_err(|error| stream_cause(&error))?;
-        let done = match read {
-            0 if reader.ends_at_close() => true,
-            0 => return Err(Cause::Closed),
-            _ => matches!(reader.feed(&buffer, false).map_err(|_| Cause::Protocol)?, ResponseStep::Done { .. }),
-        };
-        if done {
-            if reader.keeps_alive() {
-                *connection = Some(stream);
-            }
-            return Ok(reader.status());
         }
     }
 }
