@@ -62,8 +62,11 @@ impl UnixSocket {
 
 /// Whether a process listens there that has not started this one: an upgrade is started by the process before.
 fn is_of_another(path: &Path) -> bool {
-    let Ok(stream) = UnixStream::connect(path) else { return false };
-    socket_peercred(&stream).map_or(true, |listens| Some(listens.pid) != getppid())
+    match UnixStream::connect(path) {
+        Ok(stream) => socket_peercred(&stream).map_or(true, |listens| Some(listens.pid) != getppid()),
+        // Whoever may not connect does not know.
+        Err(error) => !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
+    }
 }
 
 impl SocketFile {
