@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -92,10 +92,13 @@ fn only_what_nobody_uses_is_replaced() {
     assert_eq!(std::fs::read_to_string(&socket).expect("it is there still"), "notes");
     std::fs::remove_file(&socket).expect("it is removed");
 
-    let used = UnixListener::bind(&socket).expect("a socket");
+    let mut used = weir().start(&file);
+    started(&used);
     let told = refused();
     assert!(told.contains("another process listens there"), "{told}");
-    drop(used);
+    done(&["get", "routes"], &socket, None);
+    used.signal(Signal::KILL);
+    used.wait_exit(DEADLINE);
 
     // What is left is the file of a process that has ended.
     let left = std::fs::symlink_metadata(&socket).expect("a file").ino();
