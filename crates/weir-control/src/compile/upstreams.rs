@@ -103,7 +103,7 @@ impl<'a> Upstreams<'a> {
     pub(super) fn referred(&self, origin: &ResourceOrigin, reference: &Option<Reference>) -> Option<usize> {
         let id = &reference.as_ref()?.id;
         let document = self.compiler.document;
-        // An index of 100,000 upstreams costs 14 ms, and a change of one route looks for one of them.
+        // An index costs what there is, and a change of one route looks for one upstream.
         if let Some(position) = document.upstreams.position(id) {
             return Some(self.numbers[position]);
         }
