@@ -14,6 +14,7 @@ mod samples;
 mod security;
 mod standalone;
 mod tokens;
+mod unix_socket;
 mod writes;
 
 use weir_testkit::{Gateway, Launcher};

@@ -49,7 +49,9 @@ use lists::{LongLists, ReferringResource};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
-pub use admin::{AdminKey, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
+pub use admin::{
+    AdminAddress, AdminKey, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings,
+};
 pub use admin_access::{AdminGrant, AdminRole, AdminScope, AdminTokens, TokenKeys, TokenRoles, is_trusted_url};
 pub use balance::BalanceSpec;
 pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};

@@ -20,14 +20,14 @@ mod upgrade;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
-use weir_control::document::NodeSettings;
+use weir_control::document::{AdminAddress, NodeSettings};
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
 use weir_gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
 use weir_net::inherit::{Inherited, ListenerKey};
@@ -160,7 +160,12 @@ impl GatewayNode {
         });
         let listening = listening.collect::<Result<Vec<_>, _>>()?;
         let status_on = settings.status.map(|addr| open(STATUS, addr, 1)).transpose()?;
-        let admin_on = settings.admin.as_ref().map(|admin| open(ADMIN, admin.listen, 1)).transpose()?;
+        let beside = options.file.parent().unwrap_or(Path::new(""));
+        let admin_on = match settings.admin.as_ref().map(|admin| &admin.listen) {
+            Some(AdminAddress::Tcp(addr)) => Some(open(ADMIN, *addr, 1)?.to_string()),
+            Some(AdminAddress::Unix(path)) => Some(format!("unix:{}", beside.join(path).display())),
+            None => None,
+        };
         for addr in inherited.left_over() {
             say!("the socket {addr} was inherited, but no entry of `listen` uses it");
         }
@@ -204,6 +209,7 @@ impl GatewayNode {
         let resources = live.map(|live| NodeResources { live, hubs: Arc::clone(&hubs), writer: watch.writer() });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
+            let sockets = admin::sockets(sockets, &settings, beside, limits.backlog)?;
             let audit = audit_log.as_ref().map(LogWriter::lines);
             admin::start(sockets, &settings, &options.file, resources, &gateway, audit)
         });
@@ -227,7 +233,7 @@ impl GatewayNode {
             invocation,
             options,
         };
-        control.announce(&listening, status_on, admin_on, &mut inherited)?;
+        control.announce(&listening, status_on, admin_on.as_deref(), &mut inherited)?;
         Ok(Self { runtime, control })
     }
 
@@ -285,9 +291,13 @@ impl Control {
         &self,
         listening: &[(SocketAddr, &str)],
         status_on: Option<SocketAddr>,
-        admin_on: Option<SocketAddr>,
+        admin_on: Option<&str>,
         inherited: &mut Inherited,
     ) -> Result<(), ExitFailure> {
+        // Not before: until here the process before this one may have to carry on.
+        if let Some(admin) = &self.admin {
+            admin.show_socket()?;
+        }
         self.state.enter(NodePhase::Serving);
         for (addr, purpose) in listening {
             say!("listening on {addr} ({purpose})");

@@ -54,7 +54,7 @@ impl AuditedRequest {
         AuditedRequest {
             method: head.method.clone(),
             path: head.uri.path().chars().take(MAX_TOLD).collect(),
-            address: peer.remote.ip().to_string(),
+            address: peer.address(),
             user_agent: field("user-agent"),
             message: field("x-weir-message"),
             dry_run: Query::parse(head.uri.query().unwrap_or_default()).is_true("dry_run"),
@@ -166,7 +166,7 @@ mod tests {
         if let Some(name) = caller {
             answer.extensions_mut().insert(AuditedCaller { name: name.to_owned(), role: AdminRole::Editor });
         }
-        let line = AuditedRequest::of(&head, AdminPeer { local: address, remote: address }).line(&mut answer)?;
+        let line = AuditedRequest::of(&head, AdminPeer::Tcp { local: address, remote: address }).line(&mut answer)?;
         Some(serde_json::from_str(&line).expect("JSON"))
     }
 

@@ -1,5 +1,6 @@
 //! A request as the Admin API reads it.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -28,9 +29,32 @@ pub enum BodyFault {
 
 /// Where a request came in, and from.
 #[derive(Clone, Copy, Debug)]
-pub struct AdminPeer {
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
+pub enum AdminPeer {
+    Tcp {
+        local: SocketAddr,
+        remote: SocketAddr,
+    },
+    /// A process of this machine that may connect to the Unix socket.
+    Unix,
+}
+
+impl AdminPeer {
+    /// The sender's address, as history and audit log tell it.
+    pub(super) fn address(self) -> String {
+        match self {
+            AdminPeer::Tcp { remote, .. } => remote.ip().to_string(),
+            AdminPeer::Unix => "unix".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for AdminPeer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdminPeer::Tcp { remote, .. } => remote.fmt(out),
+            AdminPeer::Unix => "a client of the Unix socket".fmt(out),
+        }
+    }
 }
 
 /// A request whose sender is known.
@@ -42,7 +66,7 @@ pub(super) struct AdminRequest {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     pub(super) caller: Caller,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: AdminPeer,
 }
 
 impl AdminRequest {
@@ -74,7 +98,7 @@ impl AdminRequest {
         };
         Author {
             name: self.caller.name.to_string(),
-            address: self.peer.ip().to_string(),
+            address: self.peer.address(),
             user_agent: text(USER_AGENT.as_str()),
             message: text("x-weir-message"),
         }

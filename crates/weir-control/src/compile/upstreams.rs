@@ -27,7 +27,7 @@ const MAX_ADDRESSES: usize = 1_000;
 /// The upstreams of a snapshot while it is made: the named ones first, then the inline ones.
 pub(super) struct Upstreams<'a> {
     compiler: &'a Compiler<'a>,
-    /// By their ids; made when the first is asked for.
+    /// By their ids; made when one is asked for that a search in the document does not find.
     named: OnceCell<HashMap<&'a str, usize>>,
     /// Beside those of the document.
     numbers: Vec<usize>,
@@ -101,7 +101,12 @@ impl<'a> Upstreams<'a> {
 
     /// The upstream that a resource refers to.
     pub(super) fn referred(&self, origin: &ResourceOrigin, reference: &Option<Reference>) -> Option<usize> {
-        reference.as_ref()?;
+        let id = &reference.as_ref()?.id;
+        let document = self.compiler.document;
+        // An index costs what there is, and a change of one route looks for one upstream.
+        if let Some(position) = document.upstreams.position(id) {
+            return Some(self.numbers[position]);
+        }
         self.compiler.referred(origin, "upstream_id", reference, self.named(), "upstreams")
     }
 

@@ -16,8 +16,8 @@ use crate::text::tree::NodeKind;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSettings {
     /// Default: `127.0.0.1:9180`.
-    pub listen: SocketAddr,
-    /// None only with tokens, or on loopback: the node makes one then.
+    pub listen: AdminAddress,
+    /// None only with tokens, on loopback, where the node makes one, or on a Unix socket, which is its owner's alone.
     pub keys: Vec<AdminKey>,
     pub tls: Option<AdminTls>,
     /// Names that it may be asked for by, besides addresses and names of this machine.
@@ -28,6 +28,14 @@ pub struct AdminSettings {
     pub tokens: Option<AdminTokens>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
+}
+
+/// Where the Admin API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminAddress {
+    Tcp(SocketAddr),
+    /// A Unix socket that only the user of the process can connect to; a relative path begins at the file's directory.
+    Unix(PathBuf),
 }
 
 /// Who may use the Admin API, by what.
@@ -112,19 +120,30 @@ const DEFAULT_HISTORY: u64 = 1_000;
 const LEAST_KEY: usize = 16;
 /// Hashes of keys that stand in the documentation and the packages of Apache APISIX: everybody knows them.
 const KNOWN_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
+/// What the address of a Unix socket begins with.
+const UNIX: &str = "unix:";
+/// The kernel takes 107 bytes, and a name beside it is needed while the socket is made.
+const MOST_SOCKET_PATH: usize = 100;
 /// A key that is written as its hash begins so.
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
     let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens"])?;
-    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
+    let default = AdminAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
     let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
     let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
-    if keys.is_empty() && !fields.has("tokens") && !listen.ip().is_loopback() {
+    if let AdminAddress::Tcp(listen) = listen
+        && keys.is_empty()
+        && !fields.has("tokens")
+        && !listen.ip().is_loopback()
+    {
         at.report_advising(
             format!("has no key, and {listen} can be reached from other machines"),
-            "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1",
+            "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1 or on a Unix socket",
         );
+    }
+    if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get("tls")) {
+        tls.report_advising("is not used on a Unix socket", "remove `tls`, or listen on an IP address");
     }
     let texts = |key: &str| -> Vec<Box<str>> {
         let list = fields.get(key).map(|list| list.texts(|item| item.text_of(1..=256).map(str::to_lowercase)));
@@ -233,12 +252,24 @@ fn read_etcd_tls(at: &NodeReader) -> Option<EtcdTlsFiles> {
     Some(EtcdTlsFiles { authorities: text("ca"), identity, server_name: text("sni") })
 }
 
-fn address(at: &NodeReader) -> Option<SocketAddr> {
+fn address(at: &NodeReader) -> Option<AdminAddress> {
     let text = at.text()?;
-    let address = text.parse().ok();
+    if let Some(path) = text.strip_prefix(UNIX) {
+        if path.is_empty() || path.len() > MOST_SOCKET_PATH || path.contains('\0') {
+            let problem =
+                format!("the path of the Unix socket has {} bytes; 1 to {MOST_SOCKET_PATH} are allowed", path.len());
+            at.report_advising(problem, "write as `unix:/run/weir/admin.sock`");
+            return None;
+        }
+        return Some(AdminAddress::Unix(path.into()));
+    }
+    let address = text.parse().ok().map(AdminAddress::Tcp);
     if address.is_none() {
         let problem = format!("`{}` is not an IP address with a port", shortened(text));
-        at.report_advising(problem, "write as `127.0.0.1:9180`, or `0.0.0.0:9180` if other machines may connect");
+        at.report_advising(
+            problem,
+            "write as `127.0.0.1:9180`, `0.0.0.0:9180` if other machines may connect, or `unix:/run/weir/admin.sock`",
+        );
     }
     address
 }
@@ -324,6 +355,17 @@ mod tests {
         assert_eq!(faults("admin: { audit: { path: logs/audit.log } }\n"), [""; 0]);
         assert!(faults("admin: { audit: {} }\n")[0].contains("admin.audit: has no `path`"));
         assert!(open[0].starts_with("text:1:8: admin: has no key, and 0.0.0.0:9180 can be reached"), "{open:?}");
+    }
+
+    #[test]
+    fn a_unix_socket_needs_neither_key_nor_tls() {
+        assert_eq!(faults("admin: { listen: 'unix:/run/weir/admin.sock' }\n"), [""; 0]);
+        let none = faults("admin: { listen: 'unix:' }\n");
+        assert!(none[0].contains("admin.listen: the path of the Unix socket has 0 bytes"), "{none:?}");
+        let long = faults(&format!("admin: {{ listen: 'unix:/{}' }}\n", "a".repeat(100)));
+        assert!(long[0].contains("has 101 bytes; 1 to 100 are allowed"), "{long:?}");
+        let tls = faults("admin: { listen: 'unix:/a', tls: { cert: a.crt, key: a.key } }\n");
+        assert!(tls[0].contains("admin.tls: is not used on a Unix socket"), "{tls:?}");
     }
 
     #[test]

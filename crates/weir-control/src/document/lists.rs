@@ -104,7 +104,12 @@ impl<T: ListedSpec> SpecList<T> {
 
     /// The resource of this id in a list that is in the order of ids.
     pub(crate) fn find(&self, id: &str) -> Option<&T> {
-        Self::position_of(&self.all, id).ok().map(|at| &*self.all[at])
+        self.position(id).map(|at| &*self.all[at])
+    }
+
+    /// Where the resource of this id stands. A list of a store is in the order of ids; in another order it may not be found.
+    pub(crate) fn position(&self, id: &str) -> Option<usize> {
+        Self::position_of(&self.all, id).ok()
     }
 
     /// Puts a resource in its place in a list that is in the order of ids, or takes it out. Documents that have the list keep what

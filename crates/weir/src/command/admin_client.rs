@@ -1,20 +1,32 @@
 //! A client of a running node's Admin API, for the commands that change its resources.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use http::{Method, Request, StatusCode};
+use http::header::HOST;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 use weir_client::{Authorities, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl};
 
 /// The largest answer: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
+/// What the address of a Unix socket begins with.
+const UNIX: &str = "unix:";
+/// Writes with `?wait` take as long as they were told to, and a large import some seconds.
+const SOCKET_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The node, and the key for its Admin API.
 #[derive(Debug, Clone, Args)]
 pub struct AdminOptions {
-    /// The URL of the node's Admin API.
+    /// The URL of the node's Admin API, or `unix:` and the path of its Unix socket.
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9180")]
     server: String,
     /// A file with the Admin API key. Without this option the key is read from the environment variable WEIR_ADMIN_KEY.
@@ -52,6 +64,7 @@ impl AdminClient {
             Some(path) => {
                 std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?
             }
+            None if options.server.starts_with(UNIX) => std::env::var("WEIR_ADMIN_KEY").unwrap_or_default(),
             None => std::env::var("WEIR_ADMIN_KEY")
                 .map_err(|_| "no Admin API key: set WEIR_ADMIN_KEY, or give a file with `--key-file`".to_owned())?,
         };
@@ -112,24 +125,52 @@ impl AdminClient {
         fields: &[(&str, Option<&str>)],
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), String> {
-        let url = match path.starts_with('/') {
-            true => format!("{}{path}", self.server),
-            false => format!("{}/apisix/admin/{path}", self.server),
+        let target = match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("/apisix/admin/{path}"),
         };
-        let url = ServiceUrl::parse(&url).map_err(|error| format!("{url}: {error}"))?;
-        let mut request = Request::builder().method(method).uri(url.target().as_str()).header("X-API-KEY", &self.key);
+        let mut request = Request::builder().method(method).header("X-API-KEY", &self.key);
         for (name, value) in fields {
             if let Some(value) = value {
                 request = request.header(*name, *value);
             }
         }
         let content = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let request = request.body(content).map_err(|error| format!("the request cannot be built: {error}"))?;
-        let answer = self.runtime.block_on(self.http.call(&url, request, &self.settings));
-        let answer = answer.map_err(|error| format!("no response from {}: {error}", self.server))?;
+        let not_built = |error: http::Error| format!("the request cannot be built: {error}");
+        let answer = match self.server.strip_prefix(UNIX) {
+            Some(socket) => {
+                let request = request.uri(target).header(HOST, "localhost");
+                let request = request.body(Full::new(content)).map_err(not_built)?;
+                let calling = async { timeout(SOCKET_PATIENCE, call_by_socket(Path::new(socket), request)).await };
+                let answer = self.runtime.block_on(calling);
+                let answer = answer.unwrap_or_else(|_| Err(format!("timed out after {SOCKET_PATIENCE:?}").into()));
+                answer.map_err(|error| format!("no response from {}: {error}", self.server))?
+            }
+            None => {
+                let url = format!("{}{target}", self.server);
+                let url = ServiceUrl::parse(&url).map_err(|error| format!("{url}: {error}"))?;
+                let request = request.uri(url.target().as_str()).body(content).map_err(not_built)?;
+                let answer = self.runtime.block_on(self.http.call(&url, request, &self.settings));
+                answer.map_err(|error| format!("no response from {}: {error}", self.server))?
+            }
+        };
         let body = serde_json::from_slice(answer.body());
         Ok((answer.status(), body.unwrap_or_else(|_| String::from_utf8_lossy(answer.body()).into_owned().into())))
     }
+}
+
+/// Sends a request through a Unix socket, on a connection of its own.
+async fn call_by_socket(
+    socket: &Path,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, Box<dyn Error + Send + Sync>> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let content = Limited::new(body, MOST_ANSWER).collect().await?.to_bytes();
+    connection.abort();
+    Ok(Response::from_parts(head, content))
 }
 
 /// Everything that the node says against it.

@@ -4,6 +4,7 @@
 
 mod key_file;
 mod tokens;
+mod unix_socket;
 
 use std::convert::Infallible;
 use std::io;
@@ -22,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -29,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 use weir_control::Hubs;
 use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, generated_key};
-use weir_control::document::{AdminSettings, AdminTls, NodeSettings, StoreKind};
+use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
@@ -38,6 +40,7 @@ use weir_telemetry::log_file::LineSender;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::say;
+use unix_socket::{SocketFile, UnixSocket};
 
 /// Connections served at a time. Others wait in the listening socket's queue.
 const CONNECTIONS: usize = 128;
@@ -56,6 +59,31 @@ const CLIENT_DEPTH: usize = 2;
 pub struct AdminServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    socket_file: Option<SocketFile>,
+}
+
+/// What the Admin API listens on.
+pub struct AdminSockets {
+    tcp: Vec<TcpListener>,
+    unix: Option<UnixSocket>,
+}
+
+/// Adds the Unix socket to the sockets, where the settings want one. What went wrong has been said when this returns an error.
+pub fn sockets(
+    tcp: Vec<TcpListener>,
+    settings: &NodeSettings,
+    beside: &Path,
+    backlog: i32,
+) -> Result<AdminSockets, ExitFailure> {
+    let Some(AdminAddress::Unix(path)) = settings.admin.as_ref().map(|admin| &admin.listen) else {
+        return Ok(AdminSockets { tcp, unix: None });
+    };
+    let path = beside.join(path);
+    let unix = UnixSocket::open(&path, backlog).map_err(|error| {
+        say!("cannot listen on unix:{}: {error}", path.display());
+        ExitFailure::Listen
+    })?;
+    Ok(AdminSockets { tcp, unix: Some(unix) })
 }
 
 /// The resources of a node that has a store, and its hubs.
@@ -67,7 +95,7 @@ pub struct NodeResources {
 
 /// Starts the Admin API, where the settings want one. What went wrong has been said when this returns an error.
 pub fn start(
-    listeners: Vec<TcpListener>,
+    sockets: AdminSockets,
     settings: &NodeSettings,
     file: &Path,
     resources: NodeResources,
@@ -82,7 +110,7 @@ pub fn start(
     let beside = file.parent().unwrap_or(Path::new(""));
     let tls = tls(admin, beside).map_err(failed)?;
     let mut keys = admin.keys.clone();
-    if keys.is_empty() && admin.tokens.is_none() {
+    if keys.is_empty() && admin.tokens.is_none() && matches!(admin.listen, AdminAddress::Tcp(_)) {
         let directory = data_directory(settings, beside);
         let (key, path) = key_file::generated(&directory).map_err(|error| {
             failed(format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display()))
@@ -107,7 +135,7 @@ pub fn start(
         audit: audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
-    let server = AdminServer::start(listeners, api, tls);
+    let server = AdminServer::start(sockets, api, tls);
     server.map(Some).map_err(|error| failed(format!("a thread or its async runtime cannot be started: {error}")))
 }
 
@@ -117,7 +145,9 @@ struct AdminService {
 }
 
 impl AdminServer {
-    pub fn start(listeners: Vec<TcpListener>, api: AdminApi, tls: Option<TlsAcceptor>) -> io::Result<Self> {
+    pub fn start(sockets: AdminSockets, api: AdminApi, tls: Option<TlsAcceptor>) -> io::Result<Self> {
+        let AdminSockets { tcp, unix } = sockets;
+        let (unix, socket_file) = unix.map(|UnixSocket { listener, file }| (listener, file)).unzip();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
@@ -126,7 +156,17 @@ impl AdminServer {
                 let open = Arc::new(GracefulShutdown::new());
                 let permits = Arc::new(Semaphore::new(CONNECTIONS));
                 let mut accepting = JoinSet::new();
-                for listener in listeners {
+                let tcp =
+                    tcp.into_iter().map(|socket| tokio::net::TcpListener::from_std(socket).map(AdminListener::Tcp));
+                let unix = unix.into_iter().map(|socket| UnixListener::from_std(socket).map(AdminListener::Unix));
+                for listener in tcp.chain(unix) {
+                    let listener = match listener {
+                        Ok(listener) => listener,
+                        Err(error) => {
+                            warn!("the Admin API cannot be served: {error}");
+                            continue;
+                        }
+                    };
                     accepting.spawn(accept(listener, Arc::clone(&service), Arc::clone(&permits), Arc::clone(&open)));
                 }
                 // An error says that the server was dropped, which means the same.
@@ -136,7 +176,16 @@ impl AdminServer {
                 let _ = timeout(FINISH, open.shutdown()).await;
             });
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stop: Some(stop), thread: Some(thread), socket_file })
+    }
+
+    /// Gives the Unix socket its name, under which clients find it. What went wrong has been said when this returns an error.
+    pub fn show_socket(&self) -> Result<(), ExitFailure> {
+        let Some(file) = &self.socket_file else { return Ok(()) };
+        file.show().map_err(|error| {
+            say!("cannot listen on {file}: {error}");
+            ExitFailure::Listen
+        })
     }
 }
 
@@ -171,19 +220,40 @@ fn tls(settings: &AdminSettings, beside: &Path) -> Result<Option<TlsAcceptor>, S
     Ok(Some(TlsAcceptor::from(Arc::clone(server.config()))))
 }
 
+/// Bytes of a client, by TCP or through a Unix socket.
+trait AdminStream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> AdminStream for S {}
+
+enum AdminListener {
+    Tcp(tokio::net::TcpListener),
+    Unix(UnixListener),
+}
+
+impl AdminListener {
+    async fn accept(&self) -> io::Result<(Box<dyn AdminStream>, AdminPeer)> {
+        match self {
+            AdminListener::Tcp(listener) => {
+                let (stream, remote) = listener.accept().await?;
+                let local = stream.local_addr()?;
+                // Answers are small, and their last part must not wait for an acknowledgement.
+                let _ = stream.set_nodelay(true);
+                Ok((Box::new(stream), AdminPeer::Tcp { local, remote }))
+            }
+            AdminListener::Unix(listener) => Ok((Box::new(listener.accept().await?.0), AdminPeer::Unix)),
+        }
+    }
+}
+
 async fn accept(
-    listener: TcpListener,
+    listener: AdminListener,
     service: Arc<AdminService>,
     permits: Arc<Semaphore>,
     open: Arc<GracefulShutdown>,
 ) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return warn!("the Admin API cannot be served: {error}"),
-    };
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let (stream, remote) = match listener.accept().await {
+        let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!("the Admin API cannot accept a connection: {error}");
@@ -191,17 +261,14 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(local) = stream.local_addr() else { continue };
-        // Answers are small, and their last part must not wait for an acknowledgement.
-        let _ = stream.set_nodelay(true);
-        let (service, watcher, peer) = (Arc::clone(&service), open.watcher(), AdminPeer { local, remote });
+        let (service, watcher) = (Arc::clone(&service), open.watcher());
         tokio::spawn(async move {
             match service.tls.clone() {
                 None => serve(stream, service, watcher, peer).await,
                 Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
                     Ok(Ok(stream)) => serve(stream, service, watcher, peer).await,
-                    Ok(Err(error)) => warn!("a TLS handshake of {remote} with the Admin API failed: {error}"),
-                    Err(_) => warn!("a TLS handshake of {remote} with the Admin API timed out after {HANDSHAKE:?}"),
+                    Ok(Err(error)) => warn!("a TLS handshake of {peer} with the Admin API failed: {error}"),
+                    Err(_) => warn!("a TLS handshake of {peer} with the Admin API timed out after {HANDSHAKE:?}"),
                 },
             }
             drop(permit);
