@@ -1,6 +1,7 @@
 //! `weir top`: a node's figures in a terminal.
 
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -49,9 +50,12 @@ impl Terminal {
     pub fn show(gateway: &Gateway, columns: u16) -> Terminal {
         // The size of a pseudo-terminal is that of the one around it, and here there is none.
         let (binary, status) = (env!("CARGO_BIN_EXE_weir"), gateway.status_addr());
-        let command = format!("stty rows 20 cols {columns}; {binary} top --status {status}");
+        Terminal::run(&format!("stty rows 20 cols {columns}; exec {binary} top --status {status}"))
+    }
+
+    fn run(command: &str) -> Terminal {
         let child = Command::new("script")
-            .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+            .args(["--quiet", "--return", "--command", command, "/dev/null"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -145,6 +149,22 @@ fn a_terminal_takes_keys_and_is_left_as_it_was() {
     // The other page of the terminal is left.
     screen.wait("\u{1b}[?1049l");
     assert!(terminal.0.wait().expect("it ends").success());
+}
+
+#[test]
+fn it_ends_when_its_terminal_is_closed() {
+    let gateway = node(&Origin::serving(|_| Answer::ok("ok")));
+    let (binary, status) = (env!("CARGO_BIN_EXE_weir"), gateway.status_addr());
+    let file = gateway.directory().join("pid");
+    // As under `nohup`: the signal that tells of the end ends nothing.
+    let command = format!("trap '' HUP; echo $$ > {}; exec {binary} top --status {status}", file.display());
+    let mut terminal = Terminal::run(&command);
+    terminal.screen().wait("Routes");
+    let pid = std::fs::read_to_string(&file).expect("it was written before");
+    let process = format!("/proc/{}", pid.trim());
+    assert!(Path::new(&process).exists());
+    drop(terminal);
+    eventually("it has ended", DEADLINE, || !Path::new(&process).exists());
 }
 
 #[test]

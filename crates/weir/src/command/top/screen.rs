@@ -1,6 +1,8 @@
 //! The terminal: draws, and takes keys.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,8 @@ use crossterm::terminal::{
     self, BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
 };
 use crossterm::{cursor, execute, queue};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use super::figures::NodeFigures;
 use super::format::shortened;
@@ -30,7 +34,7 @@ pub fn run(client: &StatusClient, interval: Duration) -> ExitCode {
             return ExitFailure::System.into();
         }
     };
-    let shown = watch(client, interval);
+    let shown = watch(client, interval, &screen);
     drop(screen);
     match shown {
         Ok(()) => exit::DONE,
@@ -41,7 +45,7 @@ pub fn run(client: &StatusClient, interval: Duration) -> ExitCode {
     }
 }
 
-fn watch(client: &StatusClient, interval: Duration) -> io::Result<()> {
+fn watch(client: &StatusClient, interval: Duration, terminal: &RawTerminal) -> io::Result<()> {
     let mut state = TopState::default();
     let mut before: Option<Scrape> = None;
     loop {
@@ -63,7 +67,8 @@ fn watch(client: &StatusClient, interval: Duration) -> io::Result<()> {
             if left.is_zero() {
                 break;
             }
-            if event::poll(left)?
+            terminal.wait(left)?;
+            if event::poll(Duration::ZERO)?
                 && let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
                 && state.take(key)
@@ -75,13 +80,38 @@ fn watch(client: &StatusClient, interval: Duration) -> io::Result<()> {
 }
 
 /// A terminal without echo and on its other page; as it was when dropped.
-struct RawTerminal;
+struct RawTerminal {
+    /// Where keys come from.
+    input: OwnedFd,
+}
 
 impl RawTerminal {
     fn enter() -> io::Result<RawTerminal> {
+        let stdin = io::stdin();
+        // As crossterm chooses it.
+        let input = match stdin.is_terminal() {
+            true => stdin.as_fd().try_clone_to_owned()?,
+            false => File::open("/dev/tty")?.into(),
+        };
         terminal::enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
-        Ok(RawTerminal)
+        Ok(RawTerminal { input })
+    }
+
+    /// Waits for a key, or a change of its size, for so long at most. A terminal that is gone is an error: crossterm would read
+    /// from it for ever.
+    fn wait(&self, most: Duration) -> io::Result<()> {
+        let mut ready = [PollFd::new(&self.input, PollFlags::IN)];
+        let most = Timespec::try_from(most).expect("an interval is at most an hour");
+        match rustix::event::poll(&mut ready, Some(&most)) {
+            // A signal: the size may have changed.
+            Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_) if ready[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "it was closed"))
+            }
+            Ok(_) => Ok(()),
+        }
     }
 }
 
