@@ -193,7 +193,7 @@ impl<P: Pipe> Session<P> {
     pub fn forget(&self, key: usize, incomplete: ErrorCode, complete: ErrorCode) {
         let mut state = self.state();
         let State { protocol, slots, worker, held, waiting, .. } = &mut *state;
-        let mut slot = slots.remove(key);
+        let mut slot = State::<P>::take_slot(slots, key);
         *held -= slot.unsent.len();
         waiting.retain(|other| *other != key);
         let is_sent = slot.unsent.is_empty() && slot.end.is_none() && protocol.has_sent_all(slot.id);

@@ -102,7 +102,7 @@ impl<P> State<P> {
             stash: Vec::new(),
             heard: ReceivedFrames::default(),
             turns: 0,
-            slots: Slab::new(),
+            slots: Slab::with_capacity(1),
             waiting: VecDeque::new(),
             held: 0,
             over: false,
@@ -116,6 +116,15 @@ impl<P> State<P> {
         let key = self.slots.insert(StreamSlot { id, ended, ..StreamSlot::default() });
         self.protocol.set_key(id, key);
         key
+    }
+
+    /// Takes a slot out. The room of many is not kept while there is none: most connections are idle.
+    pub(super) fn take_slot(slots: &mut Slab<StreamSlot>, key: usize) -> StreamSlot {
+        let slot = slots.remove(key);
+        if slots.is_empty() && slots.capacity() > 1 {
+            *slots = Slab::with_capacity(1);
+        }
+        slot
     }
 
     pub fn set_id(&mut self, key: usize, id: u32) {

@@ -88,6 +88,9 @@ impl Streams {
 
     /// A new one, whose number is higher than those of all others.
     pub fn add(&mut self, stream: StreamState) {
+        if self.open.capacity() == 0 {
+            self.open.reserve_exact(1);
+        }
         self.open.push(stream);
     }
 
@@ -117,8 +120,8 @@ impl Streams {
                 self.next_ended += 1;
             }
         }
-        if self.open.is_empty() && self.open.capacity() > 4 {
-            self.open = Vec::new(); // an idle connection keeps no room for a hundred
+        if self.open.is_empty() && self.open.capacity() > 1 {
+            self.open = Vec::with_capacity(1); // an idle connection keeps no room for a hundred
         }
         Some(stream)
     }
