@@ -126,11 +126,11 @@ impl Hub {
         let (reply, answer) = oneshot::channel();
         let inbox = self.inbox.clone();
         let on_commit = Box::new(move |result: Result<u64, AppendError>| {
-            let is_committed = result.is_ok();
-            let _ = reply.send(result);
-            if is_committed {
+            // The driver first: who has been answered finds the event in the account.
+            if result.is_ok() {
                 let _ = inbox.send(Message::Committed);
             }
+            let _ = reply.send(result);
         });
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)?;
         events.append(record, on_commit).map_err(|error| refused(what, &error))?;
