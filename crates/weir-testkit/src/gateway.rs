@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::place::TempDir;
 use crate::secured;
-use crate::wait::{DEADLINE, eventually_some};
+use crate::wait::{DEADLINE, eventually, eventually_some};
 use crate::wire::Response;
 
 /// What to start: the binary, and what it gets beside its file.
@@ -244,11 +244,18 @@ impl Gateway {
         rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid:?}: {error}"));
     }
 
-    /// Waits until the process has ended.
+    /// Waits until the process has ended, and what it wrote last has been read.
     #[track_caller]
     pub fn wait_exit(&mut self, deadline: Duration) -> ExitStatus {
+        let group = Pid::from_child(&self.child);
         let child = &mut self.child;
-        eventually_some("the gateway exits", deadline, || child.try_wait().expect("it is our child"))
+        let status = eventually_some("the gateway exits", deadline, || child.try_wait().expect("it is our child"));
+        eventually("its stderr ends", DEADLINE, || {
+            let state = self.stderr.state();
+            // A successor that it started goes on writing there.
+            state.ended || state.paused || rustix::process::test_kill_process_group(group).is_ok()
+        });
+        status
     }
 
     /// Whether the process has ended.
@@ -403,7 +410,6 @@ impl Stderr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wait::eventually;
 
     #[test]
     fn adds_only_the_settings_a_file_leaves_out() {
