@@ -8,18 +8,22 @@ use crate::text::read::{MapReader, NodeReader, shortened};
 /// Partitions of subscriptions, unless they are said.
 const PARTITIONS: u32 = 8;
 
+const FORMS: &str = "write `log: local` or `log: { kafka: { brokers: [...], topic: ... } }`";
+
 pub(super) fn read(at: &NodeReader) -> Option<LogSettings> {
     if !at.is_map() {
-        return at.choice(&[("local", LogSettings::Local)]);
+        let text = at.text()?;
+        if text == "local" {
+            return Some(LogSettings::Local);
+        }
+        at.report_advising(format!("`{}` is not an allowed value", shortened(text)), FORMS);
+        return None;
     }
     let fields = at.fields(&["kafka"])?;
     match fields.get("kafka") {
         Some(kafka) => read_kafka(&kafka).map(LogSettings::Kafka),
         None => {
-            at.report_advising(
-                "names no log",
-                "write `log: local` or `log: { kafka: { brokers: [...], topic: ... } }`",
-            );
+            at.report_advising("names no log", FORMS);
             None
         }
     }
