@@ -28,7 +28,7 @@ use crate::store::{EventLog, HubRecovery, HubStore};
 pub struct Hub {
     live: Arc<LiveSettings>,
     events: Mutex<Option<Arc<EventLog>>>,
-    /// Whoever listens is served here, and all else where nobody shares the hub.
+    /// To the driver that serves listeners. In a hub of one node, the same driver also delivers events.
     inbox: UnboundedSender<Message>,
     shares: Option<Arc<HubDrivers>>,
     threads: Mutex<HubThreads>,

@@ -1,4 +1,4 @@
-//! Parcels that nobody can read without a key.
+//! Parcels that are encrypted: they can be read with a key alone.
 //!
 //! ```text
 //! sealed = 2 | key id 4 | nonce 12 | AES-256-GCM of a parcel

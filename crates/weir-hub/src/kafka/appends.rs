@@ -51,7 +51,7 @@ impl Appender {
 }
 
 impl AppendQueue {
-    /// The next ones; none once nobody can hand anything over.
+    /// Waits for the next records to append. An empty result means that all senders of the queue have been dropped.
     pub async fn next(&mut self) -> Vec<Append> {
         let first = match self.held.take() {
             Some(held) => Some(held),

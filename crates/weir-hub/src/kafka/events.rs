@@ -47,7 +47,7 @@ pub fn open_copy(directory: &Path, settings: &HubSettings, first: i64) -> io::Re
     Ok(Journal::open_in(Arc::new(Disk::open(directory)?), options)?.0)
 }
 
-/// Appends events as they are handed over, until nobody can hand any over.
+/// Appends the events of the queue, until all its senders have been dropped.
 pub async fn write_events(topic: Rc<HubTopic>, mut queue: AppendQueue) {
     let mut client = topic.partition(EVENTS);
     let mut number = 0;

@@ -9,7 +9,7 @@ use weir_kafka::{KafkaMessage, message_batch};
 pub struct HubFrame<'a> {
     /// The process that wrote it.
     pub node: u64,
-    /// How often its partition has changed hands; 0 where anybody writes.
+    /// The number of times that the partition has had a new owner; 0 in a partition that every node writes.
     pub epoch: u64,
     /// Grows with each record of a writer in an epoch.
     pub number: u64,

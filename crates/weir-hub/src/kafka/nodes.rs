@@ -1,7 +1,7 @@
 //! Which nodes there are, and which of them has which share of the subscriptions.
 //!
 //! Every node writes to one partition twice a second. How long another one has been silent is counted in one's own messages, as they
-//! stand in the partition: while the brokers do not answer, nobody grows older.
+//! stand in the partition: while the brokers do not answer, no node is taken for dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
