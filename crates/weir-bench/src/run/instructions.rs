@@ -15,7 +15,9 @@ use crate::{
 
 /// Two runs that differ in the number of requests alone: their difference is what requests cost, without start and stop.
 const REQUESTS: [u64; 2] = [1_280, 6_400];
-const CONNECTIONS: u32 = 64;
+/// The row's fewest connections, and no more than these: with too many, the longer run would also open more connections to
+/// the backend than the shorter one, and their price would be counted as that of requests.
+const MOST_CONNECTIONS: u32 = 64;
 /// How long a target under valgrind may take to end, which is when it says what was counted.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
@@ -79,13 +81,14 @@ impl Lab<'_> {
         let backend = self.backend(row, 1, &pinning)?;
         let row = &*self.scenario.row_for(target, row);
         let variant = self.scenario.variant(target);
+        let connections = self.scenario.levels(row).first().map_or(1, |fewest| MOST_CONNECTIONS.min(*fewest));
         let under = under.to_vec();
         let setting =
             Setting { place: self.place, scenario: self.scenario, row, workers: 1, pinning: &pinning, variant, under };
-        let started = Started::start(&setting, found, &backend, CONNECTIONS);
+        let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| format!("{target}: {}: {}", row.name, failure.reason))?;
         record(records, target, started.configuration.take());
-        let level = LoadLevel { connections: CONNECTIONS, rate: None, workers: 1 };
+        let level = LoadLevel { connections, rate: None, workers: 1 };
         started.load_count(self.scenario, row, level, requests)?;
         let said = started.end(END_LIMIT);
         instructions(&said)
