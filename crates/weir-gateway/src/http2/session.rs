@@ -102,6 +102,11 @@ impl<P: Pipe> Session<P> {
         std::mem::take(&mut self.state().slots[key].trailers)
     }
 
+    /// Bytes of the trailers that came and were not taken.
+    pub fn untaken_trailers(&self, key: usize) -> usize {
+        self.state().slots[key].trailers.len()
+    }
+
     /// The next head of a response. An error is told once there are none.
     pub fn poll_answer(&self, key: usize) -> Poll<io::Result<Box<ResponseStart>>> {
         let slot = &mut self.state().slots[key];
@@ -193,9 +198,11 @@ impl<P: Pipe> Session<P> {
     pub fn forget(&self, key: usize, incomplete: ErrorCode, complete: ErrorCode) {
         let mut state = self.state();
         let State { protocol, slots, worker, held, waiting, .. } = &mut *state;
-        let mut slot = State::<P>::take_slot(slots, key);
+        let slot = &mut slots[key];
         *held -= slot.unsent.len();
-        waiting.retain(|other| *other != key);
+        if slot.is_waiting {
+            waiting.retain(|other| *other != key);
+        }
         let is_sent = slot.unsent.is_empty() && slot.end.is_none() && protocol.has_sent_all(slot.id);
         worker.buffers.lend(protocol.output());
         protocol.reset(slot.id, if is_sent { complete } else { incomplete });
@@ -204,6 +211,7 @@ impl<P: Pipe> Session<P> {
         protocol.release(slot.id, untaken);
         slot.incoming.iter_mut().for_each(|piece| worker.buffers.release(piece));
         worker.buffers.release(&mut slot.unsent);
+        state.remove_slot(key);
         drop(state);
         self.wake_driver();
     }

@@ -119,12 +119,11 @@ impl<P> State<P> {
     }
 
     /// Takes a slot out. The room of many is not kept while there is none: most connections are idle.
-    pub(super) fn take_slot(slots: &mut Slab<StreamSlot>, key: usize) -> StreamSlot {
-        let slot = slots.remove(key);
-        if slots.is_empty() && slots.capacity() > 1 {
-            *slots = Slab::with_capacity(1);
+    pub(super) fn remove_slot(&mut self, key: usize) {
+        self.slots.remove(key);
+        if self.slots.is_empty() && self.slots.capacity() > 1 {
+            self.slots = Slab::with_capacity(1);
         }
-        slot
     }
 
     pub fn set_id(&mut self, key: usize, id: u32) {

@@ -1,5 +1,7 @@
 //! The streams of a connection and the states they are in (RFC 9113 §5.1).
 
+use std::collections::VecDeque;
+
 use super::priority::Priority;
 use super::window::{ReceiveWindow, SendWindow};
 use crate::method::Method;
@@ -44,8 +46,9 @@ const MOST_ENDED: usize = 4;
 /// Those that are open, and of some of the others how they ended.
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// By number: new ones are the last.
-    open: Vec<StreamState>,
+    /// In ascending order of their numbers. Most streams end in the order in which they began, so the oldest one is taken out
+    /// of the front, which moves no others.
+    open: VecDeque<StreamState>,
     ignored: Vec<u32>,
     next_ignored: usize,
     ended: [Ended; MOST_ENDED],
@@ -91,12 +94,15 @@ impl Streams {
         if self.open.capacity() == 0 {
             self.open.reserve_exact(1);
         }
-        self.open.push(stream);
+        self.open.push_back(stream);
     }
 
     fn place(&self, id: u32) -> Option<usize> {
-        // Most of the time it is the only one, or the newest.
-        match self.open.last() {
+        // Most of the time it is the oldest or the newest.
+        if self.open.front()?.id == id {
+            return Some(0);
+        }
+        match self.open.back() {
             Some(last) if last.id == id => Some(self.open.len() - 1),
             _ => self.open.binary_search_by_key(&id, |stream| stream.id).ok(),
         }
@@ -112,7 +118,7 @@ impl Streams {
 
     /// Takes a stream out.
     pub fn remove(&mut self, id: u32, why: StreamEnd) -> Option<StreamState> {
-        let stream = self.open.remove(self.place(id)?);
+        let stream = self.open.remove(self.place(id)?)?;
         match why {
             StreamEnd::ByUs => self.ignore(id),
             why => {
@@ -121,7 +127,7 @@ impl Streams {
             }
         }
         if self.open.is_empty() && self.open.capacity() > 1 {
-            self.open = Vec::with_capacity(1); // an idle connection keeps no room for a hundred
+            self.open = VecDeque::with_capacity(1); // an idle connection keeps no room for a hundred
         }
         Some(stream)
     }

@@ -241,7 +241,7 @@ impl Drop for H2ClientStream {
         let session = &self.connection.session;
         let now_ns = session.worker.now_ns();
         session.worker.wheel.remove(&self.timer);
-        let trailers = session.take_trailers(self.key).len();
+        let trailers = session.untaken_trailers(self.key);
         self.connection.heads.hold(self.head_bytes + trailers, 0);
         self.connection.idle_since_ns.set(now_ns);
         let lasted_ns = now_ns.saturating_sub(self.begun_ns);

@@ -73,9 +73,8 @@ impl Connection {
         if status >= 200 {
             stream.sending = Progress::Content;
         }
-        let digits = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
         let sent = self.section(id, ended, |writer| {
-            writer.encoder.field(b":status", &digits, writer.out);
+            writer.encoder.status(status, writer.out);
             fields(writer);
         });
         if ended {
@@ -159,14 +158,14 @@ impl Connection {
 
     /// Sends what it may of `bytes`; says how much that is. With `ended` the message is over when all of it was sent.
     pub fn send_data(&mut self, id: u32, bytes: &[u8], ended: bool) -> usize {
-        let taken = self.room(id).min(bytes.len());
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sending == Progress::Content) else {
+            return 0;
+        };
+        let taken = stream.send.room().min(self.send.room()).min(bytes.len());
         let ends = ended && taken == bytes.len();
         if taken == 0 && !(ends && bytes.is_empty()) {
             return 0;
         }
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sending == Progress::Content) else {
-            return 0;
-        };
         stream.send.sent(taken);
         self.send.sent(taken);
         let mut rest = &bytes[..taken];

@@ -70,6 +70,17 @@ impl Encoder {
         }
     }
 
+    /// Appends the status of a response.
+    pub fn status(&mut self, status: u16, out: &mut Vec<u8>) {
+        // RFC 7541, appendix A: the static table has the most frequent ones, as the entries 8 to 14.
+        const ENTRIES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+        if let Some(at) = ENTRIES.iter().position(|known| *known == status) {
+            return out.push(0x88 + at as u8);
+        }
+        let digits = [status / 100, status / 10, status].map(|digit| b'0' + (digit % 10) as u8);
+        self.field(b":status", &digits, out);
+    }
+
     /// Appends a field. Its name must be in lower case.
     pub fn field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         // Most fields come again and again, so the table is asked first.
