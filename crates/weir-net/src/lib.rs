@@ -4,6 +4,7 @@ pub mod clock;
 pub mod inherit;
 pub mod limits;
 pub mod listener;
+pub mod prefetch;
 pub mod proxy_protocol;
 pub mod stream;
 pub mod timer;

@@ -81,6 +81,11 @@ impl Head {
         self.present().map(|field| (self.slice(field.name), self.slice(field.value)))
     }
 
+    /// All fields in their order, also those that were removed.
+    pub fn entries(&self) -> &[Field] {
+        &self.fields
+    }
+
     /// All present fields with what they are to the gateway.
     pub fn present(&self) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(|field| !field.removed)

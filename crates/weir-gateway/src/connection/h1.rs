@@ -17,7 +17,7 @@ use super::accepted::Accepted;
 use super::{AfterExchange, h2};
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
-use crate::context::frame::boxed;
+use crate::context::frame::{Frame, boxed};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::{self, Coding};
@@ -50,7 +50,7 @@ pub struct H1Client {
 /// is made of them, for as long as the connection lives.
 pub fn run(connection: Accepted) -> impl Future<Output = ()> {
     let mut client = H1Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
-    async move {
+    Frame::new(async move {
         client.connection.watch().await;
         let worker = Rc::clone(&client.connection.worker);
         while let Some(exchange) = client.next().await {
@@ -68,7 +68,7 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
             return Box::pin(h2::run(client.connection)).await;
         }
         client.connection.stream.send_close_notify();
-    }
+    })
 }
 
 impl H1Client {

@@ -1,12 +1,41 @@
-//! The frames of futures on the heap.
+//! The frames of futures.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use weir_net::prefetch::MemoryRegion;
+
+pin_project! {
+    /// A future whose frame is prefetched whole when it is polled. Between two polls other exchanges have had the processor, and
+    /// their frames its caches.
+    pub struct Frame<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F> Frame<F> {
+    pub fn new(future: F) -> Frame<F> {
+        Frame { future }
+    }
+}
+
+impl<F: Future> Future for Frame<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        MemoryRegion::of(&*self).prefetch();
+        self.project().future.poll(context)
+    }
+}
 
 /// Makes a future in the memory where it stays. `Box::pin` would make it on the stack and copy its whole frame, most of which
 /// is empty before the first poll: there the memory is asked for when the future exists already, and if that failed the
 /// future would have to be dropped where it is.
 #[inline(always)]
-pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<Frame<F>>> {
     let memory = Box::new_uninit();
-    Box::into_pin(Box::write(memory, make()))
+    Box::into_pin(Box::write(memory, Frame::new(make())))
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_net::prefetch::MemoryRegion;
 use weir_plugin::{Exchange, Stop};
 
 use super::attempt::begun;
@@ -42,10 +43,19 @@ impl PermitRequest<'_> {
                 Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },
                 None => begun(endpoint, attempts, since_ns),
             };
+            let head = &exchange.request.head;
+            let working_set = [
+                MemoryRegion::of(&*client),
+                MemoryRegion::of(exchange),
+                MemoryRegion::of(head.bytes()),
+                MemoryRegion::of(head.entries()),
+            ];
             let waiting = async {
                 match shared_queue {
-                    Some(shared_queue) => shared_queue.wait(&upstream.endpoints, worker, since_ns, patience).await,
-                    None => Ok(Some((picked, endpoint.wait_for_permit(worker, since_ns, patience).await?))),
+                    Some(queue) => queue.wait(&upstream.endpoints, worker, since_ns, patience, working_set).await,
+                    None => {
+                        Ok(Some((picked, endpoint.wait_for_permit(worker, since_ns, patience, working_set).await?)))
+                    }
                 }
             };
             if let Some(found) = unless_left(waiting, |context| client.poll_leave(context)).await? {

@@ -12,6 +12,7 @@ use super::Shared;
 use super::stream::H2ClientStream;
 use crate::connection::AfterExchange;
 use crate::connection::accepted::Accepted;
+use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
 use crate::http2::{Handler, State};
 use crate::serve::serve;
@@ -46,7 +47,7 @@ impl Incoming {
                 continue;
             }
             // Boxed, as the runtime moves what it is given from place to place.
-            tokio::task::spawn_local(Box::pin(run(stream, exchange)));
+            tokio::task::spawn_local(boxed(|| run(stream, exchange)));
         }
     }
 

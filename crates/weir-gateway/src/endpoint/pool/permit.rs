@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_plugin::Stop;
 
-use super::queue::{Ticket, WaitOutcome};
+use super::queue::{Ticket, WaitOutcome, WorkingSet};
 use super::{EndpointPool, SharedQueue};
 use crate::context::WorkerContext;
 
@@ -34,11 +34,12 @@ impl EndpointPool {
         worker: &'w Rc<WorkerContext>,
         since_ns: u64,
         patience: Duration,
+        working_set: WorkingSet,
     ) -> Result<Permit<'w>, Stop> {
         // It counts as in flight from now on.
         self.in_flight.set(self.in_flight.get() + 1);
         let mut permit = Permit { worker, endpoint: Rc::clone(self), since_ns: None };
-        let ticket = self.queue.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
+        let ticket = self.queue.enter(patience, since_ns, worker.now_ns(), working_set).ok_or(Stop::Overloaded)?;
         self.note_waiter();
         match (Queued { worker, endpoints: std::slice::from_ref(self), ticket: &ticket }).turn().await {
             WaitOutcome::Granted(_) => {
@@ -122,12 +123,13 @@ impl SharedQueue {
         worker: &'w Rc<WorkerContext>,
         since_ns: u64,
         patience: Duration,
+        working_set: WorkingSet,
     ) -> Result<Option<(usize, Permit<'w>)>, Stop> {
         if self.is_empty() {
             let pools = endpoints.first().and_then(|endpoint| endpoint.pools.upgrade());
             pools.expect("the worker's pools outlive its exchanges").register_waiters(self, endpoints);
         }
-        let ticket = self.enter(patience, since_ns, worker.now_ns()).ok_or(Stop::Overloaded)?;
+        let ticket = self.enter(patience, since_ns, worker.now_ns(), working_set).ok_or(Stop::Overloaded)?;
         match (Queued { worker, endpoints, ticket: &ticket }).turn().await {
             WaitOutcome::Granted(seat) => {
                 let endpoint = Rc::clone(&endpoints[seat]);
@@ -181,7 +183,10 @@ impl<'w> Permit<'w> {
         drop(self);
         match endpoint.try_permit(worker) {
             Some(permit) => Ok(permit),
-            None => Box::pin(endpoint.wait_for_permit(worker, worker.now_ns(), patience)).await,
+            None => {
+                let working_set = WorkingSet::default();
+                Box::pin(endpoint.wait_for_permit(worker, worker.now_ns(), patience, working_set)).await
+            }
         }
     }
 

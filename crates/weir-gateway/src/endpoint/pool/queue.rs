@@ -10,6 +10,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use weir_net::prefetch::MemoryRegion;
+
 use crate::snapshot;
 
 /// The pace of turns is averaged over this time.
@@ -27,6 +29,12 @@ pub(super) struct WaitQueue {
     since_ns: Cell<u64>,
 }
 
+/// Memory of an exchange that waits. It has left the processor's near caches by the time of its turn.
+pub type WorkingSet = [MemoryRegion; 4];
+
+/// What a task has in one piece: its state in the runtime, and the frame of its future or of the box of that.
+const TASK_BYTES: usize = 448;
+
 /// A position in the queue.
 pub(super) struct Ticket {
     state: Cell<Turn>,
@@ -34,6 +42,7 @@ pub(super) struct Ticket {
     /// When its holder gives up.
     until_ns: u64,
     waker: RefCell<Waker>,
+    working_set: WorkingSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +93,13 @@ impl WaitQueue {
     }
 
     /// A ticket for who is ready to wait; `None` if there is no hope. `patience` counts where nothing else is set.
-    pub(super) fn enter(&self, patience: Duration, since_ns: u64, now_ns: u64) -> Option<Rc<Ticket>> {
+    pub(super) fn enter(
+        &self,
+        patience: Duration,
+        since_ns: u64,
+        now_ns: u64,
+        working_set: WorkingSet,
+    ) -> Option<Rc<Ticket>> {
         let terms = self.terms.get();
         let patience_ns = terms.timeout.unwrap_or(patience).as_nanos() as u64;
         let mut waiting = self.waiting.borrow_mut();
@@ -107,6 +122,7 @@ impl WaitQueue {
             since_ns,
             until_ns: since_ns.saturating_add(patience_ns),
             waker: RefCell::new(Waker::noop().clone()),
+            working_set,
         });
         waiting.push_back(Rc::clone(&ticket));
         Some(ticket)
@@ -172,7 +188,10 @@ impl GrantRate {
 impl Ticket {
     fn end(&self, outcome: WaitOutcome) {
         self.state.set(Turn::Ended(outcome));
-        self.waker.borrow().wake_by_ref();
+        let waker = self.waker.borrow();
+        MemoryRegion::new(waker.data(), TASK_BYTES).prefetch();
+        waker.wake_by_ref();
+        self.working_set.into_iter().for_each(MemoryRegion::prefetch);
     }
 
     /// Waits for the end of waiting. Not after having left.
@@ -209,18 +228,21 @@ mod tests {
     #[test]
     fn it_has_a_size() {
         let queue = queue(2, 1_000);
-        let tickets: Vec<_> = (0..3).map(|_| queue.enter(Duration::ZERO, 1, 1)).collect();
+        let tickets: Vec<_> = (0..3).map(|_| queue.enter(Duration::ZERO, 1, 1, WorkingSet::default())).collect();
         assert!(tickets[1].is_some() && tickets[2].is_none());
         assert!(queue.grant(0));
         assert!(tickets[0].as_ref().is_some_and(|first| first.leave().is_some()), "the first was first");
-        assert!(queue.enter(Duration::ZERO, 1, 1).is_some());
+        assert!(queue.enter(Duration::ZERO, 1, 1, WorkingSet::default()).is_some());
     }
 
     #[test]
     fn who_has_left_gets_no_turn() {
         let queue = queue(10, 1_000);
         assert_eq!(queue.oldest_ns(), None);
-        let (first, second) = (queue.enter(Duration::ZERO, 1, 1), queue.enter(Duration::ZERO, 1, 1));
+        let (first, second) = (
+            queue.enter(Duration::ZERO, 1, 1, WorkingSet::default()),
+            queue.enter(Duration::ZERO, 1, 1, WorkingSet::default()),
+        );
         assert!(first.expect("there is room").leave().is_none());
         assert!(queue.grant(0) && !queue.grant(0));
         assert_eq!(second.expect("there is room").leave(), Some(0));
@@ -229,7 +251,7 @@ mod tests {
     #[test]
     fn nobody_waits_longer_than_patience() {
         let queue = WaitQueue::new(snapshot::Queue::default());
-        let ticket = queue.enter(Duration::from_millis(5), 1, 1).expect("there is room");
+        let ticket = queue.enter(Duration::from_millis(5), 1, 1, WorkingSet::default()).expect("there is room");
         queue.look(5_000_000);
         assert!(!queue.is_empty());
         queue.look(5_000_001);
@@ -243,7 +265,9 @@ mod tests {
         let (mut longest, mut refused, mut idle) = (0, 0, 0);
         for tick in 1..500 {
             let now_ns = tick * TICK_NS;
-            let entered = (0..300).filter(|_| queue.enter(Duration::ZERO, now_ns, now_ns).is_some()).count();
+            let entered = (0..300)
+                .filter(|_| queue.enter(Duration::ZERO, now_ns, now_ns, WorkingSet::default()).is_some())
+                .count();
             refused += 300 - entered;
             idle += (0..100).filter(|_| !queue.grant(0)).count();
             queue.look(now_ns);
@@ -261,7 +285,9 @@ mod tests {
         let (mut idle, mut refused, mut longest) = (0, 0, 0);
         for tick in 1..2_000 {
             let now_ns = tick * TICK_NS;
-            refused += (0..105).filter(|_| queue.enter(Duration::ZERO, now_ns, now_ns).is_none()).count();
+            refused += (0..105)
+                .filter(|_| queue.enter(Duration::ZERO, now_ns, now_ns, WorkingSet::default()).is_none())
+                .count();
             idle += (0..100).filter(|_| !queue.grant(0)).count();
             queue.look(now_ns);
             if tick > 1_000 {
@@ -274,14 +300,15 @@ mod tests {
         // It ends with the queue.
         while queue.grant(0) {}
         queue.look(2_000 * TICK_NS);
-        let burst = (0..1_000).filter(|_| queue.enter(Duration::ZERO, 2_001 * TICK_NS, 2_001 * TICK_NS).is_some());
+        let burst = (0..1_000)
+            .filter(|_| queue.enter(Duration::ZERO, 2_001 * TICK_NS, 2_001 * TICK_NS, WorkingSet::default()).is_some());
         assert_eq!(burst.count(), 1_000);
     }
 
     #[test]
     fn what_was_slow_once_is_forgotten_with_the_queue() {
         let queue = queue(100_000, 200);
-        let enter = |now_ns| queue.enter(Duration::ZERO, now_ns, now_ns);
+        let enter = |now_ns| queue.enter(Duration::ZERO, now_ns, now_ns, WorkingSet::default());
         let waiting: Vec<_> = (0..50).map_while(|_| enter(TICK_NS)).collect();
         queue.look(TICK_NS);
         assert!(queue.grant(0));

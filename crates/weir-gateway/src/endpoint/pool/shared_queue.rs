@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::{Ticket, WaitQueue};
+use super::queue::{Ticket, WaitQueue, WorkingSet};
 use crate::endpoint::balance::{Dice, tiers};
 use crate::endpoint::state::Health;
 use crate::snapshot;
@@ -59,8 +59,14 @@ impl SharedQueue {
         self.queue.is_empty()
     }
 
-    pub(super) fn enter(&self, patience: Duration, since_ns: u64, now_ns: u64) -> Option<Rc<Ticket>> {
-        self.queue.enter(patience, since_ns, now_ns)
+    pub(super) fn enter(
+        &self,
+        patience: Duration,
+        since_ns: u64,
+        now_ns: u64,
+        working_set: WorkingSet,
+    ) -> Option<Rc<Ticket>> {
+        self.queue.enter(patience, since_ns, now_ns, working_set)
     }
 
     /// Since when the first has waited.
@@ -128,7 +134,7 @@ mod tests {
     }
 
     fn enter(shared_queue: &SharedQueue) -> Rc<Ticket> {
-        shared_queue.enter(LONG, 1, 1).expect("there is room")
+        shared_queue.enter(LONG, 1, 1, WorkingSet::default()).expect("there is room")
     }
 
     /// Who may take from it.
