@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use weir_net::stream::Stream;
 use weir_net::timer::Timer;
@@ -47,9 +47,8 @@ impl Accepted {
         }
     }
 
-    /// Makes the task that calls it the one its timer wakes.
-    pub async fn watch(&self) {
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    /// Makes a task the one that its timer wakes.
+    pub fn watch(&self, waker: Waker) {
         self.worker.wheel.watch(&self.timer, waker);
     }
 

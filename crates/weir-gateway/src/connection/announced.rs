@@ -21,7 +21,7 @@ pub async fn run(mut worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol
     }
     match (spoken.tls, spoken.h2c) {
         (false, false) => h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)).await,
-        (false, true) => Box::pin(h2::run(Accepted::new(worker, Stream::plain(tcp), client, None))).await,
+        (false, true) => h2::spawn(Accepted::new(worker, Stream::plain(tcp), client, None)),
         (true, _) => secure::run(worker, tcp, client).await,
     }
 }

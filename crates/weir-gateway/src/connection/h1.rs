@@ -17,7 +17,7 @@ use super::accepted::Accepted;
 use super::{AfterExchange, h2};
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
-use crate::context::frame::{Frame, boxed};
+use crate::context::frame::{Frame, boxed, own_waker};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::{self, Coding};
@@ -51,7 +51,7 @@ pub struct H1Client {
 pub fn run(connection: Accepted) -> impl Future<Output = ()> {
     let mut client = H1Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
     Frame::new(async move {
-        client.connection.watch().await;
+        client.connection.watch(own_waker().await);
         let worker = Rc::clone(&client.connection.worker);
         while let Some(exchange) = client.next().await {
             // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
@@ -65,7 +65,7 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
             }
         }
         if client.begins_http2() {
-            return Box::pin(h2::run(client.connection)).await;
+            return h2::spawn(client.connection);
         }
         client.connection.stream.send_close_notify();
     })

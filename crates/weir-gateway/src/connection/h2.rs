@@ -6,6 +6,7 @@ mod incoming;
 mod stream;
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -13,6 +14,7 @@ use weir_proto::h2::{self, ErrorCode, PeerLimits, Role};
 
 use super::accepted::Accepted;
 use crate::context::buffers::READ_BYTES;
+use crate::context::frame::{Frame, own_waker};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::http2::Session;
 use crate::http2::silence::{Silence, SilenceVerdict};
@@ -33,6 +35,9 @@ const FAREWELL_NS: u64 = 5_000_000_000;
 const LINGER_NS: u64 = 1_000_000_000;
 const LINGER_BYTES: usize = 1024 * 1024;
 
+/// An idle connection gives back the memory that its streams have needed after this time.
+const REST_NS: u64 = 1_000_000_000;
+
 /// A client from which nothing comes for so long, while it waits for an answer, is asked whether it is there.
 const SILENCE_NS: u64 = 60_000_000_000;
 
@@ -45,10 +50,15 @@ struct Shared {
     idle_since_ns: Cell<u64>,
 }
 
-/// Serves one connection from its preface, which may stand in the stash already, to its close.
-pub async fn run(mut accepted: Accepted) {
+/// Serves a connection from its preface, which may stand in the stash already, to its close: in a task of its own, so that the
+/// task in which HTTP/2 was negotiated ends and its memory is free.
+pub fn spawn(accepted: Accepted) {
+    tokio::task::spawn_local(run(accepted));
+}
+
+/// Not an `async fn`, which would keep its argument beside what is made of it for as long as the connection lives.
+fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
     let worker = Rc::clone(&accepted.worker);
-    accepted.watch().await;
     let stash = std::mem::take(&mut accepted.stash);
     let now_ns = worker.now_ns();
     let (bounds, most_streams) = {
@@ -58,22 +68,24 @@ pub async fn run(mut accepted: Accepted) {
     };
     let shared = Rc::new(Shared {
         session: Session::new(Rc::clone(worker.context()), accepted, h2::Connection::new(Role::Server, bounds, now_ns)),
-        worker: Rc::clone(&worker),
+        worker,
         heads: Heads::new(most_streams),
         idle_since_ns: Cell::new(now_ns),
     });
-    let incoming = Incoming::new(Rc::clone(&shared));
     let mut driver = Driver {
-        shared: &shared,
-        worker: &worker,
-        incoming,
+        incoming: Incoming::new(Rc::clone(&shared)),
+        shared,
         stash,
         head_since_ns: None,
         ending: ClosingStep::No,
         silence: Silence::new(SILENCE_NS, now_ns),
     };
-    std::future::poll_fn(|context| driver.poll(context)).await;
-    shared.session.state().pipe.stream.send_close_notify();
+    Frame::new(async move {
+        let waker = own_waker().await;
+        driver.shared.session.state().pipe.watch(waker);
+        poll_fn(|context| driver.poll(context)).await;
+        driver.shared.session.state().pipe.stream.send_close_notify();
+    })
 }
 
 fn bounds(settings: &ClientSettings) -> PeerLimits {
@@ -102,9 +114,8 @@ enum ClosingStep {
     },
 }
 
-struct Driver<'a> {
-    shared: &'a Rc<Shared>,
-    worker: &'a Rc<Worker>,
+struct Driver {
+    shared: Rc<Shared>,
     incoming: Incoming,
     /// What came before it was known that HTTP/2 is spoken.
     stash: Vec<u8>,
@@ -114,10 +125,10 @@ struct Driver<'a> {
     silence: Silence,
 }
 
-impl Driver<'_> {
+impl Driver {
     /// Ready when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let now_ns = self.worker.wake_up();
+        let now_ns = self.shared.worker.wake_up();
         self.shared.session.begin_turn(context);
         let mut polled = self.poll_at(context, now_ns);
         if polled.is_pending() {
@@ -162,15 +173,15 @@ impl Driver<'_> {
 
     /// Ready when the client has closed.
     fn receive(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
-        let shared = self.shared;
+        let shared = &self.shared;
         let mut state = shared.session.state();
-        let current = self.worker.current();
+        let current = self.shared.worker.current();
         state.protocol.set_limits(current.snapshot.clients.limits);
         state.protocol.credit().earn_time(now_ns);
         self.incoming.now_ns = now_ns;
         let mut stash = std::mem::take(&mut self.stash);
         let begun = if stash.is_empty() { Ok(()) } else { state.received(&stash, &mut self.incoming) };
-        self.worker.buffers.release(&mut stash);
+        self.shared.worker.buffers.release(&mut stash);
         let received = match begun {
             Ok(()) => state.poll_receive(context, &mut self.incoming),
             Err(code) => Poll::Ready(Ok(Err(code))),
@@ -182,7 +193,7 @@ impl Driver<'_> {
             Poll::Ready(Ok(Err(code))) => {
                 tracing::debug!("HTTP/2 with {}: {}", state.pipe.peer, code.name());
                 if code == ErrorCode::ENHANCE_YOUR_CALM {
-                    self.worker.metrics.errors.increment("flood");
+                    self.shared.worker.metrics.errors.increment("flood");
                 }
                 state.protocol().fail(code);
                 state.lose_all(StreamLoss::Connection);
@@ -195,10 +206,10 @@ impl Driver<'_> {
 
     /// RFC 9113 §6.8: first that it will end, and a round trip later with which stream.
     fn leave_if_due(&mut self) {
-        let current = self.worker.current();
+        let current = self.shared.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
         let is_worn = most.is_some_and(|most| self.incoming.requests >= most);
-        if self.ending == ClosingStep::No && (is_worn || self.worker.phase() == WorkerPhase::Draining) {
+        if self.ending == ClosingStep::No && (is_worn || self.shared.worker.phase() == WorkerPhase::Draining) {
             self.shared.session.state().protocol().leave();
             self.ending = ClosingStep::Leaving;
         }
@@ -212,7 +223,12 @@ impl Driver<'_> {
         }
         while now_ns < until_ns && thrown_away < LINGER_BYTES {
             let pipe = &mut state.pipe;
-            match self.worker.buffers.with_read_buffer(|buffer| pipe.poll_read(context, &mut buffer[..READ_BYTES])) {
+            match self
+                .shared
+                .worker
+                .buffers
+                .with_read_buffer(|buffer| pipe.poll_read(context, &mut buffer[..READ_BYTES]))
+            {
                 Poll::Ready(Ok(count)) if count > 0 => thrown_away += count,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => {
@@ -226,13 +242,13 @@ impl Driver<'_> {
 
     /// Nothing comes: has the client run out of time?
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
-        let (shared, worker) = (self.shared, self.worker);
+        let (shared, worker) = (&self.shared, &self.shared.worker);
         if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(());
         }
         let current = worker.current();
         let settings = &current.snapshot.clients;
-        let state = shared.session.state();
+        let mut state = shared.session.state();
         let idle_since_ns = shared.idle_since_ns.get();
         let mut deadline_ns = self.silence.deadline_ns();
         if let Some(since_ns) = self.head_since_ns {
@@ -263,6 +279,13 @@ impl Driver<'_> {
         }
         if deadline_ns <= now_ns {
             return Poll::Ready(());
+        }
+        if state.len() == 0 && !state.is_at_rest() {
+            let rest_ns = idle_since_ns + REST_NS;
+            match rest_ns <= now_ns {
+                true => state.rest(),
+                false => deadline_ns = deadline_ns.min(rest_ns),
+            }
         }
         state.pipe.set_deadline(deadline_ns);
         Poll::Pending

@@ -16,6 +16,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::context::WorkerContext;
+use crate::context::frame::own_waker;
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 
 /// What a connection does after an exchange.
@@ -45,7 +46,7 @@ async fn in_time<T>(
 ) -> Option<T> {
     let since_ns = worker.now_ns();
     let timer = worker.wheel.add();
-    worker.wheel.watch(&timer, poll_fn(|context| Poll::Ready(context.waker().clone())).await);
+    worker.wheel.watch(&timer, own_waker().await);
     let mut task = pin!(task);
     let outcome = poll_fn(|context| {
         if let Poll::Ready(outcome) = task.as_mut().poll(context) {

@@ -30,7 +30,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     let connection = Accepted::new(worker, stream, peer, Some(tls));
     match speaks_http2 {
         false => h1::run(connection).await,
-        true => Box::pin(h2::run(connection)).await,
+        true => h2::spawn(connection),
     }
 }
 

@@ -1,7 +1,8 @@
-//! The frames of futures.
+//! Tasks: the frames of their futures, and their wakers.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 use weir_net::prefetch::MemoryRegion;
@@ -29,6 +30,11 @@ impl<F: Future> Future for Frame<F> {
         MemoryRegion::of(&*self).prefetch();
         self.project().future.poll(context)
     }
+}
+
+/// The waker of the task that calls it.
+pub async fn own_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
 /// Makes a future in the memory where it stays. `Box::pin` would make it on the stack and copy its whole frame, most of which

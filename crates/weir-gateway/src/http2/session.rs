@@ -211,7 +211,7 @@ impl<P: Pipe> Session<P> {
         protocol.release(slot.id, untaken);
         slot.incoming.iter_mut().for_each(|piece| worker.buffers.release(piece));
         worker.buffers.release(&mut slot.unsent);
-        state.remove_slot(key);
+        slots.remove(key);
         drop(state);
         self.wake_driver();
     }

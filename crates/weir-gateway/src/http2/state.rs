@@ -102,7 +102,7 @@ impl<P> State<P> {
             stash: Vec::new(),
             heard: ReceivedFrames::default(),
             turns: 0,
-            slots: Slab::with_capacity(1),
+            slots: Slab::new(),
             waiting: VecDeque::new(),
             held: 0,
             over: false,
@@ -118,12 +118,15 @@ impl<P> State<P> {
         key
     }
 
-    /// Takes a slot out. The room of many is not kept while there is none: most connections are idle.
-    pub(super) fn remove_slot(&mut self, key: usize) {
-        self.slots.remove(key);
-        if self.slots.is_empty() && self.slots.capacity() > 1 {
-            self.slots = Slab::with_capacity(1);
-        }
+    /// Gives back the memory that only streams need, while there are none: most connections are idle.
+    pub fn rest(&mut self) {
+        (self.slots, self.waiting) = (Slab::new(), VecDeque::new());
+        self.protocol.rest();
+    }
+
+    /// No stream has begun since [`State::rest`], or ever.
+    pub fn is_at_rest(&self) -> bool {
+        self.slots.capacity() == 0
     }
 
     pub fn set_id(&mut self, key: usize, id: u32) {

@@ -19,16 +19,16 @@ pub fn start_connection(worker: &Rc<Worker>, stream: TcpStream, spoken: Listener
     }
     match spoken {
         ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
-            tokio::task::spawn_local(h1::run(Accepted::new(task, Stream::plain(stream), peer, None)))
+            tokio::task::spawn_local(h1::run(Accepted::new(task, Stream::plain(stream), peer, None)));
         }
         ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(h2::run(Accepted::new(task, Stream::plain(stream), peer, None)))
+            h2::spawn(Accepted::new(task, Stream::plain(stream), peer, None));
         }
         ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(secure::run(task, stream, peer))
+            tokio::task::spawn_local(secure::run(task, stream, peer));
         }
         ListenerProtocol { proxy_protocol: true, .. } => {
-            tokio::task::spawn_local(announced::run(task, stream, spoken, peer))
+            tokio::task::spawn_local(announced::run(task, stream, spoken, peer));
         }
-    };
+    }
 }

@@ -288,6 +288,12 @@ impl Connection {
         self.bounds.limits = limits;
     }
 
+    /// Gives back the memory that only messages need, while no stream is open.
+    pub fn rest(&mut self) {
+        self.encoder.forget();
+        self.streams.rest();
+    }
+
     /// Memory taken beside the connection's own, in bytes.
     pub fn capacity(&self) -> usize {
         self.decoder.capacity() + self.encoder.capacity() + self.out.capacity() + self.section_bytes.capacity()

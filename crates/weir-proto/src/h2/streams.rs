@@ -91,9 +91,6 @@ impl Streams {
 
     /// A new one, whose number is higher than those of all others.
     pub fn add(&mut self, stream: StreamState) {
-        if self.open.capacity() == 0 {
-            self.open.reserve_exact(1);
-        }
         self.open.push_back(stream);
     }
 
@@ -126,10 +123,12 @@ impl Streams {
                 self.next_ended += 1;
             }
         }
-        if self.open.is_empty() && self.open.capacity() > 1 {
-            self.open = VecDeque::with_capacity(1); // an idle connection keeps no room for a hundred
-        }
         Some(stream)
+    }
+
+    /// Gives back memory, while no stream is open.
+    pub fn rest(&mut self) {
+        self.open.shrink_to_fit();
     }
 
     /// From now on what comes on this stream is ignored, whether it was ever open or not.

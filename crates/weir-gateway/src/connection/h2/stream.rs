@@ -12,6 +12,7 @@ use weir_proto::{Framing, RequestHead, Trailers};
 
 use super::{STREAM_WINDOW, Shared};
 use crate::context::WorkerContext;
+use crate::context::frame::own_waker;
 use crate::context::lifecycle::WorkerPhase;
 use crate::http2::fields;
 use crate::message::forward::Coding;
@@ -81,7 +82,7 @@ impl H2ClientStream {
 
     /// Makes the task that calls it the one that is woken, by its timer and by what happens on the stream.
     pub(super) async fn watch(&self) {
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let waker = own_waker().await;
         self.connection.session.watch(self.key, waker.clone());
         self.connection.session.worker.wheel.watch(&self.timer, waker);
     }

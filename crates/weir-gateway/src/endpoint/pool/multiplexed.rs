@@ -18,6 +18,7 @@ use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, PeerLimits, R
 
 use super::{EndpointPool, Freshness};
 use crate::context::WorkerContext;
+use crate::context::frame::own_waker;
 use crate::http2::silence::{Silence, SilenceVerdict};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
@@ -188,7 +189,7 @@ impl Watch {
 
     /// Makes the task that calls it the one that is woken in time.
     async fn begin(&self) {
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let waker = own_waker().await;
         self.worker.wheel.watch(&self.timer, waker);
     }
 

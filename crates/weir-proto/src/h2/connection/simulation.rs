@@ -214,7 +214,7 @@ impl World {
     /// What is legal at any time.
     fn say_something(&mut self) {
         let role = if self.draw.one_in(2) { Role::Client } else { Role::Server };
-        let (choice, value) = (self.draw.below(4), self.draw.below(40_000) as u32);
+        let (choice, value) = (self.draw.below(5), self.draw.below(40_000) as u32);
         let side = self.side(role);
         match choice {
             0 => side.send_ping(),
@@ -229,6 +229,7 @@ impl World {
                 frame::write_head(&mut side.out, 0xfa, 0, 0, 4); // a kind that nobody knows (§4.1)
                 side.out.extend_from_slice(&value.to_be_bytes());
             }
+            3 => side.rest(),
             _ if self.draw.one_in(20) => self.server.leave(),
             _ => {}
         }

@@ -55,6 +55,18 @@ impl Encoder {
         self.resized = Some((smallest, most));
     }
 
+    /// Forgets all fields and gives back their memory. The peer is told in the next section, by a table of no size for a moment
+    /// (RFC 7541 §4.2, §4.3).
+    pub fn forget(&mut self) {
+        let most = self.table.max_size();
+        if !self.table.is_empty() {
+            self.resize(0);
+            self.resize(most);
+        }
+        self.table = DynamicTable::new(most);
+        self.places = Vec::new();
+    }
+
     /// Memory taken, in bytes.
     pub fn capacity(&self) -> usize {
         self.table.capacity() + self.places.capacity() * size_of::<Place>()

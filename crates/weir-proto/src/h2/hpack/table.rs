@@ -48,6 +48,10 @@ impl DynamicTable {
         self.most
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Memory taken, in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()

@@ -170,6 +170,25 @@ fn a_smaller_table_is_announced() {
 }
 
 #[test]
+fn an_encoder_that_forgets_says_so() {
+    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+    for round in 0..3 {
+        let mut blocks = Vec::new();
+        for _ in 0..3 {
+            let mut block = Vec::new();
+            encoder.begin(&mut block);
+            encoder.field(b"x-a", b"1", &mut block);
+            assert_eq!(decoded(&mut decoder, &block), Ok(fields(&[("x-a", "1")])));
+            blocks.push(block);
+        }
+        assert_eq!(blocks[0].starts_with(&[0x20, 0x3f, 0xe1, 0x1f]), round > 0);
+        assert_eq!(blocks[2], [0xbe]);
+        encoder.forget();
+        assert_eq!(encoder.capacity(), 0);
+    }
+}
+
+#[test]
 fn long_fields_leave_no_memory_behind() {
     let mut decoder = Decoder::default();
     let mut whole = vec![0, 1, b'a'];
@@ -184,7 +203,7 @@ proptest::proptest! {
     #[test]
     fn what_is_encoded_is_decoded(
         sections in proptest::collection::vec(
-            (0usize..3, proptest::collection::vec(("[a-e]{1,3}|content-type|:path", "[a-c]{0,3}|[x-z]{60}"), 0..8)),
+            (0usize..4, proptest::collection::vec(("[a-e]{1,3}|content-type|:path", "[a-c]{0,3}|[x-z]{60}"), 0..8)),
             0..40,
         )
     ) {
@@ -192,6 +211,8 @@ proptest::proptest! {
         for (size, section) in sections {
             if size < 2 {
                 encoder.resize([100, 4096][size]);
+            } else if size == 2 {
+                encoder.forget();
             }
             let mut block = Vec::new();
             encoder.begin(&mut block);

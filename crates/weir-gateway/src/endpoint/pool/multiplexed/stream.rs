@@ -13,6 +13,7 @@ use weir_proto::h2::{ErrorCode, FieldWriter};
 use weir_proto::{Known, ResponseHead, Trailers, Version};
 
 use super::SharedConnection;
+use crate::context::frame::own_waker;
 use crate::endpoint::pool::{Freshness, Permit, in_time};
 use crate::http2::fields;
 use crate::message::forward::{self, Coding};
@@ -84,7 +85,7 @@ impl<'w> Permit<'w> {
             has_head: false,
             websocket: None,
         };
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let waker = own_waker().await;
         stream.connection.session.watch(key, waker);
         if is_websocket(exchange) {
             let connection = Rc::clone(&stream.connection);
