@@ -1,10 +1,10 @@
-//! The frames of futures on the heap.
+//! Heap allocation of large futures.
 
 use std::pin::Pin;
 
-/// Makes a future in the memory where it stays. `Box::pin` would make it on the stack and copy its whole frame, most of which
-/// is empty before the first poll: there the memory is asked for when the future exists already, and if that failed the
-/// future would have to be dropped where it is.
+/// Builds a future directly in its heap memory. `Box::pin` would build it on the stack and copy its whole frame, most of
+/// which is unused before the first poll: its memory is allocated after the future exists, and a failed allocation would
+/// have to drop the future where it is.
 #[inline(always)]
 pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let memory = Box::new_uninit();
