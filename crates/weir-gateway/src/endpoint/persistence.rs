@@ -1,7 +1,7 @@
-//! Clients that stay with their endpoint: by a cookie of ours, or by one the application sets.
+//! Session persistence: clients stay with their endpoint, by a cookie of the gateway or one that the application sets.
 //!
-//! An endpoint that is out of use loses its clients to the others, unless they are to be refused. One that is drained
-//! (weight 0) keeps those it has.
+//! The clients of an endpoint that is out of rotation go to the others, unless they are to be refused. An endpoint that is
+//! drained (weight 0) keeps its clients and gets no new ones.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -25,7 +25,7 @@ pub struct Persistence {
     pub when_gone: WhenGone,
 }
 
-/// What becomes of a client whose endpoint is out of use.
+/// What happens to a client whose endpoint is out of rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenGone {
     /// Another endpoint serves it, from now on.
@@ -37,15 +37,16 @@ pub enum WhenGone {
 
 #[derive(Debug)]
 enum PersistenceKind {
-    /// A cookie set here. Its value is a code for the endpoint that only who has the secret can make or read.
+    /// A cookie that the gateway sets. Its value is a code for the endpoint, which cannot be made or decoded without the
+    /// secret.
     Own { endpoints: HashMap<Box<[u8]>, usize>, codes: Vec<Box<str>>, attributes: Box<str> },
-    /// A cookie the application sets. Which endpoint set it is remembered.
+    /// A cookie that the application sets. The gateway remembers which endpoint set it.
     Learnt { idle: Duration },
 }
 
 impl Persistence {
-    /// A cookie of this name that is set here. `attributes` follow its value, as in `; Path=/; HttpOnly`. Without a
-    /// secret one is made up that lasts as long as the process.
+    /// A cookie of this name that the gateway sets. `attributes` follow its value, as in `; Path=/; HttpOnly`. Without a
+    /// secret, a random one is used that lasts as long as the process.
     pub fn own_cookie(
         name: &str,
         attributes: &str,
@@ -71,7 +72,7 @@ impl Persistence {
         Persistence { cookie: Variable::Cookie(name.into()), name: name.into(), kind, when_gone }
     }
 
-    /// The endpoint where the client belongs, as far as anybody knows.
+    /// The endpoint that the client's cookie stands for, if it is known.
     pub fn home(
         &self,
         exchange: &Exchange,
@@ -88,7 +89,7 @@ impl Persistence {
         }
     }
 
-    /// An endpoint has answered; the response is not on its way yet.
+    /// Called when an endpoint has answered, before the response is sent: sets the cookie, or remembers the application's.
     pub fn answered(
         &self,
         exchange: &mut Exchange,
@@ -101,7 +102,8 @@ impl Persistence {
                 let code = &codes[endpoint.0];
                 if exchange.variable(&self.cookie).is_none_or(|value| *value != *code.as_bytes()) {
                     let field = format!("{}={code}{attributes}", self.name);
-                    // A head without room goes without: the client is served, and asks again somewhere.
+                    // If the head has no room for the field, the response goes without it, and the next request may go to
+                    // any endpoint.
                     let _ = exchange.response.head.add(b"Set-Cookie", field.as_bytes());
                 }
             }
