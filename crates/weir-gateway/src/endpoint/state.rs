@@ -25,7 +25,7 @@ const CALM_NS: u64 = 60_000_000_000;
 const MAX_DOUBLINGS: u32 = 5;
 /// The longest pause before it is doubled.
 const LONGEST_NS: u64 = u64::MAX >> (MAX_DOUBLINGS + 1);
-/// The value of `out_until_ns` for an endpoint that only active checks can bring back.
+/// The value of `out_until_ns` for an endpoint that stays out until checks succeed, and not for a time.
 const UNTIL_CHECKED: u64 = u64::MAX;
 
 /// The state that all workers share. It is kept across snapshots.
