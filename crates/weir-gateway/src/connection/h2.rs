@@ -1,5 +1,5 @@
-//! One HTTP/2 client connection: its driver reads and writes for all of its streams, and each of these is an exchange
-//! like any other, in a task of its own.
+//! One HTTP/2 client connection: its driver reads and writes for all streams, and each stream is an exchange like any
+//! other, in a task of its own.
 
 mod heads;
 mod incoming;
@@ -23,20 +23,20 @@ use crate::worker::Worker;
 use heads::Heads;
 use incoming::Incoming;
 
-/// Content a client may send on one stream, and on all of them, before somebody has taken it.
+/// The most bytes a client may send on one stream, and on all together, before they have been taken.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// How long a client may take to go once it has been told to.
+/// How long a client may take to close the connection after a GOAWAY.
 const FAREWELL_NS: u64 = 5_000_000_000;
-/// What a client may still send, and for how long, so that it can read why its connection ends: closing with unread bytes
-/// would reset the connection (RFC 9112 §9.6 says it of HTTP/1).
+/// How long, and how many bytes, a client may still send after an error, so that it can read the GOAWAY: closing a socket
+/// with unread bytes would reset the connection (as RFC 9112 §9.6 explains for HTTP/1).
 const LINGER_NS: u64 = 1_000_000_000;
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// A client from which nothing comes for so long, while it waits for an answer, is asked whether it is there.
+/// If nothing is received for this long while the client expects a response, a PING is sent.
 const SILENCE_NS: u64 = 60_000_000_000;
 
-/// What the streams of a connection share.
+/// The state that the streams of a connection share.
 struct Shared {
     worker: Rc<Worker>,
     session: Session<Accepted>,
@@ -45,7 +45,7 @@ struct Shared {
     idle_since_ns: Cell<u64>,
 }
 
-/// Serves one connection from its preface, which may stand in the stash already, to its close.
+/// Serves one connection from its preface, part of which may have been read already, to its close.
 pub async fn run(mut accepted: Accepted) {
     let worker = Rc::clone(&accepted.worker);
     accepted.watch().await;
@@ -85,17 +85,17 @@ fn bounds(settings: &ClientSettings) -> PeerLimits {
     }
 }
 
-/// How far the end of a connection has come.
+/// The steps in which a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClosingStep {
     No,
-    /// It was announced, and streams end by themselves.
+    /// A GOAWAY without an error has been sent; the open streams are served to their end.
     Leaving,
-    /// The last word has been said, and has to leave by this time.
+    /// A GOAWAY with an error is in the output, and has to be sent by this time.
     Failed {
         until_ns: u64,
     },
-    /// It has left, and what still comes is thrown away.
+    /// The GOAWAY has been sent, and received bytes are discarded.
     Lingering {
         until_ns: u64,
         thrown_away: usize,
@@ -106,16 +106,16 @@ struct Driver<'a> {
     shared: &'a Rc<Shared>,
     worker: &'a Rc<Worker>,
     incoming: Incoming,
-    /// What came before it was known that HTTP/2 is spoken.
+    /// Bytes that were received before the connection turned out to use HTTP/2.
     stash: Vec<u8>,
-    /// Since when a head has been on its way without being complete.
+    /// When the preface, a head or a frame began that is not complete yet.
     head_since_ns: Option<u64>,
     ending: ClosingStep,
     silence: Silence,
 }
 
 impl Driver<'_> {
-    /// Ready when the connection is over.
+    /// Ready when the connection has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let now_ns = self.worker.wake_up();
         self.shared.session.begin_turn(context);
@@ -140,7 +140,7 @@ impl Driver<'_> {
         self.incoming.begin_streams();
         self.leave_if_due();
         let mut state = self.shared.session.state();
-        // One that does not take what waits for it has another deadline.
+        // While output waits for the socket, the client's silence is not measured: it cannot read a PING either.
         let (heard, waits) = (state.take_heard(), state.len() > 0 && state.protocol.output().is_empty());
         match self.silence.look(now_ns, heard, waits) {
             SilenceVerdict::Well => {}
@@ -160,7 +160,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Ready when the client has closed.
+    /// Receives frames. Ready when the client has closed.
     fn receive(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
         let shared = self.shared;
         let mut state = shared.session.state();
@@ -193,7 +193,7 @@ impl Driver<'_> {
         }
     }
 
-    /// RFC 9113 §6.8: first that it will end, and a round trip later with which stream.
+    /// RFC 9113 §6.8: announces the end first, and names the last stream a round trip later.
     fn leave_if_due(&mut self) {
         let current = self.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
@@ -204,7 +204,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Lets the client read the last word before it learns that the connection is closed.
+    /// Lets the client read the GOAWAY before it sees that the connection is closed.
     fn linger(&mut self, context: &mut Context<'_>, now_ns: u64, until_ns: u64, mut thrown_away: usize) -> Poll<()> {
         let mut state = self.shared.session.state();
         if state.pipe.stream.poll_shutdown(context).is_pending() {
@@ -224,7 +224,7 @@ impl Driver<'_> {
         Poll::Ready(())
     }
 
-    /// Nothing comes: has the client run out of time?
+    /// Checks the deadlines when nothing is received, and sets the timer to the earliest.
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
         let (shared, worker) = (self.shared, self.worker);
         if worker.phase() == WorkerPhase::Stopping {
@@ -270,7 +270,8 @@ impl Driver<'_> {
 }
 
 impl Shared {
-    /// Whether a head or trailers of so many bytes may be kept beside what there is. A head alone always may.
+    /// Whether a head or trailers of `head` bytes may be kept beside those of the open streams. The only stream's always
+    /// may.
     fn has_room(&self, streams: usize, head: usize, sections: u64) -> bool {
         let has_room = streams == 0 || self.heads.have_room(head, sections);
         if !has_room {
