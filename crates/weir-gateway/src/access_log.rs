@@ -14,7 +14,7 @@ pub struct LineFormat {
 }
 
 impl LineFormat {
-    /// A format that starts with `{` is JSON, so its values are escaped as JSON strings; any other as nginx does.
+    /// A format that starts with `{` is JSON, so its values are escaped as JSON strings; in any other, as nginx escapes them.
     pub fn new(format: &str) -> LineFormat {
         let style = if format.trim_start().starts_with('{') { Style::JSON } else { Style::LOG_LINE };
         LineFormat { template: Template::compile(format), style }

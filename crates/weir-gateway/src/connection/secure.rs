@@ -23,7 +23,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     let Some((mut stream, tls)) = handshake(&worker, tcp, peer).await else { return };
     let protocol = stream.tls().and_then(|session| session.protocol());
     if protocol == Some(ACME_TLS.as_bytes()) {
-        // The handshake was the answer, and nothing comes after it (RFC 8737 §3).
+        // The handshake itself was the validation, and no data follows it (RFC 8737 §3).
         return stream.send_close_notify();
     }
     let speaks_http2 = protocol == Some(b"h2");

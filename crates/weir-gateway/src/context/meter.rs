@@ -158,7 +158,7 @@ mod tests {
         let (inner_ns, outer_ns) = meter.of(|| (0..100).map(|_| meter.of(|| ()).1).sum::<u64>());
         assert!(work_ns > 0);
         meter.learn();
-        // A hundred measurements of nothing, each of which looks at the clock twice, cost next to nothing themselves.
+        // A hundred measurements of nothing, each of which reads the clock twice, must amount to next to nothing.
         assert!(inner_ns + outer_ns < 400 * (meter.reading_ns.get() as u64 + 500), "{inner_ns} {outer_ns}");
     }
 }

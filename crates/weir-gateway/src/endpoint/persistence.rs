@@ -16,7 +16,7 @@ use weir_plugin::{Exchange, Variable, Variables};
 
 use crate::snapshot::endpoint::Endpoint;
 
-/// How an upstream's clients stay with their endpoint.
+/// The session persistence of an upstream.
 #[derive(Debug)]
 pub struct Persistence {
     cookie: Variable,
@@ -28,7 +28,7 @@ pub struct Persistence {
 /// What happens to a client whose endpoint is out of rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenGone {
-    /// Another endpoint serves it, from now on.
+    /// Another endpoint serves it from then on.
     #[default]
     Another,
     /// It is refused (503) until its endpoint is back.
@@ -111,7 +111,7 @@ impl Persistence {
                 let set = exchange.response.head.values(b"set-cookie").find_map(|field| value_of(field, &self.name));
                 match set {
                     Some(value) => sessions.learn(&self.name, value, endpoint.1, now_ns),
-                    // After a restart, or when its endpoint has gone: it stays where it was served now.
+                    // The cookie is unknown after a restart, or its endpoint is gone: it now belongs to this endpoint.
                     None => {
                         if let Some(value) = exchange.variable(&self.cookie) {
                             sessions.learn(&self.name, &value, endpoint.1, now_ns);
@@ -128,7 +128,7 @@ static MADE_UP: LazyLock<hmac::Key> = LazyLock::new(|| {
     hmac::Key::generate(hmac::HMAC_SHA256, &random).expect("the system has random numbers")
 });
 
-/// What stands for an endpoint: 128 bits of a MAC, so that it neither shows the address nor can be made up.
+/// The code of an endpoint: 128 bits of a MAC, which neither reveals the address nor can be forged.
 fn code(key: &hmac::Key, endpoint: &Endpoint) -> Box<str> {
     let tag = hmac::sign(key, format!("{} {}", endpoint.name, endpoint.addr).as_bytes());
     URL_SAFE_NO_PAD.encode(&tag.as_ref()[..16]).into()
@@ -141,13 +141,13 @@ fn value_of<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
     (!value.is_empty()).then_some(value)
 }
 
-/// Parts of the table, each with a lock of its own, so that workers seldom meet.
+/// The number of parts of the table, each with a lock of its own, so that workers seldom contend.
 const SHARDS: usize = 64;
-/// The sessions of one shard. When it is full, those seen least recently go first.
+/// The most sessions of one shard. When it is full, the eighth that was used least recently is dropped.
 const MAX_SESSIONS: usize = 8_192;
 
-/// Which endpoint has set which cookie: shared by all workers, older than any snapshot. Only requests to upstreams that
-/// learn cookies come here.
+/// Which endpoint has set which cookie: shared by all workers, and kept across snapshots. Used only for upstreams with a
+/// cookie of the application.
 #[derive(Debug)]
 pub struct StickySessions {
     shards: [Mutex<HashMap<u64, StickySession>>; SHARDS],
@@ -191,7 +191,7 @@ impl StickySessions {
             let oldest_kept = *oldest_kept;
             sessions.retain(|_, session| session.seen_ns >= oldest_kept);
             if sessions.len() >= MAX_SESSIONS {
-                sessions.clear(); // all of one moment
+                sessions.clear(); // all were used at the same time
             }
         }
         sessions.insert(hash, StickySession { addr, seen_ns: now_ns });

@@ -39,7 +39,7 @@ pub struct SharedState {
 #[derive(Debug, Default)]
 pub struct HealthTable {
     endpoints: Mutex<HashMap<HealthKey, Arc<Health>>>,
-    /// Traffic has begun: endpoints added from now on come in by slow start.
+    /// Traffic has begun: endpoints added from now on get a slow start, if one is configured.
     begun: AtomicBool,
     /// The number of active checks, by outcome.
     pub checks: Checks,

@@ -31,7 +31,7 @@ use body::BodyTransfer;
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayOutcome {
-    /// The response is complete, and the client has taken all of it.
+    /// The response is complete, and all of it has been passed to the client's connection.
     Complete { client_reusable: bool, upstream_reusable: bool },
     /// The upstream has accepted a protocol upgrade: from here on a tunnel takes over.
     Tunnel,
@@ -211,7 +211,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if response.tunnel {
             return Some(RelayOutcome::Tunnel);
         }
-        // RFC 9112 §9.5: an answer to an incomplete request ends the connection, on both sides.
+        // RFC 9112 §9.5: a response to an incomplete request ends the connection, on both sides.
         let request_complete = self.request_is_out() && !self.request.refused;
         Some(RelayOutcome::Complete {
             client_reusable: response.client_reusable && request_complete,

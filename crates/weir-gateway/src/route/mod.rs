@@ -1,7 +1,7 @@
 //! The routing table: which route takes a request.
 //!
 //! The order is that of APISIX's `radixtree_host_uri`, the most specific first:
-//! 1. routes whose `hosts` name the host, then those with the longest wildcard that fits it, then shorter ones, and
+//! 1. routes whose `hosts` name the host, then those with the longest wildcard that matches it, then shorter ones, and
 //!    routes without `hosts` when none of these takes the request;
 //! 2. within these, the exact path, then the longest prefix, then shorter ones;
 //! 3. within one path, `priority`, then the longer `uri`, then the order of the rules.
@@ -47,11 +47,11 @@ use crate::pieces::Pieces;
 pub struct RouteRule {
     /// `uri` or `uris`: at least one.
     pub uris: Vec<String>,
-    /// `host` or `hosts`, or those of the service; none is every host.
+    /// `host` or `hosts`, or those of the service; an empty list is every host.
     pub hosts: Vec<String>,
     /// `None` is every method.
     pub methods: Option<MethodSet>,
-    /// `remote_addr` or `remote_addrs`; none is every address.
+    /// `remote_addr` or `remote_addrs`; an empty list is every address.
     pub remote_addrs: Vec<IpNet>,
     /// The highest is tried first, among routes of the same path.
     pub priority: i64,
@@ -209,7 +209,7 @@ impl RouteTable {
         explain::explain(self, lookup)
     }
 
-    /// Calls `take` with every path that fits the request, the most specific first, until it returns true.
+    /// Calls `take` with every path of the table that matches the request, the most specific first, until it returns true.
     #[inline]
     fn any_station<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(LookupStep<'a>) -> bool) {
         let path = lookup.path;

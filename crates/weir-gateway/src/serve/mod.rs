@@ -62,7 +62,7 @@ async fn observed(
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
     let finish = respond::finish(worker, current, client, &mut exchange, end);
     let after = meter.over(&mut cpu_ns, finish).await;
-    // Only exchanges picked at random count: a mean over requests that somebody chose to trace would not be representative.
+    // Only exchanges picked at random count: a mean over traced requests, which a user chose, would not be representative.
     if exchange.measured {
         let price = &current.metrics_of(worker, &exchange).price;
         meter.learn();
@@ -142,7 +142,7 @@ fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Opti
 /// An attempt is not begun if the deadline of the call (gRPC) is at most this far away.
 const NO_TIME_NS: u64 = 10_000;
 
-/// Makes attempts until one succeeds, or no further one is allowed: none is, once part of a response has been sent.
+/// Makes attempts until one succeeds, or no further one is allowed. None is made once part of a response has been sent.
 async fn proxy(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,

@@ -76,7 +76,7 @@ struct SubrequestClient {
     timer: Timer,
     /// `None` once the answer has ended.
     writer: Option<AnswerWriter>,
-    /// Always empty.
+    /// Always empty: no bytes are received from a client.
     stash: Vec<u8>,
 }
 

@@ -31,7 +31,7 @@ pub struct ActiveChecks {
     pub timeout: Duration,
     /// The most endpoints of one upstream that are checked at a time.
     pub concurrency: usize,
-    /// Between checks while the endpoint is in rotation, and while it is not.
+    /// The intervals between checks while the endpoint is in rotation, and while it is not.
     pub healthy_interval: Duration,
     pub unhealthy_interval: Duration,
     pub healthy_statuses: Vec<u16>,
@@ -68,11 +68,11 @@ pub enum CheckKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckRequest {
     pub method: Box<str>,
-    /// With the query.
+    /// The path with the query.
     pub path: Box<str>,
     /// The `Host`, unless the headers name one.
     pub host: Box<str>,
-    /// Each as `Name: value`.
+    /// The header fields, each as `Name: value`.
     pub headers: Box<[Box<str>]>,
     pub body: Box<str>,
 }

@@ -75,18 +75,18 @@ pub enum ConnectionShare {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSettings {
     pub limits: Limits,
-    /// From accept to the end of the TLS handshake.
+    /// The longest time from accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// Largest request body in bytes; `None` is no limit.
     pub body_bytes: Option<u64>,
-    /// From the first byte of a request head to its last.
+    /// The longest time from the first byte of a request head to its last.
     pub header_timeout: Duration,
     /// A body must bring this many bytes a second on average, once `body_grace` has passed.
     pub body_min_rate: u64,
     pub body_grace: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
-    /// From accepting a connection to the first byte of its first request.
+    /// The longest time from accept to the first byte of the first request.
     pub first_byte_timeout: Duration,
     /// How long a client may take no bytes that are sent to it.
     pub write_timeout: Duration,
@@ -178,9 +178,9 @@ pub struct Route {
     pub target: Target,
     /// Replaces the upstream's if set (APISIX `route.timeout`).
     pub timeouts: Option<Timeouts>,
-    /// `Connection: upgrade` is forwarded. APISIX `enable_websocket`; allowed unless set to `false`.
+    /// Whether `Connection: upgrade` is forwarded. APISIX `enable_websocket`; allowed unless set to `false`.
     pub upgrades: bool,
-    /// `%2F` and `%5C` in the path are let through, still encoded.
+    /// Whether `%2F` and `%5C` in the path are accepted; they are forwarded still encoded.
     pub encoded_separators: bool,
 }
 
@@ -366,7 +366,7 @@ impl Default for Timeouts {
 /// The `Host` of requests to the upstream (APISIX `pass_host`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassHost {
-    /// The client's.
+    /// That of the client's request.
     Pass,
     /// The endpoint's own name.
     Node,

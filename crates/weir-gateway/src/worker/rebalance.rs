@@ -10,7 +10,7 @@ use std::sync::atomic::{
 use tokio::sync::mpsc::UnboundedSender;
 use weir_telemetry::metrics::Metrics;
 
-/// A connection is handed over if this worker has more than the other by an eighth: the kernel spreads many evenly enough.
+/// A connection is handed over if this worker has over an eighth more than the other: the kernel spreads many evenly enough.
 const SLACK: u64 = 8;
 
 /// `C` is the command that carries a connection to another worker.

@@ -51,7 +51,7 @@ impl Average {
         self.set(self.ns.get() * kept + took_ns * (1.0 - kept), now_ns);
     }
 
-    /// The decayed average: an endpoint that was slow gets another exchange some day.
+    /// The decayed average: an endpoint that was slow gets another exchange after a while.
     fn aged(&self, now_ns: u64) -> f64 {
         self.ns.get() * self.kept(now_ns)
     }

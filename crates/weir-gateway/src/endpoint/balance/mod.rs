@@ -61,7 +61,7 @@ pub trait Loads {
 
 /// The endpoints that an exchange has tried. They get no second attempt while there is another.
 ///
-/// Two words, since a frame that holds 16 bytes aligned to 16 costs 250 instructions more to allocate.
+/// Two words and not a `u128`: a future that holds 16 bytes aligned to 16 costs 250 instructions more to allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried([u64; 2]);
 

@@ -138,7 +138,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
             Poll::Ready(Ok(Err(code))) => {
                 tracing::debug!("HTTP/2 with {addr}: {}", code.name());
                 state.protocol().fail(code);
-                let _ = state.poll_send(context); // as far as it is taken at once
+                let _ = state.poll_send(context); // as much as the socket takes at once
                 // The endpoint violated the protocol. That is not the fate of a stale connection, so none of its requests
                 // is sent again.
                 state.lose_all(StreamLoss::Failed(code));
