@@ -27,7 +27,7 @@ use crate::serve::serve;
 use crate::snapshot::ClientSettings;
 
 /// How long an idle connection may still send a request once draining has begun: a request already on its way is answered
-/// (with `Connection: close`), where an immediate close would reset the connection.
+/// (with `Connection: close`) instead of reset.
 const DRAIN_IDLE_NS: u64 = 5_000_000_000;
 
 /// The first line of the HTTP/2 preface, which parses as an HTTP/1 request line with an unknown version.

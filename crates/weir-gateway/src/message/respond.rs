@@ -46,7 +46,7 @@ pub async fn finish(
     after
 }
 
-/// Answers an exchange that ended early, if the client is still connected and the response has not been sent.
+/// Answers an exchange that ended early, if the client is still connected; a response that has begun is cut short.
 async fn refuse(
     worker: &WorkerContext,
     current: &WorkerSnapshot,

@@ -18,7 +18,7 @@ pub struct Permit<'w> {
 }
 
 impl EndpointPool {
-    /// A permit, if the endpoint has fewer exchanges in flight than its limit.
+    /// A permit, if one is free: the endpoint has granted fewer than its limit.
     pub fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
         if !self.has_room() {
             return None;
@@ -49,7 +49,7 @@ impl EndpointPool {
         }
     }
 
-    /// Whether fewer exchanges are in flight than the limit, so that one more need not wait.
+    /// Whether a permit is free, so that one more exchange need not wait.
     pub fn has_room(&self) -> bool {
         self.in_use.get() < self.limiter.limit()
     }
