@@ -1,4 +1,4 @@
-//! One line per exchange, formatted by the worker that served it, written by a thread that is none of its concern.
+//! The access log: one line per exchange, formatted by the worker that served it, written to the file by another thread.
 
 use std::cell::RefCell;
 
@@ -6,7 +6,7 @@ use weir_plugin::template::{Style, Template};
 use weir_plugin::{Exchange, Logged};
 use weir_telemetry::log_file::LogSink;
 
-/// How lines look. Shared by all workers.
+/// The format of lines. Shared by all workers.
 #[derive(Clone)]
 pub struct LineFormat {
     pub template: Template,
@@ -14,14 +14,14 @@ pub struct LineFormat {
 }
 
 impl LineFormat {
-    /// A format that starts with `{` is JSON, so its values are escaped as JSON strings; any other as nginx does.
+    /// A format that starts with `{` is JSON, so its values are escaped as JSON strings; in any other, as nginx escapes them.
     pub fn new(format: &str) -> LineFormat {
         let style = if format.trim_start().starts_with('{') { Style::JSON } else { Style::LOG_LINE };
         LineFormat { template: Template::compile(format), style }
     }
 }
 
-/// One worker's end of the access log.
+/// The access log of one worker.
 pub struct AccessLogWriter {
     format: LineFormat,
     sink: RefCell<LogSink>,
@@ -37,7 +37,7 @@ impl AccessLogWriter {
         self.sink.borrow_mut().line(now_ns, |out| template.render_as(*style, &Logged(exchange), out));
     }
 
-    /// To be called now and then, also when there is no traffic.
+    /// Flushes if it is due. Called with every tick, also when there is no traffic.
     pub fn flush_if_due(&self, now_ns: u64) {
         self.sink.borrow_mut().flush_if_due(now_ns);
     }

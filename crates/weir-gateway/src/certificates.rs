@@ -1,4 +1,4 @@
-//! Which certificate a client gets, and what it must prove: by the name it asks for.
+//! Which certificate a client gets, and whether it must show one itself: by the server name it asks for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use weir_net::tls::{Scope, Server};
 #[derive(Clone, Debug)]
 pub struct Certificate {
     pub server: Server,
-    /// Clients must show a certificate.
+    /// Set if clients must show a certificate.
     pub proof: Option<RequiredClientCertificate>,
 }
 
-/// What clients must prove.
+/// The requirement that clients show a certificate.
 #[derive(Clone, Debug)]
 pub struct RequiredClientCertificate {
     /// Paths that need none (APISIX `skip_mtls_uri_regex`).
     pub except: RegexSet,
 }
 
-/// Answers an authority of certificates that asks within a handshake whether a name is ours (RFC 8737).
+/// Answers a certificate authority that validates, within a TLS handshake, that a name is served here (RFC 8737).
 pub trait ChallengeCertificates: std::fmt::Debug + Send + Sync {
-    /// As whom to answer for this name, in lower case; `None` while no order is open.
+    /// The server identity for the validation of this name, in lower case; `None` if no order for it is open.
     fn prove(&self, name: &str) -> Option<Server>;
 }
 
@@ -32,20 +32,20 @@ pub trait ChallengeCertificates: std::fmt::Debug + Send + Sync {
 pub struct Certificates {
     all: Vec<Arc<Certificate>>,
     exact: HashMap<Box<str>, usize>,
-    /// By what stands behind the `*.`.
+    /// Keyed by the part after `*.`.
     wildcard: HashMap<Box<str>, usize>,
     default: Option<usize>,
-    /// Some name asks its clients for proof, so hosts must be looked at.
+    /// Some certificate requires client certificates, so the hosts of requests must be checked.
     proof: bool,
     prover: Option<Arc<dyn ChallengeCertificates>>,
 }
 
 impl Certificates {
-    /// Adds a certificate for names in lower case: `example.com`, `*.example.com` for one label before it, or `*` for
-    /// whoever asks for nothing else that is here.
+    /// Adds a certificate for names in lower case: `example.com`, `*.example.com` for exactly one more label, or `*` for
+    /// clients that ask for a name without a certificate, or for none.
     ///
     /// # Errors
-    /// Names that another certificate has already, by their place among `names`.
+    /// The indices in `names` of those that already have another certificate.
     pub fn add<'n>(
         &mut self,
         certificate: Certificate,
@@ -68,7 +68,7 @@ impl Certificates {
         if taken.is_empty() { Ok(()) } else { Err(taken) }
     }
 
-    /// The certificate for a name in lower case: its own, one for all names beside it, or the default.
+    /// The certificate for a name in lower case: of that name, of the wildcard that covers it, or the default.
     pub fn find(&self, name: Option<&str>) -> Option<&Arc<Certificate>> {
         let own = name.and_then(|name| {
             let exact = self.exact.get(name);
@@ -77,22 +77,23 @@ impl Certificates {
         own.copied().or(self.default).map(|number| &self.all[number])
     }
 
-    /// From now on authorities get their answers from here.
+    /// From now on `prover` answers the validations of authorities.
     pub fn answer_with(&mut self, prover: Arc<dyn ChallengeCertificates>) {
         self.prover = Some(prover);
     }
 
-    /// As whom to answer an authority that asks for a proof of this name.
+    /// The server identity for an authority that validates this name.
     pub fn prove(&self, name: Option<&str>) -> Option<Server> {
         self.prover.as_ref()?.prove(name?)
     }
 
-    /// Whether this very name, in lower case, has a certificate.
+    /// Whether exactly this name, in lower case, has a certificate.
     pub fn names(&self, name: &str) -> bool {
         self.exact.contains_key(name)
     }
 
-    /// Whether a request may be served that came over a connection whose client was asked for `proof`.
+    /// Whether a request may be served on a connection whose handshake had the scope `proof`; `proved`: the client showed a
+    /// certificate.
     pub fn admit(&self, host: &[u8], path: &[u8], proof: Scope, proved: bool) -> Admission {
         if !self.proof {
             return Admission::Admitted;
@@ -112,11 +113,11 @@ impl Certificates {
     }
 }
 
-/// What [`Certificates::admit`] says.
+/// The result of [`Certificates::admit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Admitted,
-    /// The host asks for another proof than the connection's name does.
+    /// The host needs client certificates of another scope than the server name of the connection.
     Misdirected,
     /// The client has shown no certificate.
     Unproved,

@@ -1,4 +1,4 @@
-//! The data plane from outside: start workers, publish snapshots, drain, stop.
+//! The interface of the data plane: start workers, publish snapshots, drain, stop.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,9 +30,9 @@ pub struct GatewayOptions {
     pub listeners: Vec<Vec<Listener>>,
     pub snapshot: Arc<Snapshot>,
     pub metrics: Arc<Metrics>,
-    /// A sink for each worker, and how lines look.
+    /// The format of lines, and a sink for each worker.
     pub access_log: Option<(LineFormat, Vec<LogSink>)>,
-    /// Client connections each worker takes at most; beyond it, new ones wait in the kernel's queue.
+    /// The most client connections of each worker; further ones wait in the kernel's queue.
     pub connections_per_worker: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct DataPlane {
     progress: Arc<WorkerProgress>,
 }
 
-/// An endpoint as operators see it.
+/// The state of an endpoint, for operators.
 #[derive(Clone, Debug)]
 pub struct EndpointHealth {
     pub upstream: Box<str>,
@@ -58,7 +58,7 @@ pub struct EndpointHealth {
     pub weight: u32,
     pub priority: i64,
     pub is_up: bool,
-    /// It is asked by active checks.
+    /// Whether it has active checks.
     pub is_checked: bool,
 }
 
@@ -81,15 +81,15 @@ impl EndpointHealth {
 pub struct EndpointFilter {
     /// A part of the upstream's name.
     pub upstream: Option<String>,
-    /// Those in rotation, or those out of it.
+    /// Only those in rotation, or only those out of it.
     pub is_up: Option<bool>,
-    /// So many of those that match are left out,
+    /// The number of matching endpoints to leave out,
     pub skip: usize,
-    /// and so many shown.
+    /// and the most to return after them.
     pub limit: usize,
 }
 
-/// Some endpoints, and how many there are.
+/// A part of the endpoints, with the totals.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointPage {
     pub upstreams: usize,
@@ -98,7 +98,7 @@ pub struct EndpointPage {
     pub up: usize,
     /// Endpoints that match the filter.
     pub matching: usize,
-    /// Those of one upstream side by side.
+    /// Ordered by upstream.
     pub shown: Vec<EndpointHealth>,
 }
 
@@ -166,8 +166,8 @@ impl DataPlane {
         Ok(gateway)
     }
 
-    /// Hands a snapshot to every worker. New exchanges see it; those that run go on with what they began with.
-    /// Returns when every worker serves it, `false` if that took longer than `patience`.
+    /// Hands a snapshot to every worker. New exchanges use it; those in progress keep the snapshot they began with. Returns
+    /// when every worker serves it, or `false` if that takes longer than `patience`.
     pub fn publish(&self, snapshot: Arc<Snapshot>, patience: Duration) -> bool {
         let revision = snapshot.revision;
         let before = self.latest.get();
@@ -185,7 +185,7 @@ impl DataPlane {
         self.wait_for_revision(revision, patience)
     }
 
-    /// What policies cost is measured on one exchange in so many; 0 is none.
+    /// The cost of plugins is measured on one exchange in this many; 0 measures none.
     pub fn price_every(&self) -> u32 {
         self.latest.get().snapshot.price_every
     }
@@ -206,7 +206,7 @@ impl DataPlane {
         self.metrics.workers().iter().map(|worker| worker.connections()).sum()
     }
 
-    /// Endpoints of the configuration published last, and how many there are.
+    /// The endpoints of the last published configuration that match the filter, and the totals.
     pub fn endpoints(&self, filter: &EndpointFilter) -> EndpointPage {
         let latest = self.latest.get();
         let now_ns = self.clock.now_ns();
@@ -236,8 +236,8 @@ impl DataPlane {
         (checks.healthy.load(Ordering::Relaxed), checks.unhealthy.load(Ordering::Relaxed))
     }
 
-    /// Stops accepting, and ends each connection when its exchange ends; in so long everything will be ended. The listening
-    /// sockets stay open until the workers end, so that whoever shares them loses nothing.
+    /// Stops accepting, and ends each connection when its exchange ends; after `patience` everything is ended. The
+    /// listening sockets stay open until the workers end, so that a process that shares them loses no connection.
     pub fn drain(&self, patience: Duration) {
         self.command(|| WorkerCommand::Drain { patience });
     }
@@ -256,7 +256,7 @@ impl DataPlane {
         self.command(|| WorkerCommand::Enter(WorkerPhase::Stopping));
         for worker in &mut self.workers {
             if let Some(thread) = worker.thread.take() {
-                // A worker that panicked has said so already; the others must still be waited for.
+                // A worker that panicked has logged that; the others must still be waited for.
                 let _ = thread.join();
             }
         }

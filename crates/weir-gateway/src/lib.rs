@@ -1,6 +1,6 @@
-//! The data plane: a snapshot comes in, traffic goes through.
+//! The data plane: serves traffic according to an immutable snapshot of the configuration.
 //!
-//! The modules are the stations of a request's way. Start reading at [`serve`].
+//! The modules follow the path of a request. Start reading at [`serve`].
 
 pub mod access_log;
 pub mod gateway;

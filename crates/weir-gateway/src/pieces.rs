@@ -1,21 +1,22 @@
-//! Numbered pieces of which two collections may share most: a copy of a collection of 100,000 costs 400 reference counts, and
-//! what differs between two is found without looking at the rest.
+//! A numbered collection whose copies share most of their pieces: a copy of 100,000 pieces costs 400 reference counts, and
+//! the differences between two are found without comparing the shared parts.
 
 use std::ops::Index;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Pieces that are copied together where one of them changes.
+/// The number of pieces in a chunk, which is copied when one of them changes.
 const TOGETHER: usize = 256;
 
-/// Pieces `P` are pointers. Numbers keep their piece until it is replaced or removed; numbers may be without one.
+/// The pieces `P` are pointers. A number keeps its piece until that is replaced or removed; there may be numbers without
+/// one.
 #[derive(Clone, Debug)]
 pub struct Pieces<P> {
     chunks: Vec<Arc<Vec<Option<P>>>>,
     count: usize,
 }
 
-/// A pointer that says whether it is the same as another.
+/// A pointer that can be compared with another by address.
 pub trait Shares: Clone {
     fn is_same(&self, other: &Self) -> bool;
 }
@@ -39,7 +40,7 @@ impl<P> Default for Pieces<P> {
 }
 
 impl<P: Clone> Pieces<P> {
-    /// How many pieces there are.
+    /// The number of pieces.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -64,14 +65,14 @@ impl<P: Clone> Pieces<P> {
         self.place_of(number).take()
     }
 
-    /// All pieces in the order of their numbers.
+    /// All pieces with their numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &P)> {
         let places = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
         places.filter_map(|(number, piece)| Some((number, piece.as_ref()?)))
     }
 
-    /// Takes out pieces that may be freed together, from the end; `None` when there are none left. Pieces that another
-    /// collection has as well are let go.
+    /// Removes the last chunk and returns its pieces, so that a large collection can be freed in steps; `None` when it is
+    /// empty. A chunk that another collection shares yields no pieces.
     pub fn take_some(&mut self) -> Option<impl Iterator<Item = P> + use<P>> {
         let last = self.chunks.pop()?;
         Some(Arc::into_inner(last).unwrap_or_default().into_iter().flatten())
@@ -86,7 +87,7 @@ impl<P: Clone> Pieces<P> {
 }
 
 impl<P: Shares> Pieces<P> {
-    /// The numbers that have another piece than in `old`, or have one where `old` has none, or the other way round.
+    /// The numbers whose piece differs from that in `old`, or that have one in only one of the two.
     pub fn changes_from(&self, old: &Pieces<P>) -> Vec<usize> {
         let mut changed = Vec::new();
         for index in 0..self.chunks.len().max(old.chunks.len()) {
@@ -111,7 +112,7 @@ impl<P: Shares> Pieces<P> {
 }
 
 /// # Panics
-/// Where the number has no piece.
+/// If the number has no piece.
 impl<P: Clone> Index<usize> for Pieces<P> {
     type Output = P;
 

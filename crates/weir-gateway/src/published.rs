@@ -1,4 +1,5 @@
-//! A snapshot with what all workers share of it: made once, on the thread that publishes, and freed on a thread of its own.
+//! A snapshot with the state that all workers share for it: created once, on the publishing thread, and freed on a thread
+//! of its own.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +13,19 @@ use crate::endpoint::state::{Health, HealthTable};
 use crate::pieces::Pieces;
 use crate::snapshot::Snapshot;
 
-/// How often it is looked whether the last worker has left a snapshot behind.
+/// How often the thread checks whether the last worker has dropped a snapshot.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub struct Published {
     pub snapshot: Arc<Snapshot>,
-    /// Beside [`Snapshot::routes`].
+    /// Has the same indices as [`Snapshot::routes`].
     pub slots: Arc<[RouteSlot]>,
-    /// Beside [`Snapshot::upstreams`], and there beside the endpoints.
+    /// Has the same indices as [`Snapshot::upstreams`]; each slice those of the upstream's endpoints.
     pub health: Pieces<Arc<[Arc<Health>]>>,
 }
 
 impl Published {
-    /// Looks up only what `before` does not have already.
+    /// Looks up only what differs from `before`.
     pub fn new(
         snapshot: Arc<Snapshot>,
         before: Option<&Published>,
@@ -50,7 +51,7 @@ impl Published {
         Published { snapshot, slots, health }
     }
 
-    /// Whether active checks may have to be other ones than before.
+    /// Whether the active checks may differ from before.
     pub fn has_other_checks(&self, before: &Published) -> bool {
         let (new, old) = (&self.snapshot.upstreams, &before.snapshot.upstreams);
         let is_checked = |upstreams: &Pieces<Arc<crate::snapshot::Upstream>>, number: usize| {
@@ -65,7 +66,7 @@ fn has_same_ids(new: &Snapshot, old: &Snapshot) -> bool {
     new.routes.changes_from(&old.routes).into_iter().all(|number| id(new, number) == id(old, number))
 }
 
-/// By the number of the route; numbers without a route have the slot of those that share one.
+/// The metrics slots by route number; numbers without a route have the slot that such exchanges share.
 fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
     let ids = snapshot.routes.iter().map(|(_, route)| &*route.facts.route_id);
     let assigned = metrics.routes.assign(metrics.workers(), ids);
@@ -75,7 +76,7 @@ fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
     slots.into()
 }
 
-/// Holds what was published until no worker needs it any more, so that none of them has to free it.
+/// Holds replaced snapshots until no worker uses them any more, so that no worker has to free them.
 pub struct SnapshotShredder {
     inbox: Option<mpsc::Sender<Arc<Published>>>,
     thread: Option<JoinHandle<()>>,
@@ -88,9 +89,9 @@ impl SnapshotShredder {
         Ok(SnapshotShredder { inbox: Some(inbox), thread: Some(thread) })
     }
 
-    /// Takes a snapshot that was replaced.
+    /// Takes over a snapshot that was replaced.
     pub fn take(&self, published: Arc<Published>) {
-        // A thread that has ended has panicked; then the last worker frees it.
+        // If the thread has panicked, the last worker frees the snapshot.
         let _ = self.inbox.as_ref().map(|inbox| inbox.send(published));
     }
 }
@@ -98,7 +99,7 @@ impl SnapshotShredder {
 impl Drop for SnapshotShredder {
     fn drop(&mut self) {
         self.inbox = None;
-        // A thread that panicked has said so already.
+        // If the thread has panicked, that has been logged.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -123,7 +124,7 @@ fn shred(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable) {
     }
 }
 
-/// What serves now, for those who publish and those who look.
+/// The snapshot that is served now, for the threads that publish and that report.
 pub struct Latest(Mutex<Arc<Published>>);
 
 impl Latest {
@@ -135,7 +136,7 @@ impl Latest {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the one before.
+    /// Returns the previous one.
     pub fn replace(&self, published: Arc<Published>) -> Arc<Published> {
         std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), published)
     }

@@ -1,7 +1,7 @@
-//! Exchanges as they end, for those who watch a running node (`weir tail`, `weir trace`).
+//! Shows exchanges as they end to readers that watch a running node (`weir tail`, `weir trace`).
 //!
-//! Without a reader, an exchange only reads one counter. With readers, the worker writes a line for
-//! each exchange that is wanted; one that is not read in time is left out and counted. No request waits for a reader.
+//! Without a reader, an exchange costs the read of one counter. With readers, the worker formats a line for each exchange
+//! that is wanted; a line that a reader has no room for is dropped and counted. No request waits for a reader.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockWriteGuard};
@@ -11,13 +11,13 @@ use weir_plugin::template::{Style, Template};
 use weir_plugin::{Exchange, Expression, Logged};
 use weir_proto::RequestHead;
 
-/// Lines that wait for a reader.
+/// The most lines that wait for one reader.
 const MOST_LINES: usize = 1024;
 
-/// The field that names a trace: an exchange with this field is traced, if a reader waits for this trace.
+/// The field that names a trace. A request with this field is traced if a reader has opened a tail for that name.
 pub const TRACE_FIELD: &str = "X-Weir-Trace";
 
-/// One line, without its end.
+/// The template of a line, without its end.
 const LINE: &str = concat!(
     r#"{"time":"$time_iso8601","request_id":"$request_id","client":"$remote_addr","consumer":"$consumer_name","#,
     r#""method":"$request_method","scheme":"$scheme","host":"$host","uri":"$request_uri","protocol":"$server_protocol","#,
@@ -31,13 +31,13 @@ const LINE: &str = concat!(
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 static TAILS: RwLock<Vec<Arc<TailState>>> = RwLock::new(Vec::new());
 
-/// Which exchanges are wanted.
+/// Which exchanges a reader wants.
 #[derive(Debug)]
 pub enum TailFilter {
     All,
-    /// Those of which this holds.
+    /// Those for which the expression holds.
     Condition(Expression),
-    /// The one that brings this name of a trace.
+    /// Those whose request has this value in [`TRACE_FIELD`].
     Trace(Box<str>),
 }
 
@@ -47,7 +47,7 @@ struct TailState {
     skipped: AtomicU64,
 }
 
-/// Lines about exchanges, as objects of JSON. Dropping it ends that.
+/// Receives lines about exchanges, as JSON objects, until it is dropped.
 pub struct Tail {
     state: Arc<TailState>,
     pub lines: mpsc::Receiver<Vec<u8>>,
@@ -81,13 +81,13 @@ pub fn count() -> usize {
     OPEN.load(Relaxed)
 }
 
-/// There is a reader.
+/// Whether there is a reader.
 #[inline]
 pub fn is_open() -> bool {
     OPEN.load(Relaxed) > 0
 }
 
-/// A reader waits for the trace of this request.
+/// Whether a reader waits for the trace of this request.
 #[cold]
 pub fn is_traced(request: &RequestHead) -> bool {
     let Some(name) = request.head.value(TRACE_FIELD.as_bytes()) else { return false };
@@ -95,7 +95,7 @@ pub fn is_traced(request: &RequestHead) -> bool {
     tails.iter().any(|tail| matches!(&tail.filter, TailFilter::Trace(wanted) if wanted.as_bytes() == name))
 }
 
-/// Shows an exchange that has ended to those who want it.
+/// Sends an exchange that has ended to the readers that want it.
 #[cold]
 pub fn show(exchange: &Exchange) {
     static TEMPLATE: LazyLock<Template> = LazyLock::new(|| Template::compile(LINE));
@@ -153,7 +153,7 @@ mod tests {
         exchange
     }
 
-    /// Other tests of this process may look, too, so each has a status of its own.
+    /// Other tests of this process show exchanges too, so each test uses a status of its own.
     fn tail(status: u16) -> Tail {
         let condition = Expression::compile(&json!([["status", "==", status]])).expect("valid");
         Tail::open(TailFilter::Condition(condition))

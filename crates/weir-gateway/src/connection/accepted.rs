@@ -1,4 +1,4 @@
-//! A client's connection, whatever is spoken on it.
+//! A client's connection, whatever protocol it carries.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,13 +14,13 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::Pipe;
 use crate::worker::TaskGuard;
 
-/// The bytes of one client, and who that is. Most connections are idle, so it is kept small.
+/// The byte stream of one client, with its addresses. Most connections are idle, so it is kept small.
 pub struct Accepted {
     pub worker: TaskGuard,
     pub stream: Stream,
     pub tls: Option<Rc<Tls>>,
     pub timer: Timer,
-    /// Received and not yet used.
+    /// Bytes received and not used yet.
     pub stash: Vec<u8>,
     pub peer: SocketAddr,
     local: SocketAddr,
@@ -31,12 +31,12 @@ pub struct Accepted {
 impl Accepted {
     pub fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Accepted {
         worker.metrics.connections_opened.increment();
-        // A listener for both versions of IP calls clients of IPv4 `::ffff:192.0.2.1`, which is nobody's way to write them.
+        // A dual-stack listener reports a client of IPv4 as `::ffff:192.0.2.1`; it is turned into `192.0.2.1`.
         let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
         let peer = canonical(peer);
         Accepted {
             timer: worker.wheel.add(),
-            // A socket that has lost its address has been reset, which the first read will tell.
+            // A socket without a local address has been reset; the first read reports that.
             local: stream.local_addr().map_or(peer, canonical),
             number: worker.number_connection(),
             worker,
@@ -47,7 +47,7 @@ impl Accepted {
         }
     }
 
-    /// Makes a task the one that its timer wakes.
+    /// Registers the task that the connection's timer wakes.
     pub fn watch(&self, waker: Waker) {
         self.worker.wheel.watch(&self.timer, waker);
     }
@@ -65,8 +65,9 @@ impl Accepted {
         read
     }
 
-    /// Says goodbye so that the client can read the answer: our side is closed first, and what it still sends is thrown
-    /// away for a moment. Closing with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
+    /// Closes gracefully, so that the client can read the answer: the gateway closes its sending side first, and discards
+    /// what the client still sends, for 1 s at most. Closing a socket with unread bytes would reset the connection and
+    /// destroy the answer (RFC 9112 §9.6).
     pub async fn linger(&mut self) {
         const PATIENCE_NS: u64 = 1_000_000_000;
         const MOST_BYTES: usize = 1024 * 1024;
@@ -93,7 +94,7 @@ impl Accepted {
         .await;
     }
 
-    /// Says in an exchange whose it is. `requests` counts those of the connection, with this one.
+    /// Fills in the exchange's facts about the client. `requests` is the number of this request on the connection, from 1.
     pub fn describe(&self, exchange: &mut Exchange, requests: u64, started_ns: u64) {
         exchange.started_ns = started_ns;
         exchange.client = weir_plugin::ClientFacts {

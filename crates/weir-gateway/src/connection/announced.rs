@@ -1,4 +1,4 @@
-//! Connections from a load balancer that names the client first: the PROXY protocol.
+//! Connections from a load balancer that names the client first, by the PROXY protocol.
 
 use std::net::SocketAddr;
 
@@ -12,9 +12,9 @@ use super::{h1, h2, in_time, reset, secure};
 use crate::context::lifecycle::WaitsFor;
 use crate::worker::{TaskGuard, Worker};
 
-/// Serves one connection from accept to close, as one of the client that is announced on it.
+/// Serves one connection from accept to close, for the client that its PROXY header names.
 pub async fn run(mut worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol, sender: SocketAddr) {
-    // Boxed, since it is over before the long part of a connection's life begins.
+    // Boxed, since this is over before the long part of a connection's life.
     let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
     if !worker.claim(client.ip()) {
         return reset(&tcp);
@@ -26,7 +26,7 @@ pub async fn run(mut worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol
     }
 }
 
-/// The client the PROXY header names; `None` if the sender is not trusted or sends none.
+/// The client that the PROXY header names; `None` if the sender is not trusted or sends no valid header in time.
 async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<SocketAddr> {
     let timeout_ns = {
         let current = worker.current();

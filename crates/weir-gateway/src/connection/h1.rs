@@ -1,5 +1,5 @@
-//! One HTTP/1.x client connection. Between requests it owns no buffer: it waits for its socket, and the worker's buffer
-//! is there when something comes.
+//! One HTTP/1.x client connection. Between requests it owns no buffer: when its socket becomes readable, it reads into the
+//! worker's buffer.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,36 +26,36 @@ use crate::message::unsent::Unsent;
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
 
-/// How long an idle connection may still bring a request once draining has begun, so that a request already on its way
-/// is answered (with `Connection: close`) instead of reset.
+/// How long an idle connection may still send a request once draining has begun: a request already on its way is answered
+/// (with `Connection: close`) instead of reset.
 const DRAIN_IDLE_NS: u64 = 5_000_000_000;
 
-/// The line in which HTTP/2 begins where it can be taken for HTTP/1: as much of the preface as is a request line.
+/// The first line of the HTTP/2 preface, which parses as an HTTP/1 request line with an unknown version.
 const PRIOR_KNOWLEDGE: &[u8] = PREFACE.split_at(16).0;
 
-/// Bytes a client may send ahead while its request is being answered. It is not read further until it is its turn.
+/// The most bytes that are read ahead while a request is answered: pipelined requests wait in the socket beyond that.
 const MAX_AHEAD: usize = 16 * 1024;
 
-/// The client's side of its exchanges. Most connections are idle, so it is kept small.
+/// The client side of the exchanges of a connection. Most connections are idle, so it is kept small.
 pub struct H1Client {
-    /// In its stash: a partial head, the start of a body, pipelined requests.
+    /// Its stash holds a partial head, the start of a body, or pipelined requests.
     connection: Accepted,
     unsent: Unsent,
     requests: u64,
-    /// When the client had closed its sending side; 0 if it has not.
+    /// When the client closed its sending side; 0 if it has not.
     ended_ns: u64,
 }
 
-/// Serves one connection from accept to close. Not an `async fn`, which would keep its arguments beside the client that
-/// is made of them, for as long as the connection lives.
+/// Serves one connection from accept to close. Not an `async fn`, whose future would keep the argument beside the
+/// `H1Client` built from it for as long as the connection lives.
 pub fn run(connection: Accepted) -> impl Future<Output = ()> {
     let mut client = H1Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
     Frame::new(async move {
         client.connection.watch(own_waker().await);
         let worker = Rc::clone(&client.connection.worker);
         while let Some(exchange) = client.next().await {
-            // Boxed for as long as the exchange lasts: the state of serving is twice that of an idle connection, and
-            // most connections are idle. Costs some hundred instructions.
+            // Boxed for the duration of the exchange: the state of serving is twice as large as that of an idle connection,
+            // and most connections are idle. Costs some hundred instructions.
             match boxed(|| serve(&worker, &mut client, exchange)).await {
                 AfterExchange::KeepAlive => {}
                 AfterExchange::Close if client.ended() => return,
@@ -72,15 +72,15 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
 }
 
 impl H1Client {
-    /// Waits for the next request. A request that was refused comes with its reason in `stop`. `None` when the
-    /// connection is over.
+    /// Waits for the next request. A request that was refused while it was read carries the reason in `stop`. `None` when
+    /// the connection is over, or begins HTTP/2.
     async fn next(&mut self) -> Option<Box<ServedExchange>> {
         let worker = Rc::clone(&self.connection.worker);
         let waiting_since_ns = worker.now_ns();
         let mut head_since_ns = (!self.connection.stash.is_empty()).then_some(waiting_since_ns);
         let mut parse_stash = !self.connection.stash.is_empty();
         poll_fn(|context| {
-            // Asked for anew at each wake-up: an idle connection must not keep an old configuration alive.
+            // Looked up at each wake-up: an idle connection must not keep an old snapshot alive.
             let current = worker.current();
             let settings = &current.snapshot.clients;
             loop {
@@ -162,7 +162,7 @@ impl H1Client {
         exchange
     }
 
-    /// Tries to make an exchange of what was received; says how many bytes of it belong to the head.
+    /// Tries to parse a request head from `received`; returns how many bytes belong to it.
     fn parse(
         &mut self,
         received: &[u8],
@@ -194,17 +194,17 @@ impl H1Client {
         }
     }
 
-    /// HTTP/2 by prior knowledge (RFC 9113 §3.3), which is for connections in the clear: in TLS it is agreed upon.
+    /// Whether the connection may begin HTTP/2 by prior knowledge (RFC 9113 §3.3). Only without TLS, where ALPN decides.
     fn may_begin_http2(&self, received: &[u8]) -> bool {
         self.requests == 0 && self.connection.tls.is_none() && received.starts_with(PRIOR_KNOWLEDGE)
     }
 
-    /// The same, once it is there. It was put back into the stash.
+    /// The same, for bytes that were put back into the stash.
     fn begins_http2(&self) -> bool {
         self.may_begin_http2(&self.connection.stash)
     }
 
-    /// An exchange without a request that could be understood.
+    /// An exchange for a connection that has sent no complete request.
     fn exchange(&mut self, now_ns: u64) -> Box<ServedExchange> {
         let mut exchange = self.connection.worker.buffers.take_exchange();
         self.describe(&mut exchange, now_ns);
@@ -214,7 +214,7 @@ impl H1Client {
     fn describe(&mut self, exchange: &mut ServedExchange, now_ns: u64) {
         self.requests += 1;
         if self.ended() {
-            self.ended_ns = self.connection.worker.now_ns(); // for this exchange, it ends now
+            self.ended_ns = self.connection.worker.now_ns(); // the half-close time-out of this exchange starts now
         }
         self.connection.describe(exchange, self.requests, now_ns);
     }
@@ -277,7 +277,7 @@ impl ClientSide for H1Client {
         READ_BYTES
     }
 
-    /// Reads what the client sends ahead, up to a limit: what is wanted is to see that it goes away.
+    /// Reads what the client sends ahead, up to a limit: only to notice when the client goes away.
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.ended() || self.connection.stash.len() >= MAX_AHEAD {
             return Poll::Pending;
@@ -316,7 +316,7 @@ impl ClientSide for H1Client {
     }
 
     fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange) {
-        // RFC 9110 §15.2: not to HTTP/1.0 clients.
+        // RFC 9110 §15.2: a client of HTTP/1.0 gets no interim responses.
         if exchange.request.version > Version::Http10 {
             forward::interim_head(out, exchange);
         }

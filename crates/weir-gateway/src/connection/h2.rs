@@ -1,5 +1,5 @@
-//! One HTTP/2 client connection: its driver reads and writes for all of its streams, and each of these is an exchange
-//! like any other, in a task of its own.
+//! One HTTP/2 client connection: its driver reads and writes for all streams, and each stream is an exchange like any
+//! other, in a task of its own.
 
 mod heads;
 mod incoming;
@@ -25,23 +25,23 @@ use crate::worker::Worker;
 use heads::Heads;
 use incoming::Incoming;
 
-/// Content a client may send on one stream, and on all of them, before somebody has taken it.
+/// The most bytes a client may send on one stream, and on all together, before they have been taken.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// How long a client may take to go once it has been told to.
+/// How long a client may take to close the connection after a GOAWAY.
 const FAREWELL_NS: u64 = 5_000_000_000;
-/// What a client may still send, and for how long, so that it can read why its connection ends: closing with unread bytes
-/// would reset the connection (RFC 9112 §9.6 says it of HTTP/1).
+/// How long, and how many bytes, a client may still send after an error, so that it can read the GOAWAY: closing a socket
+/// with unread bytes would reset the connection (as RFC 9112 §9.6 explains for HTTP/1).
 const LINGER_NS: u64 = 1_000_000_000;
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// An idle connection gives back the memory that its streams have needed after this time.
+/// A connection that has had no stream for this long frees the memory that only streams need.
 const REST_NS: u64 = 1_000_000_000;
 
-/// A client from which nothing comes for so long, while it waits for an answer, is asked whether it is there.
+/// If nothing is received for this long while the client expects a response, a PING is sent.
 const SILENCE_NS: u64 = 60_000_000_000;
 
-/// What the streams of a connection share.
+/// The state that the streams of a connection share.
 struct Shared {
     worker: Rc<Worker>,
     session: Session<Accepted>,
@@ -50,13 +50,13 @@ struct Shared {
     idle_since_ns: Cell<u64>,
 }
 
-/// Serves a connection from its preface, which may stand in the stash already, to its close: in a task of its own, so that the
-/// task in which HTTP/2 was negotiated ends and its memory is free.
+/// Serves one connection from its preface, part of which may have been read already, to its close. It gets a task of its own, so
+/// that the task that negotiated HTTP/2 ends and its memory is freed.
 pub fn spawn(accepted: Accepted) {
     tokio::task::spawn_local(run(accepted));
 }
 
-/// Not an `async fn`, which would keep its argument beside what is made of it for as long as the connection lives.
+/// Not an `async fn`: its future would keep the argument's memory for as long as the connection lives.
 fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
     let worker = Rc::clone(&accepted.worker);
     let stash = std::mem::take(&mut accepted.stash);
@@ -97,17 +97,17 @@ fn bounds(settings: &ClientSettings) -> PeerLimits {
     }
 }
 
-/// How far the end of a connection has come.
+/// The steps in which a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClosingStep {
     No,
-    /// It was announced, and streams end by themselves.
+    /// A GOAWAY without an error has been sent; the open streams are served to their end.
     Leaving,
-    /// The last word has been said, and has to leave by this time.
+    /// A GOAWAY with an error is in the output, and has to be sent by this time.
     Failed {
         until_ns: u64,
     },
-    /// It has left, and what still comes is thrown away.
+    /// The GOAWAY has been sent, and received bytes are discarded.
     Lingering {
         until_ns: u64,
         thrown_away: usize,
@@ -117,16 +117,16 @@ enum ClosingStep {
 struct Driver {
     shared: Rc<Shared>,
     incoming: Incoming,
-    /// What came before it was known that HTTP/2 is spoken.
+    /// Bytes that were received before the connection turned out to use HTTP/2.
     stash: Vec<u8>,
-    /// Since when a head has been on its way without being complete.
+    /// When the preface, a head or a frame began that is not complete yet.
     head_since_ns: Option<u64>,
     ending: ClosingStep,
     silence: Silence,
 }
 
 impl Driver {
-    /// Ready when the connection is over.
+    /// Ready when the connection has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let now_ns = self.shared.worker.wake_up();
         self.shared.session.begin_turn(context);
@@ -151,7 +151,7 @@ impl Driver {
         self.incoming.begin_streams();
         self.leave_if_due();
         let mut state = self.shared.session.state();
-        // One that does not take what waits for it has another deadline.
+        // While output waits for the socket, the client's silence is not measured: it cannot read a PING either.
         let (heard, waits) = (state.take_heard(), state.len() > 0 && state.protocol.output().is_empty());
         match self.silence.look(now_ns, heard, waits) {
             SilenceVerdict::Well => {}
@@ -171,7 +171,7 @@ impl Driver {
         }
     }
 
-    /// Ready when the client has closed.
+    /// Receives frames. Ready when the client has closed.
     fn receive(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
         let shared = &self.shared;
         let mut state = shared.session.state();
@@ -204,7 +204,7 @@ impl Driver {
         }
     }
 
-    /// RFC 9113 §6.8: first that it will end, and a round trip later with which stream.
+    /// RFC 9113 §6.8: announces the end first, and names the last stream a round trip later.
     fn leave_if_due(&mut self) {
         let current = self.shared.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
@@ -215,7 +215,7 @@ impl Driver {
         }
     }
 
-    /// Lets the client read the last word before it learns that the connection is closed.
+    /// Lets the client read the GOAWAY before it sees that the connection is closed.
     fn linger(&mut self, context: &mut Context<'_>, now_ns: u64, until_ns: u64, mut thrown_away: usize) -> Poll<()> {
         let mut state = self.shared.session.state();
         if state.pipe.stream.poll_shutdown(context).is_pending() {
@@ -240,7 +240,7 @@ impl Driver {
         Poll::Ready(())
     }
 
-    /// Nothing comes: has the client run out of time?
+    /// Checks the deadlines when nothing is received, and sets the timer to the earliest.
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
         let (shared, worker) = (&self.shared, &self.shared.worker);
         if worker.phase() == WorkerPhase::Stopping {
@@ -293,7 +293,8 @@ impl Driver {
 }
 
 impl Shared {
-    /// Whether a head or trailers of so many bytes may be kept beside what there is. A head alone always may.
+    /// Whether a head or trailers of `head` bytes may be kept beside those of the open streams. The only stream's always
+    /// may.
     fn has_room(&self, streams: usize, head: usize, sections: u64) -> bool {
         let has_room = streams == 0 || self.heads.have_room(head, sections);
         if !has_room {

@@ -1,4 +1,4 @@
-//! Sockets that accept clients.
+//! Listening sockets and their protocols.
 
 use std::net::TcpListener;
 
@@ -9,12 +9,12 @@ pub struct Listener {
     pub spoken: ListenerProtocol,
 }
 
-/// What clients speak on a socket.
+/// The protocols that clients speak on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerProtocol {
     pub tls: bool,
-    /// A balancer says first whom it speaks for.
+    /// A PROXY protocol header comes first, in which a load balancer names the client.
     pub proxy_protocol: bool,
-    /// HTTP/2 in the clear, and nothing else.
+    /// HTTP/2 without TLS, and nothing else.
     pub h2c: bool,
 }

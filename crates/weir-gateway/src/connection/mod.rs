@@ -1,4 +1,4 @@
-//! Client connections: whatever the protocol, they yield exchanges.
+//! Client connections: whatever their protocol, they produce exchanges.
 
 pub mod accepted;
 pub mod announced;
@@ -23,21 +23,22 @@ use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterExchange {
     KeepAlive,
-    /// The client has its answer; close so that it can read it to the end.
+    /// The response is complete; close in a way that lets the client read all of it.
     Close,
     /// The client has gone, or the response was cut short: close without a graceful end.
     Abort,
-    /// The same where only a reset shows that the response was cut short: its end is the end of the connection.
+    /// The same, but with a TCP reset: where the close of the connection is the end of the body, only a reset shows the
+    /// cut.
     Reset,
 }
 
-/// Has a connection end at once when it is dropped, without a state that outlives it.
+/// Makes a connection end with a reset when it is dropped, so that it leaves no `TIME_WAIT` state behind.
 pub fn reset(tcp: &TcpStream) {
-    // If the option cannot be set the connection is gone already.
+    // If the option cannot be set, the connection is closed already.
     let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
 }
 
-/// What a client owes before its first request. `None` if it takes too long, or the worker must end.
+/// Awaits what must precede a client's first request. `None` if it takes too long, or if the worker is stopping.
 async fn in_time<T>(
     worker: &WorkerContext,
     waits_for: WaitsFor,

@@ -1,4 +1,4 @@
-//! The handshake that comes before the first request.
+//! The TLS handshake of a client connection.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     let Some((mut stream, tls)) = handshake(&worker, tcp, peer).await else { return };
     let protocol = stream.tls().and_then(|session| session.protocol());
     if protocol == Some(ACME_TLS.as_bytes()) {
-        // The handshake was the answer, and nothing comes after it (RFC 8737 §3).
+        // The handshake itself was the validation, and no data follows it (RFC 8737 §3).
         return stream.send_close_notify();
     }
     let speaks_http2 = protocol == Some(b"h2");
@@ -40,9 +40,10 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
     let is_begun = in_time(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
     let mut proof = Scope::default();
-    // Boxed, since it is over before the long part of a connection's life begins, and would be copied on its way.
+    // Boxed, since the handshake is over before the long part of a connection's life, and its state would take room all the
+    // time.
     let accepting = Box::pin(accept(tcp, |wanted| {
-        // The newest configuration, as the client may have taken its time until here.
+        // The newest configuration: the client may have taken long to send its `ClientHello`.
         let current = worker.current();
         let certificates = &current.snapshot.certificates;
         if wanted.proof
@@ -98,7 +99,7 @@ fn described(stream: &Stream, proof: Scope) -> Tls {
 }
 
 fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
-    // It was good enough to be verified; what cannot be shown of it stays empty.
+    // The certificate was verified; fields that cannot be parsed stay empty.
     let Ok(facts) = Facts::of(certificate) else { return ClientCertificate::default() };
     ClientCertificate {
         subject: facts.subject.into(),
@@ -109,10 +110,10 @@ fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
     }
 }
 
-/// Answers a plain HTTP request, so that a browser shows what is wrong. Other protocols get no answer.
+/// Answers a plain HTTP request with an explanation that a browser shows. Other protocols get no answer.
 async fn answer_in_the_clear(mut stream: Stream, said: &[u8]) {
     if said.first().is_some_and(u8::is_ascii_uppercase) {
-        // It fits into the socket's buffer unless the client has gone.
+        // The answer fits into the socket's send buffer unless the client has gone.
         let _ = poll_fn(|context| stream.poll_write(context, NOT_TLS.as_bytes())).await;
         let _ = poll_fn(|context| stream.poll_shutdown(context)).await;
     }

@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell};
 
 use super::served_exchange::ServedExchange;
 
-/// Bytes read from a socket at once.
+/// The most bytes read from a socket at once.
 pub const READ_BYTES: usize = 64 * 1024;
-/// Exchanges and buffers kept for the next user; more are given back to the allocator.
+/// The most exchanges, and the most buffers, that are kept for reuse; any beyond that are freed.
 const KEEP: usize = 512;
-/// Bytes of all spare buffers. A burst may need many large ones at once, and must not keep them for ever.
+/// The most bytes of all spare buffers together: a burst may need many large ones, and must not keep them for ever.
 const SPARE_BYTES: usize = 4 << 20;
-/// An exchange that has grown larger than this, in bytes, is not kept: few are, and somebody might make all of them so.
+/// An exchange that has grown larger than this, in bytes, is freed: few do, and a client could make all of them so large.
 const KEPT_EXCHANGE: usize = 32 * 1024;
 
 pub struct Buffers {
@@ -20,7 +20,7 @@ pub struct Buffers {
     #[allow(clippy::vec_box)]
     exchanges: RefCell<Vec<Box<ServedExchange>>>,
     spare: RefCell<Vec<Vec<u8>>>,
-    /// Capacity of all of them.
+    /// The capacity of all spare buffers, in bytes.
     spare_bytes: Cell<usize>,
 }
 
@@ -37,12 +37,12 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Reads into the worker's buffer; it must not be held across a wait.
+    /// Lends the worker's read buffer; it must not be held across an `await`.
     pub fn with_read_buffer<T>(&self, read: impl FnOnce(&mut [u8]) -> T) -> T {
         read(&mut self.read.borrow_mut())
     }
 
-    /// Lends an empty buffer to write into; it must not be held across a wait.
+    /// Lends an empty buffer to write into; it must not be held across an `await`.
     pub fn with_write_buffer<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut buffer = self.write.borrow_mut();
         buffer.clear();
@@ -61,7 +61,7 @@ impl Buffers {
         }
     }
 
-    /// Puts bytes aside that a peer does not take yet, or that are not understood yet.
+    /// Keeps bytes that a peer does not take yet, or that are not a complete head yet.
     pub fn stash(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -70,7 +70,7 @@ impl Buffers {
         stash.extend_from_slice(bytes);
     }
 
-    /// Gives memory to a buffer that has none and is about to be filled.
+    /// Gives a spare buffer's memory to a buffer that has none and is about to be filled.
     pub fn lend(&self, buffer: &mut Vec<u8>) {
         if buffer.capacity() == 0
             && let Some(other) = self.spare.borrow_mut().pop()
@@ -80,7 +80,8 @@ impl Buffers {
         }
     }
 
-    /// Takes the first `count` bytes out of a stash. Empty, it gives its memory back: idle connections own no buffer.
+    /// Removes the first `count` bytes of a stash. A stash that becomes empty gives its memory back: idle connections own
+    /// none.
     pub fn consume(&self, stash: &mut Vec<u8>, count: usize) {
         if count < stash.len() {
             stash.drain(..count);

@@ -1,4 +1,4 @@
-//! The time on a worker's thread, read once per wake-up.
+//! The clock of a worker's thread, read once per wake-up.
 
 use std::cell::{Cell, RefCell};
 use std::time::SystemTime;
@@ -22,8 +22,8 @@ impl WorkerClock {
         WorkerClock { clock, now_ns: Cell::new(clock.now_ns()), date: RefCell::default() }
     }
 
-    /// The time of the last reading. A task reads the clock when it wakes up; what it does until it waits again
-    /// happens at that time.
+    /// The last reading of the clock. A task reads the clock when it wakes up; everything it does until it waits again
+    /// counts as done at that time.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.now_ns.get()
@@ -36,7 +36,7 @@ impl WorkerClock {
         now_ns
     }
 
-    /// The `Date` of an answer made here (RFC 9110 §6.6.1), formatted ten times a second at most.
+    /// The `Date` of a response that the gateway makes (RFC 9110 §6.6.1), formatted ten times a second at most.
     pub fn with_date<T>(&self, now_ns: u64, use_it: impl FnOnce(&str) -> T) -> T {
         let mut date = self.date.borrow_mut();
         if now_ns >= date.until_ns {

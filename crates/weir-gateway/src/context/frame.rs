@@ -8,8 +8,7 @@ use pin_project_lite::pin_project;
 use weir_net::prefetch::MemoryRegion;
 
 pin_project! {
-    /// A future whose frame is prefetched whole when it is polled. Between two polls other exchanges have had the processor, and
-    /// their frames its caches.
+    /// Prefetches the whole frame of a future when it is polled: other tasks have used the processor's caches since the last poll.
     pub struct Frame<F> {
         #[pin]
         future: F,
@@ -37,9 +36,9 @@ pub async fn own_waker() -> Waker {
     poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
-/// Makes a future in the memory where it stays. `Box::pin` would make it on the stack and copy its whole frame, most of which
-/// is empty before the first poll: there the memory is asked for when the future exists already, and if that failed the
-/// future would have to be dropped where it is.
+/// Builds a future directly in its heap memory. `Box::pin` would build it on the stack and copy its whole frame, most of
+/// which is unused before the first poll: its memory is allocated after the future exists, and a failed allocation would
+/// have to drop the future where it is.
 #[inline(always)]
 pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<Frame<F>>> {
     let memory = Box::new_uninit();

@@ -1,55 +1,55 @@
-//! Where a worker is in its life, and what has to end before it can.
+//! The phases of a worker, and the tasks that must end before the worker can.
 
 use std::cell::Cell;
 
 use tokio::sync::Notify;
 
-/// Where the worker is in its life.
+/// A worker's phase. Phases are entered in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerPhase {
     Serving,
-    /// Accepts nothing new, ends connections when their exchange ends.
+    /// Accepts no connections, and closes each one when its exchange ends.
     Draining,
-    /// Ends every exchange now.
+    /// Ends every exchange at once.
     Stopping,
 }
 
 pub struct Lifecycle {
     phase: Cell<WorkerPhase>,
     since_ns: Cell<u64>,
-    /// When everything will be ended; `u64::MAX` while that is not known.
+    /// When draining ends and the worker stops; `u64::MAX` if not known.
     end_ns: Cell<u64>,
     change: Notify,
     tasks: Cell<usize>,
     is_full: Cell<bool>,
     full_said_ns: Cell<u64>,
-    /// When the log was told, 0 if never.
+    /// When the shortage was last logged; 0 if never.
     full_logged_ns: Cell<u64>,
 }
 
-/// The longest time over which streams leave.
+/// The longest interval over which the ends of long streams are spread.
 const LONGEST_LEAVING_NS: u64 = 10_000_000_000;
 
-/// The log is told of a shortage once in this long.
+/// The least time between two log messages about a shortage of connections.
 const FULL_LOG_NS: u64 = 60_000_000_000;
 
 /// What a connection that carries no exchange waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// Its client has sent nothing worth an answer yet.
+    /// The client has sent nothing yet that needs an answer.
     FirstByte,
     /// A head or a handshake has begun.
     RestOfHead,
     NextRequest,
 }
 
-/// While there is no room for another connection, one on which nothing was ever sent is closed after this long,
+/// While the worker is at its connection limit, a connection on which nothing was ever sent is closed after this long,
 const FULL_FIRST_BYTE_NS: u64 = 1_000_000_000;
 /// one whose head or handshake is not complete after this long,
 const FULL_HEAD_NS: u64 = 3_000_000_000;
 /// and one that waits for its next request after this long.
 const FULL_IDLE_NS: u64 = 30_000_000_000;
-/// While that lasts, idle connections are told once in this long.
+/// While the shortage lasts, idle connections are woken to check these limits at most once in this time.
 const FULL_AGAIN_NS: u64 = 1_000_000_000;
 
 impl Default for Lifecycle {
@@ -82,15 +82,15 @@ impl Lifecycle {
         self.end_ns.set(end_ns);
     }
 
-    /// When a stream without an end of its own is to leave, so that clients do not come back all at once: in the last quarter
-    /// of draining, 10 s at most. `number` is that of its connection.
+    /// When a stream without an end of its own should be ended. The times are spread over the last quarter of draining, 10
+    /// s at most, so that clients do not all reconnect at once. `number` is that of its connection.
     pub fn leave_ns(&self, number: u64) -> u64 {
         let end_ns = self.end_ns.get();
         if self.phase.get() == WorkerPhase::Serving || end_ns == u64::MAX {
             return u64::MAX;
         }
         let window_ns = (end_ns.saturating_sub(self.since_ns.get()) / 4).min(LONGEST_LEAVING_NS);
-        // Numbers in a row, spread evenly (Fibonacci hashing); the last tenth is for what has to be sent.
+        // Consecutive numbers are spread evenly (Fibonacci hashing); the last tenth is left for sending the rest.
         let share = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         end_ns - window_ns + ((u128::from(window_ns) * 9 / 10 * u128::from(share)) >> 32) as u64
     }
@@ -111,7 +111,7 @@ impl Lifecycle {
         is_later
     }
 
-    /// There is room for another connection, or there is none. `true` if those that wait should be told now.
+    /// Notes whether the worker is at its connection limit. `true` if idle connections should be woken now.
     pub(super) fn set_connections_full(&self, is_full: bool, now_ns: u64) -> bool {
         self.is_full.set(is_full);
         let is_due = is_full && now_ns >= self.full_said_ns.get() + FULL_AGAIN_NS;
@@ -121,7 +121,7 @@ impl Lifecycle {
         is_due
     }
 
-    /// Whether the log is to be told that there is no room.
+    /// Whether the shortage should be logged now.
     pub(super) fn is_new_shortage(&self) -> bool {
         let (now_ns, logged_ns) = (self.full_said_ns.get(), self.full_logged_ns.get());
         let is_due = logged_ns == 0 || now_ns >= logged_ns + FULL_LOG_NS;
@@ -131,8 +131,8 @@ impl Lifecycle {
         is_due
     }
 
-    /// How long a connection may wait where no room is left for others; it is the longest-waiting that goes, and before
-    /// those that have been of use those that never were.
+    /// How long a connection may wait while the worker is at its connection limit. Connections that have carried a request
+    /// may wait longer than those that have not.
     pub(super) fn patience_ns(&self, waits_for: WaitsFor) -> u64 {
         match waits_for {
             _ if !self.is_full.get() => u64::MAX,
@@ -142,7 +142,7 @@ impl Lifecycle {
         }
     }
 
-    /// Connections and whatever else must end before the worker can.
+    /// The number of tasks (connections and others) that must end before the worker can.
     pub fn tasks(&self) -> usize {
         self.tasks.get()
     }

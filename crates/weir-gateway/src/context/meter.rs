@@ -1,8 +1,8 @@
-//! Measuring what exchanges and their plugins cost, on a few of them.
+//! Measures the processor time of exchanges and their plugins, on a random sample.
 //!
-//! Chance picks which: each exchange with the same probability, whatever came before it, so that nothing that recurs
-//! with the traffic can be missed or counted double. What the others run is the same code as without a meter, but for a
-//! count down to the next and a branch for each phase.
+//! Each exchange is picked with the same probability, independently of those before it: no periodic pattern in the traffic
+//! can be missed or counted twice. An exchange that is not picked runs the same code as without a meter, except for a
+//! counter and a branch for each phase.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,14 +11,14 @@ use std::pin::pin;
 
 use weir_net::clock::thread_cpu_ns;
 
-/// One worker's.
+/// The meter of one worker.
 pub struct Meter {
     /// Exchanges that pass before the next that is measured.
     left: Cell<u64>,
-    /// One in so many is measured, on average; 0 is none.
+    /// One in this many exchanges is measured, on average; 0 measures none.
     every: Cell<u32>,
     random: Cell<u64>,
-    /// What looking at the clock costs where it is done, and how often that was done.
+    /// The mean cost of reading the clock amid other work, and the number of readings so far.
     reading_ns: Cell<f64>,
     readings: Cell<u64>,
 }
@@ -35,12 +35,12 @@ impl Default for Meter {
     }
 }
 
-/// What a reading weighs in the mean of what they cost.
+/// The weight of one sample in the moving mean of the cost of a reading.
 const LEARNT: f64 = 1.0 / 64.0;
-/// A reading that seems to cost so many times the mean was interrupted.
+/// A sample of more than this many times the mean was interrupted, and is cut to it.
 const INTERRUPTED: f64 = 4.0;
 
-/// To begin with, the least of several tries: whatever else a try saw did not belong to it.
+/// The initial estimate: the least of several tries, since the larger ones contain interruptions.
 fn cost_of_reading() -> u64 {
     const READINGS: u64 = 64;
     let per_reading = || {
@@ -54,14 +54,14 @@ fn cost_of_reading() -> u64 {
 }
 
 impl Meter {
-    /// One exchange in so many is to be measured from here on; 0 is none.
+    /// From now on measures one exchange in `every`, on average; 0 measures none.
     pub fn measure_one_in(&self, every: u32) {
         if self.every.replace(every) != every {
             self.draw();
         }
     }
 
-    /// Whether the exchange that begins is to be measured.
+    /// Whether the exchange that begins now is to be measured. Called once for each exchange.
     #[inline]
     pub fn is_due(&self) -> bool {
         let left = self.left.get();
@@ -69,7 +69,8 @@ impl Meter {
         left == 0 && self.draw()
     }
 
-    /// Draws how many pass before the next, which makes each be picked with the same probability. `false` is never.
+    /// Draws how many exchanges pass before the next that is measured, from a geometric distribution. `false` if none is
+    /// ever.
     #[cold]
     fn draw(&self) -> bool {
         let every = self.every.get();
@@ -82,7 +83,7 @@ impl Meter {
         true
     }
 
-    /// Above 0 and at most 1. SplitMix64, by Sebastiano Vigna.
+    /// A random number above 0 and at most 1. SplitMix64, by Sebastiano Vigna.
     fn chance(&self) -> f64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
@@ -96,8 +97,8 @@ impl Meter {
         thread_cpu_ns()
     }
 
-    /// Learns what a reading costs amid the work of an exchange: more than in a loop that does nothing else. Once for each
-    /// exchange that is measured.
+    /// Updates the mean cost of a reading amid the work of an exchange, where it costs more than in a tight loop. Called
+    /// once for each measured exchange.
     pub fn learn(&self) {
         let began_ns = self.read();
         let cost_ns = (self.read() - began_ns) as f64;
@@ -105,18 +106,18 @@ impl Meter {
         self.reading_ns.set(mean_ns + LEARNT * (cost_ns.min(INTERRUPTED * mean_ns) - mean_ns));
     }
 
-    /// Does something, and says how much processor time it took, without that of measuring it or parts of it.
+    /// Runs `work`; returns its result and its processor time, without the cost of measuring it or parts of it.
     pub fn of<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let before = self.readings.get();
         let began_ns = self.read();
         let result = work();
         let took_ns = self.read() - began_ns;
-        // Between taking the first time and the second lies one reading, and all those inside.
+        // The interval between the two outer readings contains the cost of one of them, and of all readings inside `work`.
         let readings = self.readings.get() - before - 1;
         (result, took_ns.saturating_sub((readings as f64 * self.reading_ns.get()) as u64))
     }
 
-    /// The same for something that waits; what others do meanwhile is theirs. Adds to `spent_ns`.
+    /// The same for a future: only the time inside its polls counts. Adds to `spent_ns`.
     pub async fn over<T>(&self, spent_ns: &mut u64, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -142,7 +143,7 @@ mod tests {
         let picked: Vec<usize> = (0..1_000_000).filter(|_| meter.is_due()).collect();
         // 10,000 on average, with a standard deviation of 100.
         assert!((9_000..11_000).contains(&picked.len()), "{}", picked.len());
-        // In any residue class alike, as a fixed step would not be.
+        // All residue classes are picked alike, which a fixed step would not do.
         let even = picked.iter().filter(|number| *number % 2 == 0).count();
         assert!((4_000..6_000).contains(&even), "{even}");
         meter.measure_one_in(0);
@@ -157,7 +158,7 @@ mod tests {
         let (inner_ns, outer_ns) = meter.of(|| (0..100).map(|_| meter.of(|| ()).1).sum::<u64>());
         assert!(work_ns > 0);
         meter.learn();
-        // A hundred measurements of nothing, each of which looks at the clock twice, cost next to nothing themselves.
+        // A hundred measurements of nothing, each of which reads the clock twice, must amount to next to nothing.
         assert!(inner_ns + outer_ns < 400 * (meter.reading_ns.get() as u64 + 500), "{inner_ns} {outer_ns}");
     }
 }

@@ -1,4 +1,4 @@
-//! What everything on one worker's thread uses: time, buffers, metrics. Knows nothing of endpoints, messages or plugins.
+//! What all code on one worker's thread uses: time, buffers, metrics. It does not depend on endpoints, messages or plugins.
 
 pub mod buffers;
 pub mod clock;
@@ -20,7 +20,7 @@ use clock::WorkerClock;
 use lifecycle::{Lifecycle, WaitsFor, WorkerPhase};
 use meter::Meter;
 
-/// Only the worker's own thread touches it.
+/// Used by the worker's own thread only.
 pub struct WorkerContext {
     pub clock: WorkerClock,
     pub buffers: Buffers,
@@ -63,7 +63,7 @@ impl WorkerContext {
         self.lifecycle.phase()
     }
 
-    /// Says whether there is room for another connection. Where there is none, idle ones give theirs up.
+    /// Notes whether the worker is at its connection limit. If it is, idle connections are woken and closed early.
     pub fn set_connections_full(&self, is_full: bool) {
         if is_full && self.lifecycle.set_connections_full(true, self.wake_up()) {
             self.metrics.connections_full.increment();
@@ -80,8 +80,8 @@ impl WorkerContext {
         }
     }
 
-    /// Until when a connection that has waited since then may wait: to its deadline, or less long where there is no room for
-    /// others. `None` if its time is over.
+    /// Until when a connection that has waited since `since_ns` may wait: until its deadline, or shorter at the connection
+    /// limit. `None` if its time is over.
     pub fn wait_until_ns(&self, waits_for: WaitsFor, since_ns: u64, deadline_ns: u64) -> Option<u64> {
         let now_ns = self.now_ns();
         let until_ns = since_ns.saturating_add(self.lifecycle.patience_ns(waits_for)).min(deadline_ns);
@@ -91,7 +91,7 @@ impl WorkerContext {
         (until_ns > now_ns).then_some(until_ns)
     }
 
-    /// Enters the phase of draining, which ends after so long at the latest.
+    /// Enters the phase of draining, which ends after `patience` at the latest.
     pub fn drain(&self, patience: Duration) {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         self.lifecycle.set_end(self.wake_up().saturating_add(patience_ns));

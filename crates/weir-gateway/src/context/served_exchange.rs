@@ -1,42 +1,42 @@
-//! An exchange with what the gateway itself has to know while it serves it. Plugins see the exchange without that.
+//! An exchange, with the state that the gateway needs to serve it. Plugins see only the [`Exchange`] within.
 
 use std::ops::{Deref, DerefMut};
 
 use weir_plugin::{Exchange, Filters, MessageFilter};
 
-/// Used again for the next exchange, so that nothing is allocated on the plain path.
+/// Kept for the next exchange, so that an ordinary exchange allocates no memory.
 #[derive(Debug, Default)]
 pub struct ServedExchange {
     exchange: Exchange,
-    /// Something of the final response has left for the client, so nothing else can be its answer.
+    /// Part of the final response has been sent to the client, so no other response is possible.
     pub response_begun: bool,
-    /// How much of the request's content was taken from the client.
+    /// How much of the request's content has been read from the client.
     pub body_taken: ContentTaken,
-    /// A plugin has replaced the response on its way to the client. It passes no plugin a second time.
+    /// A plugin has replaced the response on its way to the client. The replacement does not pass the plugins again.
     pub response_replaced: bool,
-    /// A responder of this process has sent it. It has no client, and no plugin sees it.
+    /// A responder of this process has sent the request. The exchange has no client, and no plugin sees it.
     pub is_subrequest: bool,
-    /// What its plugins do is timed, since it is measured, or traced, or both.
+    /// The time its plugins take is recorded, because the exchange is measured, or traced, or both.
     pub observed: bool,
-    /// Chance has picked it: what its plugins cost is written down.
+    /// The meter has picked the exchange at random: the cost of its plugins is counted in the metrics.
     pub measured: bool,
-    /// What the request's content passes on its way upstream.
+    /// The filters that the request's content passes on its way to the upstream.
     pub request_filters: Filters,
-    /// What the rest of a response's content would have passed, which its upstream has broken off.
+    /// The filters of a response that its upstream broke off: they still get the end of the content.
     pub broken_filters: Filters,
-    /// It may become a WebSocket whose messages plugins want to see.
+    /// Set if the exchange may become a WebSocket whose messages plugins want to see.
     pub opening: Option<Box<WebSocketOpening>>,
 }
 
-/// A WebSocket whose messages plugins want to see, until it stands.
+/// A WebSocket whose messages plugins want to see, before it is established.
 #[derive(Default)]
 pub struct WebSocketOpening {
     pub filters: Vec<Box<dyn MessageFilter>>,
-    /// The upstream may agree to compression.
+    /// The client offers compression in the forwarded request, so the upstream may accept it.
     pub offers_compression: bool,
-    /// It has.
+    /// The upstream has accepted compression.
     pub may_compress: bool,
-    /// What it has sent at once with its agreement.
+    /// Bytes that the upstream sent right after its 101.
     pub early: Vec<u8>,
 }
 
@@ -46,8 +46,8 @@ impl std::fmt::Debug for WebSocketOpening {
     }
 }
 
-/// How much of a request's content was taken from its client. What was taken is gone: the request cannot be sent to
-/// another endpoint. What was not has to be read, or the connection closed, before the next request.
+/// How much of a request's content has been read from its client. With part of it read, the request cannot be sent to
+/// another endpoint. Content not read must be discarded, or the connection closed, before the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContentTaken {
     #[default]
@@ -57,7 +57,7 @@ pub enum ContentTaken {
 }
 
 impl ServedExchange {
-    /// Makes it ready for another exchange; memory is kept.
+    /// Resets it for another exchange; its memory is kept.
     pub fn clear(&mut self) {
         self.exchange.clear();
         self.response_begun = false;

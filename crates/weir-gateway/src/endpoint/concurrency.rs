@@ -1,140 +1,142 @@
-//! How many requests one endpoint should have in flight: as few as keep its full throughput.
+//! The number of exchanges that one endpoint should have in flight: the fewest that keep its full throughput.
 //!
-//! Beyond that number a further request only waits inside the endpoint, where it is not seen, and each connection it
-//! waits on goes cold. The sign of it is the *fastest* exchange of an epoch: where requests queue, even the luckiest one
-//! takes several times what the fastest ever took, while a mixture of fast and slow work keeps its fast ones. Under a
-//! load that was heavy from the first moment there is no such record yet, so it begins with a limit, tries whether more
-//! helps, and if not, whether less does.
+//! Beyond that number a further request only waits inside the endpoint, where the gateway cannot see it, and each
+//! connection that waits goes cold. The indicator is the *fastest* exchange of an epoch: where requests queue, even that
+//! takes several times the least time ever seen (the record), while a mixture of fast and slow work keeps its fast
+//! exchanges. Under a load that is heavy from the start there is no record from before it: then the limiter begins with a
+//! fixed limit, tries whether a higher one helps, and if not, whether a lower one does.
 //!
-//! A sign is not proof (the endpoint may have become slower to answer, or the record may have been an error page), so
-//! each reduction is a trial: if throughput falls with the limit, it is undone and the record forgotten.
+//! The indicator is no proof (the endpoint may have become slower, or the record may have been an error page), so each
+//! reduction is a trial: if throughput falls with the limit, the reduction is undone and the record forgotten.
 //!
-//! The endpoints of an upstream may share a machine, and one that gets more in flight than the others of its group then takes from
-//! them what it gains. So a reduction is tried at all of them together, and what one gains by more is a gain only if the
-//! others do not lose it or if nothing waits longer for it.
+//! The endpoints of an upstream may share a machine, where one with more in flight than the others gains at their expense.
+//! So a reduction is tried at the whole group at once, and a higher limit at one endpoint counts as a gain only if the
+//! throughput of the group rises too, or if its exchanges do not take longer.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::snapshot::Concurrency;
 
-/// Fewer are never allowed, all workers together: an endpoint with so few runs dry where its answers, or we, come in bursts. In a sweep before
-/// one nginx process 16, 32 and 64 were alike, and 8 brought an eighth less throughput.
+/// The lowest limit of all workers together: with fewer in flight an endpoint runs dry where its answers, or the gateway's
+/// requests, come in bursts. In a sweep before one nginx process 16, 32 and 64 were alike, and 8 brought an eighth less
+/// throughput.
 const LEAST: u32 = 16;
-/// What it begins with. A crowd that arrives at once would otherwise open a connection each, and most of them are not
-/// needed a moment later: of 2,000 clients, 3,600 connections in half a second.
+/// The initial limit. Without one, many clients that arrive at once would open a connection each, and most of these would
+/// not be needed a moment later: 2,000 clients opened 3,600 connections in half a second.
 const FIRST: u32 = 256;
-/// The least of one worker, however many there are: with a single place each round trip would be waited for.
+/// The lowest limit of one worker, however many there are: with a single permit every exchange would wait for a round trip.
 const LEAST_OF_ONE: u32 = 2;
-/// Below this many in flight there is nothing to gain by looking: at 64 the queue costs more (5 % of CPU time) than it
-/// saves, at 256 it saves 6 %.
+/// With fewer than this in flight a reduction is not tried: at 64 the queue costs more CPU time (5 %) than it saves, at 256
+/// it saves 6 %.
 const WORTHWHILE: f64 = 128.0;
-/// The fastest exchange of an epoch took this many times the fastest ever: requests queue in the endpoint.
+/// If the fastest exchange of an epoch took this many times the record, requests queue in the endpoint.
 const QUEUEING: u64 = 4;
-/// A limit binds where the mean in flight is at least this share of it. Below it only bursts queue, which pass by
+/// A limit binds if the mean number in flight is at least this fraction of it. Below that only bursts queue, which pass by
 /// themselves.
 const BINDING: f64 = 0.75;
-/// The throughput a doubled limit must bring at least.
+/// The factor of throughput that a doubled limit must bring at least.
 const GAINED: f64 = 1.05;
-/// Throughput that differs so many times from what it was when the limit was found: what was found no longer holds.
+/// If throughput differs by this factor from what it was when the limit was found, the limit is examined again.
 const CHANGED: f64 = 1.5;
-/// The share of throughput a halved limit must keep. Where throughput follows the limit, half of it would be gone.
+/// The fraction of throughput that a halved limit must keep. Where throughput follows the limit, it would be a half.
 const KEPT: f64 = 0.8;
-/// Where several endpoints share the load, the fastest exchange takes no longer than this many times what it did: there
-/// was room for more.
+/// With more in flight: if the fastest exchange takes at most this factor longer, the endpoint had capacity for them, even
+/// if the group as a whole did not gain.
 const NO_SLOWER: f64 = 1.25;
-/// With fewer in flight the fastest takes no less than this share of what it did: none had waited for another.
+/// With fewer in flight: if the fastest exchange takes at least this fraction of its time before, none had waited in a
+/// queue.
 const NO_FASTER: f64 = 0.9;
-/// The fastest exchange of an epoch took no less than this part of the mean: none of them had it easy.
+/// If the fastest exchange of an epoch took at least this fraction of the mean, all of them may have queued.
 const ALIKE: f64 = 0.125;
 /// An epoch has at least this many completed exchanges,
 const EPOCH_EXCHANGES: u64 = 256;
 /// and lasts at least this long, and two mean latencies.
 const EPOCH_NS: u64 = 40_000_000;
-/// The first pause after a change that did not help; it doubles with each such change in a row.
+/// The first pause after a trial that did not help; it doubles with each further one in a row.
 const PAUSE_NS: u64 = 500_000_000;
-/// Nothing completed for so long while requests wait: the limit doubles with every look until something does.
+/// If no exchange completes for this long while requests wait, the limit doubles at every tick until one does.
 const STALLED_NS: u64 = 60_000_000;
 const LONGEST_PAUSE_NS: u64 = 16_000_000_000;
 
-/// The controller of one worker for one endpoint.
+/// The limiter of one worker for one endpoint.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     setting: Cell<Concurrency>,
-    /// The worker's parts of [`LEAST`], [`FIRST`] and [`WORTHWHILE`].
+    /// This worker's parts of [`LEAST`], [`FIRST`] and [`WORTHWHILE`].
     least: u32,
     first: u32,
     worthwhile: f64,
     group: RefCell<Rc<LimiterGroup>>,
-    /// The reductions of the group that it has taken note of.
+    /// The value of the group's `reductions` that it has followed.
     noted: Cell<u32>,
     limit: Cell<u32>,
     trial: Cell<Trial>,
-    /// The record: the fastest exchange, since a trial last proved it worthless.
+    /// The record: the time of the fastest exchange since a trial last showed the record to be wrong.
     record_ns: Cell<u64>,
     epoch: Cell<Epoch>,
     pause_ns: Cell<u64>,
     paused_until_ns: Cell<u64>,
-    /// A reduction was tried, so the record is not just the least that a heavy load allowed.
+    /// A reduction has been tried; before that, the record may itself be a time with queueing under a heavy load.
     explored: Cell<bool>,
     /// Throughput when the limit was found, in exchanges per nanosecond.
     found_rate: Cell<f64>,
     /// When the last exchange completed.
     last_ns: Cell<u64>,
-    /// The epoch before, if this one began with no trial.
+    /// The result of the previous epoch, if no trial runs in this one.
     before: Cell<Option<EpochResult>>,
 }
 
-/// The endpoints of one upstream, as far as their controllers know of each other.
+/// The endpoints of one upstream at one worker: what their limiters share.
 #[derive(Debug, Default)]
 pub struct LimiterGroup {
     completed: Cell<u64>,
     /// When the last exchange completed at any of them.
     last_ns: Cell<u64>,
-    /// Reductions that one of them began.
+    /// The number of reductions that any of them has begun.
     reductions: Cell<u32>,
 }
 
-/// What is being tried.
+/// The trial that runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     Nothing,
-    /// Half of `from`.
+    /// The limit was lowered to about half of `from`.
     Down {
         from: u32,
         before: EpochResult,
     },
-    /// More than `from`.
+    /// The limit was raised above `from`.
     Up {
         from: u32,
         before: EpochResult,
     },
 }
 
-/// What an epoch showed.
+/// The result of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct EpochResult {
     /// Exchanges per nanosecond.
     rate: f64,
-    /// Those of the group included.
+    /// The same of the whole group.
     whole_rate: f64,
     latency_ns: u64,
     fastest_ns: u64,
-    /// Some waited for a place.
+    /// Exchanges waited for a permit.
     queued: bool,
 }
 
-/// What is measured between two decisions.
+/// An epoch: what is measured between two decisions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Epoch {
-    /// Exchanges that began before it are left out: they ran under the limit before.
+    /// Exchanges that began before this are not counted: they ran under the previous limit.
     started_ns: u64,
     first_ns: u64,
     exchanges: u64,
     latency_sum_ns: u64,
     fastest_ns: u64,
     queued: bool,
-    /// What the group had completed when it began.
+    /// Exchanges that the group had completed when the first one of this epoch completed.
     fellows_completed: u64,
 }
 
@@ -144,14 +146,14 @@ impl EpochResult {
         self.rate * self.latency_ns as f64
     }
 
-    /// More in flight than `before` have brought more, and not at the cost of the group.
+    /// More in flight than `before` have raised throughput, and not at the expense of the group.
     fn has_gained(&self, before: &EpochResult) -> bool {
         self.rate >= before.rate * GAINED
             && (self.whole_rate >= before.whole_rate * GAINED
                 || self.fastest_ns as f64 <= before.fastest_ns as f64 * NO_SLOWER)
     }
 
-    /// Fewer in flight than `before` do less, and not because the group does more.
+    /// Fewer in flight than `before` have lowered throughput, and not because the group does more.
     fn has_lost(&self, before: &EpochResult) -> bool {
         self.rate < before.rate * KEPT && (self.whole_rate < before.whole_rate * KEPT || !self.is_faster(before))
     }
@@ -162,7 +164,7 @@ impl EpochResult {
 }
 
 impl ConcurrencyLimiter {
-    /// For one of so many workers, which send to the endpoint side by side.
+    /// `workers` is the number of workers that send to the endpoint, each with a limiter of its own.
     pub fn new(setting: Concurrency, workers: u32) -> ConcurrencyLimiter {
         let workers = workers.max(1);
         let limiter = ConcurrencyLimiter {
@@ -187,14 +189,14 @@ impl ConcurrencyLimiter {
         limiter
     }
 
-    /// A setting that stays the same keeps what was learnt.
+    /// Sets the mode. If it stays the same, what was learnt is kept.
     pub fn configure(&self, setting: Concurrency) {
         if setting != self.setting.get() {
             self.set(setting);
         }
     }
 
-    /// From now on it is one of these.
+    /// Makes this limiter a member of the group.
     pub fn join(&self, group: &Rc<LimiterGroup>) {
         self.noted.set(group.reductions.get());
         self.epoch.take();
@@ -208,12 +210,12 @@ impl ConcurrencyLimiter {
         self.limit.set(self.asked(setting));
     }
 
-    /// Requests the endpoint should have in flight from this worker at most.
+    /// The most exchanges that this worker should have in flight at the endpoint.
     pub fn limit(&self) -> u32 {
         self.limit.get()
     }
 
-    /// An exchange that began at `began_ns` has given its place back; `queued` says whether others wait for one.
+    /// Called when an exchange that began at `began_ns` has returned its permit; `queued`: others wait for one.
     pub fn completed(&self, began_ns: u64, now_ns: u64, queued: bool) {
         if self.setting.get() != Concurrency::Auto {
             return;
@@ -272,7 +274,7 @@ impl ConcurrencyLimiter {
         self.epoch.set(Epoch { started_ns: now_ns, ..Epoch::default() });
     }
 
-    /// A fellow tries less. If it queues here too, so does this one.
+    /// Another limiter of the group tries a reduction. If requests seem to queue here too, this one takes part.
     fn follow(&self, now_ns: u64) {
         if let Some(before) = self.before.take()
             && before.in_flight() >= f64::from(self.least)
@@ -283,8 +285,8 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Exchanges take long, and fewer in flight have not made even the fastest of them faster. Then throughput follows the
-    /// limit, and two latencies more would only cost. Says whether a trial was ended for it.
+    /// Called when exchanges take long. If the fastest takes no less time with fewer in flight, throughput follows the
+    /// limit, and the trial ends without waiting for a whole epoch. Returns whether it did.
     fn gives_up(&self, fastest_ns: u64, now_ns: u64) -> bool {
         match self.trial.get() {
             Trial::Down { from, before } if fastest_ns as f64 >= before.fastest_ns as f64 * NO_FASTER => {
@@ -297,7 +299,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// An epoch is over.
+    /// Evaluates an epoch that is over.
     fn decide(&self, seen: EpochResult, now_ns: u64) {
         let (limit, in_flight) = (self.limit.get(), seen.in_flight());
         tracing::debug!(
@@ -311,11 +313,11 @@ impl ConcurrencyLimiter {
         match self.trial.get() {
             Trial::Nothing => self.consider(seen, now_ns),
             Trial::Down { from, before } if seen.has_lost(&before) => {
-                // Throughput follows the limit, so nothing queues: this is how long an exchange takes now.
+                // Throughput follows the limit, so nothing queues: the new record is how long an exchange takes now.
                 self.record_ns.set(seen.fastest_ns);
                 self.settle(from, before.rate, false, now_ns);
             }
-            // As long as even the fastest gets faster, they queue.
+            // While even the fastest exchange gets faster, requests still queue.
             Trial::Down { before, .. } if seen.fastest_ns < before.fastest_ns / 4 * 3 && limit > self.least => {
                 let before = EpochResult { fastest_ns: seen.fastest_ns, ..before };
                 self.begin(Trial::Down { from: limit, before }, limit / 2);
@@ -330,7 +332,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Nothing is being tried. Is there something worth trying?
+    /// No trial runs: begins one if the epoch suggests it.
     fn consider(&self, seen: EpochResult, now_ns: u64) {
         let (limit, found) = (self.limit.get(), self.found_rate.get());
         let rested = now_ns >= self.paused_until_ns.get() || seen.rate * CHANGED < found || seen.rate > found * CHANGED;
@@ -349,7 +351,7 @@ impl ConcurrencyLimiter {
         slower >= QUEUEING || unproven
     }
 
-    /// Half as many, here and in the rest of the group.
+    /// Halves the limit, here and in the rest of the group.
     fn try_less(&self, seen: EpochResult) {
         let group = self.group.borrow();
         group.reductions.set(group.reductions.get() + 1);
@@ -362,15 +364,16 @@ impl ConcurrencyLimiter {
         self.begin(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
     }
 
-    /// Requests wait, those of `anywhere` for whichever endpoint of the group has a permit: is the limit too low? Says whether it was
-    /// raised.
+    /// Called while requests wait; with `anywhere` only in a shared queue, for a permit of any endpoint of the group.
+    /// Raises a limit that is too low; returns whether it did.
     pub fn lift_if_too_low(&self, anywhere: bool, now_ns: u64) -> bool {
         match self.setting.get() {
-            // One that hangs would be given everybody whom the others could have served.
+            // An endpoint that hangs must not get the requests that others could serve, so only a stall of the whole group
+            // counts.
             Concurrency::Auto if anywhere => self.lift_if_stalled(self.group.borrow().last_ns.get(), now_ns),
             Concurrency::Auto => self.lift_if_stalled(self.last_ns.get(), now_ns),
             setting => {
-                // Only a shortage has lowered it, and that may be over.
+                // Only a shortage of file descriptors has lowered it, and that may be over.
                 let lowered = self.limit.get() < self.asked(setting) && now_ns >= self.paused_until_ns.get();
                 if lowered {
                     self.limit.set(self.asked(setting));
@@ -380,7 +383,8 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// None has completed since `last_ns`: whatever was learnt no longer holds.
+    /// If no exchange has completed since `last_ns` for too long, what was learnt no longer holds, and the limit is
+    /// doubled.
     fn lift_if_stalled(&self, last_ns: u64, now_ns: u64) -> bool {
         let limit = self.limit.get();
         if limit == u32::MAX || now_ns < last_ns + STALLED_NS {
@@ -392,13 +396,14 @@ impl ConcurrencyLimiter {
         true
     }
 
-    /// With `in_use` places taken there is no descriptor left for one more connection, so fewer have to do for a while.
-    /// `false` where they are so few that somebody else must have the descriptors.
+    /// Called when there is no file descriptor for one more connection, with `in_use` permits granted: lowers the limit for
+    /// a while. `false` if so few are granted that other endpoints or clients hold the descriptors.
     pub fn make_do(&self, in_use: u32, now_ns: u64) -> bool {
         if in_use <= self.least {
             return false;
         }
-        // A wave of connections fails together. Only the first finds as many in use as the limit allows.
+        // Many connections fail at once: only the first of them lowers the limit, since the others find more in use than it
+        // allows.
         if in_use <= self.limit.get() {
             self.trial.set(Trial::Nothing);
             self.limit.set((in_use / 8 * 7).max(self.least));
@@ -422,7 +427,7 @@ impl ConcurrencyLimiter {
         self.paused_until_ns.set(now_ns + pause_ns);
     }
 
-    /// What a setting asks for, before anything is learnt.
+    /// The limit of a setting before anything has been learnt.
     fn asked(&self, setting: Concurrency) -> u32 {
         match setting {
             Concurrency::Auto => self.first,

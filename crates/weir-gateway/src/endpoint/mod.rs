@@ -1,4 +1,4 @@
-//! All there is about endpoints: choosing one, connections to it, waiting for it, watching it.
+//! Endpoints: choosing one, connections to it, waiting for a permit, checking its health.
 
 pub mod balance;
 pub mod concurrency;

@@ -1,7 +1,7 @@
-//! Clients that stay with their endpoint: by a cookie of ours, or by one the application sets.
+//! Session persistence: clients stay with their endpoint, by a cookie of the gateway or one that the application sets.
 //!
-//! An endpoint that is out of use loses its clients to the others, unless they are to be refused. One that is drained
-//! (weight 0) keeps those it has.
+//! The clients of an endpoint that is out of rotation go to the others, unless they are to be refused. An endpoint that is
+//! drained (weight 0) keeps its clients and gets no new ones.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -16,7 +16,7 @@ use weir_plugin::{Exchange, Variable, Variables};
 
 use crate::snapshot::endpoint::Endpoint;
 
-/// How an upstream's clients stay with their endpoint.
+/// The session persistence of an upstream.
 #[derive(Debug)]
 pub struct Persistence {
     cookie: Variable,
@@ -25,10 +25,10 @@ pub struct Persistence {
     pub when_gone: WhenGone,
 }
 
-/// What becomes of a client whose endpoint is out of use.
+/// What happens to a client whose endpoint is out of rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenGone {
-    /// Another endpoint serves it, from now on.
+    /// Another endpoint serves it from then on.
     #[default]
     Another,
     /// It is refused (503) until its endpoint is back.
@@ -37,15 +37,16 @@ pub enum WhenGone {
 
 #[derive(Debug)]
 enum PersistenceKind {
-    /// A cookie set here. Its value is a code for the endpoint that only who has the secret can make or read.
+    /// A cookie that the gateway sets. Its value is a code for the endpoint, which cannot be made or decoded without the
+    /// secret.
     Own { endpoints: HashMap<Box<[u8]>, usize>, codes: Vec<Box<str>>, attributes: Box<str> },
-    /// A cookie the application sets. Which endpoint set it is remembered.
+    /// A cookie that the application sets. The gateway remembers which endpoint set it.
     Learnt { idle: Duration },
 }
 
 impl Persistence {
-    /// A cookie of this name that is set here. `attributes` follow its value, as in `; Path=/; HttpOnly`. Without a
-    /// secret one is made up that lasts as long as the process.
+    /// A cookie of this name that the gateway sets. `attributes` follow its value, as in `; Path=/; HttpOnly`. Without a
+    /// secret, a random one is used that lasts as long as the process.
     pub fn own_cookie(
         name: &str,
         attributes: &str,
@@ -71,7 +72,7 @@ impl Persistence {
         Persistence { cookie: Variable::Cookie(name.into()), name: name.into(), kind, when_gone }
     }
 
-    /// The endpoint where the client belongs, as far as anybody knows.
+    /// The endpoint that the client's cookie stands for, if it is known.
     pub fn home(
         &self,
         exchange: &Exchange,
@@ -88,7 +89,7 @@ impl Persistence {
         }
     }
 
-    /// An endpoint has answered; the response is not on its way yet.
+    /// Called when an endpoint has answered, before the response is sent: sets the cookie, or remembers the application's.
     pub fn answered(
         &self,
         exchange: &mut Exchange,
@@ -101,7 +102,8 @@ impl Persistence {
                 let code = &codes[endpoint.0];
                 if exchange.variable(&self.cookie).is_none_or(|value| *value != *code.as_bytes()) {
                     let field = format!("{}={code}{attributes}", self.name);
-                    // A head without room goes without: the client is served, and asks again somewhere.
+                    // If the head has no room for the field, the response goes without it, and the next request may go to
+                    // any endpoint.
                     let _ = exchange.response.head.add(b"Set-Cookie", field.as_bytes());
                 }
             }
@@ -109,7 +111,7 @@ impl Persistence {
                 let set = exchange.response.head.values(b"set-cookie").find_map(|field| value_of(field, &self.name));
                 match set {
                     Some(value) => sessions.learn(&self.name, value, endpoint.1, now_ns),
-                    // After a restart, or when its endpoint has gone: it stays where it was served now.
+                    // The cookie is unknown after a restart, or its endpoint is gone: it now belongs to this endpoint.
                     None => {
                         if let Some(value) = exchange.variable(&self.cookie) {
                             sessions.learn(&self.name, &value, endpoint.1, now_ns);
@@ -126,7 +128,7 @@ static MADE_UP: LazyLock<hmac::Key> = LazyLock::new(|| {
     hmac::Key::generate(hmac::HMAC_SHA256, &random).expect("the system has random numbers")
 });
 
-/// What stands for an endpoint: 128 bits of a MAC, so that it neither shows the address nor can be made up.
+/// The code of an endpoint: 128 bits of a MAC, which neither reveals the address nor can be forged.
 fn code(key: &hmac::Key, endpoint: &Endpoint) -> Box<str> {
     let tag = hmac::sign(key, format!("{} {}", endpoint.name, endpoint.addr).as_bytes());
     URL_SAFE_NO_PAD.encode(&tag.as_ref()[..16]).into()
@@ -139,13 +141,13 @@ fn value_of<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
     (!value.is_empty()).then_some(value)
 }
 
-/// Parts of the table, each with a lock of its own, so that workers seldom meet.
+/// The number of parts of the table, each with a lock of its own, so that workers seldom contend.
 const SHARDS: usize = 64;
-/// The sessions of one shard. When it is full, those seen least recently go first.
+/// The most sessions of one shard. When it is full, the eighth that was used least recently is dropped.
 const MAX_SESSIONS: usize = 8_192;
 
-/// Which endpoint has set which cookie: shared by all workers, older than any snapshot. Only requests to upstreams that
-/// learn cookies come here.
+/// Which endpoint has set which cookie: shared by all workers, and kept across snapshots. Used only for upstreams with a
+/// cookie of the application.
 #[derive(Debug)]
 pub struct StickySessions {
     shards: [Mutex<HashMap<u64, StickySession>>; SHARDS],
@@ -189,7 +191,7 @@ impl StickySessions {
             let oldest_kept = *oldest_kept;
             sessions.retain(|_, session| session.seen_ns >= oldest_kept);
             if sessions.len() >= MAX_SESSIONS {
-                sessions.clear(); // all of one moment
+                sessions.clear(); // all were used at the same time
             }
         }
         sessions.insert(hash, StickySession { addr, seen_ns: now_ns });

@@ -1,5 +1,5 @@
-//! Connections to endpoints: idle ones are used again, the most recent first, so that few stay hot instead of many
-//! going cold.
+//! Connections to endpoints. Idle ones are reused, the most recently used first, so that a few stay in use and the others
+//! time out.
 
 mod connect;
 mod multiplexed;
@@ -39,24 +39,24 @@ use queue::WaitQueue;
 use secure::EndpointTls;
 pub use shared_queue::{QueueSeats, SharedQueue};
 
-/// The endpoints of one worker, by address and by what they have to prove. They outlive configurations.
+/// The endpoints of one worker, by address and by how they are connected to. They are kept across snapshots.
 #[derive(Default)]
 pub struct Pools {
     endpoints: EndpointTable,
-    /// Those that have waiters.
+    /// The shared queues that have waiters.
     shared_queues: RefCell<Vec<Rc<SharedQueue>>>,
-    /// Endpoints that somebody waits for. The others need no look.
+    /// Endpoints that exchanges wait for; only these need work for their queues at each tick.
     waited_for: RefCell<Vec<Rc<EndpointPool>>>,
-    /// Endpoints with connections that nobody uses, or that are shared.
+    /// Endpoints with idle or shared connections.
     connected: RefCell<Vec<Rc<EndpointPool>>>,
     sweep: Cell<Sweep>,
-    /// Endpoints that an upstream has let go.
+    /// Endpoints that a retired upstream has released.
     released: RefCell<VecDeque<Rc<EndpointPool>>>,
-    /// The workers of the node, which share what an endpoint can take.
+    /// The number of workers of the node, among which the concurrency of an endpoint is divided.
     workers: u32,
 }
 
-/// Endpoints by their keys, in parts: a table that grows moves all that it holds at once.
+/// Endpoints by their keys, in several tables: a table that grows moves all its entries at once.
 struct EndpointTable {
     parts: [RefCell<HashMap<PoolKey, Rc<EndpointPool>>>; EndpointTable::PARTS],
     random: RandomState,
@@ -76,77 +76,77 @@ impl Default for EndpointTable {
     }
 }
 
-/// How far looking through connections has got.
+/// The progress of a sweep over the connected endpoints.
 #[derive(Clone, Copy, Default)]
 struct Sweep {
     began_ns: u64,
-    /// An index into the connected endpoints; the sweep has ended where there are none any more.
+    /// An index into the connected endpoints; the sweep ends at the end of the list.
     next: usize,
-    /// How many idle connections it has seen.
+    /// Idle connections counted in this sweep.
     idle: u64,
 }
 
-/// How often the connections of each endpoint are looked through.
+/// The interval between the starts of two sweeps.
 const SWEEP_NS: u64 = 1_000_000_000;
-/// So many of the connected endpoints are looked at with a tick, as part of all; a sweep takes half of its time.
+/// Each tick checks this fraction of the connected endpoints (one in 25): a sweep takes half of its interval.
 const SWEEP_PARTS: usize = 25;
-/// Released endpoints looked at with a tick.
+/// The most released endpoints that one tick checks.
 const RELEASED_AT_ONCE: usize = 256;
 
 type PoolKey = (SocketAddr, bool, Option<ProxyProtocolVersion>, Option<secure::TlsIdentity>);
 
 /// One worker's connections to one endpoint.
 pub struct EndpointPool {
-    /// The pools it is one of.
+    /// The pools that this endpoint belongs to.
     pools: rc::Weak<Pools>,
     pub addr: SocketAddr,
-    /// How its connections are secured, if they are.
+    /// How its connections are secured; `None` without TLS.
     tls: Option<EndpointTls>,
     keepalive: Cell<Keepalive>,
-    /// It is spoken to in HTTP/2, and these are the connections there are; other endpoints have idle ones.
+    /// The endpoint is used over HTTP/2, by the connections in `multiplexed`; other endpoints use those in `idle`.
     pub http2: bool,
-    /// It is told who the client is before anything else, so its connections are for one client each.
+    /// Each connection begins with a PROXY protocol header, and can only be used for the client named there.
     announcing: Option<ProxyProtocolVersion>,
     multiplexed: RefCell<Vec<Rc<multiplexed::SharedConnection>>>,
-    /// Held while one more of them is made.
+    /// Locked while one more HTTP/2 connection is opened.
     connecting: tokio::sync::Mutex<()>,
     idle: RefCell<Vec<IdleConnection>>,
-    /// Exchanges begun here and not ended, those that wait for their turn here and nowhere else included.
+    /// Exchanges that have begun and not ended, including those that wait for a permit in this endpoint's own queue.
     in_flight: Cell<u32>,
-    /// Written only where a balancer goes by it.
+    /// Recorded only if a balancer uses it.
     pub latency: LatencyEstimate,
     goes_by_latency: Cell<bool>,
-    /// Exchanges that hold a permit, with a connection or while they make one.
+    /// Exchanges that hold a permit, with or without a connection yet.
     in_use: Cell<u32>,
     limiter: ConcurrencyLimiter,
-    /// Those who wait for this endpoint and no other.
+    /// Exchanges that wait for this endpoint and no other.
     queue: WaitQueue,
-    /// Those who wait for any endpoint of an upstream, and what this one is called there: shared queues that have waiters,
-    /// or did a moment ago.
+    /// The shared queues that this endpoint serves, with its seat in each: those that have waiters, or had some at the last
+    /// tick.
     shared_queues: RefCell<Vec<(Rc<SharedQueue>, usize)>>,
-    /// It is among [`Pools::waited_for`], or [`Pools::connected`].
+    /// Whether it is in [`Pools::waited_for`], and in [`Pools::connected`].
     is_waited_for: Cell<bool>,
     is_connected: Cell<bool>,
-    /// What the upstreams that have it know of it. Two may ask different questions.
+    /// The health that each upstream sees. Two upstreams may check the endpoint differently.
     health: RefCell<Vec<Weak<Health>>>,
     key: PoolKey,
 }
 
 struct IdleConnection {
     stream: Stream,
-    /// Whom it was announced for, if it was.
+    /// The client named in its PROXY header, if there is one.
     client: Option<SocketAddr>,
     requests: u64,
     since_ns: u64,
 }
 
 impl Pools {
-    /// For one of so many workers.
+    /// The pools of one worker; `workers` is the number of all of them.
     pub fn new(workers: usize) -> Pools {
         Pools { workers: u32::try_from(workers).unwrap_or(u32::MAX), ..Pools::default() }
     }
 
-    /// One of an upstream, whose endpoints have the group in common.
+    /// The pool of an endpoint of an upstream, whose endpoints all get the same `group`.
     pub fn endpoint(
         self: &Rc<Pools>,
         endpoint: &snapshot::Endpoint,
@@ -185,17 +185,18 @@ impl Pools {
         shared.limiter.configure(upstream.concurrency);
         shared.limiter.join(group);
         shared.queue.configure(upstream.queue);
-        // Upstreams may share an endpoint; one that asks is enough.
+        // Upstreams may share an endpoint; latency is recorded if one of them uses it.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
         shared.heed(health);
         Rc::clone(shared)
     }
 
-    /// Somebody waits in the shared queue, which was empty: all endpoints have to know, and time must not stand still for it.
+    /// Called when an exchange enters an empty shared queue: registers the queue with all endpoints, and for the regular
+    /// checks.
     fn register_waiters(&self, shared_queue: &Rc<SharedQueue>, endpoints: &[Rc<EndpointPool>]) {
         for (seat, endpoint) in endpoints.iter().enumerate() {
             let mut shared_queues = endpoint.shared_queues.borrow_mut();
-            // Nodes may share an endpoint: it has a seat for each.
+            // Two nodes may be the same endpoint, which then has a seat for each.
             if !shared_queues.iter().any(|(known, known_seat)| Rc::ptr_eq(known, shared_queue) && *known_seat == seat) {
                 shared_queues.push((Rc::clone(shared_queue), seat));
             }
@@ -208,22 +209,22 @@ impl Pools {
         }
     }
 
-    /// From now on the endpoint is looked at with every tick, as long as somebody waits for it.
+    /// Has the endpoint's queues checked at every tick, while exchanges wait.
     fn await_turn_at(&self, endpoint: &Rc<EndpointPool>) {
         if !endpoint.is_waited_for.replace(true) {
             self.waited_for.borrow_mut().push(Rc::clone(endpoint));
         }
     }
 
-    /// From now on the connections of the endpoint are looked through now and then.
+    /// Has the endpoint's connections checked by the sweeps.
     fn connected(&self, endpoint: &Rc<EndpointPool>) {
         if !endpoint.is_connected.replace(true) {
             self.connected.borrow_mut().push(Rc::clone(endpoint));
         }
     }
 
-    /// Takes back the endpoints of an upstream that is used no more. Those that nothing else refers to are dropped with the
-    /// next ticks, and with them their idle connections.
+    /// Takes back the endpoints of an upstream that is no longer used. Those without other references are dropped, with
+    /// their idle connections, during the next ticks.
     pub fn release(&self, endpoints: Vec<Rc<EndpointPool>>) {
         self.released.borrow_mut().extend(endpoints);
     }
@@ -245,7 +246,7 @@ impl Pools {
         }
     }
 
-    /// Closes the idle connection that has waited longest, to have its descriptor; `false` if there is none.
+    /// Closes the connection that has been idle longest, to free its file descriptor; `false` if there is none.
     fn close_oldest_idle(&self, worker: &WorkerContext) -> bool {
         let connected = self.connected.borrow();
         let oldest = connected
@@ -258,14 +259,14 @@ impl Pools {
         true
     }
 
-    /// What is to be done with every tick, at endpoints that have something to be done.
+    /// The regular work, called at every tick.
     pub fn look_after(&self, worker: &WorkerContext) {
         self.look_after_queues(worker.now_ns());
         self.sweep(worker);
         self.drop_released(worker);
     }
 
-    /// Finds limits that have become too low, and those who have waited long enough.
+    /// Raises limits that have become too low, and ends waits that have lasted too long.
     fn look_after_queues(&self, now_ns: u64) {
         self.waited_for.borrow_mut().retain(|endpoint| {
             let stays = endpoint.look_after_queue(now_ns);
@@ -278,7 +279,8 @@ impl Pools {
         });
     }
 
-    /// Closes idle connections that their endpoint has closed, or that have waited too long; a part of them at a time.
+    /// Closes idle connections that their endpoint has closed, or that have been idle too long; a part of them at each
+    /// tick.
     fn sweep(&self, worker: &WorkerContext) {
         let mut connected = self.connected.borrow_mut();
         let mut sweep = self.sweep.get();
@@ -307,7 +309,7 @@ impl Pools {
 }
 
 impl EndpointPool {
-    /// It has a connection that nobody uses, or that is shared.
+    /// Called when it has a connection that is idle or shared.
     fn note_connection(self: &Rc<EndpointPool>) {
         if !self.is_connected.get()
             && let Some(pools) = self.pools.upgrade()
@@ -316,7 +318,7 @@ impl EndpointPool {
         }
     }
 
-    /// Somebody waits for it.
+    /// Called when an exchange waits for it.
     fn note_waiter(self: &Rc<EndpointPool>) {
         if !self.is_waited_for.get()
             && let Some(pools) = self.pools.upgrade()
@@ -325,7 +327,7 @@ impl EndpointPool {
         }
     }
 
-    /// What an upstream knows of it.
+    /// Adds the health that an upstream sees of this endpoint.
     fn heed(&self, health: &Arc<Health>) {
         let mut all = self.health.borrow_mut();
         all.retain(|known| known.strong_count() > 0);
@@ -334,10 +336,11 @@ impl EndpointPool {
         }
     }
 
-    /// Closes connections that are not worth keeping, and says how many idle ones are left.
+    /// Closes connections that are not worth keeping, and returns how many idle ones are left.
     fn sweep(&self, worker: &WorkerContext) -> u64 {
         let now_ns = worker.now_ns();
-        // An endpoint that is out of rotation may have died in silence: when it is back, requests go over new connections.
+        // An endpoint that is out of rotation may have failed without closing its connections: once it is back, new ones
+        // are opened.
         let is_out =
             self.health.borrow().iter().any(|health| health.upgrade().is_some_and(|health| !health.is_up(now_ns)));
         if is_out {
@@ -361,7 +364,7 @@ impl EndpointPool {
 
 const HAS_STREAM: &str = "a pooled connection owns its stream until it is returned to the pool or closed";
 
-/// A connection to an endpoint, and a permit among those that use it.
+/// A connection to an endpoint, with the permit of the exchange that uses it.
 pub struct UpstreamConnection<'w> {
     permit: Permit<'w>,
     stream: Option<Stream>,
@@ -371,19 +374,19 @@ pub struct UpstreamConnection<'w> {
     pub requests: u64,
 }
 
-/// What the caller wants of a connection.
+/// Which connection a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Any idle one will do: should it turn out stale, the request can be sent again.
+    /// Any idle one: if the endpoint has closed it, the request can be sent again.
     Any,
-    /// An idle one only after asking its socket, because the request must not be sent twice.
+    /// An idle one only after checking that its socket is not closed, because the request must not be sent twice.
     Asked,
-    /// A new one.
+    /// A new one only.
     New,
 }
 
 impl<'w> Permit<'w> {
-    /// An idle connection for the exchange's request; the permit is given back where there is none.
+    /// An idle connection for the exchange's request; if there is none, returns the permit.
     pub fn reuse(self, freshness: Freshness, exchange: &Exchange) -> Result<UpstreamConnection<'w>, Permit<'w>> {
         if freshness == Freshness::New {
             return Err(self);
@@ -398,7 +401,8 @@ impl<'w> Permit<'w> {
         }
     }
 
-    /// A connection for the exchange's request: a new one, unless one becomes idle while it waits for a descriptor.
+    /// A connection for the exchange's request: a new one, unless one becomes idle while the exchange waits for a file
+    /// descriptor.
     pub async fn open(
         mut self,
         freshness: Freshness,
@@ -424,15 +428,15 @@ impl<'w> Permit<'w> {
         }
     }
 
-    /// Whom a connection has to be announced for, if it has to be.
+    /// The client that a connection's PROXY header must name, if it has one.
     fn announced_client(&self, exchange: &Exchange) -> Option<SocketAddr> {
         self.endpoint.announcing.map(|_| announced(exchange))
     }
 }
 
 impl EndpointPool {
-    /// There was no descriptor for one more connection, and an exchange that waits since `began_ns` may have one of those
-    /// that there are.
+    /// Called when there was no file descriptor for one more connection: whether an exchange that began to connect at
+    /// `began_ns` should wait for one of the existing connections.
     fn is_crowded(&self, began_ns: u64, patience: Duration, now_ns: u64) -> bool {
         now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.make_do(self.in_use.get(), now_ns)
     }
@@ -445,7 +449,7 @@ impl EndpointPool {
     ) -> Result<Stream, Stop> {
         let mut connected = connect(self.addr, send_timeout).await;
         if connected.as_ref().is_err_and(is_shortage) && self.close_an_idle_connection(worker) {
-            // Its descriptor is free now, if nobody was quicker.
+            // Its file descriptor is free now, unless another thread has taken it.
             connected = connect(self.addr, send_timeout).await;
         }
         let tcp = connected.map_err(|error| {
@@ -454,7 +458,7 @@ impl EndpointPool {
         })?;
         if let Some(version) = self.announcing {
             let header = proxy_protocol::header(version, Some((announced(exchange), exchange.client.local)));
-            // Nothing was sent before, so there is room for it.
+            // The first bytes on a connection fit into its send buffer.
             let sent = tcp.try_write(&header);
             if !sent.is_ok_and(|count| count == header.len()) {
                 return Err(Stop::ConnectFailed);
@@ -470,12 +474,12 @@ impl EndpointPool {
         Ok(stream)
     }
 
-    /// Closes an idle connection of any endpoint, to have its descriptor; `false` if there is none.
+    /// Closes an idle connection of any endpoint, to free its file descriptor; `false` if there is none.
     fn close_an_idle_connection(&self, worker: &WorkerContext) -> bool {
         self.pools.upgrade().is_some_and(|pools| pools.close_oldest_idle(worker))
     }
 
-    /// Its connections are in TLS.
+    /// Whether its connections use TLS.
     pub fn is_secured(&self) -> bool {
         self.tls.is_some()
     }
@@ -484,13 +488,14 @@ impl EndpointPool {
         self.in_flight.get()
     }
 
-    /// Keeps no connection for later. What nobody answers on looks alive until the system has given up on it.
+    /// Closes all idle connections. A connection to a dead endpoint looks alive until the kernel gives up on it.
     pub fn keep_none(&self, worker: &WorkerContext) {
         worker.metrics.upstream_connections_closed.add(self.idle.borrow_mut().drain(..).len() as u64);
         self.multiplexed.borrow_mut().clear();
     }
 
-    /// The last one that is with whom a request for `host` needs, and for this client where it was announced for one.
+    /// The most recently used connection with the TLS server that a request for `host` needs, and for this client if
+    /// connections name one.
     fn take_idle(
         &self,
         worker: &WorkerContext,
@@ -516,7 +521,8 @@ impl EndpointPool {
     }
 }
 
-/// Makes a connection. Boxed, so that the state of connecting is not part of every client connection's task.
+/// Opens a connection with a time limit. Boxed, so that the state of connecting is not part of every client connection's
+/// task.
 async fn in_time<T>(
     worker: &WorkerContext,
     patience: Duration,
@@ -529,7 +535,7 @@ async fn in_time<T>(
     connected
 }
 
-/// The client that a connection is announced for: its end of its connection, or who a trusted peer says it is.
+/// The client that a connection's PROXY header names: the peer with its port, or the address that a trusted peer reported.
 fn announced(exchange: &Exchange) -> SocketAddr {
     let client = &exchange.client;
     if client.addr == client.peer.ip() { client.peer } else { SocketAddr::new(client.addr, 0) }
@@ -544,7 +550,7 @@ impl<'w> UpstreamConnection<'w> {
         self.stream.as_mut().expect(HAS_STREAM)
     }
 
-    /// Puts the connection back for the next exchange. Only after a complete exchange with nothing left over.
+    /// Returns the connection to the pool. Only for a connection whose exchange is complete, with no bytes left over.
     pub fn keep(mut self, now_ns: u64) {
         let keepalive = self.permit.endpoint.keepalive.get();
         let requests = self.requests + 1;

@@ -1,7 +1,7 @@
-//! Active health checks: requests of our own that ask endpoints how they are.
+//! Active health checks: the gateway sends requests of its own to endpoints.
 //!
-//! One thread asks for the whole process, whatever the number of workers, routes and reloads: a question is asked once,
-//! from the first snapshot that wants it to the last.
+//! One thread makes the checks for the whole process. A check runs once, however many workers and routes use its result,
+//! and goes on across reloads as long as a snapshot wants it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -34,10 +34,10 @@ mod http2;
 /// First checks are spread over this time, so that many do not go out at once.
 const SPREAD: Duration = Duration::from_millis(300);
 
-/// Who relapses rests for so many intervals, doubled with each further relapse.
+/// An endpoint that relapses pauses for this many intervals, doubled with each further relapse.
 const PAUSE_INTERVALS: u32 = 4;
 
-/// The thread that asks. It is started with the first snapshot that has a question.
+/// The thread that makes the checks. It is started with the first snapshot that wants one.
 pub struct Prober {
     table: Arc<HealthTable>,
     clock: Clock,
@@ -49,7 +49,7 @@ struct ProberThread {
     thread: JoinHandle<()>,
 }
 
-/// What is to be asked from now on, and nothing else.
+/// All checks that should run from now on.
 type WantedChecks = HashMap<(SocketAddr, Question), CheckOrder>;
 
 struct CheckOrder {
@@ -63,7 +63,7 @@ impl Prober {
         Prober { table, clock, thread: Mutex::new(None) }
     }
 
-    /// Asks what this snapshot wants to know; what it does not want any more is not asked again.
+    /// Runs the checks that this snapshot wants, and stops all others.
     pub fn follow(&self, snapshot: &Snapshot) -> io::Result<()> {
         let wanted = self.wanted(snapshot);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +74,7 @@ impl Prober {
             *thread = Some(self.start()?);
         }
         let asking = thread.as_ref().expect("it was started");
-        // A thread that has ended has panicked, and said so.
+        // If the thread has panicked, that has been logged.
         let _ = asking.wanted.send(wanted);
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Prober {
             for endpoint in &upstream.endpoints {
                 let Some(checks) = &endpoint.checks else { continue };
                 let places = places.get_or_insert_with(|| Arc::new(Semaphore::new(checks.concurrency)));
-                // Where two upstreams ask the same, the first one's thresholds count.
+                // If two upstreams want the same check, the thresholds of the first one apply.
                 wanted.entry((endpoint.addr, checks.question.clone())).or_insert_with(|| CheckOrder {
                     checks: Arc::clone(checks),
                     health: self.table.endpoint(endpoint, self.clock.now_ns()),
@@ -113,7 +113,7 @@ impl Drop for Prober {
         let asking = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ProberThread { wanted, thread }) = asking {
             drop(wanted);
-            // A thread that panicked has said so already.
+            // If the thread has panicked, that has been logged.
             let _ = thread.join();
         }
     }
@@ -124,7 +124,7 @@ struct RunningCheck {
     task: AbortHandle,
 }
 
-/// Keeps one task for each question that is wanted.
+/// Keeps one task running for each check that is wanted.
 async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<HealthTable>, clock: Clock) {
     let mut running: HashMap<(SocketAddr, Question), RunningCheck> = HashMap::new();
     let dice = Dice::shaken();
@@ -218,17 +218,17 @@ impl fmt::Display for CheckOutcome {
     }
 }
 
-/// What an endpoint has said of itself.
+/// The answer of an endpoint to a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckAnswer {
-    /// It takes connections, or says that it serves.
+    /// It accepts connections, or reports that it is serving.
     Well,
     Ill,
-    /// By a status that means what the checks say.
+    /// A status, which the settings of the check classify.
     Status(u16),
 }
 
-/// What an outcome says, and whether it has been said often enough.
+/// What an outcome means; `true` once its threshold is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckVerdict {
     Healthy(bool),
@@ -236,7 +236,7 @@ enum CheckVerdict {
     Nothing,
 }
 
-/// Outcomes of one kind in a row.
+/// The counts of consecutive outcomes of each kind.
 #[derive(Debug, Default)]
 struct CheckTally {
     successes: u32,
@@ -250,7 +250,7 @@ impl CheckTally {
         let healthy = match outcome {
             CheckOutcome::Answered(CheckAnswer::Well) => true,
             CheckOutcome::Answered(CheckAnswer::Status(status)) if checks.healthy_statuses.contains(status) => true,
-            // APISIX: a status in neither list says nothing.
+            // As in APISIX, a status in neither list counts for nothing.
             CheckOutcome::Answered(CheckAnswer::Status(status)) if !checks.unhealthy_statuses.contains(status) => {
                 return CheckVerdict::Nothing;
             }
@@ -271,7 +271,7 @@ impl CheckTally {
     }
 }
 
-/// Asks once.
+/// Makes one check.
 async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAnswer> {
     let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
@@ -294,7 +294,7 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAns
     }
 }
 
-/// Sends a request in HTTP/1.1; its answer's status.
+/// Sends a request over HTTP/1.1; returns the status of the response.
 async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAnswer> {
     let (method, request) = (Method::parse(asked.method.as_bytes()), request(asked));
     let mut unsent = request.as_bytes();
@@ -314,7 +314,7 @@ async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
             head.clear();
             match parse_response(&received, &Limits::default(), Tolerance::default(), method, &mut head) {
                 Ok(None) => break,
-                // RFC 9110 §15.2: interim, the answer is still to come.
+                // RFC 9110 §15.2: an interim response, the final one is still to come.
                 Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),
                 Ok(Some(_)) => return Ok(CheckAnswer::Status(head.status)),
                 Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad.name())),
@@ -323,7 +323,7 @@ async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
     }
 }
 
-/// Who asks, unless the headers of the check say otherwise.
+/// The `User-Agent` of checks, unless their headers name another.
 const USER_AGENT: &str = "weir-health-check";
 
 fn request(CheckRequest { method, path, host, headers, body }: &CheckRequest) -> String {

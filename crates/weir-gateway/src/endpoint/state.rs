@@ -1,5 +1,4 @@
-//! What has happened, as opposed to what was asked for: keyed by endpoint, shared by all workers and routes, and older
-//! than any snapshot.
+//! State, as opposed to configuration: keyed by endpoint, shared by all workers and routes, and kept across snapshots.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -19,33 +18,34 @@ mod tests;
 
 /// An endpoint that has just come into rotation gets this part of its share at once, so that it is tried at all.
 const FIRST_SHARE: f64 = 0.05;
-/// Who falls out again within this time after coming back has not recovered: its next pause is twice as long.
+/// An endpoint that leaves the rotation again within this time after its return has relapsed: its next pause is twice as
+/// long.
 const CALM_NS: u64 = 60_000_000_000;
-/// So often a pause doubles at most.
+/// How often a pause is doubled at most.
 const MAX_DOUBLINGS: u32 = 5;
 /// The longest pause before it is doubled.
 const LONGEST_NS: u64 = u64::MAX >> (MAX_DOUBLINGS + 1);
-/// Out of rotation until a check says otherwise.
+/// The value of `out_until_ns` for an endpoint that stays out until checks succeed, and not for a time.
 const UNTIL_CHECKED: u64 = u64::MAX;
 
-/// What all workers share. It is older than any snapshot.
+/// The state that all workers share. It is kept across snapshots.
 #[derive(Debug, Default)]
 pub struct SharedState {
     pub health: Arc<HealthTable>,
     pub sessions: Arc<StickySessions>,
 }
 
-/// One health view for the whole process.
+/// The health of all endpoints, one table for the process.
 #[derive(Debug, Default)]
 pub struct HealthTable {
     endpoints: Mutex<HashMap<HealthKey, Arc<Health>>>,
-    /// Traffic has begun: endpoints that come from here on join others.
+    /// Traffic has begun: endpoints added from now on get a slow start, if one is configured.
     begun: AtomicBool,
-    /// Checks made, by what came of them.
+    /// The number of active checks, by outcome.
     pub checks: Checks,
 }
 
-/// Two upstreams that ask an endpoint different questions are told different things about it.
+/// Upstreams with different health checks for one endpoint get different results.
 type HealthKey = (SocketAddr, Option<Question>);
 
 /// Active checks made since the process began.
@@ -55,23 +55,23 @@ pub struct Checks {
     pub unhealthy: AtomicU64,
 }
 
-/// What is known of one endpoint. Read on the path; written when something goes wrong, or right again. Each of these changes
-/// is a line of the error log.
+/// The health of one endpoint. Read for every exchange; written when it gets worse or better. Each change is logged.
 #[derive(Debug)]
 pub struct Health {
-    /// What the log calls it.
+    /// The endpoint in log messages.
     addr: SocketAddr,
     tcp_failures: AtomicU32,
     timeouts: AtomicU32,
     http_failures: AtomicU32,
     successes: AtomicU32,
-    /// Out of rotation until then, on the clock all workers share; 0 while in rotation.
+    /// Out of rotation until this time, on the clock that all workers share; 0 while in rotation.
     out_until_ns: AtomicU64,
-    /// When its last pause ended, or is to end; 0 if it was never out. What began before says nothing about it any more.
+    /// When its last pause ended or will end; 0 if it was never out. Attempts that began before say nothing about it any
+    /// more.
     pause_end_ns: AtomicU64,
-    /// How often in a row it fell out soon after it had come back, or instead of coming back.
+    /// How often in a row it left the rotation soon after its return, or instead of returning.
     relapses: AtomicU32,
-    /// When it came into rotation; 0 if it was there from the beginning.
+    /// When it came into rotation; 0 if it was there from the start.
     joined_ns: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ impl HealthTable {
         self.known(&mut endpoints, endpoint, now_ns)
     }
 
-    /// Those of an upstream, beside its endpoints.
+    /// The health of an upstream's endpoints, in their order.
     pub fn endpoints(&self, all: &[Endpoint], now_ns: u64) -> Arc<[Arc<Health>]> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|endpoint| self.known(&mut endpoints, endpoint, now_ns)).collect()
@@ -94,12 +94,12 @@ impl HealthTable {
         Arc::clone(endpoints.entry((endpoint.addr, question)).or_insert_with(new))
     }
 
-    /// The endpoints known so far are those of the beginning.
+    /// Called when traffic begins: endpoints known by then get their whole share at once.
     pub fn begin(&self) {
         self.begun.store(true, Relaxed);
     }
 
-    /// Drops endpoints nobody refers to any more.
+    /// Drops endpoints that no snapshot refers to any more.
     pub fn forget_unused(&self) {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         endpoints.retain(|_, health| Arc::strong_count(health) > 1);
@@ -125,13 +125,13 @@ impl Health {
         self.out_until_ns.load(Relaxed) <= now_ns
     }
 
-    /// It is in rotation, and not on trial.
+    /// Whether it is in rotation, and not on trial.
     pub fn is_proven(&self) -> bool {
         self.out_until_ns.load(Relaxed) == 0
     }
 
-    /// Whether an exchange may go to an endpoint that is up. One that was out and has not proved itself since gets one
-    /// at a time: the next goes when that one has ended, or `patience` later.
+    /// Whether an exchange may go to an endpoint that is up. One that is on trial after a pause gets one exchange at a
+    /// time: the next may go when that one has ended, or `patience` later.
     pub fn admits(&self, patience: Duration, now_ns: u64) -> bool {
         let out_until_ns = self.out_until_ns.load(Relaxed);
         out_until_ns == 0 || {
@@ -140,7 +140,8 @@ impl Health {
         }
     }
 
-    /// The part of its share an endpoint gets, which grows evenly to the whole for `ramp` after it has come into rotation.
+    /// The part of its share that an endpoint gets: for `ramp` after it has come into rotation, the part grows linearly to
+    /// the whole.
     pub fn share(&self, ramp: Duration, now_ns: u64) -> f64 {
         match self.joined_ns.load(Relaxed) {
             0 => 1.0,
@@ -148,7 +149,7 @@ impl Health {
         }
     }
 
-    /// A complete exchange. Touches shared memory only if something was wrong before, or the status is a failure.
+    /// Called after a complete exchange. Writes to shared memory only if there was a failure before, or the status is one.
     pub fn answered(&self, status: u16, checks: &PassiveChecks, now_ns: u64) {
         if status >= 400 && checks.unhealthy_statuses.contains(&status) {
             let what = format_args!("was answered with status {status}");
@@ -170,10 +171,10 @@ impl Health {
         }
     }
 
-    /// An attempt that began then and has failed.
+    /// Called when an attempt that began at `began_ns` has failed.
     pub fn failed(&self, stop: Stop, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
         if began_ns < self.pause_end_ns.load(Relaxed) && self.out_until_ns.load(Relaxed) != 0 {
-            return; // it was out already
+            return; // the endpoint was out of rotation already
         }
         let (failures, most) = match stop {
             Stop::ConnectFailed
@@ -182,7 +183,7 @@ impl Health {
             | Stop::UpstreamHeadAborted
             | Stop::UpstreamReset(_)
             | Stop::UpstreamAborted => (&self.tcp_failures, checks.tcp_failures),
-            // An endpoint that does not speak HTTP serves as little as one that does not answer.
+            // An endpoint that does not speak valid HTTP is as unusable as one that does not answer.
             Stop::BadResponse(BadResponse::Syntax | BadResponse::Framing) | Stop::BadResponseBody => {
                 (&self.tcp_failures, checks.tcp_failures)
             }
@@ -195,7 +196,7 @@ impl Health {
         self.count(failures, most, (checks, &format_args!("failed: {}", stop.ending().name)), now_ns);
     }
 
-    /// Counts a failure, and logs the first of a row.
+    /// Counts a failure, and logs the first of several in a row.
     fn count(&self, failures: &AtomicU32, most: u32, (checks, what): (&PassiveChecks, &dyn Display), now_ns: u64) {
         self.successes.store(0, Relaxed);
         let count = failures.fetch_add(1, Relaxed) + 1;
@@ -213,14 +214,14 @@ impl Health {
         }
     }
 
-    /// Enough active checks in a row have failed: it stays out until enough have succeeded.
+    /// Called when enough active checks in a row have failed: the endpoint stays out until enough have succeeded.
     pub fn checked_down(&self, pause: Duration, cause: &dyn Display, now_ns: u64) {
         if self.out_until_ns.load(Relaxed) != UNTIL_CHECKED {
             self.leave(pause, true, cause, now_ns);
         }
     }
 
-    /// Enough active checks in a row have succeeded.
+    /// Called when enough active checks in a row have succeeded.
     pub fn checked_up(&self, now_ns: u64) {
         if self.out_until_ns.load(Relaxed) != 0 && self.pause_end_ns.load(Relaxed) <= now_ns {
             self.join(now_ns);
@@ -234,7 +235,7 @@ impl Health {
             && (self.pause_end_ns.load(Relaxed) == 0 || now_ns >= self.joined_ns.load(Relaxed).saturating_add(CALM_NS));
         let relapses = if was_calm { 0 } else { self.relapses.load(Relaxed) + 1 };
         self.relapses.store(relapses, Relaxed);
-        // Checks need no pause the first time: they bring back what has recovered.
+        // After a calm time active checks need no pause: they bring back an endpoint that has recovered.
         let pause_ns = if until_checked && was_calm { 0 } else { ns(pause) << relapses.min(MAX_DOUBLINGS) };
         let end_ns = now_ns.saturating_add(pause_ns).clamp(1, UNTIL_CHECKED - 1);
         self.pause_end_ns.store(end_ns, Relaxed);
@@ -259,7 +260,7 @@ impl Health {
     }
 }
 
-/// Nanoseconds, few enough to be doubled as often as they may be.
+/// Nanoseconds, limited so that they can be doubled [`MAX_DOUBLINGS`] times.
 fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).map_or(LONGEST_NS, |ns| ns.min(LONGEST_NS))
 }

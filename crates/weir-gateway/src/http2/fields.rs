@@ -1,4 +1,4 @@
-//! Heads as they leave in HTTP/2.
+//! Message heads as they are sent over HTTP/2.
 
 use weir_plugin::Exchange;
 use weir_proto::h2::FieldWriter;
@@ -6,7 +6,7 @@ use weir_proto::{Field, Framing, Head, Known};
 
 use crate::message::forward::{self, Coding};
 
-/// Writes the fields that `keep` lets through, less those that HTTP/2 has no place for (RFC 9113 §8.2.2).
+/// Writes the fields for which `keep` holds, without those that HTTP/2 forbids (RFC 9113 §8.2.2).
 fn write(writer: &mut FieldWriter<'_>, head: &Head, mut keep: impl FnMut(&Field) -> bool) {
     for field in head.present() {
         let belongs_here = !field.known.is_hop_by_hop()
@@ -21,12 +21,13 @@ fn content_length(writer: &mut FieldWriter<'_>, length: u64) {
     writer.add(b"content-length", itoa::Buffer::new().format(length).as_bytes());
 }
 
-/// The response's head that stands in the exchange.
+/// Writes the head of the exchange's response.
 pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: Coding) {
     let head = &exchange.response.head;
-    // As in HTTP/1: without a body a length describes what GET would bring, and is passed on.
+    // As in HTTP/1, the length of a response without a body is what GET would bring, and is passed on.
     write(writer, head, |field| field.known != Known::ContentLength || coding == Coding::None);
-    // Where there is no content and nobody has said so, the end of the stream says it: gRPC sends such heads.
+    // A length of 0 is not added to a response that did not name one: the end of the stream shows it. gRPC sends such
+    // heads.
     if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing)
         && (length > 0 || head.known(Known::ContentLength).is_some())
     {
@@ -34,27 +35,28 @@ pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: Codin
     }
 }
 
-/// The interim response that stands in the exchange.
+/// Writes the interim response in the exchange.
 pub fn interim(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
     write(writer, &exchange.response.head, |field| field.known != Known::ContentLength);
 }
 
-/// The answer to a client whose WebSocket begins (RFC 8441 §5.1): what proved an HTTP/1 upstream's consent stays here.
+/// Writes the 200 to a client whose WebSocket is established (RFC 8441 §5.1), without the `Sec-WebSocket-Accept` of an
+/// HTTP/1 upstream.
 pub fn upgraded(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
     let head = &exchange.response.head;
     let is_proof = |field: &Field| head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-accept");
     write(writer, head, |field| field.known != Known::ContentLength && !is_proof(field));
 }
 
-/// Where a request goes, beside its path.
+/// The target of a request, apart from its path.
 pub struct RequestTarget<'t> {
     pub scheme: &'t [u8],
     pub host: &'t [u8],
-    /// It asks for a WebSocket in its stream (RFC 8441 §4).
+    /// The request asks for a WebSocket in its stream (RFC 8441 §4).
     pub is_websocket: bool,
 }
 
-/// The request for an upstream. `scratch` comes and goes empty.
+/// Writes the head of the request to an upstream. `scratch` must be empty, and is left empty.
 pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &RequestTarget<'_>, scratch: &mut Vec<u8>) {
     let request = &exchange.request;
     if target.is_websocket {
@@ -77,7 +79,7 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &Reque
             scratch.clear();
         }
     }
-    // RFC 8441 §5: the key and its answer are for HTTP/1.1.
+    // RFC 8441 §5: `Sec-WebSocket-Key` is not used in HTTP/2.
     let is_key = |field: &Field| request.head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-key");
     write(writer, &request.head, |field| {
         forward::goes_upstream(exchange, field) && !(target.is_websocket && is_key(field))
@@ -97,7 +99,7 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &Reque
     }
 }
 
-/// How the content of a request travels.
+/// How the body of a request is framed.
 pub fn request_coding(exchange: &Exchange) -> Coding {
     match exchange.request.framing {
         Framing::None => Coding::None,

@@ -1,4 +1,4 @@
-//! Connections of HTTP/2, of clients and of upstreams: what their streams share, and how heads are written.
+//! HTTP/2 connections of clients and of upstreams: what their streams share, and how heads are written.
 
 pub mod fields;
 mod session;

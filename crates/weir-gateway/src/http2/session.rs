@@ -1,5 +1,5 @@
-//! One connection, as its driver and its streams see it. The driver reads and writes for all of them; a stream takes from
-//! here what came for it, and puts here what is to be sent.
+//! One HTTP/2 connection, for its driver and its streams. The driver reads from and writes to the socket for all streams; a
+//! stream takes received content from here, and leaves here what is to be sent.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
@@ -18,7 +18,7 @@ pub struct Session<P> {
     pub worker: Rc<WorkerContext>,
     state: RefCell<State<P>>,
     driver: RefCell<Waker>,
-    /// The driver has been woken, or runs.
+    /// The driver has been woken and has not finished its turn.
     awake: Cell<bool>,
 }
 
@@ -37,7 +37,7 @@ impl<P: Pipe> Session<P> {
         self.state.borrow_mut()
     }
 
-    /// The driver runs, in this task.
+    /// Called when the driver begins to run: notes the waker of its task.
     pub fn begin_turn(&self, context: &Context<'_>) {
         self.awake.set(true);
         let mut driver = self.driver.borrow_mut();
@@ -46,12 +46,12 @@ impl<P: Pipe> Session<P> {
         }
     }
 
-    /// It has done what it can.
+    /// Called when the driver has done what it can.
     pub fn end_turn(&self) {
         self.awake.set(false);
     }
 
-    /// Has the driver send what has been said.
+    /// Wakes the driver, so that it sends what is in the output.
     pub fn wake_driver(&self) {
         if !self.awake.replace(true) {
             self.driver.borrow().wake_by_ref();
@@ -60,12 +60,12 @@ impl<P: Pipe> Session<P> {
 
     // ----- For streams -----
 
-    /// Makes the task that calls it the one that is woken for a stream.
+    /// Sets the waker of the task that serves a stream.
     pub fn watch(&self, key: usize, waker: Waker) {
         self.state().slots[key].task = Some(waker);
     }
 
-    /// Takes content that came; 0 is the end.
+    /// Takes received content; 0 is the end.
     pub fn poll_read(&self, key: usize, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         let State { protocol, slots, worker, .. } = &mut *state;
@@ -86,7 +86,8 @@ impl<P: Pipe> Session<P> {
             worker.buffers.release(piece);
             slot.incoming.pop_front();
         }
-        // With memory that others gave back: what is made anew each time would be one more spare buffer each time.
+        // The output gets spare memory if it has none: a newly allocated buffer would each time become one more spare
+        // buffer.
         worker.buffers.lend(protocol.output());
         let said = protocol.output().len();
         protocol.release(slot.id, count);
@@ -102,12 +103,12 @@ impl<P: Pipe> Session<P> {
         std::mem::take(&mut self.state().slots[key].trailers)
     }
 
-    /// Bytes of the trailers that came and were not taken.
+    /// Bytes of the received trailers that have not been taken.
     pub fn untaken_trailers(&self, key: usize) -> usize {
         self.state().slots[key].trailers.len()
     }
 
-    /// The next head of a response. An error is told once there are none.
+    /// The next head of a response. An error is reported once no head is left.
     pub fn poll_answer(&self, key: usize) -> Poll<io::Result<Box<ResponseStart>>> {
         let slot = &mut self.state().slots[key];
         match (slot.answers.pop_front(), slot.lost) {
@@ -121,19 +122,19 @@ impl<P: Pipe> Session<P> {
         self.state().slots[key].lost
     }
 
-    /// All of the peer's message has come and been taken, or nothing more of it comes.
+    /// Whether all of the peer's message has been received and taken, or no more of it will come.
     pub fn is_read(&self, key: usize) -> bool {
         let slot = &self.state().slots[key];
         slot.lost.is_some() || slot.ended && slot.incoming.is_empty()
     }
 
-    /// A head has been written, which may be all of the message.
+    /// Called when a head has been written, which may be the whole message.
     pub fn head_sent(&self, key: usize, sent: Sent) {
         self.state().slots[key].head = Some(sent);
         self.wake_driver();
     }
 
-    /// All of the content has been given; these follow it.
+    /// All content has been given to `send`; these trailers end the message.
     pub fn end(&self, key: usize, trailers: Option<&Trailers>) {
         let trailers = trailers.filter(|trailers| trailers.fields().next().is_some());
         self.state().slots[key].end = Some(trailers.cloned().unwrap_or_default());
@@ -143,7 +144,7 @@ impl<P: Pipe> Session<P> {
         !self.state().slots[key].unsent.is_empty()
     }
 
-    /// Sends what the peer takes and keeps the rest; says how much it took.
+    /// Sends what the peer takes of `bytes`, and keeps the rest; returns how many bytes were taken.
     pub fn send(&self, key: usize, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
         let before = state.slots[key].unsent.len();
@@ -162,7 +163,7 @@ impl<P: Pipe> Session<P> {
         Ok(taken)
     }
 
-    /// Ready with what was sent of what was kept.
+    /// Ready with how many of the kept bytes were sent.
     pub fn poll_flush(&self, key: usize) -> Poll<io::Result<usize>> {
         let slot = &mut self.state().slots[key];
         match (slot.lost, std::mem::take(&mut slot.flushed)) {
@@ -172,7 +173,7 @@ impl<P: Pipe> Session<P> {
         }
     }
 
-    /// Sends what the peer takes of `bytes`, and keeps nothing.
+    /// Sends what the peer takes of `bytes`, without keeping any.
     pub fn poll_write(&self, key: usize, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         if let Some(lost) = state.slots[key].lost {
@@ -188,13 +189,13 @@ impl<P: Pipe> Session<P> {
         Poll::Ready(Ok(taken))
     }
 
-    /// Bytes that wait for the peer, of all streams.
+    /// Bytes that wait to be sent, of all streams.
     pub fn held(&self) -> usize {
         self.state().held
     }
 
-    /// Forgets a stream. One that is not over on both sides is reset: with the one code if our message is not complete,
-    /// and with the other if it is.
+    /// Removes a stream. If it has not ended on both sides, it is reset: with the code `incomplete` if the gateway has not
+    /// sent its whole message, otherwise with `complete`.
     pub fn forget(&self, key: usize, incomplete: ErrorCode, complete: ErrorCode) {
         let mut state = self.state();
         let State { protocol, slots, worker, held, waiting, .. } = &mut *state;
@@ -206,7 +207,7 @@ impl<P: Pipe> Session<P> {
         let is_sent = slot.unsent.is_empty() && slot.end.is_none() && protocol.has_sent_all(slot.id);
         worker.buffers.lend(protocol.output());
         protocol.reset(slot.id, if is_sent { complete } else { incomplete });
-        // What nobody has taken is taken now: its stream is gone, and others may need the connection's window.
+        // Content that was not taken is released: its stream is gone, and other streams may need the connection's window.
         let untaken = slot.incoming.iter().map(Vec::len).sum::<usize>() - slot.taken;
         protocol.release(slot.id, untaken);
         slot.incoming.iter_mut().for_each(|piece| worker.buffers.release(piece));

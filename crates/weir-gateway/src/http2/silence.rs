@@ -1,53 +1,53 @@
-//! Peers that are gone without a word. One that is silent while something is expected of it is asked by a PING whether it is
-//! there (RFC 9113 §6.7), and whatever it says is an answer.
+//! Detects peers that have disappeared without closing the connection. While a message is expected of a silent peer, a PING
+//! is sent (RFC 9113 §6.7); any frame counts as an answer.
 
 use weir_net::timer::NEVER;
 
-/// How long a peer has for its answer.
+/// How long a peer has to answer a PING.
 const ANSWER_NS: u64 = 20_000_000_000;
-/// Between questions with no message in between. Servers of gRPC end connections that ask them more often than every five
-/// minutes.
+/// The least time between two PINGs without a message in between. gRPC servers close connections that send them more often
+/// than every five minutes.
 const BETWEEN_NS: u64 = 330_000_000_000;
 
-/// What has come since the last look.
+/// What has been received since the last look, in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReceivedFrames {
     #[default]
     Nothing,
-    /// Frames of the connection: an answer to a ping, settings.
+    /// Frames that are not part of a message, such as the answer to a PING, or SETTINGS.
     Frames,
     /// Parts of messages.
     Messages,
 }
 
-/// What is to be done about the peer.
+/// What to do about the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SilenceVerdict {
     Well,
-    /// Nothing has come for long: a ping is to be sent.
+    /// The peer has been silent for too long: a PING is to be sent.
     Ask,
-    /// It has not answered.
+    /// The peer has not answered the PING: the connection is lost.
     Gone,
 }
 
-/// How long a peer has been silent.
+/// Tracks how long a peer has been silent.
 #[derive(Debug)]
 pub struct Silence {
     patience_ns: u64,
     since_ns: u64,
     asked_ns: Option<u64>,
-    /// When it may be asked again at the earliest.
+    /// The earliest time for the next PING.
     next_ns: u64,
     is_expected: bool,
 }
 
 impl Silence {
-    /// A peer that is asked after so long a silence.
+    /// Sends a PING after a silence of `patience_ns`.
     pub fn new(patience_ns: u64, now_ns: u64) -> Silence {
         Silence { patience_ns, since_ns: now_ns, asked_ns: None, next_ns: 0, is_expected: false }
     }
 
-    /// Takes in what has come; `is_expected`: there is something to wait for.
+    /// Called with what has been received since the last call; `is_expected`: a message of the peer is expected.
     pub fn look(&mut self, now_ns: u64, heard: ReceivedFrames, is_expected: bool) -> SilenceVerdict {
         if heard == ReceivedFrames::Messages {
             self.next_ns = 0;
@@ -66,7 +66,7 @@ impl Silence {
         SilenceVerdict::Ask
     }
 
-    /// When to look again at the latest.
+    /// The time of the next call at the latest.
     pub fn deadline_ns(&self) -> u64 {
         match self.asked_ns {
             _ if !self.is_expected => NEVER,

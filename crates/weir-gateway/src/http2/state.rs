@@ -1,4 +1,4 @@
-//! What a connection's driver and its streams share: a slot for each stream, and what comes for it.
+//! The state that a connection's driver and its streams share: a slot for each stream, with what was received for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,82 +14,82 @@ use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
 use crate::message::sides::{Pipe, StreamLoss};
 
-/// Reads of one wake-up, so that one connection does not keep the others from their turn.
+/// The most reads in one wake-up, so that one connection does not delay the others.
 const READS: usize = 4;
-/// Heads of one response that wait to be looked at: more interim ones than anybody lets through.
+/// The most heads of one response that may wait to be read: more interim ones than a relay passes on.
 const MOST_HEADS: usize = 10;
 
-/// A head of a response, as it came.
+/// A head of a response, as it was received.
 pub struct ResponseStart {
     pub head: ResponseHead,
     pub parsed: Result<(), weir_proto::h1::BadResponse>,
 }
 
-/// One stream's share of the connection.
+/// The state of one stream.
 #[derive(Default)]
 pub(super) struct StreamSlot {
     pub(super) id: u32,
-    /// Wakes who serves it.
+    /// Wakes the task that serves this stream.
     pub(super) task: Option<Waker>,
     pub(super) answers: VecDeque<Box<ResponseStart>>,
-    /// Content that came, in pieces as large as a read, and how much of the first was taken.
+    /// Received content, in pieces of at most one read, and how many bytes of the first piece have been taken.
     pub(super) incoming: VecDeque<Vec<u8>>,
     pub(super) taken: usize,
-    /// Nothing comes behind it.
+    /// The end of the stream has been received.
     pub(super) ended: bool,
     pub(super) trailers: Trailers,
     pub(super) lost: Option<StreamLoss>,
-    /// Content that is to be sent, and what follows it.
+    /// Content that waits to be sent, and the trailers that end the message after it.
     pub(super) unsent: Vec<u8>,
     pub(super) end: Option<Trailers>,
-    /// Sent since anybody asked.
+    /// Bytes sent since the last call of `poll_flush`.
     pub(super) flushed: usize,
-    /// It waits for its turn to send.
+    /// The stream is in [`State::waiting`].
     pub(super) is_waiting: bool,
-    /// A head that stands in the output and may turn out to be all of the message.
+    /// A head that is in the output, and is the whole message if the stream is ended next.
     pub(super) head: Option<Sent>,
 }
 
-/// What an event is to one of the two sides.
+/// Handles the events that differ between client and upstream connections.
 pub trait Handler<P> {
-    /// Where the next head goes. It must be clear.
+    /// Lends the head into which the next one is parsed. It must be clear.
     fn lend(&mut self) -> HeadTarget<'_>;
 
-    /// Takes what is of no stream, or begins one.
+    /// Handles an event that begins a stream, or concerns none.
     fn event(&mut self, state: &mut State<P>, event: ConnectionEvent<'_>);
 
-    /// Takes the head of a response that stands where it was lent.
+    /// Takes the response head that was parsed into the lent one.
     fn answer(&mut self) -> ResponseHead {
         ResponseHead::default()
     }
 
-    /// Whether so many bytes of trailers may be kept.
+    /// Whether this many bytes of trailers may be kept.
     fn takes_trailers(&mut self, _: &State<P>, _: usize) -> bool {
         true
     }
 }
 
-/// The connection behind its lock.
+/// The state of a connection, which its driver and its streams borrow from the [`super::Session`] in turn.
 pub struct State<P> {
     pub pipe: P,
     pub protocol: h2::Connection,
     pub(super) worker: Rc<WorkerContext>,
-    /// The beginning of a frame.
+    /// The beginning of a frame that is not complete yet.
     stash: Vec<u8>,
-    /// What has come since the driver looked.
+    /// What has been received since the last call of `take_heard`.
     heard: ReceivedFrames,
-    /// Turns to send that were given, round and round.
+    /// Counts the turns to send, modulo the `FAIR` of [`super::turns`].
     pub(super) turns: u8,
     pub(super) slots: Slab<StreamSlot>,
-    /// Streams that have something to send, in turn.
+    /// Streams that have something to send, in the order in which they began to wait.
     pub(super) waiting: VecDeque<usize>,
-    /// Bytes that wait in all of them.
+    /// Bytes of unsent content in all streams.
     pub(super) held: usize,
     /// Nothing more can be received or sent.
     over: bool,
-    /// The peer takes no more streams.
+    /// The peer accepts no more streams.
     leaving: bool,
-    /// Nobody will use it any more.
+    /// The connection is closed to new streams; it ends with its last open stream.
     closed: bool,
 }
 
@@ -111,14 +111,14 @@ impl<P> State<P> {
         }
     }
 
-    /// A slot for a stream that has begun, or will.
+    /// Adds a slot for a stream that has begun, or is about to (`id` 0).
     pub fn add(&mut self, id: u32, ended: bool) -> usize {
         let key = self.slots.insert(StreamSlot { id, ended, ..StreamSlot::default() });
         self.protocol.set_key(id, key);
         key
     }
 
-    /// Gives back the memory that only streams need, while there are none: most connections are idle.
+    /// Frees the memory that only streams need. Called when no stream has been open for a while: most connections are idle.
     pub fn rest(&mut self) {
         (self.slots, self.waiting) = (Slab::new(), VecDeque::new());
         self.protocol.rest();
@@ -137,12 +137,12 @@ impl<P> State<P> {
         self.slots[key].id
     }
 
-    /// Streams that somebody serves.
+    /// The number of streams with a slot.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// What has come since the last time.
+    /// What has been received since the last call.
     pub fn take_heard(&mut self) -> ReceivedFrames {
         std::mem::take(&mut self.heard)
     }
@@ -151,12 +151,12 @@ impl<P> State<P> {
         self.over
     }
 
-    /// The beginning of a frame waits for its end.
+    /// Whether an incomplete frame waits for the rest of it.
     pub fn is_in_frame(&self) -> bool {
         !self.stash.is_empty()
     }
 
-    /// What may be written into, with memory that others have given back.
+    /// The protocol, for writing: its output buffer gets spare memory first, if it has none.
     pub fn protocol(&mut self) -> &mut h2::Connection {
         self.worker.buffers.lend(self.protocol.output());
         &mut self.protocol
@@ -168,12 +168,12 @@ impl<P> State<P> {
         }
     }
 
-    /// Has all streams look again.
+    /// Wakes the tasks of all streams.
     pub fn wake_all(&self) {
         self.slots.iter().for_each(|(key, _)| self.wake(key));
     }
 
-    /// Ends a stream for its user.
+    /// Marks a stream as ended early, and wakes its task.
     pub fn lose(&mut self, key: usize, lost: StreamLoss) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.lost.get_or_insert(lost);
@@ -181,14 +181,14 @@ impl<P> State<P> {
         }
     }
 
-    /// The same for all that are not complete.
+    /// The same for all streams; nothing more can be received or sent.
     pub fn lose_all(&mut self, lost: StreamLoss) {
         self.over = true;
         let keys: Vec<usize> = self.slots.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.lose(key, lost));
     }
 
-    /// The peer will go, and streams after `last` go with it.
+    /// The peer will close the connection, and does not process streams after `last`.
     pub fn leaves(&mut self, last: u32, lost: StreamLoss) {
         self.leaving = true;
         let late: Vec<usize> = self.slots.iter().filter(|(_, slot)| slot.id > last).map(|(key, _)| key).collect();
@@ -199,7 +199,7 @@ impl<P> State<P> {
         self.leaving
     }
 
-    /// It is to end with its last stream.
+    /// Closes the connection to new streams; it ends with its last open stream.
     pub fn close(&mut self) {
         self.closed = true;
     }
@@ -210,7 +210,8 @@ impl<P> State<P> {
 }
 
 impl<P: Pipe> State<P> {
-    /// Receives what there is, a few times. Ready when the peer has closed, with an error when the connection has to end.
+    /// Receives what is available, in a limited number of reads. Ready when the peer has closed, or with the error that the
+    /// connection must be ended with.
     pub fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -234,7 +235,7 @@ impl<P: Pipe> State<P> {
         Poll::Pending
     }
 
-    /// Takes bytes behind those that wait for the end of their frame.
+    /// Handles received bytes, after those of an incomplete frame.
     pub fn received(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<(), ErrorCode> {
         if self.stash.is_empty() {
             let used = self.take(bytes, handler)?;
@@ -249,7 +250,7 @@ impl<P: Pipe> State<P> {
         used.map(|_| ())
     }
 
-    /// Hands out what came. An error is what the connection ends with.
+    /// Parses bytes, and gives the streams what was received for them. After an error the connection must be ended.
     fn take(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<usize, ErrorCode> {
         let mut rest = bytes;
         self.heard = self.heard.max(ReceivedFrames::Frames);

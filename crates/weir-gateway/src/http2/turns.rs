@@ -1,4 +1,4 @@
-//! Whose turn it is to send: content waits for windows and for the socket, and leaves in turns.
+//! The order of sending: content waits for flow-control windows and for the socket, and is sent in turns.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -9,11 +9,11 @@ use super::state::State;
 use crate::context::buffers::READ_BYTES;
 use crate::message::sides::Pipe;
 
-/// As much as waits for the socket before streams have to wait with what they send.
+/// The most bytes in the output before streams have to wait with theirs.
 const MOST_OUT: usize = READ_BYTES;
-/// As much of one stream is sent before it is the turn of another.
+/// The most bytes of one stream before the next one has its turn.
 const TURN: usize = 16 * 1024;
-/// One turn of so many goes to the stream that has waited longest, however urgent others are.
+/// One turn in this many goes to the stream that has waited longest, whatever the priorities.
 const FAIR: u8 = 8;
 
 impl<P> State<P> {
@@ -23,13 +23,14 @@ impl<P> State<P> {
         }
     }
 
-    /// Whether a stream may send without waiting for its turn: where the client says what matters to it, not before what
-    /// others have said has left.
+    /// Whether a stream may send without waiting for a turn. If the client uses priorities, it may only if no stream waits
+    /// and little is in the output.
     pub(super) fn may_pass_at_once(&mut self) -> bool {
         !self.protocol.has_priorities() || self.waiting.is_empty() && self.protocol.output().len() < TURN
     }
 
-    /// Sends of `bytes` what the windows and the output have room for, and after all of it the end; at most so much.
+    /// Moves bytes into the output, as far as the windows, its room and `most` allow, and the end of the message after all
+    /// of them. Returns how many bytes were taken.
     pub(super) fn pass(&mut self, key: usize, bytes: &[u8], most: usize) -> usize {
         self.worker.buffers.lend(self.protocol.output());
         let slot = &mut self.slots[key];
@@ -58,7 +59,8 @@ impl<P> State<P> {
 }
 
 impl<P: Pipe> State<P> {
-    /// Sends what has been said and what waits, as far as it is taken: in turns, the most urgent first (RFC 9218 §10).
+    /// Sends what is in the output, and what waits, as far as the socket takes it: in turns, the most urgent first (RFC
+    /// 9218 §10).
     pub fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let has_passed = self.pass_waiting();
@@ -76,23 +78,23 @@ impl<P: Pipe> State<P> {
             if !protocol.output().is_empty() {
                 return Poll::Pending;
             }
-            // What waited for room in the output may have it now.
+            // Streams that waited for room in the output may have it now.
             if self.waiting.is_empty() || !has_passed && sent == 0 {
                 return Poll::Ready(Ok(()));
             }
         }
     }
 
-    /// Moves what waits into the output; whether anything was moved.
+    /// Moves waiting content into the output; returns whether any was moved.
     fn pass_waiting(&mut self) -> bool {
         let mut has_passed = false;
-        // By the time the socket takes more, what is urgent may have come in.
+        // With priorities little is moved at a time: something more urgent may come before the socket takes more.
         let most = if self.protocol.has_priorities() { TURN } else { MOST_OUT };
         while self.protocol.output().len() < most {
             let Some(key) = self.next_turn() else { break };
             let mut unsent = std::mem::take(&mut self.slots[key].unsent);
             if unsent.is_empty() {
-                // It asks anew for what it wants to send, now that there is room.
+                // The stream waited in `poll_write`, and now calls it again.
                 self.slots[key].is_waiting = false;
                 self.wake(key);
                 continue;
@@ -113,9 +115,9 @@ impl<P: Pipe> State<P> {
         has_passed
     }
 
-    /// Takes out of those that wait one that may send: in turn, or where the client says what matters to it, the most urgent
-    /// (RFC 9218 §10). Of equally urgent ones those that are worth nothing in part come first, one after the other. Now and
-    /// then it is the turn of the one that has waited longest, so that none starves.
+    /// Removes from `waiting` a stream that may send: the one that has waited longest or, if the client uses priorities,
+    /// the most urgent (RFC 9218 §10). Of equally urgent ones, those that are not incremental come first, one after the
+    /// other. One turn in [`FAIR`] goes to the one that has waited longest, so that none starves.
     fn next_turn(&mut self) -> Option<usize> {
         let State { waiting, slots, protocol, turns, .. } = self;
         let mut ready = waiting.iter().enumerate().filter(|(_, key)| protocol.room(slots[**key].id) > 0);

@@ -4,17 +4,17 @@
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Method;
 
-/// What a server that forwards everything can be asked. `TRACE` is not among it: it would show the sender's own fields to
-/// scripts that must not see them.
+/// The value of `Allow`: the methods of a server that forwards everything. `TRACE` is left out: its response would show the
+/// client's own fields to scripts that must not see them.
 const ALLOW: &[u8] = b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS";
 
-/// No route takes the request. `OPTIONS *` asks about the server as a whole (RFC 9110 §9.3.7), and is answered.
+/// Called if no route matches. `OPTIONS *` asks about the server as a whole (RFC 9110 §9.3.7), and is answered.
 pub fn without_route(exchange: &mut Exchange) -> Stop {
     let asks_server = exchange.request.method == Method::Options && exchange.request.path() == b"*";
     if asks_server { allowed(exchange, 200) } else { Stop::NoRoute }
 }
 
-/// Takes one from the hops that `OPTIONS` and `TRACE` may still make, and answers where none is left (RFC 9110 §7.6.2).
+/// Decrements `Max-Forwards` of `OPTIONS` and `TRACE`, and answers the request if it is 0 (RFC 9110 §7.6.2).
 #[inline]
 pub fn count_hop(exchange: &mut Exchange) -> Result<(), Stop> {
     match exchange.request.method {
@@ -32,7 +32,7 @@ fn count(exchange: &mut Exchange) -> Result<(), Stop> {
         return Err(Stop::Respond(400));
     }
     drop(values);
-    // More hops than can be counted are as good as endless.
+    // A number of hops that does not fit into 64 bits counts as the largest that does.
     let hops = std::str::from_utf8(value).ok().and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(u64::MAX);
     match (hops.checked_sub(1), exchange.request.method) {
         (Some(left), _) => head.set(NAME, itoa::Buffer::new().format(left).as_bytes()).map_err(|_| Stop::Internal),

@@ -1,4 +1,4 @@
-//! Heads as they leave: the request for the upstream, the response for the client.
+//! Message heads as they are sent: the request to the upstream, the response to the client.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use weir_proto::{Field, Framing, Head, Known, Method, Version};
 
 use crate::snapshot::{Endpoint, PassHost};
 
-/// How a body travels to the next hop.
+/// How a body is framed for the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     None,
@@ -23,8 +23,8 @@ pub enum Coding {
     UntilClose,
 }
 
-/// Writes the request head for an upstream. What the client said about forwarding is replaced unless it is trusted, and
-/// nothing a `Connection` field nominated can take our own fields away, since they are written afterwards.
+/// Writes the request head for an upstream. Forwarding fields of an untrusted client are replaced. The gateway's own fields
+/// are written after those of the client, so that a `Connection` field of the client cannot nominate them for removal.
 pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> Coding {
     let request = &exchange.request;
     request.write(out, host(exchange, pass_host, endpoint), |field| goes_upstream(exchange, field));
@@ -50,17 +50,17 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
     coding
 }
 
-/// What a client says about others is believed if the client is; what a plugin has added is, in any case.
+/// Whether a forwarding field is kept: a trusted client's fields are, and so are those that a plugin has added.
 fn is_believed(trusted: bool, field: &Field) -> bool {
     trusted || field.added
 }
 
-/// The same for `X-Real-IP`, unless a plugin has found out who the client is.
+/// The same for `X-Real-IP`. The client's own is not kept if a plugin has determined another client address.
 fn is_believed_real_ip(client: &ClientFacts, field: &Field) -> bool {
     is_believed(client.trusted && client.addr == client.peer.ip(), field)
 }
 
-/// Whom the upstream is to take itself for.
+/// The authority (`Host`) of the request to the upstream.
 pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a Endpoint) -> &'a [u8] {
     match pass_host {
         PassHost::Pass if exchange.request.authority().is_empty() => endpoint.host.as_bytes(),
@@ -70,7 +70,7 @@ pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a E
     }
 }
 
-/// Whether a field of the request goes to the upstream as it came; some of the others are written anew.
+/// Whether a field of the request is sent to the upstream unchanged; the gateway writes some of the others itself.
 #[inline]
 pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
     match field.known {
@@ -83,7 +83,7 @@ pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
     }
 }
 
-/// Which fields about forwarding stand in a request and are believed.
+/// Which forwarding fields are present in a request and kept.
 #[derive(Default)]
 struct TrustedForwarding {
     real_ip: bool,
@@ -115,7 +115,7 @@ impl TrustedForwarding {
     }
 }
 
-/// Who is asking, through whom: what upstreams and their logs go by.
+/// Writes `X-Real-IP` and `X-Forwarded-*`, which tell the upstream who the client is and how it reached the gateway.
 pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let ClientFacts { peer, local, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
@@ -167,7 +167,7 @@ pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     lines.flush(out);
 }
 
-/// Short pieces of lines, put together on the stack: to append each of them to a buffer costs more than to copy it.
+/// A stack buffer for short pieces of field lines: copying them here costs less than appending each to the output `Vec`.
 struct AddressLines {
     bytes: [u8; 192],
     length: usize,
@@ -186,7 +186,7 @@ impl AddressLines {
         self.length += piece.len();
     }
 
-    /// An address that stands there already.
+    /// Appends a copy of the address text that is at `text` in this buffer.
     fn push_again(&mut self, text: Range<usize>) {
         let length = text.len();
         self.bytes.copy_within(text, self.length);
@@ -208,14 +208,14 @@ impl AddressLines {
         }
     }
 
-    /// Appends what there is to `out`, and begins anew.
+    /// Appends the collected bytes to `out`, and empties this buffer.
     fn flush(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes[..self.length]);
         self.length = 0;
     }
 }
 
-/// Whether a field's value is a number, written as the gateway writes it.
+/// Whether `digits` is the decimal form of `number` without leading zeros.
 fn is_number(digits: &[u8], number: u64) -> bool {
     let is_plain = match digits {
         [] | [b'0', _, ..] => false,
@@ -224,8 +224,8 @@ fn is_number(digits: &[u8], number: u64) -> bool {
     is_plain && digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')) == number
 }
 
-/// The port that the client has addressed, where that need not be ours: a mapped port stands in its `Host`. Behind a trusted
-/// peer that says which host or which scheme it was addressed by, it is the port of these.
+/// The port that the client addressed, taken from its `Host`: with a mapped port it differs from the local one. If a
+/// trusted peer sent `X-Forwarded-Host` or `X-Forwarded-Proto`, the port is taken from these.
 #[inline]
 fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> {
     let head = &exchange.request.head;
@@ -247,7 +247,7 @@ fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> 
     }
 }
 
-/// RFC 9110 §7.6.3: by which protocol a message came here, and who passed it on.
+/// Adds a `Via` entry (RFC 9110 §7.6.3): the protocol version in which the message was received, and this gateway's name.
 pub fn add_via(head: &mut Head, version: Version, received_by: &str) {
     let protocol = version.name().trim_start_matches("HTTP/");
     head.add(b"Via", format!("{protocol} {received_by}").as_bytes()).expect("compile lets nothing else through");
@@ -259,8 +259,9 @@ pub fn content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Plugins may have changed what the framing of a response hangs on (RFC 9112 §6.3): its status, or the method that went
-/// upstream. What comes without being wanted is read and dropped; what is not there is empty.
+/// Adapts the framing of a response after plugins have run: they may have changed the status, or the method sent upstream,
+/// on which it depends (RFC 9112 §6.3). A body that the client must not get is read and dropped; one that is missing is
+/// empty.
 #[inline]
 pub fn reframe(exchange: &mut Exchange) {
     let is_bare = exchange.request.client_method() == Method::Head || is_bodiless(exchange.response.status);
@@ -273,8 +274,8 @@ pub fn reframe(exchange: &mut Exchange) {
     }
 }
 
-/// Says in a response of 500 and above that the upstream is to blame, and what each attempt at it came to (APISIX). An attempt
-/// without an answer counts as `status`.
+/// For a status of 500 and above: names the status of each attempt in `X-APISIX-Upstream-Status`, as APISIX does, which
+/// shows that the upstream is to blame. An attempt without a response counts as `status`.
 #[cold]
 pub fn tell_upstream_status(exchange: &mut Exchange, status: u16) {
     let attempts = exchange.earlier().iter().chain([&exchange.upstream]);
@@ -290,7 +291,7 @@ pub fn is_bodiless(status: u16) -> bool {
     matches!(status, 204 | 304)
 }
 
-/// How a response body with this framing travels to the client.
+/// How the body of the response is framed for the client.
 pub fn response_coding(exchange: &Exchange) -> Coding {
     match exchange.response.framing {
         Framing::None => Coding::None,
@@ -303,8 +304,8 @@ pub fn response_coding(exchange: &Exchange) -> Coding {
 /// Writes the head of the final response. `close` ends the connection after it.
 pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
     let response = &exchange.response;
-    // A length on a response without a body (HEAD, 304) describes what GET would bring; it is passed on. A 204 has none,
-    // whoever says so (RFC 9110 §8.6).
+    // The length of a response without a body (HEAD, 304) is what GET would bring, and is passed on. A 204 must have none,
+    // even if the upstream sent one (RFC 9110 §8.6).
     let keep_length = coding == Coding::None && response.status != 204;
     let mut is_said = false;
     response.write(out, |field| {
@@ -336,8 +337,7 @@ pub fn interim_head(out: &mut Vec<u8>, exchange: &Exchange) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a 101 switches to a protocol that the client has named (RFC 9110 §7.8). One that does not say to which is taken
-/// at its word.
+/// Whether a 101 switches to a protocol that the client asked for (RFC 9110 §7.8). A 101 without `Upgrade` counts as one.
 pub fn switches_as_asked(exchange: &Exchange) -> bool {
     let asked = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
     let mut switched = exchange.response.head.received(b"Upgrade").flat_map(field::list);

@@ -1,4 +1,4 @@
-//! Messages on their way: heads as they leave, bodies in both directions, answers of our own, tunnels.
+//! The messages of an exchange: heads, bodies in both directions, the gateway's own responses, tunnels.
 
 pub mod final_recipient;
 pub mod forward;

@@ -1,7 +1,7 @@
-//! One exchange between a client and an upstream: both directions at once, nothing held but what a peer does not take.
+//! One exchange between a client and an upstream: both directions at once; only bytes that a peer does not take are held.
 //!
-//! The two directions are independent: an answer may come before the request is complete, and either side may close its
-//! half. Each wake-up moves what can be moved, through the worker's buffers, straight from one socket to the other.
+//! The two directions are independent: a response may come before the request is complete, and either side may close its
+//! half. Each wake-up moves what can be moved, through the worker's buffers, from one socket to the other.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -31,19 +31,19 @@ use body::BodyTransfer;
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayOutcome {
-    /// The response is complete on its way to the client.
+    /// The response is complete, and all of it has been passed to the client's connection.
     Complete { client_reusable: bool, upstream_reusable: bool },
-    /// The upstream has agreed to another protocol: from here on bytes go both ways unread.
+    /// The upstream has accepted a protocol upgrade: from here on a tunnel takes over.
     Tunnel,
 }
 
-/// What a relay needs to know of the configuration.
+/// What a relay needs from the configuration.
 pub struct RelayTerms<'a> {
     pub plugins: Plugins<'a>,
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
     pub tolerance: Tolerance,
-    /// What we call ourselves in `Via`, where the response comes from elsewhere and that is wanted.
+    /// The gateway's name for `Via` of the response; `None` if it is not configured, or if a responder makes the response.
     pub via: Option<&'a str>,
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
@@ -56,17 +56,17 @@ impl RelayTerms<'_> {
     }
 }
 
-/// How the client is to find the endpoint again.
+/// The persistence cookie that leads the client back to this endpoint.
 #[derive(Clone, Copy)]
 pub struct PersistenceCookie<'a> {
     pub persistence: &'a Persistence,
     pub sessions: &'a StickySessions,
-    /// Its number in the upstream.
+    /// The endpoint's number in the upstream.
     pub endpoint: usize,
 }
 
-/// Sends the request to the upstream and its response to the client. Not an `async fn`, which would keep its arguments beside
-/// the relay that is made of them.
+/// Sends the request to the upstream and its response to the client. Not an `async fn`, whose future would keep the
+/// arguments beside the `Relay` built from them.
 pub fn both_ways<'a, C: ClientSide, U: UpstreamSide>(
     worker: &'a WorkerContext,
     client: &'a mut C,
@@ -98,32 +98,33 @@ struct RequestSide {
     body: BodyTransfer,
     coding: Coding,
     head_sent: bool,
-    /// The upstream takes no more; what it has to say may still come.
+    /// The upstream accepts no more of the request; its response is still read.
     refused: bool,
     content: u64,
-    /// How much was taken of content that was read before.
+    /// Bytes already forwarded of a body that was buffered for plugins.
     held_taken: usize,
-    /// When reading the body began, moved by the time in which it was not the client's fault that nothing came.
+    /// Start of the clock for the minimum rate of the body: when reading began, plus the time in which the gateway did not
+    /// read.
     body_since_ns: u64,
     blocked_since_ns: u64,
-    /// By when the upstream must have taken something, or answered something.
+    /// When the upstream times out: it must take bytes by then, or send some once the whole request has been sent.
     upstream_deadline_ns: u64,
 }
 
 /// The response on its way to the client.
 struct ResponseSide<'a> {
-    /// Received from the upstream and not understood yet: part of a head.
+    /// Bytes received from the upstream that are not a complete head yet.
     stash: Vec<u8>,
     body: BodyTransfer,
     coding: Coding,
-    /// On its way through plugins, if any want it.
+    /// The filters that plugins put on the content, if any.
     content: Option<Box<content::ResponseContent<'a>>>,
     head_done: bool,
     interim: u8,
     client_reusable: bool,
     upstream_reusable: bool,
     tunnel: bool,
-    /// By when the client must have taken something.
+    /// When the client times out: it must take bytes by then.
     client_deadline_ns: u64,
 }
 
@@ -170,10 +171,10 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<RelayOutcome, Stop>> {
-        // The first poll comes in the wake-up that brought the request.
+        // The first poll runs in the wake-up that read the request, and needs no new reading of the clock.
         self.now_ns = if self.request.head_sent { self.worker.wake_up() } else { self.worker.now_ns() };
         loop {
-            // Once the request is out, the answer comes first: most of the time it is all there is left to do.
+            // Once the request is sent, only the response is polled: in most wake-ups it is all that is left to move.
             let waits_for_answer = self.request_is_out();
             let begins = !self.request.head_sent;
             let request = if waits_for_answer { Poll::Pending } else { self.poll_request(context)? };
@@ -185,7 +186,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                 return Poll::Ready(Ok(outcome));
             }
             if request.is_pending() && response.is_pending() {
-                // What the client does now is send the next request, or go away.
+                // The client may now send the next request, or close the connection.
                 if waits_for_answer && self.client.poll_ahead(context)?.is_ready() {
                     continue;
                 }
@@ -210,7 +211,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if response.tunnel {
             return Some(RelayOutcome::Tunnel);
         }
-        // RFC 9112 §9.5: an answer to an incomplete request ends the connection, on both sides.
+        // RFC 9112 §9.5: a response to an incomplete request ends the connection, on both sides.
         let request_complete = self.request_is_out() && !self.request.refused;
         Some(RelayOutcome::Complete {
             client_reusable: response.client_reusable && request_complete,
@@ -218,13 +219,13 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         })
     }
 
-    /// Nothing of the request is left to be sent, or the upstream takes no more.
+    /// The whole request has been sent, or the upstream accepts no more of it.
     fn request_is_out(&self) -> bool {
         let request = &self.request;
         request.head_sent && !self.upstream.is_blocked() && (request.body.is_done() || request.refused)
     }
 
-    /// Nothing moves: has anybody run out of time?
+    /// Checks all deadlines when nothing moves, and sets the timer to the earliest.
     fn keep_deadlines(&mut self) -> Result<(), Stop> {
         if self.worker.phase() == WorkerPhase::Stopping {
             return Err(Stop::Shutdown);
@@ -236,12 +237,12 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
         let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
-            // Messages of a call come when there is something to say.
+            // A gRPC client sends a message whenever it has one: the minimum rate of a body does not apply.
             false if self.exchange.request.is_grpc() => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);
-        // What is complete and only has to be taken is not late.
+        // The call's deadline does not end a complete response that only has to be taken by the client.
         let is_answered = self.response.head_done && self.response.body.is_done();
         let call = if is_answered { NEVER } else { self.client.call_deadline_ns() };
         let now_ns = self.now_ns;

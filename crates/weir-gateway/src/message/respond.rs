@@ -1,4 +1,4 @@
-//! The end of an exchange: a Stop becomes an answer, numbers are counted, the log line is written.
+//! The end of an exchange: a `Stop` becomes a response, metrics are counted, the log record is written.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -25,10 +25,11 @@ use crate::worker::snapshot::WorkerSnapshot;
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
 const MOST_DRAINED: u64 = 64 * 1024;
 const DRAIN_NS: u64 = 1_000_000_000;
-/// Servers round the time that a call has, and their clocks begin a little later.
+/// Servers round the time-out of a call, and start it a little later than the gateway: a `CANCEL` counts as the deadline
+/// this long before it.
 const DEADLINE_TOLERANCE_NS: u64 = 5_000_000;
 
-/// Ends an exchange, however it went; says what is to become of the client's connection.
+/// Ends an exchange, whether it succeeded or not; returns what to do with the client's connection.
 pub async fn finish(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
@@ -45,7 +46,7 @@ pub async fn finish(
     after
 }
 
-/// Answers an exchange that ended early, if there is still somebody and something to answer.
+/// Answers an exchange that ended early, if the client is still connected; a response that has begun is cut short.
 async fn refuse(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
@@ -54,7 +55,8 @@ async fn refuse(
     exchange: &mut ServedExchange,
     stop: Stop,
 ) -> AfterExchange {
-    // A server gives a call up at its deadline, too, and is told apart from one that does so for reasons of its own.
+    // A server that cancels a call at its deadline is reported as a time-out, and an earlier `CANCEL` as the server's own
+    // decision.
     let deadline_ns = client.call_deadline_ns().saturating_sub(DEADLINE_TOLERANCE_NS);
     let is_late = stop == Stop::UpstreamReset(ErrorCode::CANCEL) && deadline_ns <= worker.now_ns();
     let stop = if is_late { Stop::CallTimeout } else { stop };
@@ -67,8 +69,8 @@ async fn refuse(
         if (ending.blame == EndedBy::Upstream || stop == Stop::CallTimeout) && takes_outcome(exchange, coding) {
             return break_off(worker, current, client, exchange, coding, stop).await;
         }
-        // RFC 9112 §8: the client must see that the response is incomplete. Only a reset shows that where the end of
-        // the connection is the end of the body.
+        // RFC 9112 §8: the client must see that the response is incomplete. Where the close of the connection is the end of
+        // the body, only a reset shows that.
         return if coding == Coding::UntilClose { AfterExchange::Reset } else { AfterExchange::Abort };
     }
     if matches!(stop, Stop::ClientGone | Stop::ClientStalled) {
@@ -107,7 +109,7 @@ async fn refuse(
     }
 }
 
-/// Whether the response is that of a call of gRPC, whose outcome can still be told after its content.
+/// Whether the response is that of a gRPC call whose status can still be sent in trailers.
 fn takes_outcome(exchange: &Exchange, coding: Coding) -> bool {
     let has_trailers = match exchange.request.version {
         Version::Http2 => true,
@@ -117,8 +119,8 @@ fn takes_outcome(exchange: &Exchange, coding: Coding) -> bool {
     has_trailers && exchange.request.is_grpc() && exchange.response.is_grpc()
 }
 
-/// What gRPC calls the end of a call that does not come from its server ("gRPC over HTTP2", HTTP2 Transport Mapping):
-/// `UNAVAILABLE` invites to call again, which is good where the server has seen nothing of it.
+/// The gRPC status of a call that its server did not end ("gRPC over HTTP2", HTTP2 Transport Mapping). `UNAVAILABLE` (14)
+/// invites a retry, which is right where the server has not processed the call.
 fn grpc_status(stop: Stop) -> &'static [u8] {
     match stop {
         Stop::CallTimeout => b"4",
@@ -131,8 +133,8 @@ fn grpc_status(stop: Stop) -> &'static [u8] {
     }
 }
 
-/// Tells a client of gRPC that its call cannot go on, in the trailers it waits for, since it takes a reset for a fault of
-/// its own kind.
+/// Ends a gRPC call, whose response has begun, by sending its status in trailers: a client would report a reset as an error
+/// of the transport.
 async fn break_off(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
@@ -159,11 +161,11 @@ async fn break_off(
     }
 }
 
-/// The gateway's own short answer, in the form the client prefers; never a detail of what is behind us.
+/// Writes the gateway's own short answer, as JSON or HTML as the client prefers. It shows no detail of the upstream.
 fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
     let is_outcome = matches!(stop, Stop::UpstreamReset(_)) && exchange.request.is_grpc();
     if stop == Stop::CallTimeout || is_outcome {
-        // An outcome without content ("Trailers-Only"). Another status of HTTP would be taken for another outcome.
+        // A "Trailers-Only" response. From another HTTP status than 200 a client would derive another gRPC status.
         let _ = exchange.respond(200, "application/grpc", b"");
         let head = &mut exchange.response.head;
         for (name, value) in [("grpc-status", grpc_status(stop)), ("grpc-message", stop.ending().name.as_bytes())] {
@@ -189,7 +191,7 @@ fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
     }
 }
 
-/// What a status is called in pages: nginx has words of its own for two.
+/// The reason phrase that a page shows: for two statuses nginx's own.
 fn title(status: u16) -> &'static str {
     match status {
         503 => "Service Temporarily Unavailable",
@@ -198,14 +200,14 @@ fn title(status: u16) -> &'static str {
     }
 }
 
-/// A page as nginx's, which is what people see in browsers.
+/// An error page like nginx's, for browsers.
 fn page(status: u16, title: &str) -> String {
     format!(
         "<html>\n<head><title>{status} {title}</title></head>\n<body>\n<center><h1>{status} {title}</h1></center>\n</body>\n</html>\n"
     )
 }
 
-/// Sends the answer that stands in the exchange.
+/// Sends the answer that `exchange.response` and `exchange.body` hold.
 async fn send(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
@@ -241,7 +243,7 @@ async fn send(
     .await
 }
 
-/// Lets `send` give the client something, and waits until it has all of it.
+/// Calls `send` once, and waits until the client has taken everything, for the write time-out at most.
 async fn flush<C: ClientSide>(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
@@ -268,7 +270,7 @@ async fn flush<C: ClientSide>(
     .await
 }
 
-/// How much of the request's body has to be thrown away before the next request can be read; `None` if the connection
+/// How many bytes of the request's body have to be discarded before the next request can be read; `None` if the connection
 /// must be closed instead: the rest is too long, of unknown length, or may never come.
 fn drainable(exchange: &ServedExchange) -> Option<u64> {
     let request = &exchange.request;
@@ -281,7 +283,7 @@ fn drainable(exchange: &ServedExchange) -> Option<u64> {
     }
 }
 
-/// Throws the rest of a request's body away; `false` if it does not come.
+/// Discards the rest of a request's body; `false` if it does not come in time.
 async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u64) -> bool {
     let stashed = (client.stash().len() as u64).min(rest);
     worker.buffers.consume(client.stash(), stashed as usize);
@@ -312,12 +314,12 @@ async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u
     .await
 }
 
-/// Counts what happened, and writes it down.
+/// Counts the exchange in the metrics, and writes its log record.
 fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>, exchange: &mut ServedExchange) {
     let now_ns = worker.now_ns();
     exchange.ended_ns = now_ns;
     if !current.snapshot.secret_arguments.is_empty() {
-        // The plugin that knows the secret may not have been asked: on another route, or on a path with a typing mistake.
+        // The plugin that uses the secret may not have run: on another route, or on a mistyped path.
         current.snapshot.secret_arguments.iter().for_each(|name| exchange.hide_argument(Arc::clone(name)));
     }
     let metrics = &worker.metrics;

@@ -23,7 +23,7 @@ use crate::plugins::guard::guarded;
 use crate::snapshot::{Endpoint, PassHost, Route};
 use crate::worker::snapshot::WorkerSnapshot;
 
-/// Stands where the terms of a relay name an endpoint. A responder has none.
+/// A placeholder, since a relay's terms name an endpoint and a responder has none.
 static NO_ENDPOINT: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
     name: "responder".into(),
     addr: NOWHERE,
@@ -34,7 +34,7 @@ static NO_ENDPOINT: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
 });
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Has a responder answer the request, as an upstream would.
+/// Lets a responder answer the request in place of an upstream.
 pub async fn answer(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
@@ -75,11 +75,11 @@ pub async fn answer(
 
 struct ResponderSide<'a> {
     responder: &'a Arc<dyn Responder>,
-    /// What it may ask in turn.
+    /// Where the responder can send requests of its own.
     upstream: Option<Rc<dyn RouteUpstream>>,
-    /// Begins with the request's head.
+    /// Created with the request's head.
     call: Option<ResponderCall>,
-    /// The request's content is complete with what is sent next.
+    /// The request's content is complete after the next [`Sending::send`].
     ends: bool,
     method: Method,
     limits: Limits,

@@ -1,4 +1,4 @@
-//! The two sides of an exchange, whatever protocols they speak. The stations between them are generic over both and
+//! The two sides of an exchange, as traits that each protocol implements. The code between them is generic over both and
 //! compiled for each pair, so that one protocol costs the others nothing.
 
 use std::io;
@@ -20,19 +20,19 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::message::forward::Coding;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost};
 
-/// How a message leaves on a side. Heads and ends go through a buffer of the worker, in which a protocol that frames
-/// its messages by bytes writes them; one that frames them otherwise keeps them until the next [`Sending::send`].
+/// How a message is sent on a side. HTTP/1 writes heads and ends into `out`, a buffer of the worker; a protocol with frames
+/// of its own keeps them until the next [`Sending::send`].
 pub trait Sending {
-    /// Ends the message, with trailers where they are wanted.
+    /// Ends the message, with trailers if there are any.
     fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>);
 
-    /// Sends what the peer takes of `bytes`, and keeps the rest in order; says how much was taken.
+    /// Sends what the peer takes of `bytes`, and keeps the rest in order; returns how many were taken.
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Something was kept. Until it has left, nothing more should come.
+    /// Whether bytes are kept. Until they are sent, no more should be added.
     fn is_blocked(&self) -> bool;
 
-    /// Sends some of what was kept; ready with how much the peer took.
+    /// Sends some of the kept bytes; ready with how many the peer took.
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>>;
 }
 
@@ -40,45 +40,47 @@ pub trait Sending {
 pub trait ClientSide: Sending {
     type Pipe: Pipe;
 
-    /// That of the worker that serves the client.
+    /// The context of the worker that serves the client.
     fn context(&self) -> Rc<WorkerContext>;
 
-    /// When the task is woken at the latest.
+    /// Sets the time at which the task is woken at the latest.
     fn set_deadline(&self, deadline_ns: u64);
 
-    /// Received, and not used yet.
+    /// Bytes received and not used yet.
     fn stash(&mut self) -> &mut Vec<u8>;
 
-    /// Reads of the request's content, framed as its head says; 0 is the end.
+    /// Reads the request's body, in the framing that its head names; 0 is the end.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// The trailers that came with the end, where they do not stand in the content's framing.
+    /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
 
-    /// As many bytes of a response as are worth having for the client at once.
+    /// The most bytes of a response that should be read from the upstream at once.
     fn room(&self) -> usize;
 
-    /// Looks whether the client goes away while it is not its turn. Ready when it did something.
+    /// Reads ahead to see whether the client goes away while the exchange waits for something else. Ready if it read
+    /// something.
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>>;
 
-    /// Nothing more will come from the client.
+    /// Whether the client has closed its sending side.
     fn ended(&self) -> bool;
 
-    /// Some clients end their half and wait for the answer; others have gone. By this time they are taken to be gone.
+    /// A client that has closed its sending side may still wait for the response, or be gone. After this time it counts as
+    /// gone.
     fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64;
 
-    /// By this time the client wants to know how its call went, whatever may have become of it.
+    /// The deadline that the client set for its call (gRPC), at which it wants a status in any case.
     fn call_deadline_ns(&self) -> u64 {
         NEVER
     }
 
-    /// The half-close deadline by the configuration of now, while the exchange waits for its turn.
+    /// The half-close deadline by the current configuration, while the exchange waits for a permit or a plugin.
     fn leave_deadline_ns(&self) -> u64 {
         NEVER
     }
 
-    /// Polled beside everything that is awaited on behalf of the client: ready when the client no longer needs it.
-    /// Deadlines go by the worker's last reading of the clock, which is no older than a tick.
+    /// Polled beside everything that is awaited for the client: ready with the reason once that is no longer needed.
+    /// Deadlines are compared with the worker's last reading of the clock, which is at most one timer tick old.
     fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
         let worker = self.context();
         if worker.phase() == WorkerPhase::Stopping {
@@ -103,20 +105,20 @@ pub trait ClientSide: Sending {
     /// Begins the final response. `close` ends the connection after it.
     fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, close: bool);
 
-    /// Puts a 1xx before it.
+    /// Sends an interim (1xx) head before the final response.
     fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange);
 
-    /// Agrees to the protocol the client has asked for.
+    /// Accepts the protocol upgrade that the client asked for.
     fn upgrade_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange);
 
-    /// What a tunnel moves bytes through.
+    /// The byte stream that a tunnel uses after an upgrade.
     fn pipe(&mut self) -> &mut Self::Pipe;
 }
 
 pin_project! {
-    /// Awaits something for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
+    /// Awaits a future for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
     ///
-    /// Not an `async fn`, which would hold what it awaits twice: as its argument, and pinned.
+    /// Not an `async fn`, whose future would hold the awaited one twice: as its argument, and pinned.
     pub struct UntilClientLeaves<F, L> {
         #[pin]
         waiting: F,
@@ -124,7 +126,7 @@ pin_project! {
     }
 }
 
-/// Makes one.
+/// Builds an [`UntilClientLeaves`].
 pub fn unless_left<T, F, L>(waiting: F, poll_leave: L) -> UntilClientLeaves<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
@@ -149,12 +151,12 @@ where
     }
 }
 
-/// What a request's head depends on beside the exchange.
+/// What the request's head depends on beside the exchange.
 #[derive(Clone, Copy)]
 pub struct RequestTerms<'a> {
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
-    /// For the heads of responses.
+    /// The limits for the heads of responses.
     pub limits: &'a Limits,
 }
 
@@ -162,10 +164,10 @@ pub struct RequestTerms<'a> {
 pub trait UpstreamSide: Sending {
     fn addr(&self) -> SocketAddr;
 
-    /// Begins the request; says how its content will travel.
+    /// Begins the request; returns how its body is framed.
     fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding;
 
-    /// Receives what there is of the response.
+    /// Receives the next part of the response.
     fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -173,31 +175,31 @@ pub trait UpstreamSide: Sending {
         response: &mut ResponseHead,
     ) -> Poll<io::Result<Received>>;
 
-    /// The trailers that came with the end, where they do not stand in the content's framing.
+    /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
 
-    /// What has ended the exchange, where that is known better than by an error of a connection: a responder says it.
+    /// Why the exchange ended, if this side knows it better than the `io::Error` tells: a responder does.
     fn stop(&self) -> Option<Stop> {
         None
     }
 
-    /// The endpoint has answered, so another request may have the place.
+    /// Called when the endpoint has answered: its permit can be given to another exchange.
     fn answered(&mut self);
 }
 
-/// The kind of error by which an upstream says that it has not looked at the request, so that it can be sent again.
+/// The kind of error that means that the upstream has not processed the request, so that it can be sent again.
 pub const NOT_PROCESSED: io::ErrorKind = io::ErrorKind::ConnectionRefused;
 
-/// Why nothing more comes of a stream of HTTP/2.
+/// Why an HTTP/2 stream has ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamLoss {
-    /// The peer has reset it.
+    /// The peer has reset the stream.
     Reset(ErrorCode),
-    /// We had to, for what came on it.
+    /// The gateway has reset the stream because of an error on it.
     Failed(ErrorCode),
-    /// The peer has not looked at it, and will not.
+    /// The peer has not processed the stream, and will not.
     NotProcessed,
-    /// The connection has ended, or ends now.
+    /// The connection has ended, or is about to.
     Connection,
 }
 
@@ -223,24 +225,24 @@ impl From<StreamLoss> for io::Error {
     }
 }
 
-/// What came from an upstream.
+/// What was received from an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A whole head, where the protocol frames heads apart from content. It stands in the response, if it is good.
+    /// A whole head, from a protocol that frames heads apart from content. The response holds it if it is valid.
     Head(Result<(), BadResponse>),
-    /// So many bytes of the response, as the protocol frames it.
+    /// Bytes of the response in the buffer, in the protocol's own framing.
     Bytes(usize),
-    /// The end of it.
+    /// The end of the response.
     End,
 }
 
-/// Bytes both ways, as a tunnel moves them.
+/// A byte stream in both directions, for a tunnel.
 pub trait Pipe {
     /// Reads into `buffer`; 0 is the end.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
     /// Writes what the peer takes of `bytes`.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
-    /// Says that nothing more will be written.
+    /// Closes the writing side.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 

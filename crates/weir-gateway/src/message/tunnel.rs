@@ -1,5 +1,5 @@
-//! After a 101: bytes go both ways, until both sides have closed or nothing has moved for too long. Of a WebSocket it is
-//! followed where frames end, so that both sides can be told when the gateway leaves.
+//! The tunnel after a 101: bytes go both ways, until both sides have closed or nothing has moved for too long. In a
+//! WebSocket the frame boundaries are tracked, so that close frames can be sent to both sides when the gateway drains.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,22 +14,23 @@ use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::{ClientSide, Pipe};
 
-/// A tunnel in which nothing moves for this long is taken for dead. WebSocket pings keep one alive.
+/// A tunnel in which nothing moves for this long is closed. WebSocket pings keep one open.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
 
-/// The same to a server, whose clients mask what they send (RFC 6455 §5.3); a mask of zeros changes nothing.
+/// The close frame 1001 for a server: clients must mask what they send (RFC 6455 §5.3), and a mask of zeros changes
+/// nothing.
 const GOING_AWAY_MASKED: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
 
-/// How often a tunnel that is to leave looks whether a frame has ended.
+/// How often a tunnel that is due to close checks whether a frame has ended.
 const LEAVING_STEP_NS: u64 = 10_000_000;
 
-/// Bytes from one side on their way to the other. At most one read is held, while the other side does not take it.
+/// Bytes from one side on their way to the other. At most one read is held, until the other side takes it.
 #[derive(Default)]
 struct Direction {
     held: Vec<u8>,
     ended: bool,
     shut: bool,
-    /// Of a WebSocket.
+    /// The frame boundaries, if it is a WebSocket.
     frames: Option<FrameBoundary>,
 }
 
@@ -89,23 +90,23 @@ pub async fn run(
     worker.buffers.release(&mut up.held);
     worker.buffers.release(&mut down.held);
     worker.metrics.tunnels_closed.increment();
-    // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
+    // A stream of HTTP/2 that both sides have ended must not be reset: its last frame may not have been sent yet.
     if has_left || up.shut && down.shut { AfterExchange::Close } else { AfterExchange::Abort }
 }
 
 impl Direction {
-    /// Something can be put between two frames here: all that was received has been sent.
+    /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
     fn is_between_frames(&self) -> bool {
         self.held.is_empty() && !self.ended && self.frames.is_some_and(|frames| frames.is_between_frames())
     }
 
-    /// Says a last word. What the receiver does not take at once it does not get.
+    /// Sends a close frame and closes the receiver's half. What the receiver does not take at once is lost.
     fn leave(&mut self, context: &mut Context<'_>, to: &mut impl Pipe, word: &[u8]) {
         let _ = to.poll_write(context, word);
         let _ = to.poll_shutdown(context);
     }
 
-    /// Moves bytes on; ready with how many the receiver took. A closed sender closes the receiver's half.
+    /// Moves bytes on; ready with how many the receiver took. When the sender has closed, the receiver's half is closed.
     fn poll(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Bytes on their way to a peer that does not take them yet.
+//! Bytes that wait until their receiver takes them.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -7,7 +7,7 @@ use weir_net::stream::Stream;
 
 use crate::context::WorkerContext;
 
-/// What a stream has not taken yet. Empty, it owns no memory.
+/// Bytes that a stream has not taken yet. If there are none, it owns no memory.
 #[derive(Default)]
 pub struct Unsent(Vec<u8>);
 
@@ -16,7 +16,8 @@ impl Unsent {
         self.0.is_empty()
     }
 
-    /// Sends what it can of `bytes` after what waits already, and keeps the rest; says how much was taken of them.
+    /// Sends what the stream takes of `bytes`, after the bytes that already wait, and keeps the rest; returns how many were
+    /// sent.
     pub fn send(
         &mut self,
         worker: &WorkerContext,
@@ -36,7 +37,7 @@ impl Unsent {
         Ok(sent)
     }
 
-    /// Sends some of what waits; ready with how much was taken.
+    /// Sends some of the waiting bytes; ready with how many were taken.
     pub fn poll_flush(
         &mut self,
         worker: &WorkerContext,

@@ -1,5 +1,6 @@
-//! After a 101 where plugins want to see messages: a WebSocket whose frames are read, held to the rules of RFC 6455, and shown to the
-//! plugins. Frames go on as they came; only a message that a plugin wants at once leaves in one frame.
+//! The tunnel after a 101 if plugins want to see messages: the frames of the WebSocket are parsed, checked against RFC 6455
+//! and shown to the plugins. Frames are passed on unchanged; only a message that a plugin wants whole is sent as a single
+//! frame.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -19,11 +20,11 @@ mod direction;
 
 use direction::{MessageDirection, MessageEnd, Passage};
 
-/// A WebSocket on which nothing moves for this long is taken for dead, as a tunnel is.
+/// A WebSocket on which nothing moves for this long is closed, as a tunnel is.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
-/// So long both sides have to take what is left and the close frame.
+/// How long both sides have to take what is left and the close frame.
 const CLOSING_NS: u64 = 5 * 1_000_000_000;
-/// How often it is looked whether a frame has ended, after which one of ours can stand.
+/// How often a WebSocket that needs a frame of the gateway checks whether the sender's current frame has ended.
 const STEP_NS: u64 = 10_000_000;
 
 pub async fn run(
@@ -41,7 +42,7 @@ pub async fn run(
     tunnel.up.finish(worker);
     tunnel.down.finish(worker);
     worker.metrics.tunnels_closed.increment();
-    // A stream of HTTP/2 that both have ended must not be reset: its end may not have left.
+    // A stream of HTTP/2 that both sides have ended must not be reset: its last frame may not have been sent yet.
     let is_over = tunnel.closing_ns.is_some() || tunnel.is_shut();
     if is_over { AfterExchange::Close } else { AfterExchange::Abort }
 }
@@ -51,12 +52,12 @@ struct MessageTunnel<'a> {
     policies: MessagePolicies,
     up: MessageDirection,
     down: MessageDirection,
-    /// When the stream has to end.
+    /// When the WebSocket has to end because a plugin limits its duration.
     ends_ns: u64,
-    /// Pings sent; the last one when, if the client has not been heard since.
+    /// Pings sent so far, which number them; `pinged_ns` is when the last one was sent.
     pings: u64,
     pinged_ns: Option<u64>,
-    /// The gateway closes it, by this time.
+    /// Set once the gateway is closing the WebSocket: the time by which that must be done.
     closing_ns: Option<u64>,
 }
 
@@ -143,7 +144,7 @@ impl<'a> MessageTunnel<'a> {
         }
     }
 
-    /// Why the gateway closes it now, if it does.
+    /// The reason to close the WebSocket now, if there is one.
     fn due(&self, now_ns: u64, leave_ns: u64) -> Option<StreamClose> {
         let is_stopping = self.worker.phase() == WorkerPhase::Stopping;
         if is_stopping || now_ns >= leave_ns && self.down.is_between_frames() {
@@ -162,7 +163,7 @@ impl<'a> MessageTunnel<'a> {
         is_lost.then(|| StreamClose::new(CloseCode::INTERNAL, "a ping was not answered"))
     }
 
-    /// When it has been idle for too long.
+    /// When the WebSocket will have been idle for too long.
     fn idle_ns(&self) -> u64 {
         let silent_ns = self.up.received_ns.max(self.down.received_ns) + IDLE_NS;
         match self.policies.terms.idle_timeout {
@@ -171,7 +172,7 @@ impl<'a> MessageTunnel<'a> {
         }
     }
 
-    /// When the next ping is due, or has to be answered.
+    /// When the next ping is due, or the time-out of the last one.
     fn ping_ns(&self) -> u64 {
         match (self.policies.terms.ping, self.pinged_ns) {
             (None, _) => NEVER,
@@ -182,7 +183,7 @@ impl<'a> MessageTunnel<'a> {
         }
     }
 
-    /// Sends a ping if one is due; says whether it did.
+    /// Sends a ping if one is due; returns whether it did.
     fn ping(&mut self, now_ns: u64) -> bool {
         if now_ns < self.ping_ns() || !self.down.is_between_frames() || !self.down.is_flushed() {
             return false;
@@ -200,7 +201,7 @@ impl<'a> MessageTunnel<'a> {
         waits.min(self.idle_ns()).min(self.ends_ns)
     }
 
-    /// Tells both sides, as far as a frame can stand there.
+    /// Queues a close frame for both sides, where the sender's frames leave room for one.
     fn close(&mut self, close: &StreamClose, now_ns: u64) {
         let content = close.code.content(&close.reason);
         self.down.add(Opcode::Close, &content);
@@ -208,7 +209,7 @@ impl<'a> MessageTunnel<'a> {
         self.closing_ns = Some(now_ns + CLOSING_NS);
     }
 
-    /// Sends what is left, and ends both halves.
+    /// Sends what is left, and closes both halves.
     fn poll_closing(
         &mut self,
         context: &mut Context<'_>,
@@ -228,7 +229,7 @@ impl<'a> MessageTunnel<'a> {
     }
 }
 
-/// Sends what is left of a direction, and ends it; ready when that is done, or cannot be done.
+/// Sends what is left of a direction, and closes it; ready when that is done, or has failed.
 fn poll_end(
     direction: &mut MessageDirection,
     context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Running the plugins of an exchange, phase by phase, and measuring what they cost where chance has picked the exchange.
+//! Runs the plugins of an exchange, phase by phase, and measures their cost in exchanges that the meter has picked.
 
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -15,9 +15,9 @@ use crate::message::sides::unless_left;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
 use crate::worker::snapshot::WorkerSnapshot;
 
-/// The plugins of an exchange: its route's, and once it is clear who the consumer is, also those of the consumer.
+/// The plugins of an exchange: those of its route and, once the consumer is identified, those of the consumer.
 ///
-/// They are merged while they run: that costs no memory, however many consumers use however many routes.
+/// The two lists are merged while they run, which needs no memory, however many consumers use however many routes.
 #[derive(Clone, Copy)]
 pub struct Plugins<'a> {
     chain: &'a Chain,
@@ -25,10 +25,10 @@ pub struct Plugins<'a> {
     pub(super) pricing: Pricing<'a>,
 }
 
-/// Those of a request that a responder has sent.
+/// The plugins of a subrequest, which a responder sends: none.
 static NO_PLUGINS: LazyLock<Chain> = LazyLock::new(Chain::default);
 
-/// How long a plugin's turn with a traced exchange took, from its beginning to now.
+/// Records how long a plugin ran in a phase of an observed exchange, from `began` to now.
 #[inline]
 fn note_turn(exchange: &mut ServedExchange, link: &Link, phase: &'static str, began: Option<Instant>) {
     if let Some(began) = began {
@@ -53,12 +53,13 @@ impl<'a> Plugins<'a> {
         self.overlays.get(number as usize)
     }
 
-    /// There are plugins that a request has to pass. A consumer's are among them only once one of these knows it.
+    /// Whether any plugin runs on requests. Plugins of a consumer do so only after one of these has identified the
+    /// consumer.
     pub fn see_requests(self) -> bool {
         !self.chain.request.is_empty()
     }
 
-    /// `poll_leave` ends what a plugin waits for when nobody needs it any more.
+    /// `poll_leave` ends the wait of a plugin when the exchange no longer needs it.
     pub async fn on_request(
         self,
         exchange: &mut ServedExchange,
@@ -92,7 +93,7 @@ impl<'a> Plugins<'a> {
         }
     }
 
-    /// One plugin's turn with a request. Most plugins wait for nothing, and need no future.
+    /// Runs one plugin on a request. Most plugins wait for nothing, and need no future.
     async fn turn<const OBSERVED: bool>(
         self,
         link: &Link,
@@ -103,7 +104,7 @@ impl<'a> Plugins<'a> {
         let end = match self.pricing.measure(price, PricedPhase::Request, || guarded(|| link.step.on_request(exchange)))
         {
             Ok(Flow::Continue) => return Ok(()),
-            // Boxed: what a plugin waits with must not be part of each exchange.
+            // Boxed: the future of a waiting plugin must not take room in every exchange.
             Ok(Flow::Wait(waiting)) if OBSERVED => {
                 Box::pin(self.pricing.attend(price, guarded_wait(waiting), poll_leave)).await
             }
@@ -142,45 +143,46 @@ impl<'a> Plugins<'a> {
         if exchange.response_replaced { Err(Stop::Answered) } else { Ok(()) }
     }
 
-    /// Somebody may look into the content of the request.
+    /// Whether a plugin may want the content of the request.
     pub fn see_request_bodies(self, exchange: &ServedExchange) -> bool {
         !self.chain.request_body.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.request_body.is_empty())
     }
 
-    /// Somebody may look into the content of the response.
+    /// Whether a plugin may want the content of the response.
     pub fn see_response_bodies(self, exchange: &ServedExchange) -> bool {
         !self.chain.response_body.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.response_body.is_empty())
     }
 
-    /// Somebody may look at the messages of a WebSocket or of an event stream.
+    /// Whether a plugin may want the messages of a WebSocket or of an event stream.
     pub fn see_messages(self, exchange: &ServedExchange) -> bool {
         !self.chain.messages.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.messages.is_empty())
     }
 
-    /// Those that may look at messages, in order.
+    /// The plugins that may want messages, in order.
     pub fn messages(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.messages)
     }
 
-    /// Those that may look into the content of the request, in order.
+    /// The plugins that may want the content of the request, in order.
     pub fn request_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.request_body)
     }
 
-    /// Those that may look into the content of the response, in order.
+    /// The plugins that may want the content of the response, in order.
     pub fn response_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByPriority, exchange, |chain| &chain.response_body)
     }
 
-    /// The plugins of one phase: the route's, and the consumer's among them.
+    /// The plugins of one phase: the route's, merged with the consumer's.
     fn links(self, order: Order, exchange: &ServedExchange, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
         PhasePlugins::of(phase(self.chain), order).with(self.overlay(exchange), phase)
     }
 
-    /// Before anybody records the exchange, whatever the order of plugins.
+    /// Removes secrets from the copy of the exchange that is recorded. Runs before any record is made, whatever the order
+    /// of plugins.
     pub fn mask(self, exchange: &mut ServedExchange) {
         let is_masked = |chain: &Chain| !chain.mask.is_empty();
         if !is_masked(self.chain) && !self.overlay(exchange).is_some_and(|overlay| is_masked(&overlay.chain)) {
@@ -210,7 +212,7 @@ impl<'a> Plugins<'a> {
             if exchange.notes.keep_content() {
                 self.pricing.hold(&[link], exchange, link.step.kept_bytes(exchange));
             }
-            // The exchange is over; there is nobody left to answer.
+            // The exchange is over; a failure can no longer change its response.
             let price = self.pricing.price_if::<OBSERVED>(link, exchange);
             let _ = self.pricing.measure(price, PricedPhase::Log, || {
                 guarded(|| {
@@ -223,12 +225,12 @@ impl<'a> Plugins<'a> {
     }
 }
 
-/// What the order of plugins goes by.
+/// What determines the order of plugins.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Requests pass one stage after the other.
+    /// Requests pass one stage after another, and within a stage by priority.
     ByStage,
-    /// Responses and the log know no stages.
+    /// Responses and log records have no stages.
     ByPriority,
 }
 
@@ -241,14 +243,14 @@ impl Order {
     }
 }
 
-/// The plugins of one phase in running order: those of the route, merged with what the consumer adds, without those that
-/// the consumer overrides.
+/// The plugins of one phase in running order: those of the route, without those that the consumer overrides, merged with
+/// those that the consumer adds.
 pub struct PhasePlugins<'a> {
     route: &'a [Link],
     order: Order,
     added: &'a [Link],
     overrides: &'a [u16],
-    /// Once it is clear who the consumer is: what ran before.
+    /// Set once the consumer is identified: the plugins that ran before that.
     anonymous: Option<&'a [Link]>,
 }
 
@@ -264,7 +266,8 @@ impl<'a> PhasePlugins<'a> {
         }
     }
 
-    /// What a route has said of a plugin that ran before anybody was known is not said again.
+    /// Whether the route's configuration of this plugin has run before the consumer was identified; then it does not run
+    /// again.
     fn has_run(&self, link: &Link) -> bool {
         let is_same = |ran: &Link| ran.plugin == link.plugin && ran.rank.reach == Reach::Own;
         self.anonymous.is_some_and(|anonymous| anonymous.iter().any(is_same))
@@ -356,7 +359,7 @@ mod tests {
         assert_eq!(waiting.on_request(&mut exchange, |_| Poll::Pending).await, Err(Stop::Internal));
     }
 
-    /// Writes its text into the body; the text `@` identifies the client.
+    /// Appends its text to the body; the text `@` identifies the client.
     struct Mark(&'static str);
 
     impl Plugin for Mark {

@@ -1,4 +1,4 @@
-//! Content that plugins look into or change. Without such plugins nothing of this runs, and bodies go straight from one
+//! Content that plugins look at or change. Without such plugins this code does not run, and bodies go straight from one
 //! socket to the other.
 
 use std::future::poll_fn;
@@ -18,11 +18,11 @@ use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
 use crate::snapshot::{ClientSettings, Link};
 
-/// Those that want all of one message's content, in order, and how much that may be.
+/// The plugins that want the whole content of one message, in order, and the most bytes that it may have.
 struct WholeBody<'a> {
     links: Vec<&'a Link>,
     limit: u64,
-    /// Whose limit it is.
+    /// The plugin that set the limit.
     narrowest: Option<&'a Link>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> WholeBody<'a> {
     }
 }
 
-/// Adds what content passes, in order.
+/// Adds the filters that the plugins put on the content, in order.
 fn add_filters<'a>(
     filters: &mut Filters,
     (plugins, links): (Plugins<'a>, impl Iterator<Item = &'a Link>),
@@ -62,7 +62,8 @@ fn add_filters<'a>(
     Ok(())
 }
 
-/// Lets plugins have the content of a request before anything is forwarded, or has it changed on its way.
+/// Before anything is forwarded: gives the plugins the whole content of a request if they want it, and creates their
+/// filters.
 pub async fn request(
     worker: &WorkerContext,
     settings: &ClientSettings,
@@ -100,7 +101,7 @@ pub async fn request(
     Ok(())
 }
 
-/// All at once through filters.
+/// Passes a whole body through the filters.
 fn filtered(filters: &mut Filters, body: Vec<u8>, trailers: &mut Trailers) -> Result<Vec<u8>, Stop> {
     if filters.is_empty() {
         return Ok(body);
@@ -117,7 +118,7 @@ fn filters_of_request(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Re
     Ok(filters)
 }
 
-/// Reads all of a request's content, as far as it comes.
+/// Reads the whole content of a request.
 async fn take_whole(
     worker: &WorkerContext,
     settings: &ClientSettings,
@@ -154,7 +155,8 @@ async fn take_whole(
     .await
 }
 
-/// RFC 9110 §10.1.1: the client waits for it, and nobody else is there yet to say it.
+/// Sends a 100 (RFC 9110 §10.1.1): the client waits for one, and the upstream, which usually sends it, is not connected
+/// yet.
 fn invite(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
@@ -172,7 +174,7 @@ fn invite(
     sent.map(|_| ()).map_err(|_| Stop::ClientGone)
 }
 
-/// A request's content while it is read.
+/// Reads the content of a request.
 struct BodyReader<'a> {
     worker: &'a WorkerContext,
     settings: &'a ClientSettings,
@@ -220,7 +222,7 @@ impl BodyReader<'_> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes what belongs to the body; says how much of `received` that was.
+    /// Takes the bytes that belong to the body; returns how many of `received` these are.
     fn take(&mut self, received: &[u8], exchange: &mut ServedExchange) -> Result<usize, Stop> {
         exchange.body_taken = ContentTaken::Part;
         let moved = self.body.transfer(received, Coding::Plain, self.content).map_err(|_| Stop::BadRequestBody)?;
@@ -232,7 +234,7 @@ impl BodyReader<'_> {
         if self.content.len() as u64 > self.limit { Err(Stop::BodyTooLarge) } else { Ok(moved.consumed) }
     }
 
-    /// Nothing is there to be read: has the client run out of time?
+    /// Checks the deadlines when there is nothing to read, and sets the timer to the earliest.
     fn wait(&self, client: &impl ClientSide) -> Poll<Result<(), Stop>> {
         let now_ns = self.worker.now_ns();
         if self.worker.phase() == WorkerPhase::Stopping {
@@ -255,23 +257,23 @@ impl BodyReader<'_> {
     }
 }
 
-/// The content of a response from an upstream, on its way through plugins.
+/// The content of a response from an upstream, as it passes the plugins.
 pub struct ResponseContent<'a> {
     plugins: Plugins<'a>,
-    /// Those that want it whole; if there are any, nothing goes on before all of it is there.
+    /// The plugins that want it whole; if there are any, nothing is sent on before all of it has been received.
     whole: WholeBody<'a>,
     held: Vec<u8>,
-    /// What counts it.
+    /// Counts `held` against the limits of held content.
     counted: Held,
-    /// What it passes where nobody wants it whole.
+    /// The filters it passes if no plugin wants it whole.
     filters: Filters,
-    /// A filter may keep something back.
+    /// No filter can hold anything back, since all were flushed after the last piece.
     is_flushed: bool,
 }
 
 impl<'a> ResponseContent<'a> {
-    /// Asks plugins what they want of the response whose head stands in the exchange. The head says from now on how the
-    /// content leaves; nothing if it passes as it is.
+    /// Asks the plugins what they want of the response, whose head is in the exchange; adapts the head to the framing of
+    /// the changed content. `None` if the content passes unchanged.
     pub fn new(plugins: Plugins<'a>, exchange: &mut ServedExchange) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
         let whole = whole_of_response(plugins, exchange)?;
         let is_held = !whole.links.is_empty();
@@ -285,7 +287,8 @@ impl<'a> ResponseContent<'a> {
         match exchange.response.framing {
             Framing::None if filters.only_observe() && !is_held => return Ok(None),
             Framing::None => {
-                // What a GET would bring has another length, if it can be told at all (RFC 9110 §9.3.2).
+                // The length after filtering is unknown before the content is there, so a HEAD does not name one (RFC 9110
+                // §9.3.2).
                 exchange.response.head.remove(b"Content-Length");
                 return Ok(None);
             }
@@ -303,16 +306,17 @@ impl<'a> ResponseContent<'a> {
         })))
     }
 
-    /// Nothing goes on before all of it is there.
+    /// Whether nothing is sent on before all of it has been received.
     pub fn is_held(&self) -> bool {
         !self.whole.links.is_empty()
     }
 
-    /// Takes a piece; appends what goes on of it.
+    /// Takes a piece of content; appends to `out` what can be sent on.
     pub fn piece(&mut self, exchange: &ServedExchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if self.is_held() {
             self.held.extend_from_slice(piece);
-            // Whose share is used up: it was the gateway that asked for the content.
+            // Running out of memory for held content is not the client's fault: it was the gateway that asked the upstream
+            // for it.
             self.counted.set(self.held.capacity() as u64).map_err(|_| Stop::HeldContent)?;
             self.plugins.pricing.hold(&self.whole.links, exchange, piece.len());
             let is_too_large = self.held.len() as u64 > self.whole.limit;
@@ -327,12 +331,12 @@ impl<'a> ResponseContent<'a> {
         self.filters.are_over()
     }
 
-    /// For now nothing more comes.
+    /// Called when no content is available for now: appends what filters hold back.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         if std::mem::replace(&mut self.is_flushed, true) { Ok(()) } else { self.filters.flush(out) }
     }
 
-    /// Nothing more comes: appends the rest, or all of it, if it was held.
+    /// Called at the end of the content: appends the rest, or all of it if it was held.
     pub fn end(
         &mut self,
         exchange: &mut ServedExchange,
@@ -347,13 +351,14 @@ impl<'a> ResponseContent<'a> {
         Ok(())
     }
 
-    /// What the rest of the content would pass, for whoever has to end it in the upstream's place.
+    /// The filters for the rest of the content, if the gateway has to end it in place of the upstream.
     pub fn into_filters(self) -> Filters {
         self.filters
     }
 }
 
-/// Shows all of a response's content to those who want it, and has it filtered. The framing is that of what goes on.
+/// Gives the whole content of a response to the plugins that want it, and filters it. Sets the framing to the resulting
+/// length.
 fn seen(
     whole: &WholeBody<'_>,
     plugins: Plugins<'_>,
@@ -387,7 +392,7 @@ fn filters_of_response(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> R
     if !has_content(exchange) {
         return Ok(filters);
     }
-    // Events are seen as the upstream has sent them, before anything is compressed.
+    // Message filters come first: they see the events as the upstream sent them, before any compression.
     if plugins.see_messages(exchange)
         && let Some(events) = events::filter(plugins, exchange)?
     {
@@ -398,7 +403,8 @@ fn filters_of_response(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> R
     Ok(filters)
 }
 
-/// Lets plugins have the content of an answer that stands in the exchange. `Err(Stop::Answered)`: another stands there.
+/// Gives the plugins the content of the gateway's own answer, which is in the exchange. `Err(Stop::Answered)`: a plugin has
+/// replaced the answer.
 pub fn answer(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
     exchange.response.framing = Framing::Sized(exchange.body.len() as u64);
     let whole = whole_of_response(plugins, exchange)?;

@@ -1,4 +1,4 @@
-//! The events of an event stream on their way through plugins that look at them.
+//! The events of an event stream, as they pass the plugins that look at them.
 
 use std::rc::Rc;
 
@@ -15,16 +15,17 @@ use crate::context::served_exchange::ServedExchange;
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 const EVENT: MessageHead = MessageHead { source: MessageSource::Upstream, kind: MessageKind::Event };
 
-/// So many bytes of lines are kept until it is clear whether they belong to an event. More go on as they come.
+/// The most bytes of lines that are held until it is clear whether they belong to an event. Longer lines are passed on at
+/// once.
 const MOST_KEPT: usize = 16 << 10;
 
-/// The response in the exchange is an event stream.
+/// Whether the response in the exchange is an event stream.
 pub fn is_event_stream(exchange: &ServedExchange) -> bool {
     let kind = exchange.response.head.value(b"content-type").unwrap_or_default();
     kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// What the events of a response pass; nothing where nobody wants to see them, or they cannot be read.
+/// The filter for the events of a response; `None` if no plugin wants them, or if the content is compressed.
 pub fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Option<Box<dyn Filter>>, Stop> {
     let is_coded = exchange.response.head.value(b"content-encoding").is_some_and(|coding| coding != b"identity");
     if is_coded || !is_event_stream(exchange) {
@@ -48,14 +49,14 @@ pub fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Opt
     }))
 }
 
-/// What becomes of the lines that come.
+/// What happens to the lines of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventState {
     /// No event has begun.
     None,
     Passes,
     Dropped,
-    /// The block has ended, and what still belongs to it goes the same way.
+    /// The event has ended; a line feed that still belongs to it is treated like it.
     Ended {
         was_dropped: bool,
     },
@@ -68,9 +69,9 @@ struct EventFilter {
     /// Lines that may be the beginning of an event.
     kept: Vec<u8>,
     event: EventState,
-    /// When the stream has to end.
+    /// When the stream has to end because a plugin limits its duration.
     ends_ns: u64,
-    /// Part of a line may have gone on, so that nothing can be said in its place.
+    /// Part of a line may have been passed on, so no comment can be inserted here.
     is_cut: bool,
     is_over: bool,
 }
@@ -98,7 +99,7 @@ impl EventFilter {
         }
     }
 
-    /// Lets lines of an event go on.
+    /// Passes lines of an event on.
     fn grow(&mut self, lines: &[u8], out: &mut Vec<u8>) -> Result<(), StreamClose> {
         let grown = self.policies.grow(EVENT, lines.len() as u64);
         if let Err(close) = &grown {
@@ -151,7 +152,7 @@ impl EventFilter {
         Ok(())
     }
 
-    /// An event that was cut does not reach the client's program: what is not complete is not dispatched.
+    /// Counts an event that was cut off: a client does not dispatch an incomplete event.
     fn lose_open_event(&mut self) {
         if std::mem::replace(&mut self.event, EventState::None) == EventState::Passes {
             self.worker.metrics.server_sent_events.failed.increment();

@@ -1,5 +1,5 @@
-//! Plugins that look at messages: of a WebSocket, or the events of an event stream. Without such plugins nothing of this runs, and
-//! bytes go straight from one socket to the other.
+//! Plugins that look at messages: of a WebSocket, or the events of an event stream. Without such plugins this code does not
+//! run, and bytes go straight from one socket to the other.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ use crate::context::served_exchange::{ServedExchange, WebSocketOpening};
 
 const EXTENSIONS: &[u8] = b"Sec-WebSocket-Extensions";
 
-/// What the messages of one exchange pass. A plugin that panics ends its stream and nothing else.
+/// The message filters of one exchange. A filter that panics ends its stream and nothing else.
 pub struct MessagePolicies {
     filters: Vec<Box<dyn MessageFilter>>,
     pub terms: MessageTerms,
@@ -30,7 +30,7 @@ impl MessagePolicies {
         MessagePolicies { filters, terms }
     }
 
-    /// Asks the plugins; nothing if none wants to see messages of this exchange.
+    /// Creates the filters of the plugins; `None` if no plugin wants the messages of this exchange.
     pub fn ask(
         plugins: Plugins<'_>,
         exchange: &mut ServedExchange,
@@ -44,24 +44,24 @@ impl MessagePolicies {
         Ok((!filters.is_empty()).then(|| MessagePolicies::of(filters)))
     }
 
-    /// A message begins.
+    /// Called when a message begins.
     pub fn begin(&mut self, head: MessageHead) -> MessageVerdict {
         self.decide(|filter| filter.begin(head))
     }
 
-    /// More of it follows.
+    /// Called when `bytes` more of it are about to follow.
     pub fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
         let grown = guarded(|| Ok(self.filters.iter_mut().try_for_each(|filter| filter.grow(head, bytes))));
         grown.unwrap_or_else(|_| Err(failed()))
     }
 
-    /// How much of it may be held, if anybody wants it at once.
+    /// If a filter wants the message whole, how many bytes of it may be held: the least that any filter allows.
     pub fn wants_whole(&self, head: MessageHead) -> Option<usize> {
         let wanted = guarded(|| Ok(self.filters.iter().filter_map(|filter| filter.wants_whole(head)).min()));
         wanted.unwrap_or(Some(0))
     }
 
-    /// All of it is there.
+    /// Called when the message is complete.
     pub fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
         self.decide(|filter| match filter.wants_whole(head) {
             Some(_) => filter.whole(head, content),
@@ -80,24 +80,24 @@ impl MessagePolicies {
         }
     }
 
-    /// How long the stream may last; nothing where that is not limited.
+    /// How long the stream may last; `None` if that is not limited.
     pub fn time_left(&self) -> Option<Duration> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.terms.ends_at.map(|end| end.saturating_sub(now))
     }
 }
 
-/// A plugin has panicked.
+/// The reason for closing a stream after a plugin has panicked.
 fn failed() -> StreamClose {
     StreamClose::new(CloseCode::INTERNAL, "a policy failed")
 }
 
-/// What ends a stream whose time is over.
+/// The reason for closing a stream whose credential has expired.
 pub fn expired() -> StreamClose {
     StreamClose::new(CloseCode::POLICY, "the credential has expired")
 }
 
-/// Counts a message that does not get through.
+/// Counts a message that is not passed on.
 pub fn count_lost(counters: &EventCounters, loss: MessageLoss) {
     match loss {
         MessageLoss::Throttled => counters.throttled.increment(),
@@ -105,12 +105,12 @@ pub fn count_lost(counters: &EventCounters, loss: MessageLoss) {
     }
 }
 
-/// A request may become a WebSocket: asks the plugins what its messages are to pass, and sees to it that the upstream agrees to
-/// nothing that they could not read.
+/// Called when a request may become a WebSocket: creates the message filters, and makes sure that the upstream can only
+/// accept extensions that the gateway can parse.
 pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
     let asked = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
     if !asked.eq_ignore_ascii_case(b"websocket") {
-        // Of several protocols an upstream might choose a WebSocket, whose messages nobody would see.
+        // Given several protocols, an upstream might choose a WebSocket, whose messages the plugins would not see.
         let is_among_others = field::list(asked).any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
         exchange.request.upgrade &= !is_among_others;
         return Ok(());
@@ -131,10 +131,10 @@ pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<()
     Ok(())
 }
 
-/// The upstream has agreed to a WebSocket.
+/// Called when the upstream has accepted a WebSocket.
 ///
 /// # Errors
-/// It has agreed to what was not offered (RFC 6455 §4.1), so nobody could read its frames.
+/// The upstream has accepted an extension that was not offered (RFC 6455 §4.1), so its frames could not be parsed.
 pub fn agree(exchange: &mut ServedExchange) -> Result<(), Stop> {
     let agreed = extensions::agreed(exchange.response.head.values(EXTENSIONS));
     let Some(opening) = &mut exchange.opening else { return Ok(()) };

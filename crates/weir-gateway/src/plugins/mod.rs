@@ -1,4 +1,4 @@
-//! Running plugins: their phases, the content they look into, and what they cost.
+//! Running plugins: their phases, the content they look at, and their cost.
 
 pub mod chain;
 pub mod content;

@@ -1,4 +1,4 @@
-//! What plugins cost, and where that is written down.
+//! Recording what plugins cost.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use crate::message::sides::unless_left;
 use crate::snapshot::Link;
 use crate::worker::snapshot::WorkerSnapshot;
 
-/// Places in [`PluginPrice::phases`].
+/// Indices into [`PluginPrice::phases`].
 #[derive(Clone, Copy)]
 pub enum PricedPhase {
     Request,
@@ -26,7 +26,7 @@ pub enum PricedPhase {
     ResponseContent,
 }
 
-/// Writes down what the plugins of one worker's exchanges cost. The default writes nothing.
+/// Records the cost of the plugins of one worker's exchanges. The default records nothing.
 #[derive(Clone, Copy, Default)]
 pub struct Pricing<'a> {
     site: Option<(&'a Rc<WorkerContext>, &'a WorkerSnapshot)>,
@@ -42,7 +42,7 @@ impl<'a> Pricing<'a> {
         self.site.map(|(worker, _)| worker)
     }
 
-    /// Runs a plugin in a phase, and writes down what that cost where there is a place for it.
+    /// Runs a plugin in a phase, and adds its cost to `price`, if there is one.
     pub(super) fn measure<T>(self, price: Option<&PluginPrice>, phase: PricedPhase, run: impl FnOnce() -> T) -> T {
         note(price, phase);
         self.spend(price, run)
@@ -55,7 +55,7 @@ impl<'a> Pricing<'a> {
         result
     }
 
-    /// The same for a plugin that waits. What is not its own time until it is done is its waiting.
+    /// The same for a plugin that waits. The time until it is done, less its processor time, counts as waiting.
     pub(super) async fn attend(
         self,
         price: Option<&PluginPrice>,
@@ -89,7 +89,7 @@ impl<'a> Pricing<'a> {
         if exchange.measured { self.price(link, exchange) } else { None }
     }
 
-    /// Counts that a plugin has ended an exchange. That is rare enough to be counted always.
+    /// Counts that a plugin has ended an exchange. This is rare, so it is counted in all exchanges.
     #[cold]
     pub(super) fn stopped(self, link: &Link, exchange: &mut ServedExchange, stop: Stop) {
         exchange.set_refused_by(link.name);
@@ -101,12 +101,12 @@ impl<'a> Pricing<'a> {
         }
     }
 
-    /// A plugin is about to be asked what it wants of a message's content.
+    /// Counts that a plugin is asked what it wants of a message's content.
     pub fn meet_content(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
         note(self.price_if_measured(link, exchange), phase);
     }
 
-    /// Runs what a plugin does about content.
+    /// Runs a plugin's work on content, and adds its cost.
     pub fn on_content<T>(
         self,
         link: &Link,
@@ -118,7 +118,7 @@ impl<'a> Pricing<'a> {
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
 
-    /// Shows a plugin all of a request's content; it may wait.
+    /// Gives a plugin the whole content of a request; the plugin may wait.
     pub async fn on_request_body(
         self,
         link: &Link,
@@ -135,7 +135,7 @@ impl<'a> Pricing<'a> {
         end.inspect_err(|stop| self.stopped(link, exchange, *stop))
     }
 
-    /// The filter, whose price is written down if the exchange is measured.
+    /// Wraps the filter so that its cost is recorded, if the exchange is measured.
     pub fn priced(self, link: &Link, exchange: &ServedExchange, filter: Box<dyn Filter>) -> Box<dyn Filter> {
         match self.site {
             Some((worker, current)) if exchange.measured => {
@@ -146,7 +146,8 @@ impl<'a> Pricing<'a> {
         }
     }
 
-    /// So much more content is held, for each of these. That costs more than counting it, and is counted always.
+    /// Counts `bytes` more of held content for each plugin, in all exchanges: holding content costs far more than counting
+    /// it.
     pub fn hold(self, links: &[&Link], exchange: &ServedExchange, bytes: usize) {
         for link in links {
             if let Some(price) = self.price(link, exchange) {
@@ -156,14 +157,14 @@ impl<'a> Pricing<'a> {
     }
 }
 
-/// One exchange more that a plugin sees in a phase.
+/// Counts one more exchange for a plugin in a phase.
 fn note(price: Option<&PluginPrice>, phase: PricedPhase) {
     if let Some(price) = price {
         price.phases[phase as usize].increment();
     }
 }
 
-/// A filter of an exchange that is measured.
+/// A filter that records its cost.
 struct Priced {
     filter: Box<dyn Filter>,
     worker: Rc<WorkerContext>,

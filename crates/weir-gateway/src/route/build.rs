@@ -1,4 +1,4 @@
-//! From rules to tables.
+//! Builds tables from rules.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashSet;
@@ -32,8 +32,8 @@ impl fmt::Display for BuildError {
     }
 }
 
-/// How many pairs of host and uri a table may have, and how many bytes their uris: a route with many of both has each
-/// uri under each host. Keeps indices within 32 bits and memory within reason.
+/// The most pairs of host and uri in a table, and the most bytes of their uris: a route with many of both has each uri
+/// under each host. The limits keep indices within 32 bits and bound the memory.
 const MAX_ENTRIES: usize = 4 << 20;
 const MAX_BYTES: usize = 256 << 20;
 
@@ -114,7 +114,7 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Compile
     if rule.uris.is_empty() {
         error("uris".to_owned(), "a route needs a uri; write /* to match every path".to_owned());
     }
-    // Two spellings may turn out to be the same.
+    // Two spellings may have the same canonical form.
     uris.sort_unstable_by(|a, b| a.text().cmp(b.text()));
     uris.dedup();
     let mut hosts: Vec<Host> = Vec::with_capacity(rule.hosts.len());
@@ -131,7 +131,8 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Compile
     CompiledRule { uris, hosts, methods, remote_addrs, vars, among, priority, order, route }
 }
 
-/// Calls `each` with every place that the rules have an entry in, and with their entries there in the order they are tried.
+/// Calls `each` for every pair of host and key that the rules have entries for, with these entries in the order they are
+/// tried.
 fn in_places(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &Uri, &[PlacedRule<'_>])) {
     let mut placed = Vec::with_capacity(rules.len());
     for rule in rules {
@@ -150,7 +151,7 @@ fn in_places(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &U
             }
         }
     }
-    // A stable sort: entries that are equal in all this keep the order of the rules.
+    // A stable sort: entries that are equal in all of this keep the order of the rules.
     let place = |a: &PlacedRule<'_>, b: &PlacedRule<'_>| {
         (a.host, a.uri.is_exact(), a.uri.key()).cmp(&(b.host, b.uri.is_exact(), b.uri.key()))
     };
@@ -160,7 +161,7 @@ fn in_places(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &U
     }
 }
 
-/// Which of two entries of one place is tried first.
+/// Which of two entries under the same host and key is tried first.
 fn by_turn(one: &RuleEntry, other: &RuleEntry) -> Ordering {
     let rank = |it: &RuleEntry| {
         (Reverse(it.rule.priority), Reverse(it.rule.uris[it.uri as usize].text().len()), it.rule.order)
@@ -187,7 +188,7 @@ impl RouteTable {
         paths.set(&random, uri, entries);
     }
 
-    /// Removes the entries that routes have in one place.
+    /// Removes the entries of these routes under a host and a uri's key.
     fn remove(&mut self, host: Option<&Host>, uri: &Uri, routes: &HashSet<u32>) {
         let random = self.random.clone();
         let paths = self.hosts.paths_of(host);

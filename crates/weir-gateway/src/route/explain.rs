@@ -1,16 +1,16 @@
-//! Why a request goes where it goes.
+//! Explains which route takes a request, and why.
 
 use super::host::Host;
 use super::{Lookup, LookupStep, RouteTable, RuleEntry, RuleMismatch};
 
-/// A rule whose path fits a request, and what became of it.
+/// A rule whose path matches a request, and the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The number of the route.
     pub route: u32,
-    /// The `uri` that fits, in canonical form.
+    /// The `uri` that matches, in canonical form.
     pub uri: String,
-    /// The host that fits; `None` for a rule without hosts. With [`Verdict::Host`], the hosts that do not, listed.
+    /// The host that matches; `None` for a rule without hosts. With [`Verdict::Host`], the list of its hosts.
     pub host: Option<String>,
     pub priority: i64,
     pub verdict: Verdict,
@@ -18,25 +18,25 @@ pub struct Candidate {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request goes here.
+    /// The request is sent to this route.
     Chosen,
-    /// It would take the request, but the chosen one goes first, because of this.
+    /// It would take the request, but the chosen one comes first, for this reason.
     Outranked(TieBreak),
     /// None of its hosts is the host of the request.
     Host,
-    /// The part of its `uri` after the first `*` does not fit.
+    /// The part of its `uri` after the first `*` does not match.
     Uri,
     /// It does not take the method.
     Method,
     /// The client's address is in none of its `remote_addrs`.
     RemoteAddr,
-    /// This rule of its `vars` does not hold.
+    /// This condition of its `vars` does not hold.
     Vars(String),
-    /// Its paths come and go, and this one is not there now.
+    /// Its set of paths does not contain this one at present.
     Among,
 }
 
-/// What put the chosen candidate first.
+/// Why the chosen candidate comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TieBreak {
     /// Its host is more specific.
@@ -46,7 +46,7 @@ pub enum TieBreak {
     Priority,
     /// The same path and priority, but a longer `uri`.
     UriLength,
-    /// Only that it comes first in the configuration.
+    /// It comes first in the configuration.
     Order,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate>
         for entry in station.entries {
             let verdict = match (table.refusal(entry, lookup), chosen) {
                 (Some(refusal), _) => refused(entry, refusal, lookup),
-                // Under another of its uris.
+                // The chosen rule again, under another of its uris.
                 (None, Some((_, winner))) if winner.route == entry.route => continue,
                 (None, Some(winner)) => Verdict::Outranked(advantage(winner, (station, entry))),
                 (None, None) => {
@@ -107,7 +107,7 @@ fn advantage(winner: (LookupStep<'_>, &RuleEntry), loser: (LookupStep<'_>, &Rule
     }
 }
 
-/// The rules that have the path, but for hosts that are not the one of the request.
+/// The rules whose path matches, but none of whose hosts does.
 fn of_other_hosts(table: &RouteTable, lookup: &Lookup<'_>) -> impl Iterator<Item = Candidate> {
     table.rules.iter().filter_map(|(_, rule)| {
         if rule.hosts.is_empty() || rule.hosts.iter().any(|host| host.matches(lookup.host)) {

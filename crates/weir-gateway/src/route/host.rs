@@ -1,4 +1,4 @@
-//! The `hosts` of a route: names, and names of which only the end is given.
+//! The `hosts` of a route: names, and wildcards for the beginning of a name.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{Paths, hash_of};
 pub(super) enum Host {
     /// `example.com`
     Name(Box<str>),
-    /// `*.example.com` is `.example.com`; `*` is the empty text. Any number of labels may stand before it.
+    /// `*.example.com` is stored as `.example.com`, and `*` as the empty text. The `*` stands for any number of labels.
     Suffix(Box<str>),
 }
 
-/// As long as a name can be (RFC 1035 §2.3.4); no longer end of a name is ever looked for.
+/// The longest possible name (RFC 1035 §2.3.4); suffixes are looked up within this many bytes.
 const MAX_LENGTH: usize = 255;
 
 impl Host {
@@ -31,7 +31,7 @@ impl Host {
             Some(rest) => (rest, true),
             None => (&*text, false),
         };
-        // Requests lose the dot of the root, too.
+        // The trailing dot of the root is removed, as it is from the hosts of requests.
         let rest = rest.strip_suffix('.').unwrap_or(rest);
         if text.is_empty() || (rest.is_empty() && text != "*") {
             return Err(format!("{written:?} is not a host; write a name such as example.com, or leave hosts out"));
@@ -52,7 +52,7 @@ impl Host {
         }
     }
 
-    /// As it is written.
+    /// As it is written in the configuration.
     pub(super) fn text(&self) -> String {
         match self {
             Host::Name(name) => name.to_string(),
@@ -61,14 +61,14 @@ impl Host {
     }
 }
 
-/// Finds what belongs to a host.
+/// Finds the paths of the hosts that match a request.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts {
     random: RandomState,
     names: SharedTable<Named>,
-    /// The ends of names, turned around.
+    /// The suffixes of wildcards, with their bytes reversed.
     suffixes: Radix<Arc<Paths>>,
-    /// Those of rules without hosts.
+    /// The paths of rules without hosts.
     any: Arc<Paths>,
 }
 
@@ -84,7 +84,7 @@ impl Hosts {
         Hosts { random, names: SharedTable::default(), suffixes: Radix::default(), any }
     }
 
-    /// The paths of a host, which are made if there are none.
+    /// The paths of a host, which are created if there are none.
     pub(super) fn paths_of(&mut self, host: Option<&Host>) -> &mut Paths {
         let random = self.random.clone();
         let hash = |named: &Named| hash_of(&random, named.name.as_bytes());
@@ -114,8 +114,8 @@ impl Hosts {
         }
     }
 
-    /// Calls `found` with the paths of each host that matches, the most specific first, until it returns true. Those of rules
-    /// without hosts are the last.
+    /// Calls `found` with the paths of each host that matches, the most specific first, until it returns true. The paths of
+    /// rules without hosts come last.
     #[inline]
     pub(super) fn any_match<'a>(&'a self, host: &[u8], mut found: impl FnMut(&'a Paths) -> bool) {
         if !self.names.is_empty()

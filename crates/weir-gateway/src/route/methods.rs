@@ -7,7 +7,7 @@ use weir_proto::Method;
 pub struct MethodSet(u16);
 
 impl MethodSet {
-    /// What a route without `methods` takes: also those we have no name for.
+    /// The set of a route without `methods`: all methods, including unknown ones.
     pub const ANY: MethodSet = MethodSet(u16::MAX);
 
     const fn bit(method: Method) -> u16 {
@@ -19,8 +19,8 @@ impl MethodSet {
     }
 }
 
-/// A list of methods, as in APISIX's `route.methods`. An empty list is every method, as there. [`Method::Other`] in a
-/// list means nothing: a method without a name cannot be asked for.
+/// Collects a list of methods, as in APISIX's `route.methods`, where an empty list means every method. [`Method::Other`] in
+/// a list is ignored: a route cannot name an unknown method.
 impl FromIterator<Method> for MethodSet {
     fn from_iter<I: IntoIterator<Item = Method>>(methods: I) -> MethodSet {
         let named = methods.into_iter().filter(|method| *method != Method::Other);

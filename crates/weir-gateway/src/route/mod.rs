@@ -1,7 +1,7 @@
 //! The routing table: which route takes a request.
 //!
 //! The order is that of APISIX's `radixtree_host_uri`, the most specific first:
-//! 1. routes whose `hosts` name the host, then those with the longest wildcard that fits it, then shorter ones, and
+//! 1. routes whose `hosts` name the host, then those with the longest wildcard that matches it, then shorter ones, and
 //!    routes without `hosts` when none of these takes the request;
 //! 2. within these, the exact path, then the longest prefix, then shorter ones;
 //! 3. within one path, `priority`, then the longer `uri`, then the order of the rules.
@@ -10,8 +10,8 @@
 //! beats a more specific path, and nothing beats a host that is named.
 //!
 //! A lookup costs two hashes and a walk down a radix tree, however many routes there are, and allocates nothing. A table is
-//! immutable; an edit ([`RouteTable::edited`]) makes another that shares with it whatever has nothing to do with the rules that
-//! changed.
+//! immutable; an edit ([`RouteTable::edited`]) makes another, which shares everything that the changed rules do not
+//! concern.
 
 mod build;
 mod explain;
@@ -42,35 +42,35 @@ use weir_proto::Method;
 
 use crate::pieces::Pieces;
 
-/// What a route asks of a request. Routes that are switched off (APISIX `status: 0`) get no rule.
+/// The conditions of a route. Routes that are switched off (APISIX `status: 0`) get no rule.
 #[derive(Clone, Debug)]
 pub struct RouteRule {
     /// `uri` or `uris`: at least one.
     pub uris: Vec<String>,
-    /// `host` or `hosts`, or those of the service; none is every host.
+    /// `host` or `hosts`, or those of the service; an empty list is every host.
     pub hosts: Vec<String>,
     /// `None` is every method.
     pub methods: Option<MethodSet>,
-    /// `remote_addr` or `remote_addrs`; none is every address.
+    /// `remote_addr` or `remote_addrs`; an empty list is every address.
     pub remote_addrs: Vec<IpNet>,
-    /// Higher goes first, among routes of the same path.
+    /// The highest is tried first, among routes of the same path.
     pub priority: i64,
     pub vars: Option<Expression>,
-    /// Only these paths, of those that fit.
+    /// Of the paths that match, only those in this set.
     pub among: Option<Arc<dyn PathSet>>,
-    /// Lower goes first, where nothing else decides; those of one order go as they stand in the list.
+    /// The lowest is tried first if nothing else decides; rules of equal order are tried in the order of the list.
     pub order: u64,
-    /// What [`RouteTable::find`] answers. No two rules of a table have the same.
+    /// The result of [`RouteTable::find`]. No two rules of a table have the same.
     pub route: u32,
 }
 
-/// Paths that come and go while a table is in use.
+/// A set of paths that may change while a table is in use.
 pub trait PathSet: std::fmt::Debug + Send + Sync {
-    /// Whether a path, canonical and without its query, is one of them now.
+    /// Whether a path, canonical and without its query, is in the set now.
     fn has(&self, path: &[u8]) -> bool;
 }
 
-/// What the table looks at of a request.
+/// The parts of a request that the table uses.
 #[derive(Clone, Copy)]
 pub struct Lookup<'a> {
     /// Lower case, without a port and without the dot of the root.
@@ -79,7 +79,7 @@ pub struct Lookup<'a> {
     pub path: &'a [u8],
     pub method: Method,
     pub remote_addr: IpAddr,
-    /// For `vars`; asked only when a rule that has them fits otherwise.
+    /// For `vars`; used only if a rule that has them matches otherwise.
     pub variables: &'a dyn Variables,
 }
 
@@ -88,9 +88,9 @@ pub struct Lookup<'a> {
 pub struct RouteTable {
     hosts: Hosts,
     random: RandomState,
-    /// Longer paths are not worth hashing.
+    /// The length of the longest exact path: a longer path of a request need not be hashed.
     longest_exact: usize,
-    /// By the number of the route.
+    /// By route number.
     rules: Pieces<Arc<CompiledRule>>,
     size: Size,
 }
@@ -107,24 +107,24 @@ struct Paths {
 #[derive(Clone, Debug)]
 struct ExactPath {
     path: Arc<[u8]>,
-    /// In the order they are tried.
+    /// In the order in which they are tried.
     entries: Arc<[RuleEntry]>,
 }
 
-/// A rule under one of its `uris`. Holds what decides most requests, so that the rule itself is not looked at.
+/// A rule under one of its `uris`. Contains what decides most requests, so that the rule itself need not be read.
 #[derive(Clone, Debug)]
 struct RuleEntry {
     rule: Arc<CompiledRule>,
     uri: u32,
     route: u32,
     methods: MethodSet,
-    /// The `uri` is a pattern: more must match than the prefix it is found by.
+    /// The `uri` is a pattern: more than the prefix that it is found by must match.
     has_pattern: bool,
     /// The rule has `remote_addrs`, `vars` or `among`.
     has_conditions: bool,
 }
 
-/// The parts of a rule that lookups need seldom.
+/// A rule with all its parts; most lookups need only its [`RuleEntry`].
 #[derive(Debug)]
 struct CompiledRule {
     uris: Vec<Uri>,
@@ -138,7 +138,7 @@ struct CompiledRule {
     route: u32,
 }
 
-/// How much a table holds.
+/// The size of a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     /// Pairs of host and uri.
@@ -147,7 +147,7 @@ struct Size {
     bytes: usize,
 }
 
-/// Where a lookup has got to.
+/// One step of a lookup: the entries of a matching path.
 #[derive(Clone, Copy)]
 struct LookupStep<'a> {
     paths: &'a Paths,
@@ -165,7 +165,7 @@ enum RuleMismatch {
 }
 
 impl Default for RouteTable {
-    /// No request is taken.
+    /// A table that takes no request.
     fn default() -> RouteTable {
         let random = RandomState::default();
         let size = Size::default();
@@ -182,8 +182,9 @@ impl RouteTable {
         RouteTable::default().edited(&[], rules)
     }
 
-    /// The same table without the rules of the `removed` routes, and with those that are `added`: what [`RouteTable::build`]
-    /// would make of the rules there are then, if no two that only their order tells apart have the same.
+    /// The same table without the rules of the `removed` routes, and with those that are `added`. It equals what
+    /// [`RouteTable::build`] would make of the resulting rules, provided that no two rules that only `order` distinguishes
+    /// have the same `order`.
     ///
     /// # Errors
     /// Everything that is wrong with the added ones.
@@ -202,13 +203,13 @@ impl RouteTable {
         found
     }
 
-    /// Every candidate for a request in the order they are tried, with what became of it. For people; costs a look at
-    /// every rule.
+    /// Every candidate for a request in the order in which they are tried, with the outcome. For diagnosis; examines every
+    /// rule.
     pub fn explain(&self, lookup: &Lookup<'_>) -> Vec<Candidate> {
         explain::explain(self, lookup)
     }
 
-    /// Calls `take` with every path that fits the request, the most specific first, until it returns true.
+    /// Calls `take` with every path of the table that matches the request, the most specific first, until it returns true.
     #[inline]
     fn any_station<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(LookupStep<'a>) -> bool) {
         let path = lookup.path;
@@ -248,12 +249,13 @@ impl RouteTable {
     }
 }
 
-/// The form of a `uri` that says what its parameters stand for; nothing if it has none, or is wrong.
+/// The template of a `uri`, which extracts its parameters from a path; `None` if it has no parameters or is invalid.
 pub fn uri_template(written: &str) -> Option<UriTemplate> {
     UriTemplate::parse(Uri::parse(written).ok()?.text())
 }
 
-/// The canonical form without the names of parameters: paths of the same form match the same requests. Nothing if it is wrong.
+/// The canonical form without the names of parameters: uris with the same form match the same requests. `None` if it is
+/// invalid.
 pub fn uri_without_names(written: &str) -> Option<String> {
     Uri::parse(written).ok().map(|uri| uri.without_names())
 }

@@ -1,4 +1,4 @@
-//! Tables against a matcher that looks at every rule, and against what Apache APISIX documents.
+//! Compares tables with a matcher that examines every rule, and with the documentation of Apache APISIX.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -73,9 +73,9 @@ fn table(rules: Vec<RouteRule>) -> RouteTable {
     RouteTable::build(rules).expect("the rules are right")
 }
 
-// The plain matcher. It knows only texts: nothing of it is shared with the table but the methods and the expressions.
+// The simple matcher. It works on texts only, and shares nothing with the table but the methods and the expressions.
 
-/// How well a uri fits a path; more is better. `None` is not at all.
+/// How specifically a uri matches a path; greater is better. `None` if it does not match.
 fn uri_rank(uri: &str, path: &str) -> Option<(bool, usize)> {
     let Some(star) = uri.find('*').into_iter().chain(uri.find(':')).min() else {
         return (uri == path).then_some((true, 0));
@@ -88,7 +88,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
         [b'*', rest @ ..] => (0..=text.len()).any(|taken| fits(rest, &text[taken..])),
-        // The tests call every parameter by a letter.
+        // Parameters in the tests have names of one letter.
         [b':', _, rest @ ..] => {
             let segment = text.iter().position(|&byte| byte == b'/').unwrap_or(text.len());
             segment > 0 && fits(rest, &text[segment..])
@@ -97,7 +97,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// How well the hosts of a rule fit; more is better.
+/// How specifically the hosts of a rule match; greater is better.
 fn host_rank(hosts: &[String], host: &str) -> Option<(bool, bool, usize)> {
     if hosts.is_empty() {
         return Some((false, false, 0));
@@ -268,7 +268,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Rules come, go and change; each table answers as one made of the same rules from scratch, and goes on doing so.
+    /// Rules are added, removed and changed; each table must answer like one built from the same rules, also after later
+    /// edits.
     #[test]
     fn an_edited_table_is_one_made_from_scratch(
         rules in prop::collection::vec((some_rule(), 0..8_u64), 1..24),
@@ -356,8 +357,8 @@ fn documented_precedence_of_hosts() {
     assert_eq!(table.find(&Request::get("127.0.0.1", "/hello").lookup()), None);
 }
 
-/// A rule for the host wins over one without, however much more specific and important that one is; and when no rule
-/// for the host has the path, the search goes on with wider ones.
+/// A rule for the host comes before one without hosts, however specific and important that one is; if no rule for the host
+/// has the path, the search goes on with less specific hosts.
 #[test]
 fn a_host_beats_path_and_priority() {
     let table = table(vec![

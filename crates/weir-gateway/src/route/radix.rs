@@ -1,7 +1,7 @@
-//! A radix tree: which keys are prefixes of this text, longest first?
+//! A radix tree: finds the keys that are prefixes of a text, longest first.
 //!
-//! A copy costs one reference count and shares every node with the original. An edit of a copy makes anew only the nodes on
-//! the way to its key.
+//! A copy costs one reference count and shares all nodes with the original. An edit of a copy creates anew only the nodes
+//! on the path to its key.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ pub(super) struct Radix<V> {
 
 #[derive(Clone, Debug)]
 struct RadixNode<V> {
-    /// What must follow the lead.
+    /// The bytes after the lead byte that this node's keys have in common.
     label: Box<[u8]>,
     value: Option<V>,
-    /// For each child the byte that leads to it, in order. Apart from the children, so that they are searched in one cache
-    /// line.
+    /// The lead byte of each child, in ascending order. Stored apart from the children, so that a search stays within one
+    /// cache line.
     leads: Vec<u8>,
     children: Vec<Arc<RadixNode<V>>>,
 }
 
-/// A lookup remembers so many of the values it passes; where all of these are refused, it walks again for shorter ones.
+/// The number of values that a walk remembers; if all of these are refused, it walks again for shorter keys.
 const REMEMBERED: usize = 4;
 
 const HELD: &str = "it holds the key";
@@ -79,7 +79,7 @@ impl<V: Clone> Radix<V> {
         }
     }
 
-    /// The value of a key, which is made if there is none.
+    /// The value of a key, which is created if there is none.
     pub(super) fn get_or_insert(&mut self, key: &[u8], new: impl FnOnce() -> V) -> &mut V {
         if self.get(key).is_none() {
             self.insert(key, new());
@@ -160,7 +160,7 @@ impl<V> RadixNode<V> {
         RadixNode { label: label.into(), value: Some(value), leads: Vec::new(), children: Vec::new() }
     }
 
-    /// Becomes a branch after so many bytes of its label; what it was is its only child.
+    /// Turns the node into a branch after `at` bytes of its label; its content moves to the only child.
     fn split(&mut self, at: usize) {
         let lower = RadixNode {
             label: self.label[at + 1..].into(),
@@ -175,7 +175,8 @@ impl<V> RadixNode<V> {
 }
 
 impl<V: Clone> RadixNode<V> {
-    /// Only branches, and the root, have no value.
+    /// Merges a node without a value with its only child: except for the root, every node has a value or at least two
+    /// children.
     fn join_only_child(&mut self) {
         if self.value.is_some() || self.children.len() != 1 {
             return;
@@ -189,7 +190,7 @@ impl<V: Clone> RadixNode<V> {
     }
 }
 
-/// Not recursive: a tree may be as deep as its longest key.
+/// Not recursive: a tree may be as deep as its longest key, which would overflow the stack.
 impl<V> Drop for RadixNode<V> {
     fn drop(&mut self) {
         let mut below = std::mem::take(&mut self.children);
@@ -201,7 +202,8 @@ impl<V> Drop for RadixNode<V> {
     }
 }
 
-/// The index of a byte among ordered ones. Numbered names make runs of digits, where it is the distance to the first.
+/// The index of a byte among ordered ones. Numbered names make runs of digits, in which the index is the distance to the
+/// first.
 fn index_of(byte: u8, ordered: &[u8]) -> Option<usize> {
     let distance = usize::from(byte.wrapping_sub(*ordered.first()?));
     if ordered.get(distance) == Some(&byte) {
@@ -252,7 +254,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-        /// Copies are kept while the tree is edited, and each goes on answering as it did.
+        /// Copies are kept while the tree is edited, and each must still give the same answers.
         #[test]
         fn agrees_with_looking_at_every_key(
             edits in prop::collection::vec(("[ab/]{0,6}", any::<bool>()), 0..40),

@@ -1,18 +1,18 @@
-//! A hash table whose copies share what they have in common: it is made of small tables, and an edit of a copy makes anew the
-//! one it is in.
+//! A hash table whose copies share what they have in common: it consists of small tables, and an edit of a copy clones only
+//! the small table concerned.
 
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-/// Values in a small table on average, before there are more of them.
+/// The mean number of values in a small table above which the table grows.
 const SHARE: usize = 512;
-/// So many times as many small tables there are then.
+/// The factor by which the number of small tables grows.
 const GROWTH: usize = 8;
 
 #[derive(Clone, Debug)]
 pub(super) struct SharedTable<T> {
-    /// A power of two.
+    /// The length is a power of two.
     parts: Vec<Arc<HashTable<T>>>,
     count: usize,
 }
@@ -33,7 +33,7 @@ impl<T: Clone> SharedTable<T> {
         self.parts.get(self.part_of(hash))?.find(hash, is_it)
     }
 
-    /// Puts a value in place of what `is_it`, if that is there.
+    /// Inserts a value, or replaces the one for which `is_it` holds.
     pub(super) fn insert(&mut self, hash: u64, value: T, is_it: impl FnMut(&T) -> bool, hash_of: impl Fn(&T) -> u64) {
         if self.count >= self.parts.len() * SHARE {
             self.grow(&hash_of);
@@ -49,7 +49,7 @@ impl<T: Clone> SharedTable<T> {
         }
     }
 
-    /// The value that `is_it`, which is made if it is not there.
+    /// The value for which `is_it` holds, which is created if there is none.
     pub(super) fn find_or_insert(
         &mut self,
         hash: u64,
@@ -73,7 +73,7 @@ impl<T: Clone> SharedTable<T> {
         }
     }
 
-    /// The small tables take other bits of the hash to find a value.
+    /// Uses the upper bits of the hash; the small tables use others.
     fn part_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.parts.len().wrapping_sub(1)
     }

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use memchr::memmem;
 use weir_proto::path::{self, BadPath, Canonical};
 
-/// One `uri`, taken apart.
+/// A parsed `uri`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Uri {
     text: Box<str>,
@@ -24,18 +24,18 @@ pub(super) struct Uri {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum UriPattern {
     Exact,
-    /// Only the first so many bytes of the text are asked for.
+    /// Only the first this many bytes of the text must match.
     Prefix(usize),
     Pattern(Pattern),
 }
 
-/// Runs with text of any length between them: the first at the beginning, the last at the very end.
+/// Runs with text of any length between them: the first at the beginning of the path, the last at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     runs: Box<[Run]>,
 }
 
-/// A text, and after it parameters, each a segment, with the text that follows it.
+/// A literal text, then parameters, each a segment, with the literal text that follows each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Run {
     text: Box<str>,
@@ -69,7 +69,7 @@ impl Uri {
         &self.text
     }
 
-    /// The canonical form, without the names that gaps carry.
+    /// The canonical form without the names of wildcards and parameters.
     pub(super) fn without_names(&self) -> String {
         let mut text = String::with_capacity(self.text.len());
         let mut written = 0;
@@ -89,7 +89,7 @@ impl Uri {
         matches!(self.shape, UriPattern::Pattern(_))
     }
 
-    /// What the tables find it by: the whole path, or what comes before the first gap.
+    /// The key in the tables: the whole path, or the part before the first wildcard.
     pub(super) fn key(&self) -> &[u8] {
         let length = match &self.shape {
             UriPattern::Exact => self.text.len(),
@@ -99,7 +99,7 @@ impl Uri {
         &self.text.as_bytes()[..length]
     }
 
-    /// Whether `path`, which begins with [`Uri::key`], goes on as asked for.
+    /// Whether the rest of `path`, which begins with [`Uri::key`], matches.
     pub(super) fn matches_after_key(&self, path: &[u8]) -> bool {
         let rest = &path[self.key().len()..];
         match &self.shape {
@@ -115,7 +115,7 @@ impl Uri {
 }
 
 impl Pattern {
-    /// Each run is taken where it first occurs: a later place would leave less room for those after it.
+    /// Each run is matched at its first occurrence: a later one would only leave less text for the runs after it.
     fn matches(&self, rest: &[u8]) -> bool {
         let [first, others @ ..] = &*self.runs else { return false };
         let Some(mut rest) = first.parameters(rest) else { return false };
@@ -132,7 +132,7 @@ impl Pattern {
 }
 
 impl Run {
-    /// What comes after the parameters that a text begins with.
+    /// The text after this run's parameters, which must stand at the beginning of `text`.
     fn parameters<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
         self.after_parameters.iter().try_fold(text, |text, after| {
             let end = memchr::memchr(b'/', text).unwrap_or(text.len());
@@ -140,8 +140,8 @@ impl Run {
         })
     }
 
-    /// What comes after each place where it stands in a text. Places may overlap: in `/a/a/b`, `/a/` is there once and `/a`
-    /// twice.
+    /// The text after each occurrence of this run in `text`. Occurrences may overlap: in `/a/a/b`, `/a/` occurs once and
+    /// `/a` twice.
     fn places<'t>(&'t self, text: &'t [u8]) -> impl Iterator<Item = &'t [u8]> {
         let find = |from: usize| memmem::find(text.get(from..)?, self.text.as_bytes()).map(|start| from + start);
         std::iter::successors(find(0), move |&start| find(start + 1))
@@ -149,16 +149,16 @@ impl Run {
     }
 }
 
-/// A place of a `uri` that stands for other text.
+/// A wildcard or parameter of a `uri`.
 #[derive(Clone, Copy, Debug)]
 struct UriWildcard {
     start: usize,
     end: usize,
-    /// One segment: `:id`. Otherwise any text.
+    /// `:id`, which is one segment. Otherwise any text.
     is_parameter: bool,
 }
 
-/// The gaps of a text, with the names they carry.
+/// The wildcards and parameters of a text, with their names.
 fn gaps(text: &str) -> Vec<UriWildcard> {
     let mut gaps = Vec::new();
     let mut start = 0;
@@ -175,7 +175,7 @@ fn gaps(text: &str) -> Vec<UriWildcard> {
     gaps
 }
 
-/// What stands between gaps.
+/// The literal texts between the wildcards.
 fn runs(text: &str, gaps: &[UriWildcard]) -> Box<[Run]> {
     let mut runs = Vec::new();
     let mut parts: Vec<Box<str>> = vec![text[..gaps.first().map_or(text.len(), |gap| gap.start)].into()];
@@ -214,7 +214,7 @@ fn canonical(written: &str) -> Result<String, String> {
     }
 }
 
-/// Escapes what cannot stand in the path of a request, so that people may write it plainly.
+/// Percent-encodes what cannot stand in the path of a request, so that configurations may contain it unencoded.
 fn escape(written: &str) -> String {
     let bytes = written.as_bytes();
     let mut escaped = String::with_capacity(written.len());

@@ -14,8 +14,7 @@ use crate::message::sides::{ClientSide, unless_left};
 use crate::snapshot;
 use crate::worker::snapshot::WorkerUpstream;
 
-/// An exchange's request for a permit: at the endpoint that was picked, or at whichever endpoint of the upstream has one
-/// first where it does not matter.
+/// Waits for a permit of the picked endpoint, or, where any endpoint will do, of the first endpoint that has one free.
 pub struct PermitRequest<'a> {
     pub settings: &'a snapshot::Upstream,
     pub upstream: &'a WorkerUpstream,
@@ -25,7 +24,7 @@ pub struct PermitRequest<'a> {
 }
 
 impl PermitRequest<'_> {
-    /// Waits for a permit; says of which endpoint it is.
+    /// Waits for a permit; returns it with the number of its endpoint.
     pub async fn wait<'w>(
         self,
         worker: &'w Rc<WorkerContext>,
@@ -37,7 +36,7 @@ impl PermitRequest<'_> {
         loop {
             let endpoint = &upstream.endpoints[picked];
             let shared_queue = upstream.shared_queue_for(settings, exchange, picked, tried, worker.now_ns());
-            // Should it end here, this is what is logged of the attempt.
+            // If the exchange ends while it waits, this is what is logged as its last attempt.
             let attempts = exchange.upstream.attempts;
             exchange.upstream = match shared_queue {
                 Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },

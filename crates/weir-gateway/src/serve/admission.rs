@@ -1,4 +1,4 @@
-//! What holds for every request, whatever its route.
+//! Checks and settings that apply to every request, whatever its route.
 
 use weir_plugin::{Exchange, Stop};
 use weir_proto::{Framing, Method};
@@ -6,10 +6,10 @@ use weir_proto::{Framing, Method};
 use crate::certificates::Admission;
 use crate::worker::snapshot::WorkerSnapshot;
 
-/// Refuses what no route may serve, and sets what no route changes.
+/// Refuses requests that no route may serve, and sets the exchange's fields that do not depend on the route.
 pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), Stop> {
     if let Some(stop) = exchange.stop() {
-        return Err(stop); // refused while it was read
+        return Err(stop); // refused while its head was read
     }
     let clients = &current.snapshot.clients;
     if !clients.trusted_addresses.is_empty() {

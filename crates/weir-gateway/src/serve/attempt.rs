@@ -15,15 +15,15 @@ use crate::plugins::chain::Plugins;
 use crate::snapshot::{self, Timeouts};
 use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
 
-/// A failure, and whether its connection had been used before.
+/// Why an attempt failed, and whether its connection had carried a request before.
 pub type Failure = (Stop, bool);
 
-/// Where an attempt goes, and on which terms.
+/// Where an attempt goes, and with which settings.
 pub struct Attempt<'a> {
     pub current: &'a Rc<WorkerSnapshot>,
     pub settings: &'a snapshot::Upstream,
     pub upstream: &'a WorkerUpstream,
-    /// Its number in the upstream.
+    /// The endpoint's number in the upstream.
     pub endpoint: usize,
     pub timeouts: Timeouts,
     pub started_ns: u64,
@@ -91,7 +91,7 @@ async fn over_http1(
         Ok(connection) => connection,
         Err(permit) => {
             let opening = permit.open(freshness, terms.timeouts, exchange);
-            // Boxed: most exchanges find a connection, and need no memory for making one.
+            // Boxed: most exchanges reuse a connection, and need no memory for the state of opening one.
             let opened = Box::pin(unless_left(opening, |context| client.poll_leave(context))).await;
             opened.map_err(|stop| (stop, false))?
         }
@@ -111,7 +111,7 @@ async fn over_http1(
     }
 }
 
-/// The same in a stream of a connection that others use as well.
+/// The same over one stream of a connection that other exchanges share.
 async fn over_http2(
     terms: &RelayTerms<'_>,
     permit: Permit<'_>,
@@ -127,7 +127,7 @@ async fn over_http2(
     exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
     let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
-    // Only what became of the connection may be its age's fault.
+    // A reused connection is to blame only if the connection itself was lost, and not just this stream.
     match outcome.map_err(|stop| (stop, reused && stream.has_lost_connection()))? {
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
@@ -135,7 +135,7 @@ async fn over_http2(
     }
 }
 
-/// After a 101: bytes that nobody reads, or the messages of a WebSocket that plugins want to see.
+/// After a 101: a plain byte tunnel, or a WebSocket whose messages plugins want to see.
 async fn tunneled(
     worker: &WorkerContext,
     client: &mut impl ClientSide,

@@ -47,7 +47,7 @@ pub async fn serve(
     after
 }
 
-/// The same for an exchange that chance has picked, whose price is written down, and for one that is traced.
+/// The same for an exchange that is measured (the meter picked it at random), traced, or both.
 async fn observed(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
@@ -62,7 +62,7 @@ async fn observed(
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
     let finish = respond::finish(worker, current, client, &mut exchange, end);
     let after = meter.over(&mut cpu_ns, finish).await;
-    // Who traces a request chooses it, and a mean over chosen ones would say nothing of the others.
+    // Only exchanges picked at random count: a mean over traced requests, which a user chose, would not be representative.
     if exchange.measured {
         let price = &current.metrics_of(worker, &exchange).price;
         meter.learn();
@@ -73,7 +73,7 @@ async fn observed(
     after
 }
 
-/// How an exchange ends well: with what is to become of the client's connection.
+/// The result of an exchange: what to do with the client's connection, or why the exchange ended early.
 type ExchangeEnd = Result<AfterExchange, Stop>;
 
 async fn answer(
@@ -121,7 +121,7 @@ async fn answer(
     }
 }
 
-/// Finds the route, and writes down in the exchange which one it is.
+/// Finds the route, and stores it in the exchange.
 fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Option<&'a Route> {
     let request = &exchange.request;
     let number = current.snapshot.table.find(&Lookup {
@@ -139,10 +139,10 @@ fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Opti
     Some(route)
 }
 
-/// No attempt is begun for a call that has no more time than this left.
+/// An attempt is not begun if the deadline of the call (gRPC) is at most this far away.
 const NO_TIME_NS: u64 = 10_000;
 
-/// Attempts until one succeeds, or no further one is allowed. Never once a byte of a response has left.
+/// Makes attempts until one succeeds, or no further one is allowed. None is made once part of a response has been sent.
 async fn proxy(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
@@ -195,7 +195,7 @@ mod tests {
         let waiting = bytes_of(|worker, client, exchange| request(exchange).wait(worker, client, exchange));
         let exchange = size_of::<ServedExchange>();
         let sum = serving + waiting + exchange;
-        // The bytes of the head itself come on top.
+        // The bytes of the request head come on top.
         assert!(sum < 2048, "{serving} + {waiting} + {exchange}");
     }
 }

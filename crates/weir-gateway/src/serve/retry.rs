@@ -13,14 +13,14 @@ use crate::worker::snapshot::WorkerUpstream;
 /// Where a request goes after an attempt that failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// The connection had gone stale in the pool, which says nothing about its endpoint.
+    /// The idle connection had been closed by the endpoint, which says nothing about the endpoint's health.
     NewConnection,
-    /// The connection takes no more streams (RFC 9113 §8.7), which says nothing either.
+    /// The connection accepts no more streams (RFC 9113 §8.7), which says nothing about the endpoint's health either.
     WhereThereIsRoom,
     OtherEndpoint,
 }
 
-/// What the attempts of one exchange have come to.
+/// The state of the attempts of one exchange.
 pub struct Attempts {
     pub first_ns: u64,
     idempotent: bool,
@@ -43,8 +43,8 @@ impl Attempts {
         }
     }
 
-    /// An attempt at `endpoint` has failed, maybe on a connection that had been used before: whose turn it is now, if there
-    /// is another.
+    /// Called when an attempt at `endpoint` has failed, on a new or a reused connection: returns the endpoint of the next
+    /// attempt, or the reason why there is none.
     pub fn next(
         &mut self,
         worker: &WorkerContext,
@@ -69,7 +69,7 @@ impl Attempts {
             Retry::Unseen => true,
             Retry::Idempotent => self.idempotent,
         };
-        // What was held for a plugin can be sent again.
+        // A body that was buffered for a plugin is still complete, and can be sent again.
         let is_lost = exchange.body_taken != ContentTaken::Nothing && exchange.request_body().is_none();
         let late = settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64);
         if !safe || exchange.response_begun || is_lost || late {

@@ -19,10 +19,10 @@ use crate::snapshot::{ClientSettings, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 
-/// As much of a response as is taken from its upstream at once.
+/// The most bytes of a response that are read from the upstream at once.
 const ROOM: usize = 16 * 1024;
 
-/// Where the requests of a responder go: where the exchange would have gone without it.
+/// The upstream that a responder can send requests to: the one that would have served the exchange without it.
 pub fn upstream(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
@@ -37,9 +37,9 @@ pub fn upstream(
 struct SubrequestTarget {
     worker: Rc<Worker>,
     current: Rc<WorkerSnapshot>,
-    /// Its number in the snapshot.
+    /// The route's number in the snapshot.
     route: usize,
-    /// The same of the upstream.
+    /// The upstream's number in the snapshot.
     upstream: usize,
 }
 
@@ -54,7 +54,7 @@ impl RouteUpstream for SubrequestTarget {
         exchange.request = request;
         exchange.request.framing = Framing::None;
         exchange.request.upgrade = false;
-        // Where the content of an answer ends, the answer says: no framing is wanted around it.
+        // As HTTP/2, the content is passed to the responder without framing; its end is signalled separately.
         exchange.request.version = Version::Http2;
         let (worker, current) = (Rc::clone(&self.worker), Rc::clone(&self.current));
         let (route, upstream) = (self.route, self.upstream);
@@ -70,13 +70,13 @@ impl RouteUpstream for SubrequestTarget {
     }
 }
 
-/// Stands where an exchange has its client.
+/// Takes the place of the client in an exchange that a responder began.
 struct SubrequestClient {
     worker: Rc<WorkerContext>,
     timer: Timer,
-    /// Nothing once the answer has ended.
+    /// `None` once the answer has ended.
     writer: Option<AnswerWriter>,
-    /// Always empty.
+    /// Always empty: no bytes are received from a client.
     stash: Vec<u8>,
 }
 
@@ -86,7 +86,7 @@ impl SubrequestClient {
         SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), stash: Vec::new() }
     }
 
-    /// Makes the task that calls it the one that is woken, by its timer and by the reader of the answer.
+    /// Registers the calling task to be woken by the timer. The reader of the answer wakes it through the `writer`.
     async fn watch(&self) {
         poll_fn(|context| {
             self.worker.wheel.watch(&self.timer, context.waker().clone());
@@ -196,7 +196,7 @@ impl ClientSide for SubrequestClient {
     }
 }
 
-/// Never used: nothing asks for another protocol.
+/// Never used: a subrequest does not ask for an upgrade.
 impl Pipe for SubrequestClient {
     fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(0))

@@ -1,4 +1,4 @@
-//! An endpoint, and how it is checked.
+//! An endpoint, and its active checks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use weir_net::tls::{ServerName, TlsConnector, server_name};
 /// One `host:port` of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// As written: `host:port`, or `[v6]:port`. With `addr` the identity of connections and health.
+    /// As written: `host:port`, or `[v6]:port`. Name and `addr` together identify its connections and its health.
     pub name: Box<str>,
     pub addr: SocketAddr,
-    /// 0 is drained: it gets nothing new.
+    /// 0 is drained: it gets no new exchanges.
     pub weight: u32,
     pub priority: i64,
     /// The `Host` of `pass_host: node`: the host as written, with the port unless it is the scheme's own.
@@ -22,44 +22,45 @@ pub struct Endpoint {
     pub checks: Option<Arc<ActiveChecks>>,
 }
 
-/// APISIX `checks.active`: how the process asks an endpoint whether it can serve.
+/// APISIX `checks.active`: how the process checks whether an endpoint can serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveChecks {
     pub question: Question,
-    /// How an endpoint is asked over TLS.
+    /// The TLS settings of the check, if it uses TLS.
     pub tls: Option<CheckTls>,
     pub timeout: Duration,
-    /// Endpoints of one upstream that are asked at a time.
+    /// The most endpoints of one upstream that are checked at a time.
     pub concurrency: usize,
-    /// Between checks while the endpoint is in rotation, and while it is not.
+    /// The intervals between checks while the endpoint is in rotation, and while it is not.
     pub healthy_interval: Duration,
     pub unhealthy_interval: Duration,
     pub healthy_statuses: Vec<u16>,
     pub unhealthy_statuses: Vec<u16>,
-    /// In a row, to come back; and by kind in a row, to be taken out.
+    /// The number of successes in a row that bring the endpoint back, and of failures of each kind in a row that take it
+    /// out.
     pub healthy_successes: u32,
     pub http_failures: u32,
     pub tcp_failures: u32,
     pub timeouts: u32,
 }
 
-/// What an endpoint is asked. The same question is asked once, however many upstreams need it.
+/// What is checked, apart from intervals and thresholds. The same check is made once, however many upstreams need it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Question {
-    /// Where, if not on the port that traffic goes to.
+    /// The port, if it is not the one that traffic uses.
     pub port: Option<u16>,
-    /// Sends a PROXY header without a client's address first.
+    /// Begins the connection with a PROXY header of this version, without a client's address.
     pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub kind: CheckKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CheckKind {
-    /// Does it take connections?
+    /// The endpoint accepts a TCP connection.
     Tcp,
-    /// What does it answer to this request?
+    /// The status of the response to this request.
     Http { asked: CheckRequest, http2: bool, tls: Option<CheckIdentity> },
-    /// Does it serve this service, as gRPC asks for health? An empty name is the server as a whole.
+    /// The answer of the gRPC health service for this service; an empty name stands for the server as a whole.
     Grpc { service: Box<str>, host: Box<str>, tls: Option<CheckIdentity> },
 }
 
@@ -67,17 +68,17 @@ pub enum CheckKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckRequest {
     pub method: Box<str>,
-    /// With the query.
+    /// The path with the query.
     pub path: Box<str>,
-    /// Whom it is for, unless the headers say so.
+    /// The `Host`, unless the headers name one.
     pub host: Box<str>,
-    /// Each as `Name: value`.
+    /// The header fields, each as `Name: value`.
     pub headers: Box<[Box<str>]>,
     pub body: Box<str>,
 }
 
 impl CheckRequest {
-    /// `GET /` of a host.
+    /// `GET /` with this `Host`.
     pub fn of(host: &str) -> CheckRequest {
         CheckRequest {
             method: "GET".into(),
@@ -89,7 +90,7 @@ impl CheckRequest {
     }
 }
 
-/// A check over TLS: whom to believe, and who the endpoint has to be.
+/// A check over TLS: the connector with its trusted authorities, and the server name to verify.
 #[derive(Clone, Debug)]
 pub struct CheckTls {
     pub client: TlsConnector,
@@ -97,7 +98,7 @@ pub struct CheckTls {
 }
 
 impl CheckTls {
-    /// Asks for the name or address in `host`, or for `addr` where that is neither.
+    /// Verifies the name or address in `host`, or `addr` if `host` is neither.
     pub fn new(client: TlsConnector, host: &str, addr: SocketAddr) -> CheckTls {
         let name = server_name(host).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
         CheckTls { client, name }
@@ -108,7 +109,7 @@ impl CheckTls {
     }
 }
 
-/// The same, if it is on the same terms.
+/// Equal if the TLS settings and the name are the same.
 impl PartialEq for CheckTls {
     fn eq(&self, other: &CheckTls) -> bool {
         self.identity() == other.identity()
@@ -117,7 +118,7 @@ impl PartialEq for CheckTls {
 
 impl Eq for CheckTls {}
 
-/// What two checks over TLS differ in: the terms, and the name.
+/// What distinguishes two checks over TLS: the TLS settings, and the server name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckIdentity {
     terms: [u8; 32],

@@ -1,4 +1,4 @@
-//! What was asked for, compiled: immutable, shared by all workers, replaced as a whole.
+//! The configuration, compiled: immutable, shared by all workers, replaced as a whole.
 
 pub mod endpoint;
 
@@ -24,31 +24,30 @@ pub use crate::endpoint::persistence::{Persistence, WhenGone};
 pub use crate::pieces::Pieces;
 pub use crate::route::{RouteRule, RouteTable};
 
-/// One configuration. An exchange sees one and the same from its first to its last byte.
+/// One configuration. An exchange uses the same snapshot from its first to its last byte.
 pub struct Snapshot {
     pub revision: u64,
     pub clients: ClientSettings,
     pub table: RouteTable,
-    /// By the `route` number of the table's rules. What did not change is the same piece as in the snapshot before.
+    /// Indexed by the `route` number of the table's rules. Unchanged routes share their pieces with the previous snapshot.
     pub routes: Pieces<Arc<Route>>,
-    /// By the number of [`Target::Upstream`]; the same holds for these.
+    /// Indexed by the number in [`Target::Upstream`]; unchanged upstreams share their pieces, too.
     pub upstreams: Pieces<Arc<Upstream>>,
-    /// What runs for a request that matches no route: the global rules.
+    /// The plugins for a request that matches no route: those of the global rules.
     pub unmatched: Chain,
-    /// Who we are to clients that speak TLS.
+    /// The server certificates for TLS.
     pub certificates: Certificates,
     /// Indexed by [`weir_plugin::Consumer::overlay`].
     pub overlays: Vec<Overlay>,
-    /// Names of query arguments that are secrets on some route.
+    /// Names of query arguments whose values are secret on some route.
     pub secret_arguments: Vec<Arc<[u8]>>,
-    /// What plugins cost is measured on one exchange in so many; 0 is none.
+    /// The cost of plugins is measured on one exchange in this many; 0 measures none.
     pub price_every: u32,
 }
 
 impl Snapshot {
-    /// Starts what its plugins need beyond a request: threads, connections. To be called once it is published; a plugin
-    /// that another snapshot has started already does nothing. Routes that were there `before`, as the same pieces, have been
-    /// seen to already.
+    /// Starts what the plugins need beyond a request: threads, connections. Called once the snapshot is published; a plugin
+    /// that another snapshot has started does nothing. Routes that are the same pieces in `before` are skipped.
     pub fn start_plugins(&self, before: Option<&Pieces<Arc<Route>>>) {
         let overlays = self.overlays.iter().map(|overlay| &overlay.chain);
         let none = Pieces::default();
@@ -72,51 +71,52 @@ pub enum ConnectionShare {
     Unlimited,
 }
 
-/// How clients are treated, on every listener.
+/// The settings for clients, on every listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSettings {
     pub limits: Limits,
-    /// From accept to the end of the TLS handshake.
+    /// The longest time from accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// Largest request body in bytes; `None` is no limit.
     pub body_bytes: Option<u64>,
-    /// From the first byte of a request head to its last.
+    /// The longest time from the first byte of a request head to its last.
     pub header_timeout: Duration,
     /// A body must bring this many bytes a second on average, once `body_grace` has passed.
     pub body_min_rate: u64,
     pub body_grace: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
-    /// From accepting a connection to the first byte of its first request.
+    /// The longest time from accept to the first byte of the first request.
     pub first_byte_timeout: Duration,
-    /// How long a client may leave our bytes untaken.
+    /// How long a client may take no bytes that are sent to it.
     pub write_timeout: Duration,
     /// Requests served on one connection before it is closed; `None` is no limit.
     pub keepalive_requests: Option<u64>,
-    /// Clients may speak HTTP/2: agreed upon in TLS, and by prior knowledge in the clear (APISIX `enable_http2`).
+    /// Whether clients may use HTTP/2: by ALPN in TLS, and by prior knowledge without TLS (APISIX `enable_http2`).
     pub http2: bool,
-    /// Requests a client may have in progress on one connection of HTTP/2 (nginx `http2_max_concurrent_streams`).
+    /// The most streams that a client may have open on one HTTP/2 connection (nginx `http2_max_concurrent_streams`).
     pub concurrent_streams: u32,
-    /// How long the exchange goes on after a client has closed its sending side, for those that only half-close.
+    /// How long an exchange goes on after its client has closed its sending side: some clients only half-close, others are
+    /// gone.
     pub half_close_timeout: Duration,
-    /// What we call ourselves in the `Via` of messages that are passed on, if they are to have one.
+    /// The gateway's name in the `Via` of forwarded messages; `None` adds no `Via`.
     pub via: Option<Box<str>>,
-    /// Connections that one client address may have.
+    /// The most connections of one client address.
     pub connections: ConnectionShare,
-    /// Content held in memory, for the whole node and for one client.
+    /// The most bytes of content held in memory, for the whole node and for one client.
     pub held: HeldLimits,
-    /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are believed.
+    /// Peers whose `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and PROXY headers are trusted.
     pub trusted_addresses: Vec<IpNet>,
 }
 
 impl ClientSettings {
-    /// Whether what a peer says about others is believed.
+    /// Whether a peer's forwarding fields are trusted.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.trusted_addresses.iter().any(|trusted| trusted.contains(&peer))
     }
 
-    /// What a connection without an exchange waits for after so many requests, and how long.
+    /// What a connection without an exchange waits for after `requests` requests, and for how long.
     pub fn idle_patience(&self, requests: u64) -> (WaitsFor, Duration) {
         match requests {
             0 => (WaitsFor::FirstByte, self.first_byte_timeout.min(self.idle_timeout)),
@@ -124,19 +124,19 @@ impl ClientSettings {
         }
     }
 
-    /// How many connections a client may have, of those that the node has room for; `None` is no limit.
+    /// The most connections that a client may have, of the `room` that the node has; `None` is no limit.
     pub fn most_connections(&self, client: IpAddr, room: usize) -> Option<usize> {
         match self.connections {
             _ if self.trusts(client) => None,
             ConnectionShare::Unlimited => None,
             ConnectionShare::AtMost(most) => usize::try_from(most).ok(),
-            // What connects from this machine is a balancer, or an operator's own.
+            // Local connections come from a balancer on this machine, or from an operator.
             ConnectionShare::HalfOfRoom if client.to_canonical().is_loopback() => None,
             ConnectionShare::HalfOfRoom => Some((room / 2).max(1)),
         }
     }
 
-    /// When a body will have come too slowly on average, which has been read since `since_ns` and has brought so much.
+    /// When a body that has been read since `since_ns`, and has brought `content` bytes, falls below the minimum rate.
     pub fn body_deadline_ns(&self, since_ns: u64, content: u64) -> u64 {
         let earned_ns = match self.body_min_rate {
             0 => return NEVER,
@@ -171,16 +171,16 @@ impl Default for ClientSettings {
     }
 }
 
-/// One route, with everything inherited and merged.
+/// One route, with everything inherited merged in.
 pub struct Route {
     pub facts: RouteFacts,
     pub chain: Chain,
     pub target: Target,
-    /// `Some` replaces the upstream's (APISIX `route.timeout`).
+    /// Replaces the upstream's if set (APISIX `route.timeout`).
     pub timeouts: Option<Timeouts>,
-    /// `Connection: upgrade` is forwarded. APISIX `enable_websocket`; allowed unless set to `false`.
+    /// Whether `Connection: upgrade` is forwarded. APISIX `enable_websocket`; allowed unless set to `false`.
     pub upgrades: bool,
-    /// `%2F` and `%5C` in the path are let through, still encoded.
+    /// Whether `%2F` and `%5C` in the path are accepted; they are forwarded still encoded.
     pub encoded_separators: bool,
 }
 
@@ -188,9 +188,9 @@ pub struct Route {
 pub enum Target {
     /// A number in [`Snapshot::upstreams`].
     Upstream(usize),
-    /// What answers in this process, as an upstream would.
+    /// Answers within this process, in place of an upstream.
     Responder(Arc<dyn Responder>),
-    /// Nothing to send to: a plugin answers, or the client gets 503.
+    /// No upstream: a plugin answers, or the client gets a 503.
     Nothing,
 }
 
@@ -204,9 +204,9 @@ pub struct Chain {
     pub messages: Vec<Link>,
     pub log: Vec<Link>,
     pub mask: Vec<Link>,
-    /// Those with something to do once the configuration serves.
+    /// Plugins that have something to start once the configuration is served.
     pub start: Vec<Link>,
-    /// How many of `request` run before it is clear who the consumer is: up to the last that may find out.
+    /// How many plugins of `request` run before the consumer is known: all up to the last that can identify it.
     pub anonymous: usize,
 }
 
@@ -215,15 +215,15 @@ pub struct Chain {
 pub struct Link {
     pub step: Arc<dyn Plugin>,
     pub rank: Rank,
-    /// Which plugin it is, by its number in the registry.
+    /// The plugin's number in the registry.
     pub plugin: u16,
     pub name: &'static str,
-    /// It may find out which consumer somebody is.
+    /// Whether it can identify the consumer.
     pub identifies: bool,
 }
 
-/// When a plugin has its turn. Requests pass all of a stage before the next, in each global rules before everything
-/// else, and then by priority; responses and the log know no stages.
+/// The running order of a plugin. Requests pass all plugins of a stage before the next stage; within a stage, global rules
+/// come first, then the order is by priority. Responses and log records have no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     pub stage: Stage,
@@ -231,17 +231,17 @@ pub struct Rank {
     pub priority: Reverse<i32>,
 }
 
-/// For whose requests a plugin is.
+/// Which requests a plugin applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
-    /// Everybody's: it stands in a global rule, and nothing overrides it.
+    /// All requests: it is part of a global rule, and cannot be overridden.
     Global,
-    /// Those of a route or a consumer.
+    /// The requests of a route or a consumer.
     Own,
 }
 
 impl Chain {
-    /// Sorts plugins into the phases they want. Those of one rank keep their order.
+    /// Sorts plugins into their phases. Plugins of equal rank keep their order.
     pub fn new(mut links: Vec<Link>) -> Chain {
         let mut chain = Chain::default();
         links.sort_by_key(|link| link.rank);
@@ -263,41 +263,41 @@ impl Chain {
 #[derive(Clone, Default)]
 pub struct Overlay {
     pub chain: Chain,
-    /// Plugins by number that the consumer says something about, be it that they are off. What a route says about them
-    /// does not count.
+    /// The numbers of the plugins that the consumer configures or switches off. The route's configuration of these does not
+    /// apply.
     pub overrides: Box<[u16]>,
 }
 
 /// A set of endpoints and how to use them.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// What it is called in logs, metrics and `/status`: its id, or `route/1` when it stands inline.
+    /// The name in logs, metrics and `/status`: its id, or `route/1` if it is defined within a route.
     pub name: Box<str>,
     /// Highest priority first, then in the order of the file.
     pub endpoints: Vec<Endpoint>,
     pub balance: Balance,
-    /// How clients stay with their endpoint, if they do.
+    /// Session persistence, if it is configured.
     pub persistence: Option<Arc<Persistence>>,
-    /// How long the share of an endpoint grows after it has come into rotation; `None` gives it all at once.
+    /// How long the share of an endpoint grows after it has come into rotation; `None` gives it its whole share at once.
     pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
-    /// Further endpoints tried after the first; APISIX: number of nodes less one.
+    /// The most other endpoints that are tried after the first; APISIX: number of nodes less one.
     pub retries: u32,
-    /// No retry starts later than this after the first attempt.
+    /// No retry starts later than this long after the first attempt.
     pub retry_timeout: Option<Duration>,
-    /// Retries that requests may cause, in percent of the requests.
+    /// The most retries, in percent of the requests.
     pub retry_budget: u32,
-    /// An idempotent request whose answer has not begun within `timeouts.read` is sent to another endpoint.
+    /// Whether an idempotent request whose response has not begun within `timeouts.read` is sent to another endpoint.
     pub retry_read_timeouts: bool,
     pub all_down: AllDownPolicy,
-    /// What is forgiven in heads of its responses in HTTP/1.
+    /// Which violations are tolerated in the heads of its HTTP/1 responses.
     pub tolerance: Tolerance,
     pub pass_host: PassHost,
-    /// How its endpoints are spoken to in TLS; `None` is in the clear.
+    /// How TLS is used with its endpoints; `None` is without TLS.
     pub tls: Option<TlsConnector>,
-    /// Its endpoints are spoken to in HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
+    /// Whether its endpoints are used over HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
     pub http2: bool,
-    /// Its endpoints are told who the client is before anything else.
+    /// Connections to its endpoints begin with a PROXY header of this version.
     pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub keepalive: Keepalive,
     pub passive: Arc<PassiveChecks>,
@@ -305,13 +305,13 @@ pub struct Upstream {
     pub queue: Queue,
 }
 
-/// What happens while every endpoint is out of rotation.
+/// What happens to requests while every endpoint is out of rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllDownPolicy {
-    /// All are tried as if none were, as in APISIX.
+    /// All endpoints are tried as if they were in rotation, as in APISIX.
     #[default]
     Try,
-    /// Requests are refused at once (503), but for those that find out who has recovered.
+    /// Requests are refused at once (503), except for those that try whether an endpoint has recovered.
     Refuse,
 }
 
@@ -323,25 +323,25 @@ pub enum Balance {
     Random,
     /// The fewest exchanges in flight.
     LeastConn,
-    /// The shortest time to an answer, on average.
+    /// The least mean latency, with the exchanges in flight taken into account.
     LeastTime,
-    /// The better of two, by a latency that follows peaks.
+    /// Of two endpoints the better one, by a latency that follows peaks.
     Ewma,
     /// Consistent hashing: `chash`, and `ip_hash` by the client's address.
     Hash(Arc<Hashing>),
 }
 
 impl Balance {
-    /// Whether times to answers have to be remembered.
+    /// Whether latencies have to be recorded.
     pub fn goes_by_latency(&self) -> bool {
         matches!(self, Balance::LeastTime | Balance::Ewma)
     }
 }
 
-/// How many requests an endpoint may have in flight from one worker; further ones wait in the gateway.
+/// The most exchanges that an endpoint should have in flight from one worker; further ones wait in the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
-    /// As few as keep its full throughput, found by trying.
+    /// As few as keep its full throughput, determined by trials.
     #[default]
     Auto,
     Fixed(u32),
@@ -363,10 +363,10 @@ impl Default for Timeouts {
     }
 }
 
-/// What stands in `Host` upstream (APISIX `pass_host`).
+/// The `Host` of requests to the upstream (APISIX `pass_host`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassHost {
-    /// The client's.
+    /// That of the client's request.
     Pass,
     /// The endpoint's own name.
     Node,
@@ -387,11 +387,11 @@ impl Default for Keepalive {
     }
 }
 
-/// Who may wait for a place, per worker and endpoint; where turns decide, so many for each endpoint wait together.
+/// The size of the wait queue, per worker and endpoint. A shared queue has this size times the number of its endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     pub size: usize,
-    /// Absent: as long as for a connection.
+    /// The longest wait; `None` is the connect time-out.
     pub timeout: Option<Duration>,
 }
 
@@ -401,26 +401,26 @@ impl Default for Queue {
     }
 }
 
-/// APISIX `checks.passive`: what ordinary traffic says about an endpoint.
+/// APISIX `checks.passive`: an endpoint's health by the results of ordinary traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassiveChecks {
-    /// So many answers with a status of `healthy_statuses` in a row bring an endpoint back.
+    /// The number of responses in a row with one of `healthy_statuses` that bring an endpoint back.
     pub healthy_successes: u32,
     pub healthy_statuses: Vec<u16>,
     pub unhealthy_statuses: Vec<u16>,
-    /// Failures in a row that take an endpoint out; 0 never does.
+    /// The number of failures of each kind in a row that take an endpoint out of rotation; 0 never does.
     pub http_failures: u32,
     pub tcp_failures: u32,
     pub timeouts: u32,
-    /// How long an endpoint stays out before ordinary traffic tries it again, where no active check brings it back.
+    /// How long an endpoint stays out before ordinary traffic tries it again, if no active check brings it back.
     pub retry_after: Duration,
-    /// Active checks bring it back, and time alone does not.
+    /// An endpoint that is out stays out until active checks succeed; time alone does not bring it back.
     pub until_checked: bool,
 }
 
 impl Default for PassiveChecks {
-    /// Without `checks`: endpoints that cannot be reached three times in a row rest for ten seconds. Answers are never
-    /// held against an endpoint unless the configuration says so.
+    /// Without `checks`: an endpoint that cannot be reached three times in a row is taken out for ten seconds. The status
+    /// of a response never counts as a failure unless it is configured so.
     fn default() -> PassiveChecks {
         PassiveChecks {
             healthy_successes: 1,

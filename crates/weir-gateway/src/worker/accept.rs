@@ -1,4 +1,4 @@
-//! Accepting connections, and starting the task that serves each.
+//! Accepts connections, and starts the task that serves each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,11 +15,12 @@ use super::start_connection::start_connection;
 use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
 
-/// How long accepting pauses when there is no descriptor left. Established connections go on meanwhile.
+/// How long accepting pauses at the connection limit, or when there is no file descriptor left. Open connections are served
+/// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes new connections until draining begins; then what has queued up until that moment, and no more. Closing the
-/// socket closes nothing for another process that accepts from the same queue.
+/// Accepts connections until draining begins, then those that are already in the socket's queue, and no more. Closing the
+/// socket does not affect another process that accepts from the same queue.
 pub async fn accept(
     worker: Rc<Worker>,
     listener: tokio::net::TcpListener,
@@ -49,7 +50,8 @@ pub async fn accept(
             }
             Err(error) => {
                 worker.metrics.accept_errors.increment();
-                // A client that has gone again is no reason to pause; having no descriptor, and whatever else, is.
+                // A client that has disconnected already is no reason to pause; a missing file descriptor, or any other
+                // error, is.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
                     worker.set_connections_full(true);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -57,7 +59,8 @@ pub async fn accept(
             }
         }
     }
-    // The socket itself is asked: what the poller has not reported yet is waiting all the same, and would be reset.
+    // The socket is queried directly: connections that the poller has not reported yet are in its queue too, and would be
+    // reset.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, peer)) = listener.accept() {
         let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
@@ -67,7 +70,7 @@ pub async fn accept(
     }
 }
 
-/// Gives a new connection to a worker that has fewer.
+/// Hands a new connection over to a worker that has fewer.
 fn hand_over(
     worker: &Rc<Worker>,
     rebalancer: &ConnectionRebalancer<WorkerCommand>,
@@ -76,7 +79,7 @@ fn hand_over(
     spoken: ListenerProtocol,
     peer: SocketAddr,
 ) {
-    // Only a poller that does not work would refuse; then the connection is lost here as there.
+    // Deregistering from the poller fails only if the poller is broken; the connection is then lost in any case.
     let Ok(stream) = stream.into_std() else { return };
     match rebalancer.hand_over(to, WorkerCommand::Take { stream, spoken, peer }) {
         Ok(()) => worker.metrics.connections_handed_over.increment(),

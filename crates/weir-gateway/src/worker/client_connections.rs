@@ -1,4 +1,4 @@
-//! How many connections each client has, over all workers. A client is an address of IPv4, or a network of IPv6.
+//! The number of connections of each client, over all workers. A client is an IPv4 address or an IPv6 network.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_proto::address::client_network;
 
-/// Clients are counted in so many tables, so that workers seldom meet.
+/// The number of tables that clients are spread over, each with its own lock, so that workers seldom contend.
 const TABLES: usize = 16;
-/// The log is told of clients with too many connections once in this long.
+/// The least time between two log messages about clients with too many connections.
 const TELL_NS: u64 = 60_000_000_000;
 
 pub struct ClientConnections {
     room: usize,
     random: RandomState,
     tables: [Mutex<HashMap<IpAddr, usize>>; TABLES],
-    /// When the log was told, 0 if never.
+    /// When this was last logged; 0 if never.
     told_ns: AtomicU64,
 }
 
 impl ClientConnections {
-    /// `room`: connections that all workers can have together.
+    /// `room`: the most connections that all workers can have together.
     pub fn new(room: usize) -> ClientConnections {
         let tables = std::array::from_fn(|_| Mutex::default());
         ClientConnections { room, random: RandomState::new(), tables, told_ns: AtomicU64::new(0) }
@@ -32,19 +32,19 @@ impl ClientConnections {
         self.room
     }
 
-    /// A place among the connections of a client, unless it has `most` already.
+    /// Counts one more connection of a client, unless it has `most` already.
     pub fn claim(self: &Arc<Self>, client: IpAddr, most: usize) -> Option<ClientPlace> {
         let client = client_network(client);
         let mut table = self.table(client);
         let count = table.entry(client).or_default();
         if *count >= most {
-            return None; // an entry that is new has room, as `most` is not 0
+            return None; // a new entry cannot be left behind, as `most` is not 0
         }
         *count += 1;
         Some(ClientPlace { client, among: Arc::clone(self) })
     }
 
-    /// Whether the log is to be told that a client has too many.
+    /// Whether it should be logged now that a client has too many connections.
     pub fn is_to_be_told(&self, now_ns: u64) -> bool {
         let told_ns = self.told_ns.load(Relaxed);
         let is_due = told_ns == 0 || now_ns >= told_ns.saturating_add(TELL_NS);
@@ -57,7 +57,7 @@ impl ClientConnections {
     }
 }
 
-/// One of a client's connections, until it is dropped.
+/// One counted connection of a client, until it is dropped.
 pub struct ClientPlace {
     client: IpAddr,
     among: Arc<ClientConnections>,

@@ -1,4 +1,4 @@
-//! What a worker is told to do, and doing it.
+//! The commands that a worker receives, and carrying them out.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::published::Published;
 pub enum WorkerCommand {
     Publish(Arc<Published>),
     Enter(WorkerPhase),
-    /// Enter the phase of draining, which lasts so long at most.
+    /// Enter the phase of draining, which lasts `patience` at most.
     Drain {
         patience: Duration,
     },
@@ -33,7 +33,7 @@ pub enum WorkerCommand {
     },
 }
 
-/// Follows commands until the worker has nothing left to do.
+/// Carries out commands until the worker has stopped serving and its last task has ended.
 pub async fn run_commands(
     worker: &Rc<Worker>,
     mut inbox: UnboundedReceiver<WorkerCommand>,
@@ -45,7 +45,7 @@ pub async fn run_commands(
     loop {
         let command = match worker.phase() {
             WorkerPhase::Serving => inbox.recv().await,
-            // From here on it also looks whether the last connection has gone.
+            // From here on it also checks regularly whether the last task has ended.
             WorkerPhase::Draining | WorkerPhase::Stopping => tokio::select! {
                 command = inbox.recv() => command,
                 _ = check.tick() => {
@@ -73,7 +73,8 @@ pub async fn run_commands(
                 worker.drain(patience);
             }
             Some(WorkerCommand::Take { stream, spoken, peer }) => {
-                // Without a place in the poller it is closed; the client sees what it sees of any full server.
+                // If the socket cannot be registered with the poller, the connection is closed, as at any overloaded
+                // server.
                 if let Ok(stream) = TcpStream::from_std(stream) {
                     start_connection(worker, stream, spoken, peer);
                 }

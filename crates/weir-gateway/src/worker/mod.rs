@@ -24,7 +24,7 @@ use crate::endpoint::pool::Pools;
 use client_connections::{ClientConnections, ClientPlace};
 use snapshot::WorkerSnapshot;
 
-/// What is behind every connection of one thread. Only this thread touches it.
+/// The state that all connections of one thread share. Only this thread uses it.
 pub struct Worker {
     context: Rc<WorkerContext>,
     pub pools: Rc<Pools>,
@@ -52,7 +52,7 @@ impl Worker {
         &self.context
     }
 
-    /// The configuration new exchanges see.
+    /// The snapshot that new exchanges use.
     pub fn current(&self) -> Rc<WorkerSnapshot> {
         Rc::clone(&self.current.borrow())
     }
@@ -70,7 +70,7 @@ impl Worker {
         number << 8 | self.index as u64
     }
 
-    /// Counts something that has to end before the worker can, until the guard is dropped.
+    /// Counts a task that has to end before the worker can, until the guard is dropped.
     pub fn task(self: &Rc<Worker>) -> TaskGuard {
         self.metrics.connections_held.set(self.lifecycle.add_task() as u64);
         TaskGuard { worker: Rc::clone(self), place: None }
@@ -89,14 +89,14 @@ impl Deref for Worker {
     }
 }
 
-/// A hold on a worker by something that must end before it can.
+/// Keeps a worker running: it ends only after all its guards have been dropped.
 pub struct TaskGuard {
     worker: Rc<Worker>,
     place: Option<ClientPlace>,
 }
 
 impl TaskGuard {
-    /// Counts it among the connections of a client; `false` if that has as many as it may.
+    /// Counts the connection among those of a client; `false` if the client has as many as it may.
     pub fn claim(&mut self, client: IpAddr) -> bool {
         let current = self.worker.current();
         let clients = &self.worker.clients;

@@ -1,10 +1,10 @@
-//! What workers report about themselves, for callers that wait for it.
+//! What workers report about their progress, for threads that wait for it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What workers report, for those who wait for facts.
+/// The progress of all workers.
 #[derive(Debug)]
 pub struct WorkerProgress {
     pub revisions: Vec<AtomicU64>,
@@ -19,7 +19,7 @@ impl WorkerProgress {
         self.changed.notify_all();
     }
 
-    /// Waits until `done`, or the deadline; says whether it is done.
+    /// Waits until `done` holds, or the deadline; returns whether it holds.
     pub fn wait(&self, deadline: Instant, done: impl Fn(&WorkerProgress) -> bool) -> bool {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

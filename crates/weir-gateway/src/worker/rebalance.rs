@@ -1,5 +1,5 @@
-//! Evens out connections between workers: a worker that has clearly more connections than another hands newly accepted
-//! ones over to it. The kernel spreads connections by their addresses, which may put ten of ten on one core.
+//! Evens out connections between workers: a worker that has clearly more connections than another hands newly accepted ones
+//! over to it. The kernel spreads connections by a hash of their addresses, which may put ten of ten on one worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -10,7 +10,7 @@ use std::sync::atomic::{
 use tokio::sync::mpsc::UnboundedSender;
 use weir_telemetry::metrics::Metrics;
 
-/// Of many connections an eighth more is not worth moving one: the kernel spreads many evenly enough.
+/// A connection is handed over if this worker has over an eighth more than the other: the kernel spreads many evenly enough.
 const SLACK: u64 = 8;
 
 /// `C` is the command that carries a connection to another worker.
@@ -21,9 +21,9 @@ pub struct ConnectionRebalancer<C> {
 
 struct WorkerLoad<C> {
     inbox: UnboundedSender<C>,
-    /// Connections handed over to it that it has not taken yet.
+    /// Connections handed over to this worker that it has not received yet.
     coming: AtomicU64,
-    /// It takes no more of them.
+    /// The worker accepts no more of them.
     leaves: AtomicBool,
 }
 
@@ -37,17 +37,18 @@ impl<C> ConnectionRebalancer<C> {
         self.metrics.workers()[worker].connections_held.value() + self.members[worker].coming.load(Relaxed)
     }
 
-    /// The worker that should serve a connection this worker has accepted, if another has clearly fewer.
+    /// The worker that should serve a connection this one has accepted, if another has clearly fewer.
     pub fn less_loaded_than(&self, worker: usize) -> Option<usize> {
         let others = (0..self.members.len()).filter(|&other| other != worker);
         let (least, other) = others.map(|other| (self.load(other), other)).min()?;
         (self.load(worker) > least + least / SLACK).then_some(other)
     }
 
-    /// Gives a connection away; it comes back if the other leaves or has ended.
+    /// Hands a connection over; returns it if the other worker is leaving or has ended.
     pub fn hand_over(&self, to: usize, connection: C) -> Result<(), C> {
         let member = &self.members[to];
-        // Counted first, then checked; a worker that leaves does it the other way round, so one of the two sees the other.
+        // `coming` is counted before `leaves` is read; a worker that leaves stores `leaves` before it reads `coming`, so at
+        // least one of the two sees the other.
         member.coming.fetch_add(1, SeqCst);
         let back = match member.leaves.load(SeqCst) {
             true => connection,
@@ -60,7 +61,7 @@ impl<C> ConnectionRebalancer<C> {
         Err(back)
     }
 
-    /// From now on nothing more is handed over to this worker.
+    /// From now on no connection is handed over to this worker.
     pub fn leave(&self, worker: usize) {
         self.members[worker].leaves.store(true, SeqCst);
     }
@@ -87,7 +88,7 @@ mod tests {
         let (inboxes, mut outboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| unbounded_channel()).unzip();
         let rebalancer = ConnectionRebalancer::new(inboxes, Arc::clone(&metrics));
         for _ in 0..10 {
-            // All of them land on the first.
+            // The kernel puts all of them on the first worker.
             match rebalancer.less_loaded_than(0) {
                 Some(other) => rebalancer.hand_over(other, ()).expect("it is there"),
                 None => metrics.worker(0).connections_held.increment(),

@@ -1,5 +1,5 @@
-//! A snapshot as one worker holds it: with its own pools, its own place in each rotation, and a reference count that no
-//! other core touches.
+//! A snapshot as one worker uses it: with its own pools, its own rotation positions, and a reference count that no other
+//! core writes to.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,31 +22,31 @@ use crate::snapshot::{self, AllDownPolicy, Snapshot, WhenGone};
 pub struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
     published: Arc<Published>,
-    /// Beside [`Snapshot::upstreams`].
+    /// Has the same indices as [`Snapshot::upstreams`].
     upstreams: Pieces<Rc<WorkerUpstream>>,
     retired: Rc<Retired>,
 }
 
-/// A worker's side of an upstream.
+/// A worker's state of an upstream.
 pub struct WorkerUpstream {
     pub endpoints: Vec<Rc<EndpointPool>>,
-    /// Beside the endpoints.
+    /// Has the same indices as the endpoints.
     pub health: Arc<[Arc<Health>]>,
     balancer: Balancer,
-    /// Where it does not matter to an exchange which endpoint it gets.
+    /// For exchanges that any endpoint of the upstream may serve; `None` if the policy assigns each to one endpoint.
     shared_queue: Option<Rc<SharedQueue>>,
     dice: Dice,
     pub sessions: Arc<StickySessions>,
     pub retries: RetryBudget,
 }
 
-/// How long a worker adopts a snapshot, or frees what is left of one, before others on its thread have a turn.
+/// How long a worker adopts a snapshot, or frees an old one, before other tasks on its thread run.
 const SLICE: Duration = Duration::from_micros(250);
 
-/// Upstreams with more endpoints are made in several slices, and what has to be worked out at once on another thread.
+/// Upstreams with more endpoints are built in several slices, and their [`BalancePlan`] on another thread.
 const LARGE: usize = 256;
 
-/// Work of a worker that others on its thread have turns between.
+/// Work that yields to the other tasks of the worker after each slice.
 struct SlicedWork<'w> {
     worker: &'w WorkerContext,
     began: Instant,
@@ -57,7 +57,7 @@ impl<'w> SlicedWork<'w> {
         SlicedWork { worker, began: Instant::now() }
     }
 
-    /// To be called where the work may be interrupted.
+    /// Yields if the slice is over. Called where the work may be interrupted.
     async fn give_way(&mut self) {
         if self.began.elapsed() >= SLICE {
             self.end_slice();
@@ -71,12 +71,12 @@ impl<'w> SlicedWork<'w> {
     }
 }
 
-/// Upstreams of snapshots that are served no more. They are freed piece by piece.
+/// Upstreams of snapshots that are no longer in use. They are freed piece by piece.
 #[derive(Default)]
 pub struct Retired(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
 
 impl Retired {
-    /// Called with every tick.
+    /// Frees some of them. Called with every tick.
     pub fn free_some(&self, pools: &Pools) {
         let began = Instant::now();
         while began.elapsed() < SLICE {
@@ -84,7 +84,7 @@ impl Retired {
             let Some(last) = retired.last_mut() else { return };
             match last.take_some() {
                 None => drop(retired.pop()),
-                // Those that are used on are not alone in holding them.
+                // An upstream that the current snapshot uses as well has other references, and stays.
                 Some(upstreams) => {
                     upstreams.filter_map(Rc::into_inner).for_each(|upstream| pools.release(upstream.endpoints))
                 }
@@ -94,14 +94,14 @@ impl Retired {
 }
 
 impl Drop for WorkerSnapshot {
-    /// The last exchange of a snapshot must not pay for freeing it.
+    /// Defers the freeing to [`Retired::free_some`], so that the last exchange of a snapshot does not have to do it.
     fn drop(&mut self) {
         self.retired.0.borrow_mut().push(std::mem::take(&mut self.upstreams));
     }
 }
 
 impl WorkerSnapshot {
-    /// What a worker begins with.
+    /// The first snapshot of a worker.
     pub fn new(published: Arc<Published>, pools: &Rc<Pools>, shared: &SharedState) -> WorkerSnapshot {
         let of = |(number, settings): (usize, &Arc<snapshot::Upstream>)| {
             (number, Rc::new(WorkerUpstream::new(settings, &published.health[number], pools, &shared.sessions)))
@@ -112,8 +112,8 @@ impl WorkerSnapshot {
         WorkerSnapshot { snapshot, published, upstreams, retired: Rc::default() }
     }
 
-    /// What follows it on the same worker. Upstreams that did not change keep what the worker has learnt; the others are made
-    /// between the work of others.
+    /// The next snapshot of the same worker. Upstreams that did not change keep what the worker has learnt about them; the
+    /// others are built in slices, between which other tasks run.
     pub async fn followed_by(
         &self,
         published: Arc<Published>,
@@ -146,29 +146,29 @@ impl WorkerSnapshot {
         (&self.snapshot.upstreams[number], &self.upstreams[number])
     }
 
-    /// What is left of the snapshots before.
+    /// The upstreams of earlier snapshots that are not freed yet.
     pub fn retired(&self) -> &Retired {
         &self.retired
     }
 
-    /// A worker's cells for the route of an exchange.
+    /// The worker's metrics for the route of an exchange.
     pub fn metrics_of<'a>(&self, worker: &'a WorkerContext, exchange: &Exchange) -> &'a RouteMetrics {
         worker.metrics.route(self.slot_of(exchange))
     }
 
-    /// Which cells these are.
+    /// The slot of these metrics.
     pub fn slot_of(&self, exchange: &Exchange) -> RouteSlot {
         exchange.route.as_ref().map(|route| self.published.slots[route.number()]).unwrap_or_default()
     }
 }
 
-/// Endpoints that may be passed by because somebody else is finding out how they are, before one is taken anyway.
+/// How many endpoints may be skipped because another exchange is trying them, before one is taken anyway.
 const MAX_PASSED_BY: usize = 4;
 
-/// What has to be worked out of all endpoints of an upstream at once, on any thread.
+/// What has to be computed from all endpoints of an upstream at once, on any thread.
 struct BalancePlan {
     balancer: Balancer,
-    /// Where it does not matter to an exchange which endpoint it gets.
+    /// The seats of the shared queue; `None` if the policy assigns each exchange to one endpoint.
     seats: Option<QueueSeats>,
 }
 
@@ -194,7 +194,7 @@ impl WorkerUpstream {
         WorkerUpstream::of_parts(upstream, health, endpoints, plan, sessions)
     }
 
-    /// The same, of many endpoints.
+    /// The same for many endpoints, in slices.
     async fn in_slices(
         upstream: &Arc<snapshot::Upstream>,
         health: &Arc<[Arc<Health>]>,
@@ -238,7 +238,8 @@ impl WorkerUpstream {
         }
     }
 
-    /// Where an exchange waits for whichever endpoint has a place first; nothing where it has to wait for the picked one.
+    /// The queue in which an exchange waits for the first endpoint with a free permit; `None` if it must wait for the
+    /// picked one.
     pub fn shared_queue_for(
         &self,
         settings: &snapshot::Upstream,
@@ -248,13 +249,14 @@ impl WorkerUpstream {
         now_ns: u64,
     ) -> Option<&Rc<SharedQueue>> {
         let shared_queue = self.shared_queue.as_ref()?;
-        // Who is on trial, or asked because all are down or all others were, is asked on purpose.
+        // An endpoint that is on trial, or picked because all are down or the others have been tried, was picked on
+        // purpose.
         let is_any = self.health[picked].is_proven() && tried == Tried::default();
         (is_any && self.home(settings, exchange, now_ns).is_none()).then_some(shared_queue)
     }
 
-    /// The endpoint where the client belongs, if there is one. Otherwise an endpoint in rotation that has not been
-    /// tried; when all are out of rotation, any that has not been tried, unless nobody is to be tried then.
+    /// The endpoint that persistence assigns to the client, if there is one. Otherwise an endpoint in rotation that has not
+    /// been tried; if none is, any that has not been tried, unless the upstream refuses requests then.
     pub fn pick(&self, settings: &snapshot::Upstream, exchange: &Exchange, tried: Tried, now_ns: u64) -> Option<usize> {
         if let Some((home, when_gone)) = self.home(settings, exchange, now_ns) {
             if !tried.contains(home) && self.health[home].is_up(now_ns) {
@@ -280,7 +282,7 @@ impl WorkerUpstream {
         }
     }
 
-    /// Where the client belongs, and what becomes of it when that endpoint is gone.
+    /// The endpoint that persistence assigns to the client, and what to do if it is out of rotation.
     fn home(&self, settings: &snapshot::Upstream, exchange: &Exchange, now_ns: u64) -> Option<(usize, WhenGone)> {
         let persistence = settings.persistence.as_ref()?;
         let home = persistence.home(exchange, &self.sessions, &settings.endpoints, now_ns)?;
@@ -296,7 +298,7 @@ impl WorkerUpstream {
     ) -> Option<usize> {
         let in_rotation = |index: usize| !tried.contains(index) && self.health[index].is_up(now_ns);
         if let Some(ramp) = settings.slow_start {
-            // What an endpoint that has just come back does not get yet goes to the others.
+            // The part that an endpoint in slow start does not get yet goes to the others.
             let takes_its_share = |index: usize| {
                 let share = self.health[index].share(ramp, now_ns);
                 in_rotation(index) && (share >= 1.0 || self.dice.shows(share))

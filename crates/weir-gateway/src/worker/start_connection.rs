@@ -1,4 +1,4 @@
-//! A new connection gets a task for the protocol that its listener speaks.
+//! Starts the task of a new connection, by the protocol of its listener.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::connection::{announced, h1, h2, reset, secure};
 
 pub fn start_connection(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
     let mut task = worker.task();
-    // Whom a balancer speaks for is known once it has said so.
+    // With the PROXY protocol, the client's address is known only after its header has been read.
     if !spoken.proxy_protocol && !task.claim(peer.ip()) {
         return reset(&stream);
     }

@@ -33,11 +33,11 @@ pub struct WorkerStart {
     pub shared: Arc<SharedState>,
     pub metrics: Arc<Metrics>,
     pub log: Option<(LineFormat, LogSink)>,
-    /// How many workers there are.
+    /// The number of workers.
     pub workers: usize,
     pub published: Arc<Published>,
     pub connections: usize,
-    /// Those of all workers, by client.
+    /// The connections of all workers, counted by client.
     pub clients: Arc<ClientConnections>,
     pub progress: Arc<WorkerProgress>,
     pub rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
@@ -51,7 +51,7 @@ impl WorkerStart {
         if let Err(error) = self.serve() {
             tracing::error!("worker {index}: {error}");
         }
-        // Before the worker counts as ended: the process then drains what the sinks of its plugins hold.
+        // Before the worker counts as ended: once all have, the process flushes the sinks of its plugins.
         weir_plugin::state::end_worker();
         progress.running.fetch_sub(1, Ordering::Release);
         progress.announce();

@@ -1,4 +1,4 @@
-//! What a worker does at regular intervals.
+//! The regular work of a worker.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use weir_net::timer::TICK_NS;
 
 use super::Worker;
 
-/// Drives deadlines, and what is done now and then.
+/// Advances the timers, and does the regular work, once per tick.
 pub async fn tick(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(Duration::from_nanos(TICK_NS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

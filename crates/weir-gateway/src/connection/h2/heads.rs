@@ -1,16 +1,17 @@
-//! The heads of one connection's requests: compression makes much of little, and streams that wait keep it.
+//! Limits the memory for the heads of one connection's requests: a few compressed bytes may expand to many, which are kept
+//! as long as their streams wait.
 
 use std::cell::Cell;
 
-/// Decoded heads of open streams that one connection may have however few bytes they came in: by default as many as there
-/// may be streams, each with what its compression can remember for a client that says nothing twice (RFC 7541 §4.2: 4 KiB).
+/// The most bytes of decoded heads of open streams that are allowed however few bytes they were received in: enough for the
+/// default number of streams (128), each with a head as large as the dynamic table of HPACK (RFC 7541 §4.2: 4 KiB).
 const FOR_LITTLE: usize = 512 * 1024;
-/// For what is more, the connection must have brought a twentieth of it in heads so far (CVE-2016-6581); and it has an end,
-/// too: so much for each stream that a client may have.
+/// Above that, the connection must have received at least a twentieth of these bytes in compressed heads so far
+/// (CVE-2016-6581), up to a fixed number of bytes for each stream that it may have.
 const FOR_BYTE: u64 = 20;
 const FOR_STREAM: usize = 8 * 1024;
 
-/// Heads and trailers together, in bytes as they are kept.
+/// The decoded bytes of heads and trailers of the open streams.
 pub(super) struct Heads {
     most: usize,
     held: Cell<usize>,
@@ -21,13 +22,13 @@ impl Heads {
         Heads { most: FOR_STREAM.saturating_mul(most_streams), held: Cell::new(0) }
     }
 
-    /// Whether so many more may be kept beside those that are there, where all that have come took `received` on the wire.
+    /// Whether `more` bytes may be kept in addition, where all heads so far took `received` bytes on the wire.
     pub(super) fn have_room(&self, more: usize, received: u64) -> bool {
         let held = self.held.get() + more;
         held <= FOR_LITTLE || (held <= self.most && held as u64 <= FOR_BYTE * received)
     }
 
-    /// A stream held so many, and now holds others.
+    /// Called when a stream that held `before` bytes now holds `now`.
     pub(super) fn hold(&self, before: usize, now: usize) {
         self.held.set(self.held.get() - before + now);
     }

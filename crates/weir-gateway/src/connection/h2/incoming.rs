@@ -1,4 +1,4 @@
-//! Requests as they come on one connection, until each has a task of its own.
+//! The requests received on a connection, until each has a task of its own.
 
 use std::rc::Rc;
 
@@ -17,12 +17,12 @@ use crate::context::served_exchange::ServedExchange;
 use crate::http2::{Handler, State};
 use crate::serve::serve;
 
-/// Makes exchanges of requests.
+/// Creates the exchanges of a connection's requests.
 pub(super) struct Incoming {
     shared: Rc<Shared>,
-    /// The next one, whose head is still to come.
+    /// The next exchange, into which the next head is parsed.
     next: Option<Box<ServedExchange>>,
-    /// Those that came in this turn: some may be reset before it is over.
+    /// Exchanges that began in this wake-up: some may be reset before it is over.
     begun: Vec<(usize, Box<ServedExchange>)>,
     pub(super) requests: u64,
     pub(super) now_ns: u64,
@@ -33,7 +33,7 @@ impl Incoming {
         Incoming { shared, next: None, begun: Vec::new(), requests: 0, now_ns: 0 }
     }
 
-    /// Serves those that came and are still wanted.
+    /// Starts the tasks of the new exchanges whose streams have not been reset.
     pub(super) fn begin_streams(&mut self) {
         let worker = &self.shared.session.worker;
         if let Some(next) = self.next.take() {
@@ -42,11 +42,11 @@ impl Incoming {
         for (key, exchange) in self.begun.drain(..) {
             let stream = H2ClientStream::new(Rc::clone(&self.shared), key, &exchange.request);
             if self.shared.session.lost(key).is_some() {
-                worker.metrics.errors.increment(Stop::ClientGone.ending().name); // nobody is there to be served
+                worker.metrics.errors.increment(Stop::ClientGone.ending().name); // the stream has been reset
                 worker.buffers.give_exchange(exchange);
                 continue;
             }
-            // Boxed, as the runtime moves what it is given from place to place.
+            // Boxed, because the runtime moves the future several times before it is polled.
             tokio::task::spawn_local(boxed(|| run(stream, exchange)));
         }
     }
@@ -57,7 +57,7 @@ impl Incoming {
         self.requests += 1;
         let size = exchange.request.head.bytes().len();
         if !self.shared.has_room(state.len(), size, state.protocol.sections()) {
-            // RFC 9113 §8.7: it may be sent again, when others have ended.
+            // RFC 9113 §8.7: the client may send the request again once other streams have ended.
             state.protocol.reset(stream, ErrorCode::REFUSED_STREAM);
             return worker.buffers.give_exchange(exchange);
         }
@@ -68,7 +68,7 @@ impl Incoming {
             Ok(()) => {}
             Err(reject) => exchange.end_by(Stop::Rejected(reject)),
         }
-        // With the key of a WebSocket: its stream gives back as much.
+        // Including the added key of a WebSocket, since the stream returns the bytes of the whole head.
         self.shared.heads.hold(0, exchange.request.head.bytes().len());
         self.begun.push((state.add(stream, ended), exchange));
     }
@@ -98,7 +98,7 @@ impl Handler<Accepted> for Incoming {
                     next.request.clear();
                 }
             }
-            _ => {} // that the client will go is seen when it does
+            _ => {} // a GOAWAY of the client needs no action: the client closes the connection itself
         }
     }
 
@@ -111,7 +111,7 @@ impl Handler<Accepted> for Incoming {
     }
 }
 
-/// What an HTTP/1 upstream expects of a client that wants a WebSocket (RFC 6455 §4.1), and one of HTTP/2 does not send.
+/// Adds the `Sec-WebSocket-Key` that an HTTP/1 upstream expects (RFC 6455 §4.1), and that a client of HTTP/2 does not send.
 fn add_websocket_key(exchange: &mut Exchange) {
     let mut nonce = [0; 16];
     SystemRandom::new().fill(&mut nonce).expect("the system has random numbers");

@@ -1,4 +1,4 @@
-//! One stream: the client's side of one exchange.
+//! A stream as the client side of one exchange.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,18 +20,18 @@ use crate::message::sides::{ClientSide, Pipe, Sending, StreamLoss};
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
-/// As much of a response as is taken from its upstream at once: what a client does not take is held for each stream.
+/// The most bytes of a response that are read from the upstream at once: what a client does not take is held per stream.
 const ROOM: usize = 16 * 1024;
-/// Where this much is held for all streams of a connection, each further one takes little until the client takes some.
+/// Once this many bytes are held for all streams of a connection, each stream reads only [`LITTLE`] at once.
 const MOST_HELD: usize = 512 * 1024;
 const LITTLE: usize = 1024;
-/// A stream that lasted this long was not opened to be given up.
+/// A stream that lasted this long does not count as rapid reset, however it ended.
 const LONG_NS: u64 = 1_000_000_000;
-/// A call of gRPC that lasted this long was given up at its deadline, or by a client that has its reasons: some ask two servers
-/// and leave the slower one. A connection's streams can't be opened any faster so than by calls that are answered.
+/// Nor does a gRPC call that lasted this long and was cancelled or reached its deadline: some clients call two servers and
+/// cancel the slower call. Streams opened at this rate cost no more than calls that are answered.
 const CALL_NS: u64 = 10_000_000;
-/// Content behind an early answer is taken and thrown away as long as it comes without pauses of this length, and so much
-/// of it and for so long at most.
+/// After an early response, the rest of the request's content is discarded as long as it comes without pauses of this
+/// length, up to a total time and number of bytes.
 const PAUSE_NS: u64 = 1_000_000_000;
 const DISCARD_NS: u64 = 30_000_000_000;
 const DISCARD_BYTES: u64 = 256 * 1024 * 1024;
@@ -41,16 +41,16 @@ pub(super) struct H2ClientStream {
     key: usize,
     id: u32,
     timer: Timer,
-    /// Bytes of the request's head and trailers, which the connection counts.
+    /// Bytes of the request's head and trailers, which count against the connection's [`super::heads::Heads`].
     head_bytes: usize,
     begun_ns: u64,
-    /// When the client has no more use for an answer.
+    /// The deadline of the call (`grpc-timeout`), after which the client has no use for a response.
     call_deadline_ns: u64,
-    /// Content that the client has announced; nothing where it did not say how much.
+    /// The request's `Content-Length`; `None` if it has none.
     announced: Option<u64>,
-    /// Of the response, once its head has been written.
+    /// The status of the response; 0 before its head has been written.
     status: u16,
-    /// Always empty: what belongs to another message has a stream of its own.
+    /// Always empty: another message has a stream of its own.
     stash: Vec<u8>,
 }
 
@@ -80,19 +80,20 @@ impl H2ClientStream {
         Rc::clone(&self.connection.worker)
     }
 
-    /// Makes the task that calls it the one that is woken, by its timer and by what happens on the stream.
+    /// Registers the calling task to be woken by its timer, and by events of the stream.
     pub(super) async fn watch(&self) {
         let waker = own_waker().await;
         self.connection.session.watch(self.key, waker.clone());
         self.connection.session.worker.wheel.watch(&self.timer, waker);
     }
 
-    /// Takes what else comes of content that nobody wanted, so that a client that sends it gets to read its answer: some
-    /// take a reset for the loss of it, even one without an error (RFC 9113 §8.1). That is what ends the rest of it.
+    /// Discards the rest of the content after an early response. Some clients lose the response if the stream is reset
+    /// while they send, even with NO_ERROR (RFC 9113 §8.1). Content beyond the limits is ended by such a reset.
     pub(super) async fn discard_rest(&mut self) {
         let session = &self.connection.session;
-        // With an answer below 300 in hand, curl before 8.0 neither reads nor fails before all of its content is sent, and
-        // would wait for the window to open until its own time-out. Only what fits in is taken from it; more is reset at once.
+        // With a response below 300, curl before 8.0 neither reads nor fails before it has sent all its content, and would
+        // wait for the window to open until its own time-out. So only content that fits into the window is taken; more is
+        // reset at once.
         let fits = self.announced.is_none_or(|length| length <= u64::from(STREAM_WINDOW));
         if session.is_read(self.key) || !(fits || self.status >= 300) {
             return;
@@ -157,7 +158,7 @@ impl ClientSide for H2ClientStream {
         &mut self.stash
     }
 
-    /// The window opens as the content is taken from here: not before the upstream has taken what came before it.
+    /// Reading opens the flow-control window: not before the upstream has taken the content before it.
     fn poll_read(&mut self, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.connection.session.poll_read(self.key, buffer)
     }
@@ -179,7 +180,7 @@ impl ClientSide for H2ClientStream {
         }
     }
 
-    /// The end of a request is not the end of its client.
+    /// The end of the request does not mean that the client has closed.
     fn ended(&self) -> bool {
         false
     }
@@ -249,13 +250,14 @@ impl Drop for H2ClientStream {
         let was_left = matches!(session.lost(self.key), Some(StreamLoss::Reset(_)));
         let is_over = self.call_deadline_ns <= now_ns;
         let is_call = lasted_ns >= CALL_NS && self.call_deadline_ns != NEVER && (was_left || is_over);
-        // What was answered before it was given up has made no more work than what was not given up.
+        // A stream that was reset after its response began has caused no more work than one that was not.
         if lasted_ns >= LONG_NS || is_call || was_left && self.status != 0 {
             session.state().protocol.credit().stream_lasted();
         } else if is_over {
             session.state().protocol.credit().stream_left();
         }
-        // What is not complete is seen to be so; what nobody wants any more is ended without an error (RFC 9113 §8.1).
+        // An incomplete response is reset with an error; with a complete one, the client is only told to stop sending (RFC
+        // 9113 §8.1).
         session.forget(self.key, ErrorCode::INTERNAL_ERROR, ErrorCode::NO_ERROR);
     }
 }

@@ -1,12 +1,12 @@
-//! How much may be tried again: a part of what is asked, so that retries cannot multiply a load that is too much already.
+//! The retry budget: retries are limited to a percentage of the requests, so that they cannot multiply an overload.
 
 use std::cell::Cell;
 
-/// A retry costs this much; a request brings as much as the percentage says.
+/// The cost of a retry. A request earns as much as the configured percentage says.
 const RETRY: u64 = 100;
-/// There is so much to begin with, for upstreams that are seldom asked,
+/// The initial budget, for upstreams with few requests,
 const FIRST: u64 = 20 * RETRY;
-/// and what quiet times bring adds up to no more than this.
+/// and the most that can accumulate.
 const MOST: u64 = 1_000 * RETRY;
 
 /// One worker's budget for one upstream.
@@ -21,12 +21,12 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// A request, of which `percent` may be tried again.
+    /// Called for each request: `percent` of the requests may be retried.
     pub fn earn(&self, percent: u32) {
         self.left.set((self.left.get() + u64::from(percent)).min(MOST));
     }
 
-    /// Whether there is enough left for one more retry, which is then paid for.
+    /// Pays for one retry; `false` if the budget does not allow it.
     pub fn spend(&self) -> bool {
         let left = self.left.get().checked_sub(RETRY);
         self.left.set(left.unwrap_or(self.left.get()));

@@ -1,4 +1,4 @@
-//! Consistent hashing: a key stays with its endpoint while others come and go.
+//! Consistent hashing: a key keeps its endpoint when others are added or removed.
 //!
 //! Points are placed as nginx's `hash … consistent` and APISIX's `chash` place them (the ketama of Cache::Memcached::Fast):
 //! 160 for each unit of weight, each the CRC-32 of host, NUL, port and the point before it. The host is the endpoint's
@@ -16,12 +16,12 @@ use crate::snapshot::endpoint::Endpoint;
 use weir_proto::address::write_ip;
 
 const POINTS: u32 = 160;
-/// Points of one ring. Weights that would make more are rounded, each to 1 at least.
+/// The most points of one ring. Weights that would make more are scaled down, to at least 1 each.
 const MAX_POINTS: u64 = 1 << 20;
-/// Points looked at before all endpoints are asked in another order.
+/// The most points that are searched for a usable endpoint, before the fallback in [`Ring::find`].
 const MAX_STEPS: usize = 256;
 
-/// What is hashed, and onto which ring.
+/// What is hashed, and the rings on which it is looked up.
 #[derive(Debug)]
 pub struct Hashing {
     key: HashKey,
@@ -29,7 +29,7 @@ pub struct Hashing {
     rings: Vec<Ring>,
 }
 
-/// What requests are told apart by. Where it is missing, the client's address is used, as in APISIX.
+/// The hash key of requests. Where it is missing, the client's address is used, as in APISIX.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKey {
     ClientAddr,
@@ -41,7 +41,7 @@ pub enum HashKey {
 #[derive(Debug)]
 struct Ring {
     seats: Vec<Seat>,
-    /// By hash; no hash is there twice.
+    /// Sorted by hash, without duplicates.
     points: Box<[Point]>,
 }
 
@@ -96,18 +96,18 @@ impl Ring {
             let weight = if total > most { (weight * most / total).max(1) } else { weight };
             points.extend(placed(endpoints[seat.endpoint].addr, weight as u32 * POINTS, seat.endpoint as u32));
         }
-        // Stable: of two endpoints with one point in common the first has it.
+        // The sort is stable: if two endpoints have the same point, the first one keeps it.
         points.sort_by_key(|point: &Point| point.hash);
         points.dedup_by_key(|point| point.hash);
         Ring { seats, points: points.into() }
     }
 
-    /// The endpoint of the first point at or after the hash; if it is not usable, the next.
+    /// The endpoint of the first point at or after the hash; if that is not usable, the endpoint of the next point.
     fn find(&self, hash: u32, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let first = self.points.partition_point(|point| point.hash < hash);
         let around = self.points[first..].iter().chain(&self.points[..first]);
         around.take(MAX_STEPS).map(|point| point.endpoint as usize).find(|&endpoint| usable(endpoint)).or_else(|| {
-            // Almost all are out of use. Each that is left wins the same keys every time.
+            // Almost all endpoints are unusable. By rendezvous hashing each usable one always gets the same keys.
             let left = self.seats.iter().map(|seat| seat.endpoint).filter(|&endpoint| usable(endpoint));
             left.max_by_key(|&endpoint| {
                 crc32fast::hash(&[hash.to_le_bytes(), (endpoint as u32).to_le_bytes()].concat())

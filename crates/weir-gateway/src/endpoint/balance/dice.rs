@@ -1,4 +1,4 @@
-//! Numbers nobody has to guess, only spread: Marsaglia's xorshift64* with a state per worker.
+//! Random numbers that need not be unpredictable, only well spread: Marsaglia's xorshift64*, with a state for each user.
 
 use std::cell::Cell;
 use std::hash::BuildHasher;
@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 pub struct Dice(Cell<u64>);
 
 impl Dice {
-    /// Starts anywhere, so that workers and upstreams do not go in step.
+    /// Starts at a random state, so that workers and upstreams are not correlated.
     pub fn shaken() -> Dice {
         Dice::starting_at(foldhash::fast::RandomState::default().hash_one(0))
     }
@@ -24,12 +24,12 @@ impl Dice {
         state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// From 0 to less than `end`, which is not 0.
+    /// A number from 0 to less than `end`, which is not 0.
     pub fn below(&self, end: u64) -> u64 {
         ((u128::from(self.roll()) * u128::from(end)) >> 64) as u64
     }
 
-    /// True in `part` of all cases.
+    /// `true` with probability `part`.
     pub fn shows(&self, part: f64) -> bool {
         ((self.roll() >> 11) as f64) < part * (1_u64 << 53) as f64
     }

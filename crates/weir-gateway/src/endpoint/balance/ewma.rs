@@ -1,6 +1,6 @@
-//! `ewma`: of two endpoints drawn at random, the one where a further exchange is expected to be answered sooner. What is
-//! expected follows peaks at once and forgets them slowly, so that an endpoint which begins to stall loses its traffic
-//! with the first slow answer.
+//! `ewma`: of two endpoints drawn at random, the one that is expected to answer a further exchange sooner. The estimate
+//! follows a peak at once and forgets it slowly, so that an endpoint which begins to stall loses its traffic with the first
+//! slow answer.
 
 use super::seats::{self, Seat};
 use super::{Dice, Loads};

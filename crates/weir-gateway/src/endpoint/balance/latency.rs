@@ -1,16 +1,16 @@
-//! How long an endpoint takes to answer, as one worker sees it.
+//! How long an endpoint takes to answer, as one worker measures it.
 
 use std::cell::Cell;
 
-/// After this time half of what is remembered has been forgotten, as with APISIX's `ewma`.
+/// After this time without answers an average has decayed to half, as with APISIX's `ewma`.
 const FORGET_NS: f64 = 10e9;
 
-/// Times from an exchange's turn to the head of its answer, remembered in two ways.
+/// The times from a granted permit to the head of the response, averaged in two ways.
 #[derive(Debug, Default)]
 pub struct LatencyEstimate {
-    /// For `least_time`: an average in which older answers count less.
+    /// For `least_time`: an average in which older answers weigh less.
     pub mean: Average,
-    /// For `ewma`: the same, except that a slower answer replaces what was remembered.
+    /// For `ewma`: the same, except that a slower answer replaces the average.
     pub peak: Average,
 }
 
@@ -28,7 +28,7 @@ impl LatencyEstimate {
 
 #[derive(Debug, Default)]
 pub struct Average {
-    /// 0 while nothing is known.
+    /// 0 before the first answer.
     ns: Cell<f64>,
     at_ns: Cell<u64>,
 }
@@ -39,26 +39,25 @@ impl Average {
         self.at_ns.set(now_ns);
     }
 
-    /// The part of what is remembered that still counts. A quotient instead of an exponential: it starts alike, falls
-    /// off more slowly, and costs one division.
+    /// The decay factor for the time since the last answer. A quotient and not an exponential: it starts alike, decays more
+    /// slowly, and costs one division.
     fn kept(&self, now_ns: u64) -> f64 {
         FORGET_NS / (FORGET_NS + now_ns.saturating_sub(self.at_ns.get()) as f64)
     }
 
-    /// Mixes in a new time. Answers that follow one another quickly count for little each, but never for less than a
-    /// hundredth.
+    /// Adds a new time to the average. Answers in quick succession weigh little each, but never less than a hundredth.
     fn mix(&self, took_ns: f64, now_ns: u64) {
         let kept = if self.ns.get() == 0.0 { 0.0 } else { self.kept(now_ns).min(0.99) };
         self.set(self.ns.get() * kept + took_ns * (1.0 - kept), now_ns);
     }
 
-    /// What is remembered, fading, so that an endpoint which was slow is asked again some day.
+    /// The decayed average: an endpoint that was slow gets another exchange after a while.
     fn aged(&self, now_ns: u64) -> f64 {
         self.ns.get() * self.kept(now_ns)
     }
 
-    /// What a further exchange is expected to cost beside those in flight. An endpoint nobody has heard of yet is tried
-    /// once, and then not again before it has answered.
+    /// The expected time of a further exchange beside those in flight. An endpoint without an answer yet gets one exchange,
+    /// and no further one before the first answer.
     pub fn cost(&self, now_ns: u64, in_flight: u32) -> f64 {
         match (self.ns.get() == 0.0, in_flight) {
             (true, 0) => 0.0,

@@ -1,8 +1,8 @@
-//! The endpoint with the least to do: `least_conn` by exchanges in flight, `least_time` by how long a further one would
-//! take. Equals share by weight.
+//! The endpoint with the least load: `least_conn` by exchanges in flight, `least_time` by the expected time of a further
+//! one. Equals share by weight.
 //!
-//! Of more than sixteen endpoints four are drawn and the least of those is taken: a pick then costs the same for a
-//! thousand, and what is lost against looking at all is beyond measuring (Mitzenmacher, "The Power of Two Choices").
+//! Of more than sixteen endpoints four are drawn and the least of them is taken: a pick then costs the same for a thousand,
+//! and the loss against comparing all is not measurable (Mitzenmacher, "The Power of Two Choices").
 
 use super::seats::{self, Seat};
 use super::{Dice, Loads};
@@ -10,7 +10,7 @@ use super::{Dice, Loads};
 const LOOKED_AT: usize = 16;
 const DRAWN: usize = 4;
 
-/// The fewest exchanges in flight for its weight.
+/// The endpoint with the fewest exchanges in flight per weight.
 pub fn connections(
     seats: &[Seat],
     dice: &Dice,
@@ -20,7 +20,7 @@ pub fn connections(
     least(seats, dice, usable, |seat| f64::from(loads.in_flight(seat.endpoint)) / f64::from(seat.weight))
 }
 
-/// The least mean time to an answer, times the exchanges that would then share the endpoint, for its weight.
+/// The endpoint with the least mean latency, times the exchanges that would then share it, per weight.
 pub fn time(
     seats: &[Seat],
     dice: &Dice,
@@ -52,7 +52,7 @@ fn least(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool, cost: imp
     least.endpoint
 }
 
-/// The best so far, and the weight of all that are as good.
+/// The best so far, and the weight of all that are equally good.
 struct Least {
     cost: f64,
     weight: u64,

@@ -1,10 +1,10 @@
-//! Which endpoint gets the next attempt: a file per way of choosing.
+//! Which endpoint gets the next attempt: a file for each policy.
 //!
-//! Endpoints of the highest priority that has a usable one take part; the others wait as reserves. A weight of 0 takes
-//! no part at all. What a policy knows of load is what its own worker has sent.
+//! Only the usable endpoints of the highest priority that has any take part; the others are reserves. An endpoint of weight
+//! 0 takes no part at all. The load that a policy sees is that of its own worker.
 //!
-//! Turns are for endpoints that have room. Where the one whose turn it is would let the request wait, another gets it that
-//! would not; where all would, it waits for whichever has room first ([`crate::endpoint::pool::Line`]).
+//! With round robin and random, if the picked endpoint has no free permit, another one that has is taken; if none has, the
+//! exchange waits for the first that has one again ([`crate::endpoint::pool::SharedQueue`]).
 
 use std::sync::Arc;
 
@@ -31,16 +31,16 @@ use round_robin::RoundRobin;
 use seats::Seat;
 pub use seats::tiers;
 
-/// One worker's chooser for one upstream.
+/// The balancer of one worker for one upstream.
 pub struct Balancer {
     policy: Policy,
-    /// For policies that look at loads, and for where turns meet somebody without room.
+    /// Used by the policies that compare loads, and to find another endpoint where the picked one has no free permit.
     seats: Tiers<Box<[Seat]>>,
     dice: Dice,
 }
 
 enum Policy {
-    /// There is nothing to choose from.
+    /// There is a single endpoint.
     One,
     RoundRobin(Tiers<RoundRobin>),
     WeightedRandom(Tiers<WeightedRandom>),
@@ -50,18 +50,18 @@ enum Policy {
     Hash(Arc<Hashing>),
 }
 
-/// What one worker has going on at each endpoint.
+/// The load of each endpoint by this worker.
 pub trait Loads {
-    /// Exchanges begun there and not ended.
+    /// Exchanges that have begun and not ended.
     fn in_flight(&self, endpoint: usize) -> u32;
-    /// A further exchange would not have to wait there.
+    /// Whether a further exchange would get a permit at once.
     fn has_room(&self, endpoint: usize) -> bool;
     fn latency(&self, endpoint: usize) -> &LatencyEstimate;
 }
 
-/// The endpoints an exchange has tried. They get no second attempt while another is left.
+/// The endpoints that an exchange has tried. They get no second attempt while there is another.
 ///
-/// Two words, since a frame that holds 16 bytes aligned to 16 costs 250 instructions more to allocate.
+/// Two words and not a `u128`: a future that holds 16 bytes aligned to 16 costs 250 instructions more to allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried([u64; 2]);
 
@@ -92,12 +92,12 @@ impl Balancer {
         Balancer { policy, seats: Tiers::new(endpoints, Into::into), dice }
     }
 
-    /// Turns decide, and it does not matter to an exchange which endpoint it gets.
+    /// Whether the policy may give an exchange to any endpoint, as long as the shares are kept.
     pub fn is_by_turns(&self) -> bool {
         matches!(self.policy, Policy::RoundRobin(_) | Policy::WeightedRandom(_))
     }
 
-    /// The endpoint whose turn it is among those that are `usable`; `None` if there is none.
+    /// The endpoint that the policy picks among the `usable` ones; `None` if there is none.
     pub fn pick(
         &self,
         exchange: &Exchange,
@@ -108,7 +108,7 @@ impl Balancer {
         let (seats, dice) = (&self.seats, &self.dice);
         match &self.policy {
             Policy::One => usable(0).then_some(0),
-            // A retry has no turn: it would take that of a request to come, and put the others out of step.
+            // A retry does not advance the rotation, which would change the order for the other requests.
             Policy::RoundRobin(_) if exchange.upstream.attempts > 0 => {
                 self.or_with_room(seats.pick(|seats| seats::any(seats, dice, &usable))?, loads, usable)
             }
@@ -125,7 +125,7 @@ impl Balancer {
         }
     }
 
-    /// The picked one, or another of its tier that has room where it has none.
+    /// The picked endpoint, or, if it has no free permit, another of its tier that has one.
     fn or_with_room(
         &self,
         picked: usize,
@@ -141,7 +141,7 @@ impl Balancer {
     }
 }
 
-/// A policy for each priority, the highest first.
+/// The state of a policy for each priority, the highest first.
 struct Tiers<P>(Vec<P>);
 
 impl<P> Tiers<P> {

@@ -1,5 +1,5 @@
-//! Weighted random: each pick is independent of all others. Vose's alias method, so that a pick costs two numbers and
-//! one look, however many endpoints there are.
+//! Weighted random: each pick is independent of all others. By Vose's alias method a pick costs two random numbers and one
+//! table access, however many endpoints there are.
 
 use super::dice::Dice;
 use super::seats::{self, Seat};
@@ -9,14 +9,14 @@ pub struct WeightedRandom {
     columns: Box<[Column]>,
 }
 
-/// Every column is equally likely; within one, its own seat has this part of 2^32, and another seat the rest.
+/// All columns are equally likely; in a column its own seat has the probability `own` / 2^32, and seat `other` the rest.
 #[derive(Clone, Copy)]
 struct Column {
     own: u64,
     other: u32,
 }
 
-/// The whole of a column.
+/// A column that is its own seat's entirely.
 const WHOLE: u64 = 1 << 32;
 
 impl WeightedRandom {
@@ -37,7 +37,7 @@ impl WeightedRandom {
 
 fn columns(seats: &[Seat]) -> Box<[Column]> {
     let total: u128 = seats.iter().map(|seat| u128::from(seat.weight)).sum();
-    // In parts of the mean weight, which fills one column.
+    // As fractions of the mean weight, which fills one column.
     let mut parts: Vec<u64> = seats
         .iter()
         .map(|seat| (u128::from(seat.weight) * seats.len() as u128 * u128::from(WHOLE) / total) as u64)

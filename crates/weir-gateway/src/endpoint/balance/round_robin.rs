@@ -1,18 +1,18 @@
 //! Smooth weighted round robin: each endpoint gets its share, spread as evenly as the weights allow.
 //!
-//! Every turn each endpoint gains its weight, the richest is chosen and pays the sum of all. That order repeats itself,
-//! so it is worked out beforehand where it is short, and a pick costs the same for a thousand endpoints as for two. The
-//! turn of an endpoint that is not usable goes to any of the others by weight, not to the one after it, which would get
-//! twice its share.
+//! In each turn every endpoint gains its weight; the one with the most credit is chosen and pays the sum of all weights.
+//! That order is periodic, so it is computed beforehand if the period is short, and a pick costs the same for a thousand
+//! endpoints as for two. The turn of an unusable endpoint goes to any of the others by weight, not to the next one, which
+//! would get twice its share.
 
 use std::cell::{Cell, RefCell};
 
 use super::dice::Dice;
 use super::seats::{self, Seat};
 
-/// Turns are worked out beforehand up to this number,
+/// The longest period that is computed beforehand,
 const MAX_TURNS: u64 = 1 << 16;
-/// and up to this number of steps, so that a reload takes milliseconds.
+/// and the most steps for computing it, so that a reload takes milliseconds.
 const MAX_STEPS: u64 = 1 << 22;
 
 pub struct RoundRobin {
@@ -25,7 +25,7 @@ enum Turns {
     Counted(RefCell<Credits>),
 }
 
-/// What each seat has gained and not spent.
+/// The credit of each seat.
 struct Credits(Vec<i64>);
 
 impl Credits {
@@ -33,7 +33,7 @@ impl Credits {
         Credits(vec![0; seats.len()])
     }
 
-    /// The seat whose turn it is among those that are usable.
+    /// The next seat among the usable ones.
     fn next_seat(&mut self, seats: &[Seat], usable: impl Fn(usize) -> bool) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<usize> = None;
@@ -50,7 +50,7 @@ impl Credits {
 }
 
 impl RoundRobin {
-    /// Starts anywhere in the order: where configurations change often, the first endpoints must not get more.
+    /// Starts at a random position: where configurations change often, the first endpoints must not get more.
     pub fn new(seats: Vec<Seat>, dice: &Dice) -> RoundRobin {
         let rotation = RoundRobin { turns: Turns::new(&seats), seats: seats.into() };
         if let Turns::Known { order, next } = &rotation.turns {

@@ -1,9 +1,9 @@
-//! The endpoints that take part, and drawing among them.
+//! The endpoints that take part in balancing, and drawing from them.
 
 use super::dice::Dice;
 use crate::snapshot::endpoint::Endpoint;
 
-/// An endpoint that takes part.
+/// An endpoint that takes part in balancing.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
     pub endpoint: usize,
@@ -11,10 +11,10 @@ pub struct Seat {
     pub weight: u32,
 }
 
-/// So often a seat is drawn that may turn out not to be usable, before all are looked at.
+/// How often a seat is drawn at random before all are searched for a usable one.
 const DRAWS: usize = 16;
 
-/// The endpoints with a weight, by priority.
+/// The endpoints with a weight above 0, grouped by priority, the highest first.
 pub fn tiers(endpoints: &[Endpoint]) -> Vec<Vec<Seat>> {
     let mut order: Vec<usize> = (0..endpoints.len()).filter(|&index| endpoints[index].weight > 0).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
@@ -24,7 +24,7 @@ pub fn tiers(endpoints: &[Endpoint]) -> Vec<Vec<Seat>> {
         .collect()
 }
 
-/// A usable endpoint, each as likely as its weight says. Looks at all.
+/// A usable endpoint, each with a probability by its weight. Goes through all seats.
 pub fn any(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
     let mut total = 0;
     let mut chosen = None;
@@ -37,7 +37,7 @@ pub fn any(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool) -> Opti
     chosen
 }
 
-/// Draws until something usable comes, and says which; `None` where nothing came in so many draws.
+/// Draws until the result is usable; `None` if none of [`DRAWS`] draws was.
 pub fn draw<T>(draw: impl Fn() -> T, usable: impl Fn(&T) -> bool) -> Option<T> {
     (0..DRAWS).map(|_| draw()).find(usable)
 }

@@ -12,11 +12,11 @@ mod definitions;
 
 const PICKS: usize = 1_000_000;
 
-/// Made-up loads.
+/// Loads for tests.
 #[derive(Default)]
 struct FakeLoads {
     in_flight: RefCell<Vec<u32>>,
-    /// With so many in flight an endpoint is full.
+    /// The number in flight at which an endpoint is full.
     limit: Option<u32>,
     latencies: Vec<LatencyEstimate>,
 }
@@ -124,7 +124,8 @@ fn a_thousand_endpoints_get_their_shares() {
     let weights: Vec<u32> = (0..1_000).map(|number| 1 + number % 3).collect();
     let endpoints = endpoints(&weights);
     let (loads, exchange) = (FakeLoads::idle(1_000), Exchange::default());
-    // Chance alone makes six times 0.00003. Eight drawn endpoints without load share by weight among themselves only.
+    // Six standard deviations of chance are 0.00003. Of eight drawn endpoints without load the choice is by weight among
+    // themselves only.
     for (balance, within) in [(Balance::RoundRobin, 0.00001), (Balance::Random, 0.0002), (Balance::LeastConn, 0.0003)] {
         let balancer = Balancer::new(&balance, &endpoints);
         let mut counts = vec![0; 1_000];
@@ -173,7 +174,7 @@ fn least_conn_takes_the_fewest_for_its_weight() {
     let endpoints = endpoints(&[1, 2, 4]);
     let balancer = Balancer::new(&Balance::LeastConn, &endpoints);
     let (loads, exchange) = (FakeLoads::idle(3), Exchange::default());
-    // Nothing ends: what is in flight fills up as the weights say.
+    // No exchange ends: the numbers in flight grow by the weights.
     for _ in 0..700 {
         let picked = balancer.pick(&exchange, &loads, 1, |_| true).expect("there are some");
         loads.in_flight.borrow_mut()[picked] += 1;
@@ -184,7 +185,7 @@ fn least_conn_takes_the_fewest_for_its_weight() {
     assert_eq!(balancer.pick(&exchange, &loads, 1, |_| true), Some(2), "11 of 4 are fewer than 3 of 1");
 }
 
-/// Picks with endpoints that take these times one after the other, and says how often each was picked.
+/// Picks among endpoints that serve one exchange at a time in these times; returns how often each was picked.
 fn queueing(balance: &Balance, service_ns: &[u64], arrivals_ns: u64, count: usize) -> Vec<usize> {
     let endpoints = endpoints(&vec![1; service_ns.len()]);
     let (balancer, loads, exchange) =
@@ -250,7 +251,7 @@ fn a_retry_takes_nobody_s_turn() {
     for _ in 0..300 {
         let first = balancer.pick(&Exchange::default(), &loads, 1, |_| true).expect("all are usable");
         counts[first] += 1;
-        // The first one always fails.
+        // The first endpoint always fails.
         let second =
             (first == 0).then(|| balancer.pick(&retry, &loads, 1, |index| index != 0).expect("two are usable"));
         assert_ne!(second, Some(0));

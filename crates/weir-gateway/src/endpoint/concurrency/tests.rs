@@ -12,7 +12,7 @@ fn run(
 ) -> (f64, u32) {
     let end_ns = *now_ns + (seconds * 1e9) as u64;
     let mut last = 0.0;
-    // They come all at once, and the clock ticks until the first of them is served.
+    // All clients send at once, and the clock advances until the first response.
     let served_ns = *now_ns + service_ns as u64;
     while *now_ns + 10_000_000 < served_ns {
         *now_ns += 10_000_000;
@@ -24,7 +24,7 @@ fn run(
         let in_flight = f64::from(clients.min(limiter.limit()));
         let rate = (in_flight / service_ns).min(capacity / 1e9);
         let latency_ns = (in_flight / rate) as u64;
-        // A batch of exchanges that take the same time is as good as one at a time.
+        // A batch of exchanges that take equal time stands for the same number one by one.
         let batch = (rate * 1e6).ceil().max(1.0);
         *now_ns += (batch / rate) as u64;
         for _ in 0..batch as u64 {
@@ -59,7 +59,7 @@ fn a_sleeper_keeps_all_of_its_requests() {
 
 #[test]
 fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
-    // One fast answer makes the mean look long; the trial shows that fewer in flight means less throughput.
+    // One fast answer makes the mean look long; the trial shows that a lower limit means less throughput.
     let (limiter, mut now_ns) = warmed(1_000_000);
     let (rate, _) = run(&limiter, 5000, 1e9, 250e6, 30.0, &mut now_ns);
     assert!(rate >= 0.95 * 5000.0 / 0.25, "{rate}");
@@ -99,7 +99,7 @@ fn a_mixture_of_fast_and_slow_work_is_left_alone() {
 
 #[test]
 fn a_noisy_machine_does_not_hide_a_queue() {
-    // Throughput wavers by a sixth from epoch to epoch, as on a shared processor.
+    // Throughput varies by a sixth from epoch to epoch, as on a shared processor.
     let (limiter, mut now_ns) = warmed(50_000);
     for round in 0..200 {
         let capacity = if round % 2 == 0 { 100_000.0 } else { 85_000.0 };
@@ -170,7 +170,7 @@ fn fixed_and_unlimited_stay_what_they_are() {
     assert_eq!(run(&limiter, 100, 1e4, 1e6, 5.0, &mut now_ns).1, u32::MAX);
 }
 
-/// Endpoints on one processor that can do `capacity` requests a second, each serving as many as it has in flight by turns;
+/// Endpoints on one processor with a capacity of `capacity` requests a second, which serves all that are in flight in turn;
 /// enough clients wait at each. Returns the limits at the end.
 fn run_together(
     limiters: &[ConcurrencyLimiter],
@@ -215,7 +215,7 @@ fn nobody_gains_by_taking_from_fellows() {
 fn fellows_that_were_given_too_much_give_it_back_together() {
     let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     run_together(&limiters, 50_000.0, 50_000.0, 5.0, &mut now_ns);
-    // They stall for a moment, and each gets all that waits.
+    // All stall for a moment, and each gets all waiting requests.
     limiters
         .iter()
         .for_each(|limiter| while limiter.limit() < 1000 && limiter.lift_if_too_low(false, now_ns + STALLED_NS) {});
@@ -226,7 +226,7 @@ fn fellows_that_were_given_too_much_give_it_back_together() {
 
 #[test]
 fn a_sleeper_among_fellows_gets_what_it_needs() {
-    // One of five takes 30 ms for each however many there are, and 600 wait for it; the others are busy.
+    // One of five takes 30 ms for each request, however many there are, and 600 wait for it; the others are busy.
     let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     let (busy, sleeper) = (&limiters[..4], &limiters[4]);
     for _ in 0..400 {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// A peer that acknowledges nothing for this long is dead (RFC 5482). One that only takes nothing is so for the kernel, too,
-/// which therefore waits no shorter than whoever sends.
+/// A peer that acknowledges nothing for this long is dead (RFC 5482). To the kernel so is a peer that keeps its window
+/// closed, so this time-out is raised to the send time-out if that is longer.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// No descriptor or memory left here: not the endpoint's fault, and no reason to try another.
+/// No file descriptor or memory is left here: not the endpoint's fault, and no reason to try another.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM, rustix::io::Errno::NOBUFS]

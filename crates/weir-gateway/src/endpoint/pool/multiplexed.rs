@@ -1,4 +1,4 @@
-//! Endpoints that speak HTTP/2: exchanges share few connections, each in a stream of its own.
+//! Endpoints used over HTTP/2: exchanges share a few connections, each in a stream of its own.
 
 mod stream;
 
@@ -23,15 +23,15 @@ use crate::http2::silence::{Silence, SilenceVerdict};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
 
-/// Exchanges on one connection before another is made: one connection is one window.
+/// The most exchanges on one connection before another is opened: they all share one connection window.
 const MOST_STREAMS: usize = 100;
-/// Content an endpoint may send on one stream, and on all of a connection, before its clients have taken it.
+/// The most bytes an endpoint may send on one stream, and on all of a connection, before its clients have taken them.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// An endpoint from which nothing comes for so long, while exchanges wait for it, is asked whether it is there.
+/// If nothing is received for this long while exchanges wait, a PING is sent.
 const SILENCE_NS: u64 = 15_000_000_000;
 
-/// One connection and how it is used. What is dropped from the pool closes with its last stream.
+/// One connection and its use. Once dropped from the pool, it closes with its last stream.
 pub(super) struct SharedConnection {
     session: Rc<Session<ByteStream>>,
     carried: Cell<u64>,
@@ -39,14 +39,14 @@ pub(super) struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Nobody uses it, and nobody has for long enough.
+    /// Whether the connection has ended, or has been idle for `patience_ns`.
     pub(super) fn is_over(&self, now_ns: u64, patience_ns: u64) -> bool {
         let state = self.session.state();
         let idle = state.len() == 0 && now_ns.saturating_sub(self.idle_since_ns.get()) >= patience_ns;
         state.is_over() || idle
     }
 
-    /// Ready once the endpoint has said what it knows, or will never do so.
+    /// Ready once the endpoint's SETTINGS have been received, or the connection has ended.
     fn has_begun(&self) -> Poll<()> {
         let state = self.session.state();
         if state.protocol.has_begun() || state.is_over() { Poll::Ready(()) } else { Poll::Pending }
@@ -54,7 +54,7 @@ impl SharedConnection {
 
     fn can_take_more(&self) -> bool {
         let state = self.session.state();
-        // Those that have not asked yet count, too.
+        // Streams whose request has not been sent yet count, too.
         let most = MOST_STREAMS.min(state.protocol.peer().concurrent_streams as usize);
         !state.is_over() && !state.is_leaving() && state.len() < most && state.protocol.may_request()
     }
@@ -72,7 +72,8 @@ impl EndpointPool {
         self.multiplexed.borrow().iter().find(|shared| shared.can_take_more()).cloned()
     }
 
-    /// A connection, and whether it was there already. One is made at a time: who comes meanwhile shares it.
+    /// A connection, and whether it existed before. One is opened at a time: exchanges that come meanwhile wait for it and
+    /// share it.
     async fn join_or_connect(
         &self,
         worker: &Rc<WorkerContext>,
@@ -115,14 +116,14 @@ impl EndpointPool {
         });
         tokio::task::spawn_local(drive(session, self.addr));
         let mut all = self.multiplexed.borrow_mut();
-        all.retain(|other| !other.session.state().is_over()); // an endpoint that ends each soon would leave many until the next sweep
+        all.retain(|other| !other.session.state().is_over()); // otherwise connections that have ended would stay until the next sweep
         all.push(Rc::clone(&shared));
         drop(all);
         Ok(shared)
     }
 }
 
-/// Reads and writes for all streams of a connection, until it is over.
+/// Reads and writes for all streams of a connection, until it ends.
 async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
     let worker = Rc::clone(&session.worker);
     let mut answers = Answers::default();
@@ -138,8 +139,9 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
             Poll::Ready(Ok(Err(code))) => {
                 tracing::debug!("HTTP/2 with {addr}: {}", code.name());
                 state.protocol().fail(code);
-                let _ = state.poll_send(context); // as far as it is taken at once
-                // The endpoint's fault and not the connection's age: nothing of it is sent again.
+                let _ = state.poll_send(context); // as much as the socket takes at once
+                // The endpoint violated the protocol. That is not the fate of a stale connection, so none of its requests
+                // is sent again.
                 state.lose_all(StreamLoss::Failed(code));
                 return Poll::Ready(());
             }
@@ -147,7 +149,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
         }
         if !has_begun && state.protocol.has_begun() {
             has_begun = true;
-            state.wake_all(); // some wait for what the endpoint says of itself
+            state.wake_all(); // some streams wait for the endpoint's SETTINGS
         }
         match watch.look(&mut state, now_ns) {
             SilenceVerdict::Well => {}
@@ -171,7 +173,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
     worker.metrics.upstream_connections_closed.increment();
 }
 
-/// Looks whether an endpoint has gone without a word.
+/// Notices when an endpoint no longer answers.
 struct Watch {
     worker: Rc<WorkerContext>,
     silence: Silence,
@@ -187,7 +189,7 @@ impl Watch {
         }
     }
 
-    /// Makes the task that calls it the one that is woken in time.
+    /// Registers the calling task to be woken by the timer.
     async fn begin(&self) {
         let waker = own_waker().await;
         self.worker.wheel.watch(&self.timer, waker);
@@ -207,7 +209,7 @@ impl Drop for Watch {
     }
 }
 
-/// Takes heads of responses.
+/// Receives the heads of responses.
 #[derive(Default)]
 struct Answers {
     next: ResponseHead,
@@ -224,7 +226,7 @@ impl Handler<ByteStream> for Answers {
 
     fn event(&mut self, state: &mut State<ByteStream>, event: ConnectionEvent<'_>) {
         if let ConnectionEvent::Leaves { last, code } = event {
-            // RFC 9113 §6.8: what began later was not looked at. One that ends in an error is not believed that much.
+            // RFC 9113 §6.8: later streams were not processed. After a GOAWAY with an error this is not relied on.
             let lost = if code == ErrorCode::NO_ERROR { StreamLoss::NotProcessed } else { StreamLoss::Reset(code) };
             state.leaves(last, lost);
         }

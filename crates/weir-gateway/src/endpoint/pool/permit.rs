@@ -9,16 +9,16 @@ use super::queue::{Ticket, WaitOutcome, WorkingSet};
 use super::{EndpointPool, SharedQueue};
 use crate::context::WorkerContext;
 
-/// One of the exchanges in flight at an endpoint.
+/// The permit of one exchange in flight at an endpoint.
 pub struct Permit<'w> {
     pub(super) worker: &'w Rc<WorkerContext>,
     pub(super) endpoint: Rc<EndpointPool>,
-    /// When it was the exchange's turn, which lasts until the endpoint answers.
+    /// When the permit was granted; `None` while the exchange waits, and after the endpoint has answered.
     since_ns: Option<u64>,
 }
 
 impl EndpointPool {
-    /// A permit, if the endpoint has fewer exchanges than it should.
+    /// A permit, if one is free: the endpoint has granted fewer than its limit.
     pub fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
         if !self.has_room() {
             return None;
@@ -36,7 +36,7 @@ impl EndpointPool {
         patience: Duration,
         working_set: WorkingSet,
     ) -> Result<Permit<'w>, Stop> {
-        // It counts as in flight from now on.
+        // The exchange counts as in flight while it waits.
         self.in_flight.set(self.in_flight.get() + 1);
         let mut permit = Permit { worker, endpoint: Rc::clone(self), since_ns: None };
         let ticket = self.queue.enter(patience, since_ns, worker.now_ns(), working_set).ok_or(Stop::Overloaded)?;
@@ -50,12 +50,12 @@ impl EndpointPool {
         }
     }
 
-    /// It has fewer exchanges than it should, so a further one need not wait.
+    /// Whether a permit is free, so that one more exchange need not wait.
     pub fn has_room(&self) -> bool {
         self.in_use.get() < self.limiter.limit()
     }
 
-    /// An exchange waits that this endpoint could serve.
+    /// Whether an exchange waits that this endpoint could serve.
     fn is_waited_for(&self, now_ns: u64) -> bool {
         let waits = |(shared_queue, seat): &(Rc<SharedQueue>, usize)| {
             !shared_queue.is_empty() && shared_queue.is_for(*seat, now_ns)
@@ -75,12 +75,12 @@ impl EndpointPool {
         }
     }
 
-    /// Somebody is in a queue for it, or was a moment ago.
+    /// Whether an exchange waits in one of its queues, or did at the last tick.
     fn has_waiters(&self) -> bool {
         !self.queue.is_empty() || !self.shared_queues.borrow().is_empty()
     }
 
-    /// Grants a permit to the exchange that has waited longest, in the own queue or a shared one; `false` if none waits.
+    /// Grants a permit to the exchange that has waited longest, in its own queue or a shared one; `false` if none waits.
     fn grant(&self, now_ns: u64) -> bool {
         let shared_queues = self.shared_queues.borrow();
         let serves = shared_queues
@@ -98,12 +98,12 @@ impl EndpointPool {
         }
     }
 
-    /// Called with every tick while somebody waits: the limit may be too low, and nobody waits for ever. Says whether it is to be
-    /// called again.
+    /// Called with every tick while exchanges wait: raises a limit that is too low, and ends waits that have lasted too
+    /// long. Returns whether it must be called again.
     pub(super) fn look_after_queue(&self, now_ns: u64) -> bool {
         self.shared_queues.borrow_mut().retain(|(shared_queue, _)| !shared_queue.is_empty());
         if self.is_waited_for(now_ns) {
-            // Who has room is not stalled, but has nothing to do.
+            // An endpoint with free permits is not stalled; it just has nothing to do.
             if !self.has_room() {
                 self.limiter.lift_if_too_low(self.queue.is_empty(), now_ns);
             }
@@ -115,8 +115,8 @@ impl EndpointPool {
 }
 
 impl SharedQueue {
-    /// A permit at whichever of the endpoints has one first, and which that is; `None` where it should be asked again who
-    /// is to have the exchange.
+    /// Waits for a permit of the first endpoint that has one, and returns it with the endpoint's number; `None` if the
+    /// exchange has to pick an endpoint again.
     pub async fn wait<'w>(
         self: &Rc<SharedQueue>,
         endpoints: &[Rc<EndpointPool>],
@@ -142,10 +142,10 @@ impl SharedQueue {
     }
 }
 
-/// Leaves the queue when dropped, also when the client has gone away meanwhile.
+/// A place in a queue. It is left when dropped, also when the client has gone away in the meantime.
 struct Queued<'a> {
     worker: &'a WorkerContext,
-    /// Those that may grant it a permit.
+    /// The endpoints that may grant it a permit.
     endpoints: &'a [Rc<EndpointPool>],
     ticket: &'a Ticket,
 }
@@ -154,7 +154,7 @@ impl Queued<'_> {
     async fn turn(self) -> WaitOutcome {
         self.worker.metrics.upstream_queued.increment();
         let outcome = self.ticket.turn().await;
-        self.ticket.leave(); // a permit is ours now; leaving the queue must not give it away
+        self.ticket.leave(); // the permit is taken over by the caller, so dropping this must not return it
         outcome
     }
 }
@@ -177,7 +177,7 @@ impl<'w> Permit<'w> {
         &self.endpoint
     }
 
-    /// Another permit at the same endpoint, after those who wait already.
+    /// Exchanges this permit for another at the same endpoint, behind the exchanges that wait already.
     pub(super) async fn again(self, patience: Duration) -> Result<Permit<'w>, Stop> {
         let (worker, endpoint) = (self.worker, Rc::clone(&self.endpoint));
         drop(self);
@@ -190,7 +190,8 @@ impl<'w> Permit<'w> {
         }
     }
 
-    /// What the endpoint sends from here on, be it an hour of events, does not count as work in progress.
+    /// Returns the permit when the endpoint has answered: the rest of the response, however long, does not count as work in
+    /// progress.
     pub(super) fn answered(&mut self) {
         if let Some(since_ns) = self.since_ns.take() {
             let now_ns = self.worker.now_ns();

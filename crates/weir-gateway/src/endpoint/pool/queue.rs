@@ -1,8 +1,8 @@
-//! Exchanges that wait for a permit of an endpoint: first come, first served, limited in number and time. One that would
-//! not be granted a permit in time is refused at once, instead of when its time is over.
+//! Exchanges that wait for a permit of an endpoint: first come, first served, limited in number and time. An exchange that
+//! would probably not get a permit in time is refused at once, and not only when its time is over.
 //!
-//! A time that was asked for is there for bursts. Where some have waited without a break for all of it there is no burst
-//! but more to do than can be done, and to wait longer serves no more of them: then a tenth of the time has to do.
+//! A configured time-out is meant for bursts. If the queue has not been empty for that long, there is no burst but more
+//! load than the endpoint can take, and longer waits serve no more exchanges: then a tenth of the time-out applies.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,32 +14,32 @@ use weir_net::prefetch::MemoryRegion;
 
 use crate::snapshot;
 
-/// The pace of turns is averaged over this time.
+/// The time constant of the mean rate of grants.
 const PACE_NS: f64 = 500e6;
-/// The share of a time for bursts that is left where there is no burst,
+/// The fraction of a configured time-out that applies outside a burst (one in 10),
 const STANDING: u32 = 10;
-/// and the least of it, so that the queue does not run dry between two looks at the pace.
+/// and its lower bound, so that the queue does not run dry between two ticks.
 const STANDING_LEAST: Duration = Duration::from_millis(20);
 
 pub(super) struct WaitQueue {
     waiting: RefCell<VecDeque<Rc<Ticket>>>,
     terms: Cell<snapshot::Queue>,
     pace: Cell<GrantRate>,
-    /// Since when somebody waits.
+    /// When the queue last became non-empty.
     since_ns: Cell<u64>,
 }
 
-/// Memory of an exchange that waits. It has left the processor's near caches by the time of its turn.
+/// The memory that a waiting exchange needs when it goes on. It is prefetched when the permit is granted.
 pub type WorkingSet = [MemoryRegion; 4];
 
-/// What a task has in one piece: its state in the runtime, and the frame of its future or of the box of that.
+/// The first bytes of a task's memory: the runtime's header, and the frame of the future or a part of it.
 const TASK_BYTES: usize = 448;
 
-/// A position in the queue.
+/// The place of an exchange in the queue.
 pub(super) struct Ticket {
     state: Cell<Turn>,
     since_ns: u64,
-    /// When its holder gives up.
+    /// When its wait ends without a permit.
     until_ns: u64,
     waker: RefCell<Waker>,
     working_set: WorkingSet,
@@ -52,25 +52,25 @@ enum Turn {
     Left,
 }
 
-/// How waiting ends.
+/// How a wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitOutcome {
-    /// By whom.
+    /// The endpoint with this seat has granted a permit.
     Granted(usize),
-    /// It took too long.
+    /// The wait took too long.
     Expired,
-    /// There is nobody left to wait for.
+    /// No endpoint may serve the exchange any more; it has to pick one again.
     Again,
 }
 
-/// How fast turns come, while there are some who wait.
+/// The rate of grants, while exchanges wait.
 #[derive(Clone, Copy, Default)]
 struct GrantRate {
-    /// Turns since the last look.
+    /// Grants since the last tick.
     turns: u32,
-    /// When that was; 0 if nobody waited then.
+    /// The time of the last tick; 0 if no exchange waited then.
     looked_ns: u64,
-    /// Turns per nanosecond; 0 while unknown.
+    /// Grants per nanosecond; 0 while unknown.
     rate: f64,
 }
 
@@ -92,7 +92,8 @@ impl WaitQueue {
         self.waiting.borrow().is_empty()
     }
 
-    /// A ticket for who is ready to wait; `None` if there is no hope. `patience` counts where nothing else is set.
+    /// Enters the queue; `None` if it is full, or if a permit would probably come too late. `patience` applies if no
+    /// time-out is configured.
     pub(super) fn enter(
         &self,
         patience: Duration,
@@ -128,7 +129,7 @@ impl WaitQueue {
         Some(ticket)
     }
 
-    /// Since when the first of those who wait has waited.
+    /// When the exchange that has waited longest began to wait.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         let mut waiting = self.waiting.borrow_mut();
         while waiting.front()?.state.get() != Turn::Waiting {
@@ -137,7 +138,7 @@ impl WaitQueue {
         waiting.front().map(|ticket| ticket.since_ns)
     }
 
-    /// Gives a turn to who waits longest, and says by whom; `false` if nobody does.
+    /// Grants a permit of endpoint `by` to the exchange that has waited longest; `false` if none waits.
     pub(super) fn grant(&self, by: usize) -> bool {
         loop {
             let Some(ticket) = self.waiting.borrow_mut().pop_front() else { return false };
@@ -150,7 +151,7 @@ impl WaitQueue {
         }
     }
 
-    /// Sends everybody away to ask again.
+    /// Ends all waits; each exchange has to pick an endpoint again.
     pub(super) fn dissolve(&self) {
         let waiting = self.waiting.take();
         waiting
@@ -159,7 +160,7 @@ impl WaitQueue {
             .for_each(|ticket| ticket.end(WaitOutcome::Again));
     }
 
-    /// Called with every tick: nobody waits for ever, and the pace may have changed.
+    /// Called with every tick: ends waits that have lasted too long, and updates the rate of grants.
     pub(super) fn look(&self, now_ns: u64) {
         let mut waiting = self.waiting.borrow_mut();
         waiting.retain(|ticket| {
@@ -194,7 +195,7 @@ impl Ticket {
         self.working_set.into_iter().for_each(MemoryRegion::prefetch);
     }
 
-    /// Waits for the end of waiting. Not after having left.
+    /// Waits for the outcome. Must not be called after [`Ticket::leave`].
     pub(super) async fn turn(&self) -> WaitOutcome {
         std::future::poll_fn(|context| match self.state.get() {
             Turn::Ended(outcome) => Poll::Ready(outcome),
@@ -206,7 +207,7 @@ impl Ticket {
         .await
     }
 
-    /// Its holder does not wait any more. Says who had granted it a turn, if anybody had.
+    /// Gives the place up. Returns the endpoint that had granted it a permit, if one had.
     pub(super) fn leave(&self) -> Option<usize> {
         match self.state.replace(Turn::Left) {
             Turn::Ended(WaitOutcome::Granted(by)) => Some(by),
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn who_would_wait_too_long_is_told_at_once() {
-        // A hundred turns in each tick, five thousand a second, and three times as many who come.
+        // A hundred grants in each tick, five thousand a second, and three times as many arrivals.
         let queue = queue(100_000, 200);
         let (mut longest, mut refused, mut idle) = (0, 0, 0);
         for tick in 1..500 {
@@ -280,7 +281,7 @@ mod tests {
 
     #[test]
     fn where_there_is_no_burst_a_tenth_of_the_time_has_to_do() {
-        // A hundred turns in each tick of 20 ms, and 105 who come.
+        // A hundred grants in each tick of 20 ms, and 105 arrivals.
         let queue = queue(100_000, 1_000);
         let (mut idle, mut refused, mut longest) = (0, 0, 0);
         for tick in 1..2_000 {
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(idle, 0, "nobody was refused for whom there was a turn");
         assert!(longest <= 510, "{longest} waited at once, 500 can be served in a tenth of the time");
         assert!(refused <= 2_000 * 5, "{refused} were refused");
-        // It ends with the queue.
+        // It ends when the queue is empty.
         while queue.grant(0) {}
         queue.look(2_000 * TICK_NS);
         let burst = (0..1_000)

@@ -1,4 +1,4 @@
-//! Connections to endpoints in TLS: whom they are with, and which may be used again.
+//! TLS connections to endpoints: the server name to verify, and which connections may be reused.
 
 use std::net::SocketAddr;
 
@@ -11,11 +11,11 @@ use crate::snapshot::{self, PassHost};
 /// How the connections to an endpoint are secured.
 pub(super) struct EndpointTls {
     client: TlsConnector,
-    /// Who the endpoint has to be; `None` is whom the request is for.
+    /// The server name that the endpoint's certificate must have; `None` if it is the host of the request.
     name: Option<ServerName<'static>>,
 }
 
-/// What two pools of connections to one address differ in.
+/// The properties that keep connections to one address in separate pools.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct TlsIdentity {
     terms: [u8; 32],
@@ -23,8 +23,8 @@ pub(super) struct TlsIdentity {
 }
 
 impl EndpointTls {
-    /// `None` in the clear. The name that is asked for is the one that is sent as `Host`, except that a node with a name
-    /// has to be that node: a client that may say any `Host` does not decide who is believed.
+    /// `None` without TLS. The verified name is the one sent as `Host`, except that a node with a host name must be that
+    /// host: a client, which may send any `Host`, must not choose which server is trusted.
     pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<EndpointTls> {
         let client = upstream.tls.clone()?;
         let node = server_name(&endpoint.name);
@@ -40,19 +40,19 @@ impl EndpointTls {
         TlsIdentity { terms: self.client.id(), name: self.name.clone() }
     }
 
-    /// Resumption stays within one worker and one endpoint, so that workers share no lock.
+    /// TLS sessions are resumed only within one worker and one endpoint, so that workers share no lock.
     pub(super) fn with_own_sessions(self) -> EndpointTls {
         EndpointTls { client: self.client.apart(), ..self }
     }
 
-    /// Whether a connection is with the one that a request for `host` needs.
+    /// Whether a connection is with the server that a request for `host` needs.
     pub(super) fn is_with(&self, stream: &Stream, host: &[u8]) -> bool {
         self.name.is_some()
             || stream.tls().and_then(|session| session.server_name()).is_some_and(|name| name.as_bytes() == host)
     }
 
-    /// Shakes hands with an endpoint on behalf of a request for `host`. Failures are told to the operator, who alone
-    /// can do something about them.
+    /// Performs the TLS handshake with an endpoint for a request for `host`. Failures are logged, since only the operator
+    /// can resolve them.
     pub(super) async fn handshake(&self, tcp: TcpStream, addr: SocketAddr, host: &[u8]) -> std::io::Result<Stream> {
         let of_request = || std::str::from_utf8(host).ok().and_then(server_name);
         let name = self.name.clone().or_else(of_request).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));

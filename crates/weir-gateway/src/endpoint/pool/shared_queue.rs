@@ -1,7 +1,7 @@
-//! Exchanges that wait for a permit of whichever endpoint of an upstream has one first.
+//! Exchanges that wait for a permit of any endpoint of an upstream.
 //!
-//! With round robin an exchange belongs to no endpoint, and must not wait at one: endpoints become slower and faster, and
-//! with a queue for each, many that came first would be served last.
+//! With round robin any endpoint may serve an exchange, so it must not wait for a particular one: endpoints become slower
+//! and faster, and with a queue for each, exchanges would not be served in the order in which they came.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::endpoint::balance::{Dice, tiers};
 use crate::endpoint::state::Health;
 use crate::snapshot;
 
-/// One worker's, for one upstream.
+/// The shared queue of one upstream at one worker.
 pub struct SharedQueue {
     queue: WaitQueue,
     seats: QueueSeats,
@@ -20,11 +20,11 @@ pub struct SharedQueue {
     dice: Dice,
 }
 
-/// Beside the upstream's endpoints; nothing where one takes no part.
+/// The seats of an upstream's endpoints, by their numbers; `None` for an endpoint of weight 0.
 pub struct QueueSeats(Vec<Option<QueueSeat>>);
 
 impl QueueSeats {
-    /// `health` stands beside the endpoints.
+    /// `health` has the same indices as `endpoints`.
     pub fn new(endpoints: &[snapshot::Endpoint], health: &[Arc<Health>]) -> QueueSeats {
         let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
         for (tier, members) in tiers(endpoints).into_iter().enumerate() {
@@ -38,13 +38,13 @@ impl QueueSeats {
 }
 
 struct QueueSeat {
-    /// The number of endpoints with a higher priority comes first.
+    /// 0 for the highest priority; endpoints of a higher tier are reserves.
     tier: usize,
     health: Arc<Health>,
 }
 
 impl SharedQueue {
-    /// So many may wait as at all together that take part.
+    /// Its size is that of one endpoint's queue times the number of endpoints with a seat.
     pub fn new(
         seats: QueueSeats,
         snapshot::Queue { size, timeout }: snapshot::Queue,
@@ -69,17 +69,18 @@ impl SharedQueue {
         self.queue.enter(patience, since_ns, now_ns, working_set)
     }
 
-    /// Since when the first has waited.
+    /// When the exchange that has waited longest began to wait.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.queue.oldest_ns()
     }
 
-    /// Gives the permit of an endpoint to who waits longest; `false` if nobody does.
+    /// Grants a permit of the endpoint to the exchange that has waited longest; `false` if none waits.
     pub(super) fn grant(&self, seat: usize) -> bool {
         self.queue.grant(seat)
     }
 
-    /// Those who wait may go to this endpoint. A reserve gets none while somebody before it takes all it can.
+    /// Whether this endpoint may serve the waiting exchanges. A reserve may not while an endpoint of a lower tier takes its
+    /// whole share.
     pub(super) fn is_for(&self, seat: usize, now_ns: u64) -> bool {
         self.seats.0[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
     }
@@ -90,12 +91,13 @@ impl SharedQueue {
         own.health.is_proven() && (own.tier == 0 || !self.seats.0.iter().flatten().any(is_before))
     }
 
-    /// What it takes is not limited because it has just come back.
+    /// Whether the endpoint is not, or no longer, limited by slow start.
     fn is_warm(&self, seat: &QueueSeat, now_ns: u64) -> bool {
         self.slow_start.is_none_or(|ramp| seat.health.share(ramp, now_ns) >= 1.0)
     }
 
-    /// An endpoint that has just come back takes its part of what others take as well.
+    /// Whether an endpoint in slow start may take the next exchange: it does so at random, by its share, while others take
+    /// exchanges too.
     pub(super) fn has_share(&self, seat: usize, now_ns: u64) -> bool {
         let (Some(ramp), Some(own)) = (self.slow_start, &self.seats.0[seat]) else { return true };
         let share = own.health.share(ramp, now_ns);
@@ -103,7 +105,8 @@ impl SharedQueue {
         share >= 1.0 || self.dice.shows(share) || !self.seats.0.iter().flatten().any(takes_all)
     }
 
-    /// Called with every tick. Where those who wait are for no endpoint any more, it is asked again whose they are.
+    /// Called with every tick. If no endpoint may serve the waiting exchanges any more, they have to pick an endpoint
+    /// again.
     pub(super) fn look(&self, now_ns: u64) {
         if !self.queue.is_empty() && !self.seats.0.iter().flatten().any(|seat| self.takes(seat, now_ns)) {
             self.queue.dissolve();
@@ -137,7 +140,7 @@ mod tests {
         shared_queue.enter(LONG, 1, 1, WorkingSet::default()).expect("there is room")
     }
 
-    /// Who may take from it.
+    /// Which endpoints may serve its exchanges.
     fn takers(shared_queue: &SharedQueue) -> [bool; 4] {
         [0, 1, 2, 3].map(|seat| shared_queue.is_for(seat, 2))
     }

@@ -1,4 +1,4 @@
-//! Checks in HTTP/2: requests as in HTTP/1.1, and what gRPC has for the purpose.
+//! Health checks over HTTP/2: ordinary requests, and the gRPC health service.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,7 +13,7 @@ use weir_proto::{Method, ResponseHead, Trailers};
 use super::CheckAnswer;
 use crate::snapshot::CheckRequest;
 
-/// The largest head and the largest content of an answer.
+/// The most bytes of a response's head, and of its content.
 const MOST: usize = 64 * 1024;
 const BOUNDS: PeerLimits = PeerLimits {
     limits: Limits {
@@ -29,7 +29,7 @@ const BOUNDS: PeerLimits = PeerLimits {
     connection_window: MOST as u32,
 };
 
-/// Sends a request; its answer's status.
+/// Sends a request; returns the status of the response.
 pub async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAnswer> {
     let fields = request(asked, stream.tls().is_some())?;
     let mut exchange = ProbeExchange::begin(stream, &fields, asked.body.as_bytes())?;
@@ -37,7 +37,7 @@ pub async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
     Ok(CheckAnswer::Status(exchange.head.status))
 }
 
-/// Asks a gRPC server whether it serves (`grpc.health.v1.Health/Check`). Whatever it says else is that it does not.
+/// Calls a gRPC server's health service (`grpc.health.v1.Health/Check`). Any answer but `SERVING` counts as not serving.
 pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
     let asked =
         CheckRequest { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..CheckRequest::of(host) };
@@ -51,11 +51,11 @@ pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<Che
     Ok(if status == Some(b"0") && serving(&exchange.content) { CheckAnswer::Well } else { CheckAnswer::Ill })
 }
 
-/// One exchange in a connection of its own.
+/// One exchange on a connection of its own.
 struct ProbeExchange {
     stream: Stream,
     protocol: Connection,
-    /// Received and not understood yet.
+    /// Bytes received that are not a complete frame yet.
     stash: Vec<u8>,
     head: ResponseHead,
     content: Vec<u8>,
@@ -84,7 +84,7 @@ impl ProbeExchange {
         Ok(ProbeExchange { stream, protocol, stash, head, content, trailers: Trailers::default(), ended: false })
     }
 
-    /// Ready when there is enough of the answer.
+    /// Ready when enough of the response has been received.
     fn poll(&mut self, context: &mut Context<'_>, is_enough: impl Fn(&ProbeExchange) -> bool) -> Poll<io::Result<()>> {
         let mut buffer = [0; 4096];
         loop {
@@ -148,7 +148,7 @@ fn request(asked: &CheckRequest, secured: bool) -> io::Result<Vec<(String, Strin
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a header of the health check is not valid"));
         }
         match name == "host" {
-            true => host = value, // RFC 9113 §8.3.1: whom it is for stands in `:authority`
+            true => host = value, // RFC 9113 §8.3.1: the host is sent as `:authority`
             false => fields.push((name, value)),
         }
     }
@@ -160,7 +160,7 @@ fn request(asked: &CheckRequest, secured: bool) -> io::Result<Vec<(String, Strin
     Ok(pseudo.map(|(name, value)| (name.into(), value.into())).into_iter().chain(fields).collect())
 }
 
-/// A `HealthCheckRequest` in its frame: the service is its field 1.
+/// A `HealthCheckRequest` in a gRPC frame: field 1 is the service.
 fn question(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -177,14 +177,14 @@ fn question(service: &str) -> Vec<u8> {
     [&[0], &length[..], &message].concat()
 }
 
-/// Whether content is the frame of a `HealthCheckResponse` whose field 1 is `SERVING`.
+/// Whether `content` is a gRPC frame with a `HealthCheckResponse` whose field 1 is `SERVING`.
 fn serving(content: &[u8]) -> bool {
     const SERVING: u64 = 1;
     let Some((&[0, a, b, c, d], message)) = content.split_first_chunk() else { return false };
     message.len() == u32::from_be_bytes([a, b, c, d]) as usize && status_of(message) == Some(SERVING)
 }
 
-/// Field 1 of a message, a number; `None` where the message is broken. Fields that nobody knows yet are passed over.
+/// Field 1 of a message, a number; `None` if the message is malformed. Unknown fields are skipped.
 fn status_of(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {
@@ -205,7 +205,7 @@ fn status_of(mut message: &[u8]) -> Option<u64> {
     Some(status)
 }
 
-/// Takes a number off the front, as Protocol Buffers write it.
+/// Removes a varint of Protocol Buffers from the front.
 fn number(message: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

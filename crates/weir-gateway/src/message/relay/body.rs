@@ -1,16 +1,16 @@
-//! One direction's body: read by one framing, written by another, checked on the way, never held.
+//! The body of one direction: decoded from one framing and written in another, checked on the way, never buffered whole.
 
 use weir_proto::h1::chunked::{self, ChunkedDecoder, Step};
 use weir_proto::{Framing, Trailers};
 
 use crate::message::forward::Coding;
 
-/// How much of a body is still to come.
+/// The state of decoding a body, by its framing.
 pub enum BodyTransfer {
     Sized(u64),
     Chunked(Box<ChunkedDecoder>),
     UntilClose,
-    /// Nothing, not even of the trailers.
+    /// The body is complete, with its trailers.
     Done(Trailers),
 }
 
@@ -21,7 +21,7 @@ pub struct BrokenFraming;
 pub struct TransferProgress {
     /// Bytes taken from the input; what is left belongs to the next message.
     pub consumed: usize,
-    /// Content among them.
+    /// Bytes of content among them, without the framing.
     pub content: u64,
 }
 
@@ -39,7 +39,7 @@ impl BodyTransfer {
         matches!(self, BodyTransfer::Done(_))
     }
 
-    /// What came after the content; `None` until all of it was there.
+    /// The trailers; `None` until the body is complete.
     pub fn trailers(&self) -> Option<&Trailers> {
         match self {
             BodyTransfer::Done(trailers) => Some(trailers),
@@ -47,7 +47,7 @@ impl BodyTransfer {
         }
     }
 
-    /// The same, to be changed on its way.
+    /// The same, so that plugins can change them.
     pub fn trailers_mut(&mut self) -> Option<&mut Trailers> {
         match self {
             BodyTransfer::Done(trailers) => Some(trailers),
@@ -55,7 +55,7 @@ impl BodyTransfer {
         }
     }
 
-    /// Moves what `input` holds of this body to `out`, in the coding of the next hop.
+    /// Moves what `input` holds of this body to `out`, in the coding for the next hop.
     pub fn transfer(
         &mut self,
         input: &[u8],
@@ -100,7 +100,7 @@ impl BodyTransfer {
         }
     }
 
-    /// The sender has closed its side. That is the end of some bodies and the truncation of others.
+    /// The sender has closed its side: the end of a body that is delimited by the close, a truncation of any other.
     pub fn close(&mut self, trailers: Trailers) -> Result<(), BrokenFraming> {
         match self {
             BodyTransfer::UntilClose => {
@@ -113,7 +113,7 @@ impl BodyTransfer {
     }
 }
 
-/// Writes content as it travels in a coding.
+/// Writes content in a coding.
 pub fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
     match coding {
         Coding::None => {}

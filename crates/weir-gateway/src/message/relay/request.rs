@@ -13,7 +13,7 @@ use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::Coding;
 use crate::message::sides::{ClientSide, UpstreamSide};
 
-/// How much of content that was read before is handed to an upstream at a time.
+/// The most bytes of a buffered request body that are handed to an upstream at a time.
 const PIECE: usize = 64 * 1024;
 
 impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
@@ -30,7 +30,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return Poll::Pending;
         }
         if let Some(held) = self.exchange.take_request_body() {
-            // What there is to know of the client was known when it was read.
+            // These bytes were counted when they were read from the client, so the counts are restored afterwards.
             let known = (self.exchange.request_bytes, self.exchange.body_taken);
             let piece = &held[self.request.held_taken..];
             let moved = self.move_request(context, &piece[..piece.len().min(PIECE)]);
@@ -59,7 +59,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         })
     }
 
-    /// Sends the head, together with what is there of the body.
+    /// Sends the head, together with what has been received of the body.
     fn send_head(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         let worker = self.worker;
         self.request.head_sent = true;
@@ -81,7 +81,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.exchange.request_filters.only_observe() {
             return self.upstream.request_head(out, self.exchange, &self.terms.request());
         }
-        // Who filters does not know beforehand how much it will be.
+        // Filters may change the length of the content, so it is sent without a `Content-Length`.
         let framing = std::mem::replace(&mut self.exchange.request.framing, Framing::Chunked);
         let coding = self.upstream.request_head(out, self.exchange, &self.terms.request());
         self.exchange.request.framing = framing;
@@ -100,7 +100,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         Ok(())
     }
 
-    /// Nothing more comes from the client: that ends a body that ends so, and any other is cut short.
+    /// The client has closed its side: the end of a body that is delimited by the close, a truncation of any other.
     fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
         self.exchange.body_taken = ContentTaken::All;
@@ -110,7 +110,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         })
     }
 
-    /// Moves part of the body on; says how much of `received` belonged to it.
+    /// Moves part of the body on; returns how many bytes of `received` belong to it.
     fn move_request(&mut self, context: &mut Context<'_>, received: &[u8]) -> Result<usize, Stop> {
         self.worker.buffers.with_write_buffer(|out| {
             let used = self.take_body(received, out)?;
@@ -172,7 +172,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 } else if self.request.body.is_done() {
                     self.request_sent();
                 } else {
-                    // The client is not to blame for the time in which we did not read.
+                    // The time in which the gateway did not read does not count against the client's minimum rate.
                     self.request.body_since_ns += self.now_ns - self.request.blocked_since_ns;
                     self.request.upstream_deadline_ns = NEVER;
                 }
@@ -186,7 +186,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.worker.metrics.upstream_bytes_sent.add(count as u64);
     }
 
-    /// The whole request is on its way; now the upstream's time runs.
+    /// The whole request has been sent: the upstream's read time-out begins.
     fn request_sent(&mut self) {
         self.exchange.upstream.sent_ns = self.now_ns;
         self.expect_response();
@@ -196,7 +196,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.read));
     }
 
-    /// The upstream does not take the request. It may have answered before it closed, so its side is read to the end.
+    /// The upstream does not take the request. It may have answered before it closed, so its response is read to the end.
     fn upstream_refuses(&mut self, error: io::Error) -> Result<(), Stop> {
         tracing::debug!("send to {}: {error}", self.upstream.addr());
         self.request.refused = true;

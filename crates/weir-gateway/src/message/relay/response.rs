@@ -15,7 +15,7 @@ use crate::message::forward::{self, Coding};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
 use crate::plugins::{content, events, messages};
 
-/// Interim responses let through for one request; more are a storm.
+/// Interim responses that are passed on for one request; more end the exchange.
 const MAX_INTERIM: u8 = 8;
 
 impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
@@ -58,7 +58,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         })
     }
 
-    /// What was lost may be one stream of a connection that goes on.
+    /// The error may concern one stream of an HTTP/2 connection that goes on.
     fn upstream_failed(&self, error: &io::Error) -> Stop {
         match error.get_ref().and_then(|cause| cause.downcast_ref::<StreamLoss>()) {
             Some(StreamLoss::Reset(code)) => Stop::UpstreamReset(*code),
@@ -67,7 +67,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
     }
 
-    /// The upstream's connection broke: before the first byte of an answer, or in the middle of one.
+    /// The upstream's connection broke: before the first byte of a response, or in the middle of it.
     fn upstream_lost(&self) -> Stop {
         match (self.exchange.upstream.bytes_received, self.response.head_done) {
             (0, _) => Stop::UpstreamClosed,
@@ -89,7 +89,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.send_held(context)
     }
 
-    /// A head came in one piece.
+    /// Handles a head that came parsed: of an upstream of HTTP/2, or a responder.
     fn received_head(&mut self, context: &mut Context<'_>, parsed: Result<(), BadResponse>) -> Result<(), Stop> {
         parsed.map_err(Stop::BadResponse)?;
         self.exchange.upstream.bytes_received += self.exchange.response.head.bytes().len() as u64;
@@ -106,7 +106,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.send_held(context)
     }
 
-    /// Makes what it can of bytes from the upstream.
+    /// Parses bytes from the upstream, and sends the result on to the client.
     fn received(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
         self.worker.buffers.with_write_buffer(|out| {
             let done = match self.response.stash.is_empty() {
@@ -119,7 +119,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                     done
                 }
             };
-            // What was said before a mistake has been said: an interim response, the good part of a body.
+            // What was parsed before an error is sent all the same: an interim response, the valid part of a body.
             done.and(self.send_to_client(context, out))
         })?;
         self.send_held(context)
@@ -172,7 +172,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         };
         self.exchange.upstream.body_bytes += moved.content;
         if moved.consumed < bytes.len() {
-            // Bytes beyond the response could be taken for the answer to somebody else's request.
+            // Bytes after the end of the response could be taken for the response to the connection's next request.
             self.response.upstream_reusable = false;
         }
         if self.response.body.is_done() {
@@ -181,8 +181,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         Ok(())
     }
 
-    /// When the response ends because the gateway drains: an event stream has no end of its own, and its client comes back
-    /// for what it has not got (the HTML standard, §9.2). Any other content that ends early is seen to be cut.
+    /// When the response is ended because the gateway drains. Only an event stream is: it has no end of its own, and its
+    /// client reconnects for what it has not received (the HTML standard, §9.2). Any other content would be truncated.
     pub(super) fn leave_ns(&self) -> u64 {
         let can_end =
             matches!(self.response.coding, Coding::Chunked | Coding::UntilClose) && !self.exchange.is_subrequest;
@@ -200,7 +200,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.leave_ns() <= self.now_ns
     }
 
-    /// Ends an event stream as its upstream would.
+    /// Ends an event stream as if its upstream had ended it.
     pub(super) fn end_stream(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.response.body = BodyTransfer::Done(Trailers::default());
         (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
@@ -231,7 +231,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         Ok(())
     }
 
-    /// Nobody is to wait for what a plugin keeps back.
+    /// Sends content that a plugin holds back, so that the client does not wait for it until the next piece.
     pub(super) fn flush_content(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         let Some(content) = &mut self.response.content else { return Ok(()) };
         let mut kept = Vec::new();
@@ -245,7 +245,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         })
     }
 
-    /// Sends a response that plugins wanted whole, once all of it is there and they have seen it.
+    /// Sends a response that plugins wanted whole, once it is complete and they have processed it.
     fn send_held(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         let is_due = |content: &mut Box<content::ResponseContent<'_>>| content.is_held();
         if !self.response.head_done || !self.response.body.is_done() {
@@ -286,13 +286,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             if self.response.interim > MAX_INTERIM {
                 return Err(Stop::BadInterim);
             }
-            // 100 is an answer to an expectation, and each has one answer.
+            // A 100 answers `Expect: 100-continue`, and is passed on once.
             if status != 100 || std::mem::take(&mut self.exchange.request.expects_continue) {
                 self.client.interim_head(out, self.exchange);
             }
             return Ok(());
         }
-        // RFC 8441 §5: to a client of HTTP/2 a status of success says that its WebSocket stands, and no upstream has agreed.
+        // RFC 8441 §5: for a client of HTTP/2 a 2xx means that its WebSocket is established, which this upstream did not
+        // agree to.
         if self.exchange.request.upgrade && self.exchange.request.version == Version::Http2 && status < 300 {
             return Err(Stop::BadResponse(BadResponse::Syntax));
         }
@@ -319,7 +320,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         Ok(())
     }
 
-    /// Writes the head of the final response: from here on there is no way back.
+    /// Writes the head of the final response: from here on no other response is possible.
     fn begin_response(&mut self, out: &mut Vec<u8>) {
         self.response.coding = forward::response_coding(self.exchange);
         self.response.client_reusable = self.exchange.request.keep_alive

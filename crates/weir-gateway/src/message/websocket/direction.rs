@@ -1,4 +1,4 @@
-//! The messages that one side of a WebSocket sends, on their way past the plugins to the other side.
+//! The messages that one side of a WebSocket sends: they pass the plugins on their way to the other side.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::plugins::messages::{self, MessagePolicies};
 
 /// Why a WebSocket ends before both sides have closed it.
 pub enum MessageEnd {
-    /// A connection is broken: there is nobody to tell.
+    /// A connection is broken: no close frame can be sent.
     Broken,
     Close(StreamClose),
 }
@@ -34,55 +34,55 @@ impl From<FrameFault> for MessageEnd {
     }
 }
 
-/// A message whose end has not come.
+/// A message whose last frame has not ended.
 struct PassingMessage {
     head: MessageHead,
     fate: MessageFate,
 }
 
 enum MessageFate {
-    /// Its frames go on as they come.
+    /// Its frames are passed on as they come.
     Passes,
     Dropped,
-    /// Somebody wants all of it at once.
+    /// A plugin wants the whole message at once.
     Held(HeldMessage),
 }
 
 struct HeldMessage {
     limit: usize,
-    /// Without masks.
+    /// The unmasked content.
     content: Vec<u8>,
     counted: Held,
-    /// That of its first frame, in which all of it goes on: only its sender knows beforehand how it looks on the wire
-    /// (RFC 6455 §10.3).
+    /// The mask of its first frame, which is used again for the single frame in which the message is sent: the sender chose
+    /// it, so content from elsewhere cannot predict the bytes on the wire (RFC 6455 §10.3).
     mask: Option<[u8; 4]>,
 }
 
-/// What a direction needs of the tunnel.
+/// What a direction needs from the tunnel.
 pub struct Passage<'a> {
     pub worker: &'a WorkerContext,
     pub policies: &'a mut MessagePolicies,
 }
 
-/// One direction. At most one read is held while the other side does not take it, and what plugins want at once.
+/// One direction. It holds at most one read that the other side has not taken, and messages that plugins want whole.
 pub struct MessageDirection {
     source: MessageSource,
     client: IpAddr,
     reader: FrameReader,
-    /// Received before there was a reader.
+    /// Bytes received together with the handshake.
     pub early: Vec<u8>,
-    /// Read, and not taken by the other side.
+    /// Bytes for the other side that it has not taken yet.
     out: Vec<u8>,
     message: Option<PassingMessage>,
-    /// What has been let go on ends within a frame.
+    /// The bytes passed on so far end within a frame.
     is_within_frame: bool,
-    /// A close frame has been let go on.
+    /// A close frame has been passed on.
     has_closed: bool,
     pub has_ended: bool,
     pub is_shut: bool,
-    /// What the last ping of ours says. Its pong is not for the other side.
+    /// The payload of the gateway's last ping. Its pong is not passed on.
     pub pinged: Option<[u8; 8]>,
-    /// When a message last moved.
+    /// When a data frame was last received.
     pub message_ns: u64,
     /// When anything was last received.
     pub received_ns: u64,
@@ -118,7 +118,8 @@ impl MessageDirection {
         }
     }
 
-    /// Moves messages on; ready with how many bytes the receiver took. A closed sender closes the receiver's half.
+    /// Moves messages on; ready with how many bytes the receiver took. When the sender has closed, the receiver's half is
+    /// closed.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -152,7 +153,7 @@ impl MessageDirection {
         })
     }
 
-    /// Writes what was read before. Ready with how much the receiver took.
+    /// Sends the bytes that wait in `out`. Ready with how many the receiver took.
     pub fn poll_flush(
         &mut self,
         context: &mut Context<'_>,
@@ -168,7 +169,7 @@ impl MessageDirection {
         self.out.is_empty()
     }
 
-    /// Lets go on what plugins let pass of these bytes.
+    /// Parses these bytes, and sends on what the plugins let pass.
     fn pass(
         &mut self,
         context: &mut Context<'_>,
@@ -259,7 +260,7 @@ impl MessageDirection {
         Ok(PassingMessage { head, fate })
     }
 
-    /// The message that is open ends the WebSocket.
+    /// Drops the current message, which is the reason to close the WebSocket.
     fn lose(&mut self, worker: &WorkerContext, close: StreamClose) -> StreamClose {
         messages::count_lost(self.counters(worker), close.loss);
         self.message = None;
@@ -306,14 +307,14 @@ impl MessageDirection {
         }
     }
 
-    /// Whether a frame of ours can be put between those of the sender.
+    /// Whether a frame of the gateway can be inserted between those of the sender.
     pub fn is_between_frames(&self) -> bool {
         !self.is_within_frame && !self.has_closed && !self.has_ended
     }
 
-    /// Puts a frame of ours between those of the sender.
+    /// Inserts a frame of the gateway, if it can stand here.
     pub fn add(&mut self, opcode: Opcode, content: &[u8]) {
-        // RFC 6455 §5.3: to a server it is masked; a mask of zeros changes nothing.
+        // RFC 6455 §5.3: a frame to a server is masked; a mask of zeros changes nothing.
         let mask = (self.source == MessageSource::Client).then_some([0; 4]);
         if self.is_between_frames() {
             self.has_closed = opcode == Opcode::Close;
@@ -321,7 +322,7 @@ impl MessageDirection {
         }
     }
 
-    /// At the end: a message that has not ended does not get through.
+    /// Called at the end: a message that is still incomplete counts as lost.
     pub fn finish(&mut self, worker: &WorkerContext) {
         if self.message.take().is_some_and(|message| !matches!(message.fate, MessageFate::Dropped)) {
             messages::count_lost(self.counters(worker), MessageLoss::Failed);

@@ -1,4 +1,4 @@
-//! What each policy is defined to do, worked out a second time and held against a million picks.
+//! The definition of each policy, computed in a second way and compared with a million picks.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Picks of one policy, each of which stays in flight until so many others have been made.
+/// Picks of one policy; each stays in flight until a given number of others have been made.
 struct Loop {
     loads: FakeLoads,
     running: VecDeque<usize>,
@@ -28,7 +28,7 @@ impl Loop {
     }
 }
 
-/// Which endpoint is out, of as many as there are and nobody.
+/// The endpoint that is unusable for this pick; `endpoints` stands for none.
 fn out(pick: usize, endpoints: usize) -> usize {
     pick / 10_000 % (endpoints + 1)
 }
@@ -42,7 +42,7 @@ fn every_pick_of_the_least_is_the_least_while_endpoints_come_and_go() {
     for balance in [Balance::LeastConn, Balance::LeastTime] {
         let balancer = Balancer::new(&balance, &endpoints);
         let mut going = Loop::new(5, 40);
-        // Each has always answered in the same time, and has just done so, so that nothing is forgotten.
+        // Each endpoint has always answered in the same time, and has just answered, so that no average has decayed.
         going.loads.latencies.iter().zip(took_ns).for_each(|(latency, took_ns)| latency.record(took_ns, MS));
         for pick in 0..PICKS {
             let out = out(pick, 5);
@@ -76,7 +76,7 @@ fn least_conn_shares_by_weight_when_all_take_the_same_time() {
             counts[picked] += 1;
             going.begin(picked);
         }
-        // Within a twentieth of what is due.
+        // Within a twentieth of the share by weight.
         assert_shares(&counts, &weights, 0.05 / f64::from(count), &format!("{count} endpoints"));
     }
 }
@@ -86,7 +86,7 @@ fn of_many_endpoints_the_least_of_four_is_picked() {
     let count = 64;
     let endpoints = endpoints(&vec![1; count]);
     let loads = FakeLoads::idle(count);
-    // Number and load are the same, and nothing changes.
+    // The load of each endpoint equals its number, and does not change.
     loads.in_flight.replace((0..count as u32).collect());
     loads.latencies.iter().for_each(|latency| latency.record(MS, 1));
     for balance in [Balance::LeastConn, Balance::LeastTime] {
@@ -106,7 +106,7 @@ fn of_many_endpoints_the_least_of_four_is_picked() {
 #[test]
 fn ewma_takes_the_better_of_two_while_endpoints_come_and_go() {
     let weights = [1, 2, 1, 4, 1];
-    // For their weights they are the better the lower their number.
+    // Relative to their weights, the endpoints with lower numbers are better.
     let took_ns = [1, 4, 3, 16, 5].map(|ms| ms * MS);
     let endpoints = endpoints(&weights);
     let balancer = Balancer::new(&Balance::Ewma, &endpoints);
@@ -120,7 +120,7 @@ fn ewma_takes_the_better_of_two_while_endpoints_come_and_go() {
         let left: Vec<usize> = (0..5).filter(|&endpoint| endpoint != out).collect();
         let pairs = left.len() * (left.len() - 1) / 2;
         for (rank, &endpoint) in left.iter().enumerate() {
-            // Of all pairs it is in, it wins those in which the other is worse.
+            // It wins those of its pairs in which the other endpoint is worse.
             let due = (left.len() - 1 - rank) as f64 / pairs as f64;
             let share = shares(&counts)[endpoint];
             assert!((share - due).abs() < 0.006, "without {out}: endpoint {endpoint} has {share:.4}, due {due:.4}");
@@ -130,7 +130,7 @@ fn ewma_takes_the_better_of_two_while_endpoints_come_and_go() {
 
 #[test]
 fn shares_are_kept_while_snapshots_follow_one_another() {
-    // Every few picks a new snapshot, in which another endpoint is missing: everything starts over.
+    // Every few picks the balancer is rebuilt for a new snapshot, in which a different endpoint is missing.
     let weights = [4, 3, 2, 1, 10];
     let (loads, exchange) = (FakeLoads::idle(5), Exchange::default());
     for balance in [Balance::RoundRobin, Balance::Random, Balance::LeastConn] {
@@ -155,7 +155,7 @@ fn shares_are_kept_while_snapshots_follow_one_another() {
     }
 }
 
-/// Ketama once more: the endpoint of each point, by the point.
+/// A second implementation of ketama: the points of all endpoints, sorted.
 fn ketama(endpoints: &[Endpoint]) -> Vec<(u32, usize)> {
     let mut points = Vec::new();
     for (number, endpoint) in endpoints.iter().enumerate() {
@@ -172,7 +172,7 @@ fn ketama(endpoints: &[Endpoint]) -> Vec<(u32, usize)> {
     points
 }
 
-/// The part of all hashes that belongs to each endpoint, when the point after a hash decides.
+/// The fraction of all hashes that belongs to each endpoint, where the next point after a hash decides.
 fn parts(points: &[(u32, usize)], endpoints: usize) -> Vec<f64> {
     let mut parts = vec![0.0; endpoints];
     let mut before = i64::from(points[points.len() - 1].0) - (1 << 32);
@@ -213,7 +213,7 @@ fn keys_move_only_where_they_must() {
     let part = |count: usize| count as f64 / keys as f64;
     let (loads, mut exchange) = (FakeLoads::idle(11), Exchange::default());
     let (mut rings, mut joined, mut left) = (0.0, 0.0, 0.0);
-    // An endpoint's 160 points are not exactly its share of one ring. Several rings show what is chance.
+    // With 160 points an endpoint's share of one ring varies. Several rings average that out.
     for ring in 0..10 {
         let all: Vec<Endpoint> = (0..11).map(|number| endpoint(ring * 11 + number, 1, 0)).collect();
         let (before, after) =

@@ -1,4 +1,4 @@
-//! One stream of a connection to an endpoint.
+//! One stream of an HTTP/2 connection to an endpoint.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,27 +20,27 @@ use crate::message::forward::{self, Coding};
 use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
 use crate::snapshot::Timeouts;
 
-/// One stream: the upstream's side of one exchange.
+/// A stream as the upstream side of one exchange.
 pub struct UpstreamStream<'w> {
     permit: Permit<'w>,
     connection: Rc<SharedConnection>,
     key: usize,
     reused: bool,
-    /// The head has been sent.
+    /// The request's head has been sent.
     has_asked: bool,
-    /// The final head has come, so that content follows.
+    /// The final head has been received, so that content follows.
     has_head: bool,
-    /// It is for a WebSocket (RFC 8441), and this is what proves to a client of HTTP/1.1 that the endpoint has agreed.
+    /// Set for a WebSocket (RFC 8441): the value of `Sec-WebSocket-Accept`, which a client of HTTP/1.1 expects.
     websocket: Option<Option<String>>,
 }
 
-/// A WebSocket is asked for. What else may be upgraded to has no form in HTTP/2.
+/// Whether the request asks for a WebSocket. Other upgrades do not exist in HTTP/2.
 fn is_websocket(exchange: &Exchange) -> bool {
     let asked = exchange.request.head.known(Known::Upgrade);
     exchange.request.upgrade && asked.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
-/// What a client of HTTP/1.1 expects of a server that understood it (RFC 6455 §4.2.2); those of HTTP/2 expect nothing.
+/// The value of `Sec-WebSocket-Accept` that a client of HTTP/1.1 expects (RFC 6455 §4.2.2); `None` for one of HTTP/2.
 fn accept(exchange: &Exchange) -> Option<String> {
     let key = exchange.request.head.received(b"Sec-WebSocket-Key").next()?;
     let of_http1 = exchange.request.version != Version::Http2;
@@ -49,7 +49,7 @@ fn accept(exchange: &Exchange) -> Option<String> {
 }
 
 impl<'w> Permit<'w> {
-    /// A stream for the exchange's request.
+    /// Opens a stream for the exchange's request.
     pub async fn open_stream(
         self,
         freshness: Freshness,
@@ -89,7 +89,7 @@ impl<'w> Permit<'w> {
         stream.connection.session.watch(key, waker);
         if is_websocket(exchange) {
             let connection = Rc::clone(&stream.connection);
-            // RFC 8441 §3: not before the endpoint has said that it knows them.
+            // RFC 8441 §3: only after the endpoint's SETTINGS have allowed it.
             let known = async {
                 poll_fn(|_| connection.has_begun()).await;
                 Ok(connection.session.state().protocol.peer().connect_protocol)
@@ -103,12 +103,12 @@ impl<'w> Permit<'w> {
 }
 
 impl UpstreamStream<'_> {
-    /// The connection had carried a request before this one.
+    /// Whether the connection had carried a request before this one.
     pub fn is_reused(&self) -> bool {
         self.reused
     }
 
-    /// The connection has ended with the exchange, which says nothing about what the endpoint made of it.
+    /// Whether the connection itself was lost, which does not show whether the endpoint has processed the request.
     pub fn has_lost_connection(&self) -> bool {
         self.connection.session.lost(self.key) == Some(StreamLoss::Connection)
     }
@@ -116,14 +116,14 @@ impl UpstreamStream<'_> {
     /// Ready with the next head, interim or final.
     fn poll_head(&mut self, response: &mut ResponseHead) -> Poll<io::Result<Received>> {
         if !self.has_asked {
-            // The connection takes no more streams.
+            // The connection accepts no more streams.
             return Poll::Ready(Err(NOT_PROCESSED.into()));
         }
         let mut answer = std::task::ready!(self.connection.session.poll_answer(self.key))?;
         std::mem::swap(response, &mut answer.head);
         self.has_head = response.status >= 200;
         if let Some(accept) = self.websocket.as_ref().filter(|_| (200..300).contains(&response.status)) {
-            // RFC 8441 §5: it means what 101 means in HTTP/1.1.
+            // RFC 8441 §5: a 2xx means what 101 means in HTTP/1.1.
             response.set_status(101);
             let accept = accept.as_deref().unwrap_or_default();
             if !accept.is_empty() {
@@ -136,7 +136,7 @@ impl UpstreamStream<'_> {
 
 impl Sending for UpstreamStream<'_> {
     fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
-        // The stream of a WebSocket goes on behind its head.
+        // The stream of a WebSocket stays open after its head.
         if self.websocket.is_none() {
             self.connection.session.end(self.key, trailers);
         }
