@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckTls, PassiveChecks, Question};
+use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckSpec, CheckTls, PassiveChecks};
 use weir_net::tls;
 
 use super::resource::host_pattern;
@@ -151,7 +151,7 @@ fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
     let verify = fields.get("https_verify_certificate").and_then(|at| at.boolean());
     let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
     let checks = ActiveChecks {
-        question: Question { port, proxy_protocol: None, kind: CheckKind::Tcp },
+        question: CheckSpec { port, proxy_protocol: None, kind: CheckKind::Tcp },
         tls: None,
         timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
         concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,

@@ -20,7 +20,7 @@ use crate::context::buffers::READ_BYTES;
 use crate::context::frame::{Frame, boxed, own_waker};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, Sending};
 use crate::message::unsent::Unsent;
 use crate::serve::serve;
@@ -221,8 +221,8 @@ impl H1Client {
 }
 
 impl Sending for H1Client {
-    fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>) {
-        if coding == Coding::Chunked {
+    fn end(&mut self, out: &mut Vec<u8>, coding: HopFraming, trailers: Option<&Trailers>) {
+        if coding == HopFraming::Chunked {
             chunked::write_end(out, trailers);
         }
     }
@@ -278,7 +278,7 @@ impl ClientSide for H1Client {
     }
 
     /// Reads what the client sends ahead, up to a limit: only to notice when the client goes away.
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.ended() || self.connection.stash.len() >= MAX_AHEAD {
             return Poll::Pending;
         }
@@ -304,14 +304,14 @@ impl ClientSide for H1Client {
         }
     }
 
-    fn leave_deadline_ns(&self) -> u64 {
+    fn waiting_half_close_deadline_ns(&self) -> u64 {
         match self.ended() {
             true => self.half_close_deadline_ns(&self.connection.worker.current().snapshot.clients),
             false => NEVER,
         }
     }
 
-    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, close: bool) {
+    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: HopFraming, close: bool) {
         forward::response_head(out, exchange, coding, close);
     }
 

@@ -154,9 +154,9 @@ impl Driver {
         // While output waits for the socket, the client's silence is not measured: it cannot read a PING either.
         let (heard, waits) = (state.take_heard(), state.len() > 0 && state.protocol.output().is_empty());
         match self.silence.look(now_ns, heard, waits) {
-            SilenceVerdict::Well => {}
-            SilenceVerdict::Ask => state.protocol().send_ping(),
-            SilenceVerdict::Gone => return Poll::Ready(()),
+            SilenceVerdict::Alive => {}
+            SilenceVerdict::SendPing => state.protocol().send_ping(),
+            SilenceVerdict::Lost => return Poll::Ready(()),
         }
         match state.poll_send(context) {
             Poll::Ready(Err(_)) => Poll::Ready(()),
@@ -208,8 +208,10 @@ impl Driver {
     fn leave_if_due(&mut self) {
         let current = self.shared.worker.current();
         let most = current.snapshot.clients.keepalive_requests;
-        let is_worn = most.is_some_and(|most| self.incoming.requests >= most);
-        if self.ending == ClosingStep::No && (is_worn || self.shared.worker.phase() == WorkerPhase::Draining) {
+        let request_limit_reached = most.is_some_and(|most| self.incoming.requests >= most);
+        if self.ending == ClosingStep::No
+            && (request_limit_reached || self.shared.worker.phase() == WorkerPhase::Draining)
+        {
             self.shared.session.state().protocol().leave();
             self.ending = ClosingStep::Leaving;
         }

@@ -137,7 +137,7 @@ struct Epoch {
     fastest_ns: u64,
     queued: bool,
     /// Exchanges that the group had completed when the first one of this epoch completed.
-    fellows_completed: u64,
+    group_completed: u64,
 }
 
 impl EpochResult {
@@ -221,7 +221,7 @@ impl ConcurrencyLimiter {
             return;
         }
         self.last_ns.set(now_ns);
-        let fellows_completed = {
+        let group_completed = {
             let group = self.group.borrow();
             group.completed.set(group.completed.get() + 1);
             group.last_ns.set(now_ns);
@@ -238,7 +238,7 @@ impl ConcurrencyLimiter {
         if epoch.exchanges == 0 {
             epoch.first_ns = now_ns;
             epoch.fastest_ns = latency_ns;
-            epoch.fellows_completed = fellows_completed;
+            epoch.group_completed = group_completed;
         }
         epoch.exchanges += 1;
         epoch.latency_sum_ns += latency_ns;
@@ -259,7 +259,7 @@ impl ConcurrencyLimiter {
                 self.record_ns.set(self.record_ns.get().min(epoch.fastest_ns));
                 let seen = EpochResult {
                     rate: epoch.exchanges as f64 / lasted_ns as f64,
-                    whole_rate: (fellows_completed - epoch.fellows_completed) as f64 / lasted_ns as f64,
+                    whole_rate: (group_completed - epoch.group_completed) as f64 / lasted_ns as f64,
                     latency_ns,
                     fastest_ns: epoch.fastest_ns,
                     queued: epoch.queued,
@@ -398,7 +398,7 @@ impl ConcurrencyLimiter {
 
     /// Called when there is no file descriptor for one more connection, with `in_use` permits granted: lowers the limit for
     /// a while. `false` if so few are granted that other endpoints or clients hold the descriptors.
-    pub fn make_do(&self, in_use: u32, now_ns: u64) -> bool {
+    pub fn lower_for_shortage(&self, in_use: u32, now_ns: u64) -> bool {
         if in_use <= self.least {
             return false;
         }

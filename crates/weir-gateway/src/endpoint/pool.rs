@@ -28,7 +28,7 @@ use crate::context::WorkerContext;
 use crate::endpoint::balance::LatencyEstimate;
 use crate::endpoint::concurrency::{ConcurrencyLimiter, LimiterGroup};
 use crate::endpoint::state::Health;
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{Received, RequestTerms, Sending, UpstreamSide};
 use crate::message::unsent::Unsent;
 use crate::snapshot::{self, Keepalive, Timeouts};
@@ -106,7 +106,7 @@ pub struct EndpointPool {
     /// The endpoint is used over HTTP/2, by the connections in `multiplexed`; other endpoints use those in `idle`.
     pub http2: bool,
     /// Each connection begins with a PROXY protocol header, and can only be used for the client named there.
-    announcing: Option<ProxyProtocolVersion>,
+    proxy_protocol: Option<ProxyProtocolVersion>,
     multiplexed: RefCell<Vec<Rc<multiplexed::SharedConnection>>>,
     /// Locked while one more HTTP/2 connection is opened.
     connecting: tokio::sync::Mutex<()>,
@@ -164,7 +164,7 @@ impl Pools {
                 tls: tls.map(EndpointTls::with_own_sessions),
                 keepalive: Cell::new(upstream.keepalive),
                 http2: upstream.http2,
-                announcing: upstream.proxy_protocol,
+                proxy_protocol: upstream.proxy_protocol,
                 multiplexed: RefCell::default(),
                 connecting: tokio::sync::Mutex::default(),
                 idle: RefCell::default(),
@@ -187,7 +187,7 @@ impl Pools {
         shared.queue.configure(upstream.queue);
         // Upstreams may share an endpoint; latency is recorded if one of them uses it.
         shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
-        shared.heed(health);
+        shared.add_health(health);
         Rc::clone(shared)
     }
 
@@ -241,7 +241,7 @@ impl Pools {
             let lists = usize::from(endpoint.is_connected.get());
             if Rc::strong_count(&endpoint) == 2 + lists {
                 self.endpoints.part_of(&endpoint.key).remove(&endpoint.key);
-                endpoint.keep_none(worker);
+                endpoint.close_idle(worker);
             }
         }
     }
@@ -269,7 +269,7 @@ impl Pools {
     /// Raises limits that have become too low, and ends waits that have lasted too long.
     fn look_after_queues(&self, now_ns: u64) {
         self.waited_for.borrow_mut().retain(|endpoint| {
-            let stays = endpoint.look_after_queue(now_ns);
+            let stays = endpoint.on_queue_tick(now_ns);
             endpoint.is_waited_for.set(stays);
             stays
         });
@@ -328,7 +328,7 @@ impl EndpointPool {
     }
 
     /// Adds the health that an upstream sees of this endpoint.
-    fn heed(&self, health: &Arc<Health>) {
+    fn add_health(&self, health: &Arc<Health>) {
         let mut all = self.health.borrow_mut();
         all.retain(|known| known.strong_count() > 0);
         if !all.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(health))) {
@@ -344,7 +344,7 @@ impl EndpointPool {
         let is_out =
             self.health.borrow().iter().any(|health| health.upgrade().is_some_and(|health| !health.is_up(now_ns)));
         if is_out {
-            self.keep_none(worker);
+            self.close_idle(worker);
         }
         let patience = self.keepalive.get().idle_timeout.as_nanos() as u64;
         let mut idle = self.idle.borrow_mut();
@@ -380,7 +380,7 @@ pub enum Freshness {
     /// Any idle one: if the endpoint has closed it, the request can be sent again.
     Any,
     /// An idle one only after checking that its socket is not closed, because the request must not be sent twice.
-    Asked,
+    Checked,
     /// A new one only.
     New,
 }
@@ -414,7 +414,9 @@ impl<'w> Permit<'w> {
         loop {
             let connecting = self.endpoint.connect(worker, timeouts.send, exchange);
             match in_time(worker, timeouts.connect, connecting).await {
-                Err(Stop::Overloaded) if self.endpoint.is_crowded(began_ns, timeouts.connect, worker.now_ns()) => {
+                Err(Stop::Overloaded)
+                    if self.endpoint.should_wait_for_connection(began_ns, timeouts.connect, worker.now_ns()) =>
+                {
                     self = match self.again(timeouts.connect).await?.reuse(freshness, exchange) {
                         Ok(connection) => return Ok(connection),
                         Err(permit) => permit,
@@ -430,15 +432,15 @@ impl<'w> Permit<'w> {
 
     /// The client that a connection's PROXY header must name, if it has one.
     fn announced_client(&self, exchange: &Exchange) -> Option<SocketAddr> {
-        self.endpoint.announcing.map(|_| announced(exchange))
+        self.endpoint.proxy_protocol.map(|_| announced(exchange))
     }
 }
 
 impl EndpointPool {
     /// Called when there was no file descriptor for one more connection: whether an exchange that began to connect at
     /// `began_ns` should wait for one of the existing connections.
-    fn is_crowded(&self, began_ns: u64, patience: Duration, now_ns: u64) -> bool {
-        now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.make_do(self.in_use.get(), now_ns)
+    fn should_wait_for_connection(&self, began_ns: u64, patience: Duration, now_ns: u64) -> bool {
+        now_ns - began_ns < patience.as_nanos() as u64 && self.limiter.lower_for_shortage(self.in_use.get(), now_ns)
     }
 
     async fn connect(
@@ -456,7 +458,7 @@ impl EndpointPool {
             tracing::debug!("connect to {}: {error}", self.addr);
             if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
-        if let Some(version) = self.announcing {
+        if let Some(version) = self.proxy_protocol {
             let header = proxy_protocol::header(version, Some((announced(exchange), exchange.client.local)));
             // The first bytes on a connection fit into its send buffer.
             let sent = tcp.try_write(&header);
@@ -489,7 +491,7 @@ impl EndpointPool {
     }
 
     /// Closes all idle connections. A connection to a dead endpoint looks alive until the kernel gives up on it.
-    pub fn keep_none(&self, worker: &WorkerContext) {
+    pub fn close_idle(&self, worker: &WorkerContext) {
         worker.metrics.upstream_connections_closed.add(self.idle.borrow_mut().drain(..).len() as u64);
         self.multiplexed.borrow_mut().clear();
     }
@@ -564,8 +566,8 @@ impl<'w> UpstreamConnection<'w> {
 }
 
 impl Sending for UpstreamConnection<'_> {
-    fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>) {
-        if coding == Coding::Chunked {
+    fn end(&mut self, out: &mut Vec<u8>, coding: HopFraming, trailers: Option<&Trailers>) {
+        if coding == HopFraming::Chunked {
             chunked::write_end(out, trailers);
         }
     }
@@ -590,7 +592,7 @@ impl UpstreamSide for UpstreamConnection<'_> {
         self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
         forward::request_head(out, exchange, terms.pass_host, terms.endpoint)
     }
 

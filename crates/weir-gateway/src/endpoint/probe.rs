@@ -27,7 +27,7 @@ use weir_proto::{Method, ResponseHead};
 
 use crate::endpoint::balance::Dice;
 use crate::endpoint::state::{Health, HealthTable};
-use crate::snapshot::{ActiveChecks, CheckKind, CheckRequest, Question, Snapshot};
+use crate::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckSpec, Snapshot};
 
 mod http2;
 
@@ -50,7 +50,7 @@ struct ProberThread {
 }
 
 /// All checks that should run from now on.
-type WantedChecks = HashMap<(SocketAddr, Question), CheckOrder>;
+type WantedChecks = HashMap<(SocketAddr, CheckSpec), CheckOrder>;
 
 struct CheckOrder {
     checks: Arc<ActiveChecks>,
@@ -126,7 +126,7 @@ struct RunningCheck {
 
 /// Keeps one task running for each check that is wanted.
 async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<HealthTable>, clock: Clock) {
-    let mut running: HashMap<(SocketAddr, Question), RunningCheck> = HashMap::new();
+    let mut running: HashMap<(SocketAddr, CheckSpec), RunningCheck> = HashMap::new();
     let dice = Dice::shaken();
     while let Some(mut wanted) = inbox.recv().await {
         running.retain(|question, running| {
@@ -207,8 +207,8 @@ enum CheckOutcome {
 impl fmt::Display for CheckOutcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CheckOutcome::Answered(CheckAnswer::Well) => write!(out, "the endpoint is serving"),
-            CheckOutcome::Answered(CheckAnswer::Ill) => {
+            CheckOutcome::Answered(CheckAnswer::Serving) => write!(out, "the endpoint is serving"),
+            CheckOutcome::Answered(CheckAnswer::NotServing) => {
                 write!(out, "the endpoint's gRPC health service reports that it is not serving")
             }
             CheckOutcome::Answered(CheckAnswer::Status(status)) => write!(out, "response with status {status}"),
@@ -222,8 +222,8 @@ impl fmt::Display for CheckOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckAnswer {
     /// It accepts connections, or reports that it is serving.
-    Well,
-    Ill,
+    Serving,
+    NotServing,
     /// A status, which the settings of the check classify.
     Status(u16),
 }
@@ -248,7 +248,7 @@ struct CheckTally {
 impl CheckTally {
     fn count(&mut self, outcome: &CheckOutcome, checks: &ActiveChecks) -> CheckVerdict {
         let healthy = match outcome {
-            CheckOutcome::Answered(CheckAnswer::Well) => true,
+            CheckOutcome::Answered(CheckAnswer::Serving) => true,
             CheckOutcome::Answered(CheckAnswer::Status(status)) if checks.healthy_statuses.contains(status) => true,
             // As in APISIX, a status in neither list counts for nothing.
             CheckOutcome::Answered(CheckAnswer::Status(status)) if !checks.unhealthy_statuses.contains(status) => {
@@ -280,14 +280,14 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAns
         tcp.write_all(&proxy_protocol::header(version, None)).await?;
     }
     if question.kind == CheckKind::Tcp {
-        return Ok(CheckAnswer::Well);
+        return Ok(CheckAnswer::Serving);
     }
     let stream = match &checks.tls {
         None => Stream::plain(tcp),
         Some(tls) => connect(tcp, &tls.client, tls.name.clone()).await?,
     };
     match &question.kind {
-        CheckKind::Tcp => Ok(CheckAnswer::Well),
+        CheckKind::Tcp => Ok(CheckAnswer::Serving),
         CheckKind::Http { asked, http2: true, .. } => http2::status(stream, asked).await,
         CheckKind::Http { asked, .. } => status(stream, asked).await,
         CheckKind::Grpc { service, host, .. } => http2::serves(stream, service, host).await,
@@ -352,7 +352,7 @@ mod tests {
 
     fn checks() -> ActiveChecks {
         ActiveChecks {
-            question: Question { port: None, proxy_protocol: None, kind: CheckKind::Tcp },
+            question: CheckSpec { port: None, proxy_protocol: None, kind: CheckKind::Tcp },
             tls: None,
             timeout: Duration::from_secs(1),
             concurrency: 1,
@@ -378,9 +378,9 @@ mod tests {
         assert_eq!(count(CheckOutcome::TimedOut), CheckVerdict::Unhealthy(true));
         assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(200))), CheckVerdict::Healthy(false));
         assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Status(418))), CheckVerdict::Nothing);
-        assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Well)), CheckVerdict::Healthy(true));
+        assert_eq!(count(CheckOutcome::Answered(CheckAnswer::Serving)), CheckVerdict::Healthy(true));
         assert_eq!(count(refused()), CheckVerdict::Unhealthy(false), "from the beginning");
-        let ill = [(); 3].map(|()| count(CheckOutcome::Answered(CheckAnswer::Ill)));
+        let ill = [(); 3].map(|()| count(CheckOutcome::Answered(CheckAnswer::NotServing)));
         assert_eq!(ill, [false, false, true].map(CheckVerdict::Unhealthy));
     }
 

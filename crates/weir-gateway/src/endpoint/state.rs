@@ -11,7 +11,7 @@ use weir_plugin::Stop;
 use weir_proto::h1::BadResponse;
 
 use crate::endpoint::persistence::StickySessions;
-use crate::snapshot::{Endpoint, PassiveChecks, Question};
+use crate::snapshot::{CheckSpec, Endpoint, PassiveChecks};
 
 #[cfg(test)]
 mod tests;
@@ -46,7 +46,7 @@ pub struct HealthTable {
 }
 
 /// Upstreams with different health checks for one endpoint get different results.
-type HealthKey = (SocketAddr, Option<Question>);
+type HealthKey = (SocketAddr, Option<CheckSpec>);
 
 /// Active checks made since the process began.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use weir_plugin::Exchange;
 use weir_proto::h2::FieldWriter;
 use weir_proto::{Field, Framing, Head, Known};
 
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 
 /// Writes the fields for which `keep` holds, without those that HTTP/2 forbids (RFC 9113 §8.2.2).
 fn write(writer: &mut FieldWriter<'_>, head: &Head, mut keep: impl FnMut(&Field) -> bool) {
@@ -22,13 +22,13 @@ fn content_length(writer: &mut FieldWriter<'_>, length: u64) {
 }
 
 /// Writes the head of the exchange's response.
-pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: Coding) {
+pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: HopFraming) {
     let head = &exchange.response.head;
     // As in HTTP/1, the length of a response without a body is what GET would bring, and is passed on.
-    write(writer, head, |field| field.known != Known::ContentLength || coding == Coding::None);
+    write(writer, head, |field| field.known != Known::ContentLength || coding == HopFraming::None);
     // A length of 0 is not added to a response that did not name one: the end of the stream shows it. gRPC sends such
     // heads.
-    if let (Coding::Plain, Framing::Sized(length)) = (coding, exchange.response.framing)
+    if let (HopFraming::Plain, Framing::Sized(length)) = (coding, exchange.response.framing)
         && (length > 0 || head.known(Known::ContentLength).is_some())
     {
         content_length(writer, length);
@@ -100,10 +100,10 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &Reque
 }
 
 /// How the body of a request is framed.
-pub fn request_coding(exchange: &Exchange) -> Coding {
+pub fn request_coding(exchange: &Exchange) -> HopFraming {
     match exchange.request.framing {
-        Framing::None => Coding::None,
-        Framing::Sized(_) => Coding::Plain,
-        Framing::Chunked | Framing::UntilClose => Coding::UntilClose,
+        Framing::None => HopFraming::None,
+        Framing::Sized(_) => HopFraming::Plain,
+        Framing::Chunked | Framing::UntilClose => HopFraming::UntilClose,
     }
 }

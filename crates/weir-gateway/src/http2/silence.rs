@@ -23,11 +23,11 @@ pub enum ReceivedFrames {
 /// What to do about the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SilenceVerdict {
-    Well,
+    Alive,
     /// The peer has been silent for too long: a PING is to be sent.
-    Ask,
+    SendPing,
     /// The peer has not answered the PING: the connection is lost.
-    Gone,
+    Lost,
 }
 
 /// Tracks how long a peer has been silent.
@@ -57,13 +57,13 @@ impl Silence {
         }
         self.is_expected = is_expected;
         if now_ns < self.deadline_ns() {
-            return SilenceVerdict::Well;
+            return SilenceVerdict::Alive;
         }
         if self.asked_ns.is_some() {
-            return SilenceVerdict::Gone;
+            return SilenceVerdict::Lost;
         }
         (self.asked_ns, self.next_ns) = (Some(now_ns), now_ns + BETWEEN_NS);
-        SilenceVerdict::Ask
+        SilenceVerdict::SendPing
     }
 
     /// The time of the next call at the latest.
@@ -87,24 +87,24 @@ mod tests {
         let mut silence = Silence::new(15 * S, 0);
         assert_eq!(
             silence.look(100 * S, ReceivedFrames::Nothing, true),
-            SilenceVerdict::Well,
+            SilenceVerdict::Alive,
             "it is expected from now on"
         );
         assert_eq!(silence.deadline_ns(), 115 * S);
-        assert_eq!(silence.look(115 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Ask);
+        assert_eq!(silence.look(115 * S, ReceivedFrames::Nothing, true), SilenceVerdict::SendPing);
         assert_eq!(silence.deadline_ns(), 135 * S);
-        assert_eq!(silence.look(134 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Well);
-        assert_eq!(silence.look(135 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Gone);
+        assert_eq!(silence.look(134 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Alive);
+        assert_eq!(silence.look(135 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Lost);
     }
 
     #[test]
     fn one_that_answers_is_not_asked_again_soon() {
         let mut silence = Silence::new(15 * S, 0);
         silence.look(0, ReceivedFrames::Nothing, true);
-        assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Ask);
-        assert_eq!(silence.look(16 * S, ReceivedFrames::Frames, true), SilenceVerdict::Well);
+        assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::SendPing);
+        assert_eq!(silence.look(16 * S, ReceivedFrames::Frames, true), SilenceVerdict::Alive);
         assert_eq!(silence.deadline_ns(), 345 * S);
-        assert_eq!(silence.look(20 * S, ReceivedFrames::Messages, true), SilenceVerdict::Well);
+        assert_eq!(silence.look(20 * S, ReceivedFrames::Messages, true), SilenceVerdict::Alive);
         assert_eq!(silence.deadline_ns(), 35 * S, "but after a message it may be");
     }
 
@@ -112,11 +112,11 @@ mod tests {
     fn nothing_is_asked_of_a_peer_that_owes_nothing() {
         let mut silence = Silence::new(15 * S, 0);
         silence.look(0, ReceivedFrames::Nothing, true);
-        assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::Ask);
-        assert_eq!(silence.look(16 * S, ReceivedFrames::Nothing, false), SilenceVerdict::Well);
+        assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::SendPing);
+        assert_eq!(silence.look(16 * S, ReceivedFrames::Nothing, false), SilenceVerdict::Alive);
         assert_eq!(
             (silence.deadline_ns(), silence.look(1_000 * S, ReceivedFrames::Nothing, false)),
-            (NEVER, SilenceVerdict::Well)
+            (NEVER, SilenceVerdict::Alive)
         );
     }
 }

@@ -14,7 +14,7 @@ use crate::snapshot::{Endpoint, PassHost};
 
 /// How a body is framed for the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
+pub enum HopFraming {
     None,
     /// As many bytes as `Content-Length` says.
     Plain,
@@ -25,7 +25,7 @@ pub enum Coding {
 
 /// Writes the request head for an upstream. Forwarding fields of an untrusted client are replaced. The gateway's own fields
 /// are written after those of the client, so that a `Connection` field of the client cannot nominate them for removal.
-pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> Coding {
+pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> HopFraming {
     let request = &exchange.request;
     request.write(out, host(exchange, pass_host, endpoint), |field| goes_upstream(exchange, field));
     forwarding_fields(out, exchange);
@@ -38,13 +38,13 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
     let coding = match request.framing {
         Framing::Sized(length) => {
             content_length(out, length);
-            Coding::Plain
+            HopFraming::Plain
         }
         Framing::Chunked | Framing::UntilClose => {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-            Coding::Chunked
+            HopFraming::Chunked
         }
-        Framing::None => Coding::None,
+        Framing::None => HopFraming::None,
     };
     out.extend_from_slice(b"\r\n");
     coding
@@ -277,7 +277,7 @@ pub fn reframe(exchange: &mut Exchange) {
 /// For a status of 500 and above: names the status of each attempt in `X-APISIX-Upstream-Status`, as APISIX does, which
 /// shows that the upstream is to blame. An attempt without a response counts as `status`.
 #[cold]
-pub fn tell_upstream_status(exchange: &mut Exchange, status: u16) {
+pub fn set_upstream_status_field(exchange: &mut Exchange, status: u16) {
     let attempts = exchange.earlier().iter().chain([&exchange.upstream]);
     let statuses: Vec<String> = attempts
         .map(|attempt| if attempt.status == 0 { status.to_string() } else { attempt.status.to_string() })
@@ -292,35 +292,35 @@ pub fn is_bodiless(status: u16) -> bool {
 }
 
 /// How the body of the response is framed for the client.
-pub fn response_coding(exchange: &Exchange) -> Coding {
+pub fn response_coding(exchange: &Exchange) -> HopFraming {
     match exchange.response.framing {
-        Framing::None => Coding::None,
-        Framing::Sized(_) => Coding::Plain,
-        Framing::Chunked | Framing::UntilClose if exchange.request.version != Version::Http11 => Coding::UntilClose,
-        Framing::Chunked | Framing::UntilClose => Coding::Chunked,
+        Framing::None => HopFraming::None,
+        Framing::Sized(_) => HopFraming::Plain,
+        Framing::Chunked | Framing::UntilClose if exchange.request.version != Version::Http11 => HopFraming::UntilClose,
+        Framing::Chunked | Framing::UntilClose => HopFraming::Chunked,
     }
 }
 
 /// Writes the head of the final response. `close` ends the connection after it.
-pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: Coding, close: bool) {
+pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: HopFraming, close: bool) {
     let response = &exchange.response;
     // The length of a response without a body (HEAD, 304) is what GET would bring, and is passed on. A 204 must have none,
     // even if the upstream sent one (RFC 9110 §8.6).
-    let keep_length = coding == Coding::None && response.status != 204;
+    let keep_length = coding == HopFraming::None && response.status != 204;
     let mut is_said = false;
     response.write(out, |field| {
         if field.known != Known::ContentLength || keep_length {
             return true;
         }
         let says = |length| !is_said && is_number(response.head.slice(field.value), length);
-        let stays = coding == Coding::Plain && matches!(response.framing, Framing::Sized(length) if says(length));
+        let stays = coding == HopFraming::Plain && matches!(response.framing, Framing::Sized(length) if says(length));
         is_said |= stays;
         stays
     });
     match (coding, response.framing) {
-        (Coding::Plain, Framing::Sized(_)) if is_said => {}
-        (Coding::Plain, Framing::Sized(length)) => content_length(out, length),
-        (Coding::Chunked, _) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        (HopFraming::Plain, Framing::Sized(_)) if is_said => {}
+        (HopFraming::Plain, Framing::Sized(length)) => content_length(out, length),
+        (HopFraming::Chunked, _) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         _ => {}
     }
     if close {

@@ -16,7 +16,7 @@ use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::{Persistence, StickySessions};
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
@@ -96,13 +96,13 @@ struct Relay<'a, C, U> {
 /// The request on its way to the upstream.
 struct RequestSide {
     body: BodyTransfer,
-    coding: Coding,
+    coding: HopFraming,
     head_sent: bool,
     /// The upstream accepts no more of the request; its response is still read.
     refused: bool,
     content: u64,
     /// Bytes already forwarded of a body that was buffered for plugins.
-    held_taken: usize,
+    buffered_body_sent: usize,
     /// Start of the clock for the minimum rate of the body: when reading began, plus the time in which the gateway did not
     /// read.
     body_since_ns: u64,
@@ -116,7 +116,7 @@ struct ResponseSide<'a> {
     /// Bytes received from the upstream that are not a complete head yet.
     stash: Vec<u8>,
     body: BodyTransfer,
-    coding: Coding,
+    coding: HopFraming,
     /// The filters that plugins put on the content, if any.
     content: Option<Box<content::ResponseContent<'a>>>,
     head_done: bool,
@@ -139,11 +139,11 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
         let request = RequestSide {
             body: BodyTransfer::new(exchange.request.framing, terms.clients.limits.head_bytes),
-            coding: Coding::None,
+            coding: HopFraming::None,
             head_sent: false,
             refused: false,
             content: 0,
-            held_taken: 0,
+            buffered_body_sent: 0,
             body_since_ns: now_ns,
             blocked_since_ns: 0,
             upstream_deadline_ns: NEVER,
@@ -151,7 +151,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let response = ResponseSide {
             stash: Vec::new(),
             body: BodyTransfer::Done(Trailers::default()),
-            coding: Coding::None,
+            coding: HopFraming::None,
             content: None,
             head_done: false,
             interim: 0,
@@ -175,10 +175,10 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         self.now_ns = if self.request.head_sent { self.worker.wake_up() } else { self.worker.now_ns() };
         loop {
             // Once the request is sent, only the response is polled: in most wake-ups it is all that is left to move.
-            let waits_for_answer = self.request_is_out();
+            let waits_for_answer = self.is_request_sent();
             let begins = !self.request.head_sent;
             let request = if waits_for_answer { Poll::Pending } else { self.poll_request(context)? };
-            if begins && self.request_is_out() {
+            if begins && self.is_request_sent() {
                 continue; // nothing can have been answered yet
             }
             let response = self.poll_response(context)?;
@@ -187,13 +187,13 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             }
             if request.is_pending() && response.is_pending() {
                 // The client may now send the next request, or close the connection.
-                if waits_for_answer && self.client.poll_ahead(context)?.is_ready() {
+                if waits_for_answer && self.client.poll_read_ahead(context)?.is_ready() {
                     continue;
                 }
                 if self.response.content.is_some() && !self.client.is_blocked() {
                     self.flush_content(context)?;
                 }
-                if self.is_to_leave() {
+                if self.should_end_stream() {
                     self.end_stream(context)?;
                     continue;
                 }
@@ -212,7 +212,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             return Some(RelayOutcome::Tunnel);
         }
         // RFC 9112 §9.5: a response to an incomplete request ends the connection, on both sides.
-        let request_complete = self.request_is_out() && !self.request.refused;
+        let request_complete = self.is_request_sent() && !self.request.refused;
         Some(RelayOutcome::Complete {
             client_reusable: response.client_reusable && request_complete,
             upstream_reusable: response.upstream_reusable && request_complete,
@@ -220,7 +220,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     }
 
     /// The whole request has been sent, or the upstream accepts no more of it.
-    fn request_is_out(&self) -> bool {
+    fn is_request_sent(&self) -> bool {
         let request = &self.request;
         request.head_sent && !self.upstream.is_blocked() && (request.body.is_done() || request.refused)
     }

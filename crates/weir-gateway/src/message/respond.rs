@@ -14,7 +14,7 @@ use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 use crate::message::relay::body;
 use crate::message::sides::ClientSide;
 use crate::plugins::chain::Plugins;
@@ -55,8 +55,7 @@ async fn refuse(
     exchange: &mut ServedExchange,
     stop: Stop,
 ) -> AfterExchange {
-    // A server that cancels a call at its deadline is reported as a time-out, and an earlier `CANCEL` as the server's own
-    // decision.
+    // A server's `CANCEL` at the deadline of a call is reported as a time-out; an earlier one was the server's own decision.
     let deadline_ns = client.call_deadline_ns().saturating_sub(DEADLINE_TOLERANCE_NS);
     let is_late = stop == Stop::UpstreamReset(ErrorCode::CANCEL) && deadline_ns <= worker.now_ns();
     let stop = if is_late { Stop::CallTimeout } else { stop };
@@ -67,11 +66,11 @@ async fn refuse(
     if exchange.response_begun {
         let coding = forward::response_coding(exchange);
         if (ending.blame == EndedBy::Upstream || stop == Stop::CallTimeout) && takes_outcome(exchange, coding) {
-            return break_off(worker, current, client, exchange, coding, stop).await;
+            return end_grpc_call(worker, current, client, exchange, coding, stop).await;
         }
         // RFC 9112 §8: the client must see that the response is incomplete. Where the close of the connection is the end of
         // the body, only a reset shows that.
-        return if coding == Coding::UntilClose { AfterExchange::Reset } else { AfterExchange::Abort };
+        return if coding == HopFraming::UntilClose { AfterExchange::Reset } else { AfterExchange::Abort };
     }
     if matches!(stop, Stop::ClientGone | Stop::ClientStalled) {
         exchange.response.clear();
@@ -110,10 +109,10 @@ async fn refuse(
 }
 
 /// Whether the response is that of a gRPC call whose status can still be sent in trailers.
-fn takes_outcome(exchange: &Exchange, coding: Coding) -> bool {
+fn takes_outcome(exchange: &Exchange, coding: HopFraming) -> bool {
     let has_trailers = match exchange.request.version {
         Version::Http2 => true,
-        Version::Http11 => coding == Coding::Chunked && exchange.request.takes_trailers,
+        Version::Http11 => coding == HopFraming::Chunked && exchange.request.takes_trailers,
         Version::Http10 => false,
     };
     has_trailers && exchange.request.is_grpc() && exchange.response.is_grpc()
@@ -135,12 +134,12 @@ fn grpc_status(stop: Stop) -> &'static [u8] {
 
 /// Ends a gRPC call, whose response has begun, by sending its status in trailers: a client would report a reset as an error
 /// of the transport.
-async fn break_off(
+async fn end_grpc_call(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
-    coding: Coding,
+    coding: HopFraming,
     stop: Stop,
 ) -> AfterExchange {
     let mut trailers = Trailers::default();
@@ -184,7 +183,7 @@ fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
         _ => exchange.respond(status, "text/html", page(status, title).as_bytes()),
     };
     if exchange.upstream.addr.is_some() && stop.ending().blame == EndedBy::Upstream {
-        forward::tell_upstream_status(exchange, status);
+        forward::set_upstream_status_field(exchange, status);
     }
     if stop == Stop::Overloaded {
         exchange.response.head.add(b"Retry-After", b"1").expect("constant and valid");
@@ -229,7 +228,7 @@ async fn send(
     exchange.response_begun = true;
     flush(worker, current, client, |context, client| {
         worker.buffers.with_write_buffer(|out| {
-            let coding = if bodiless { Coding::None } else { Coding::Plain };
+            let coding = if bodiless { HopFraming::None } else { HopFraming::Plain };
             client.response_head(out, exchange, coding, close);
             if !bodiless && exchange.request.client_method() != Method::Head {
                 out.extend_from_slice(&exchange.body);

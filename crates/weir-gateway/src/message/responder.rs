@@ -17,7 +17,7 @@ use super::sides::{ClientSide, Received, RequestTerms, Sending, UpstreamSide};
 use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 use crate::plugins::chain::Plugins;
 use crate::plugins::guard::guarded;
 use crate::snapshot::{Endpoint, PassHost, Route};
@@ -107,7 +107,7 @@ impl ResponderSide<'_> {
 }
 
 impl Sending for ResponderSide<'_> {
-    fn end(&mut self, _: &mut Vec<u8>, _: Coding, _: Option<&Trailers>) {
+    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, _: Option<&Trailers>) {
         self.ends = true;
     }
 
@@ -133,14 +133,14 @@ impl UpstreamSide for ResponderSide<'_> {
         NOWHERE
     }
 
-    fn request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
+    fn request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
         (self.method, self.limits) = (exchange.request.method, *terms.limits);
         let request = exchange.responder_request(self.upstream.take());
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
             Ok(call) => self.call = Some(call),
             Err(stop) => self.stop = Some(stop),
         }
-        if exchange.request.framing.has_body() { Coding::Plain } else { Coding::None }
+        if exchange.request.framing.has_body() { HopFraming::Plain } else { HopFraming::None }
     }
 
     fn poll_receive(

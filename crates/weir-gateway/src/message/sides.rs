@@ -17,14 +17,14 @@ use weir_proto::{ResponseHead, Trailers};
 
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost};
 
 /// How a message is sent on a side. HTTP/1 writes heads and ends into `out`, a buffer of the worker; a protocol with frames
 /// of its own keeps them until the next [`Sending::send`].
 pub trait Sending {
     /// Ends the message, with trailers if there are any.
-    fn end(&mut self, out: &mut Vec<u8>, coding: Coding, trailers: Option<&Trailers>);
+    fn end(&mut self, out: &mut Vec<u8>, coding: HopFraming, trailers: Option<&Trailers>);
 
     /// Sends what the peer takes of `bytes`, and keeps the rest in order; returns how many were taken.
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize>;
@@ -60,7 +60,7 @@ pub trait ClientSide: Sending {
 
     /// Reads ahead to see whether the client goes away while the exchange waits for something else. Ready if it read
     /// something.
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>>;
+    fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>>;
 
     /// Whether the client has closed its sending side.
     fn ended(&self) -> bool;
@@ -75,7 +75,7 @@ pub trait ClientSide: Sending {
     }
 
     /// The half-close deadline by the current configuration, while the exchange waits for a permit or a plugin.
-    fn leave_deadline_ns(&self) -> u64 {
+    fn waiting_half_close_deadline_ns(&self) -> u64 {
         NEVER
     }
 
@@ -86,12 +86,12 @@ pub trait ClientSide: Sending {
         if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(Stop::Shutdown);
         }
-        while let Poll::Ready(done) = self.poll_ahead(context) {
+        while let Poll::Ready(done) = self.poll_read_ahead(context) {
             if let Err(stop) = done {
                 return Poll::Ready(stop);
             }
         }
-        let (leave_ns, call_ns) = (self.leave_deadline_ns(), self.call_deadline_ns());
+        let (leave_ns, call_ns) = (self.waiting_half_close_deadline_ns(), self.call_deadline_ns());
         if leave_ns <= worker.now_ns() {
             return Poll::Ready(Stop::ClientGone);
         }
@@ -103,7 +103,7 @@ pub trait ClientSide: Sending {
     }
 
     /// Begins the final response. `close` ends the connection after it.
-    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, close: bool);
+    fn response_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange, coding: HopFraming, close: bool);
 
     /// Sends an interim (1xx) head before the final response.
     fn interim_head(&mut self, out: &mut Vec<u8>, exchange: &mut Exchange);
@@ -127,7 +127,7 @@ pin_project! {
 }
 
 /// Builds an [`UntilClientLeaves`].
-pub fn unless_left<T, F, L>(waiting: F, poll_leave: L) -> UntilClientLeaves<F, L>
+pub fn until_client_leaves<T, F, L>(waiting: F, poll_leave: L) -> UntilClientLeaves<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
     L: FnMut(&mut Context<'_>) -> Poll<Stop>,
@@ -165,7 +165,7 @@ pub trait UpstreamSide: Sending {
     fn addr(&self) -> SocketAddr;
 
     /// Begins the request; returns how its body is framed.
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding;
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming;
 
     /// Receives the next part of the response.
     fn poll_receive(

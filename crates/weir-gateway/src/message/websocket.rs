@@ -18,7 +18,7 @@ use crate::plugins::messages::{self, MessagePolicies};
 
 mod direction;
 
-use direction::{MessageDirection, MessageEnd, Passage};
+use direction::{DirectionContext, MessageDirection, MessageEnd};
 
 /// A WebSocket on which nothing moves for this long is closed, as a tunnel is.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
@@ -125,7 +125,7 @@ impl<'a> MessageTunnel<'a> {
         exchange: &mut Exchange,
     ) -> Result<(), MessageEnd> {
         let metrics = &self.worker.metrics;
-        let mut passage = Passage { worker: self.worker, policies: &mut self.policies };
+        let mut passage = DirectionContext { worker: self.worker, policies: &mut self.policies };
         loop {
             let up = self.up.poll(context, &mut passage, client, upstream)?;
             let down = self.down.poll(context, &mut passage, upstream, client)?;

@@ -11,7 +11,7 @@ use super::guard::{guarded, guarded_wait};
 use super::price::{PricedPhase, Pricing};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::sides::unless_left;
+use crate::message::sides::until_client_leaves;
 use crate::snapshot::{Chain, Link, Overlay, Reach};
 use crate::worker::snapshot::WorkerSnapshot;
 
@@ -108,7 +108,7 @@ impl<'a> Plugins<'a> {
             Ok(Flow::Wait(waiting)) if OBSERVED => {
                 Box::pin(self.pricing.attend(price, guarded_wait(waiting), poll_leave)).await
             }
-            Ok(Flow::Wait(waiting)) => Box::pin(unless_left(guarded_wait(waiting), poll_leave)).await,
+            Ok(Flow::Wait(waiting)) => Box::pin(until_client_leaves(guarded_wait(waiting), poll_leave)).await,
             Err(stop) => Err(stop),
         };
         end.inspect_err(|stop| self.pricing.stopped(link, exchange, *stop))

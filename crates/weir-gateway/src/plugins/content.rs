@@ -13,7 +13,7 @@ use super::price::PricedPhase;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
 use crate::snapshot::{ClientSettings, Link};
@@ -225,7 +225,7 @@ impl BodyReader<'_> {
     /// Takes the bytes that belong to the body; returns how many of `received` these are.
     fn take(&mut self, received: &[u8], exchange: &mut ServedExchange) -> Result<usize, Stop> {
         exchange.body_taken = ContentTaken::Part;
-        let moved = self.body.transfer(received, Coding::Plain, self.content).map_err(|_| Stop::BadRequestBody)?;
+        let moved = self.body.transfer(received, HopFraming::Plain, self.content).map_err(|_| Stop::BadRequestBody)?;
         exchange.request_bytes += moved.consumed as u64;
         if self.body.is_done() {
             exchange.body_taken = ContentTaken::All;

@@ -12,7 +12,7 @@ use weir_telemetry::routes::{RouteCells, RouteSlot};
 use super::guard::{guarded, guarded_wait};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::sides::unless_left;
+use crate::message::sides::until_client_leaves;
 use crate::snapshot::Link;
 use crate::worker::snapshot::WorkerSnapshot;
 
@@ -63,10 +63,10 @@ impl<'a> Pricing<'a> {
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let (Some(price), Some((worker, _))) = (price, self.site) else {
-            return unless_left(waiting, poll_leave).await;
+            return until_client_leaves(waiting, poll_leave).await;
         };
         let (began, mut cpu_ns) = (Instant::now(), 0);
-        let end = unless_left(worker.meter.over(&mut cpu_ns, waiting), poll_leave).await;
+        let end = until_client_leaves(worker.meter.over(&mut cpu_ns, waiting), poll_leave).await;
         price.cpu_ns.add(cpu_ns);
         price.waited_ns.add((began.elapsed().as_nanos() as u64).saturating_sub(cpu_ns));
         end

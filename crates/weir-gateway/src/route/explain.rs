@@ -53,7 +53,7 @@ pub enum TieBreak {
 pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     let mut chosen: Option<(LookupStep<'_>, &RuleEntry)> = None;
-    table.any_station(lookup, |station| {
+    table.any_match(lookup, |station| {
         for entry in station.entries {
             let verdict = match (table.refusal(entry, lookup), chosen) {
                 (Some(refusal), _) => refused(entry, refusal, lookup),

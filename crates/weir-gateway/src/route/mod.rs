@@ -195,7 +195,7 @@ impl RouteTable {
     /// The route that takes the request.
     pub fn find(&self, lookup: &Lookup<'_>) -> Option<u32> {
         let mut found = None;
-        self.any_station(lookup, |station| {
+        self.any_match(lookup, |station| {
             let taker = station.entries.iter().find(|entry| self.refusal(entry, lookup).is_none());
             found = taker.map(|entry| entry.route);
             found.is_some()
@@ -211,7 +211,7 @@ impl RouteTable {
 
     /// Calls `take` with every path of the table that matches the request, the most specific first, until it returns true.
     #[inline]
-    fn any_station<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(LookupStep<'a>) -> bool) {
+    fn any_match<'a>(&'a self, lookup: &Lookup<'_>, mut take: impl FnMut(LookupStep<'a>) -> bool) {
         let path = lookup.path;
         let hash = (path.len() <= self.longest_exact).then(|| hash_of(&self.random, path));
         self.hosts.any_match(lookup.host, |paths| {

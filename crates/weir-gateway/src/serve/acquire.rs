@@ -6,11 +6,11 @@ use std::time::Duration;
 use weir_net::prefetch::MemoryRegion;
 use weir_plugin::{Exchange, Stop};
 
-use super::attempt::begun;
+use super::attempt::attempt_record;
 use crate::context::WorkerContext;
 use crate::endpoint::balance::Tried;
 use crate::endpoint::pool::Permit;
-use crate::message::sides::{ClientSide, unless_left};
+use crate::message::sides::{ClientSide, until_client_leaves};
 use crate::snapshot;
 use crate::worker::snapshot::WorkerUpstream;
 
@@ -40,7 +40,7 @@ impl PermitRequest<'_> {
             let attempts = exchange.upstream.attempts;
             exchange.upstream = match shared_queue {
                 Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },
-                None => begun(endpoint, attempts, since_ns),
+                None => attempt_record(endpoint, attempts, since_ns),
             };
             let head = &exchange.request.head;
             let working_set = [
@@ -57,7 +57,7 @@ impl PermitRequest<'_> {
                     }
                 }
             };
-            if let Some(found) = unless_left(waiting, |context| client.poll_leave(context)).await? {
+            if let Some(found) = until_client_leaves(waiting, |context| client.poll_leave(context)).await? {
                 return Ok(found);
             }
             picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;

@@ -9,7 +9,7 @@ use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
-use crate::message::sides::{ClientSide, Pipe, unless_left};
+use crate::message::sides::{ClientSide, Pipe, until_client_leaves};
 use crate::message::{tunnel, websocket};
 use crate::plugins::chain::Plugins;
 use crate::snapshot::{self, Timeouts};
@@ -41,7 +41,7 @@ impl<'a> Attempt<'a> {
     ) -> impl Future<Output = Result<AfterExchange, Failure>> {
         async move {
             let worker = permit.worker();
-            exchange.upstream = begun(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
+            exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
             let terms = self.terms(worker, exchange);
             let after = match permit.endpoint().http2 {
                 true => Box::pin(over_http2(&terms, permit, freshness, client, exchange)).await?,
@@ -74,7 +74,7 @@ impl<'a> Attempt<'a> {
 }
 
 /// The record of an attempt when it begins.
-pub fn begun(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::AttemptRecord {
+pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::AttemptRecord {
     let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
     weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
 }
@@ -92,7 +92,7 @@ async fn over_http1(
         Err(permit) => {
             let opening = permit.open(freshness, terms.timeouts, exchange);
             // Boxed: most exchanges reuse a connection, and need no memory for the state of opening one.
-            let opened = Box::pin(unless_left(opening, |context| client.poll_leave(context))).await;
+            let opened = Box::pin(until_client_leaves(opening, |context| client.poll_leave(context))).await;
             opened.map_err(|stop| (stop, false))?
         }
     };
@@ -121,7 +121,7 @@ async fn over_http2(
 ) -> Result<AfterExchange, Failure> {
     let worker = permit.worker();
     let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
-    let opened = unless_left(opening, |context| client.poll_leave(context)).await;
+    let opened = until_client_leaves(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();
     exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };

@@ -16,7 +16,7 @@ enum Next {
     /// The idle connection had been closed by the endpoint, which says nothing about the endpoint's health.
     NewConnection,
     /// The connection accepts no more streams (RFC 9113 §8.7), which says nothing about the endpoint's health either.
-    WhereThereIsRoom,
+    SameEndpoint,
     OtherEndpoint,
 }
 
@@ -27,7 +27,7 @@ pub struct Attempts {
     pub freshness: Freshness,
     pub tried: Tried,
     retries: u32,
-    turned_away: bool,
+    retried_unprocessed: bool,
 }
 
 impl Attempts {
@@ -36,10 +36,10 @@ impl Attempts {
         Attempts {
             first_ns,
             idempotent,
-            freshness: if idempotent { Freshness::Any } else { Freshness::Asked },
+            freshness: if idempotent { Freshness::Any } else { Freshness::Checked },
             tried: Tried::default(),
             retries: settings.retries,
-            turned_away: false,
+            retried_unprocessed: false,
         }
     }
 
@@ -57,7 +57,7 @@ impl Attempts {
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
         let next = match stop {
             Stop::UpstreamClosed if reused => Next::NewConnection,
-            Stop::NotProcessed if !self.turned_away => Next::WhereThereIsRoom,
+            Stop::NotProcessed if !self.retried_unprocessed => Next::SameEndpoint,
             _ => Next::OtherEndpoint,
         };
         if next == Next::OtherEndpoint {
@@ -78,7 +78,7 @@ impl Attempts {
         let mut picked = endpoint;
         match next {
             Next::NewConnection => self.freshness = Freshness::New,
-            Next::WhereThereIsRoom => self.turned_away = true,
+            Next::SameEndpoint => self.retried_unprocessed = true,
             Next::OtherEndpoint => {
                 self.tried.add(endpoint);
                 self.retries = self.retries.checked_sub(1).ok_or(stop)?;

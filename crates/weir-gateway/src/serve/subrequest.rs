@@ -13,7 +13,7 @@ use weir_proto::{Framing, RequestHead, Trailers, Version};
 use super::proxy;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending};
 use crate::snapshot::{ClientSettings, Target};
 use crate::worker::Worker;
@@ -109,7 +109,7 @@ impl Drop for SubrequestClient {
 }
 
 impl Sending for SubrequestClient {
-    fn end(&mut self, _: &mut Vec<u8>, _: Coding, _: Option<&Trailers>) {}
+    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, _: Option<&Trailers>) {}
 
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         if let Some(writer) = self.writer.as_ref().filter(|_| !bytes.is_empty()) {
@@ -161,7 +161,7 @@ impl ClientSide for SubrequestClient {
         ROOM
     }
 
-    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         match &self.writer {
             Some(writer) if !writer.is_abandoned() => {
                 writer.watch(context);
@@ -179,7 +179,7 @@ impl ClientSide for SubrequestClient {
         NEVER
     }
 
-    fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, _: Coding, _: bool) {
+    fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, _: HopFraming, _: bool) {
         let response = &exchange.response;
         let fields = response.head.fields().map(|(name, value)| (name.into(), value.into())).collect();
         if let Some(writer) = &self.writer {

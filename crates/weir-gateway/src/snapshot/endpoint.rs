@@ -25,7 +25,7 @@ pub struct Endpoint {
 /// APISIX `checks.active`: how the process checks whether an endpoint can serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveChecks {
-    pub question: Question,
+    pub question: CheckSpec,
     /// The TLS settings of the check, if it uses TLS.
     pub tls: Option<CheckTls>,
     pub timeout: Duration,
@@ -46,7 +46,7 @@ pub struct ActiveChecks {
 
 /// What is checked, apart from intervals and thresholds. The same check is made once, however many upstreams need it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Question {
+pub struct CheckSpec {
     /// The port, if it is not the one that traffic uses.
     pub port: Option<u16>,
     /// Begins the connection with a PROXY header of this version, without a client's address.

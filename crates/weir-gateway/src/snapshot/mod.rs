@@ -16,7 +16,7 @@ use weir_proto::h1::{Limits, Tolerance};
 
 use crate::context::lifecycle::WaitsFor;
 
-pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckTls, Endpoint, Question};
+pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSpec, CheckTls, Endpoint};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::endpoint::balance::chash::{HashKey, Hashing};

@@ -15,7 +15,7 @@ use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
 use crate::context::lifecycle::WorkerPhase;
 use crate::http2::fields;
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending, StreamLoss};
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
@@ -126,7 +126,7 @@ impl H2ClientStream {
 }
 
 impl Sending for H2ClientStream {
-    fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
+    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, trailers: Option<&Trailers>) {
         self.connection.session.end(self.key, trailers);
     }
 
@@ -173,7 +173,7 @@ impl ClientSide for H2ClientStream {
         if self.connection.session.held() < MOST_HELD { ROOM } else { LITTLE }
     }
 
-    fn poll_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    fn poll_read_ahead(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         match self.connection.session.lost(self.key) {
             Some(_) => Poll::Ready(Err(Stop::ClientGone)),
             None => Poll::Pending,
@@ -193,7 +193,7 @@ impl ClientSide for H2ClientStream {
         self.call_deadline_ns
     }
 
-    fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, coding: Coding, _: bool) {
+    fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, coding: HopFraming, _: bool) {
         let (session, status) = (&self.connection.session, exchange.response.status);
         let write = |writer: &mut FieldWriter<'_>| fields::response(writer, exchange, coding);
         let sent = session.state().protocol().respond(self.id, status, false, write);

@@ -150,14 +150,14 @@ fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
 fn where_descriptors_run_out_fewer_do_for_a_while() {
     for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
         let limiter = ConcurrencyLimiter::new(setting, 1);
-        assert!(limiter.make_do(8000, 1));
+        assert!(limiter.lower_for_shortage(8000, 1));
         assert_eq!(limiter.limit(), 7000);
-        assert!(limiter.make_do(7999, 1), "one of the same wave waits too");
+        assert!(limiter.lower_for_shortage(7999, 1), "one of the same wave waits too");
         assert_eq!(limiter.limit(), 7000, "and changes nothing");
         assert!(!limiter.lift_if_too_low(false, PAUSE_NS));
         assert!(limiter.lift_if_too_low(false, 1 + PAUSE_NS));
         assert_eq!(limiter.limit(), limiter.asked(setting));
-        assert!(!limiter.make_do(LEAST, 1), "these few have not taken the descriptors");
+        assert!(!limiter.lower_for_shortage(LEAST, 1), "these few have not taken the descriptors");
     }
 }
 

@@ -152,9 +152,9 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
             state.wake_all(); // some streams wait for the endpoint's SETTINGS
         }
         match watch.look(&mut state, now_ns) {
-            SilenceVerdict::Well => {}
-            SilenceVerdict::Ask => state.protocol().send_ping(),
-            SilenceVerdict::Gone => {
+            SilenceVerdict::Alive => {}
+            SilenceVerdict::SendPing => state.protocol().send_ping(),
+            SilenceVerdict::Lost => {
                 tracing::warn!("the endpoint {addr} has not answered an HTTP/2 PING: the connection is closed");
                 return Poll::Ready(());
             }

@@ -100,7 +100,7 @@ impl EndpointPool {
 
     /// Called with every tick while exchanges wait: raises a limit that is too low, and ends waits that have lasted too
     /// long. Returns whether it must be called again.
-    pub(super) fn look_after_queue(&self, now_ns: u64) -> bool {
+    pub(super) fn on_queue_tick(&self, now_ns: u64) -> bool {
         self.shared_queues.borrow_mut().retain(|(shared_queue, _)| !shared_queue.is_empty());
         if self.is_waited_for(now_ns) {
             // An endpoint with free permits is not stalled; it just has nothing to do.

@@ -152,7 +152,7 @@ impl WaitQueue {
     }
 
     /// Ends all waits; each exchange has to pick an endpoint again.
-    pub(super) fn dissolve(&self) {
+    pub(super) fn send_back(&self) {
         let waiting = self.waiting.take();
         waiting
             .iter()

@@ -109,7 +109,7 @@ impl SharedQueue {
     /// again.
     pub(super) fn look(&self, now_ns: u64) {
         if !self.queue.is_empty() && !self.seats.0.iter().flatten().any(|seat| self.takes(seat, now_ns)) {
-            self.queue.dissolve();
+            self.queue.send_back();
         }
         self.queue.look(now_ns);
     }

@@ -48,7 +48,7 @@ pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<Che
     poll_fn(|context| exchange.poll(context, |exchange| exchange.ended)).await?;
     let trailer = exchange.trailers.fields().find(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status"));
     let status = trailer.map(|(_, value)| value).or_else(|| exchange.head.head.value(b"grpc-status"));
-    Ok(if status == Some(b"0") && serving(&exchange.content) { CheckAnswer::Well } else { CheckAnswer::Ill })
+    Ok(if status == Some(b"0") && serving(&exchange.content) { CheckAnswer::Serving } else { CheckAnswer::NotServing })
 }
 
 /// One exchange on a connection of its own.

@@ -3,7 +3,7 @@
 use weir_proto::h1::chunked::{self, ChunkedDecoder, Step};
 use weir_proto::{Framing, Trailers};
 
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 
 /// The state of decoding a body, by its framing.
 pub enum BodyTransfer {
@@ -59,7 +59,7 @@ impl BodyTransfer {
     pub fn transfer(
         &mut self,
         input: &[u8],
-        coding: Coding,
+        coding: HopFraming,
         out: &mut Vec<u8>,
     ) -> Result<TransferProgress, BrokenFraming> {
         match self {
@@ -114,12 +114,12 @@ impl BodyTransfer {
 }
 
 /// Writes content in a coding.
-pub fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
+pub fn write(out: &mut Vec<u8>, coding: HopFraming, content: &[u8]) {
     match coding {
-        Coding::None => {}
-        Coding::Plain | Coding::UntilClose => out.extend_from_slice(content),
-        Coding::Chunked if content.is_empty() => {}
-        Coding::Chunked => {
+        HopFraming::None => {}
+        HopFraming::Plain | HopFraming::UntilClose => out.extend_from_slice(content),
+        HopFraming::Chunked if content.is_empty() => {}
+        HopFraming::Chunked => {
             chunked::write_size(out, content.len());
             out.extend_from_slice(content);
             out.extend_from_slice(b"\r\n");
@@ -131,7 +131,7 @@ pub fn write(out: &mut Vec<u8>, coding: Coding, content: &[u8]) {
 mod tests {
     use super::*;
 
-    fn run(framing: Framing, coding: Coding, input: &[u8]) -> Option<(String, usize, bool)> {
+    fn run(framing: Framing, coding: HopFraming, input: &[u8]) -> Option<(String, usize, bool)> {
         let mut body = BodyTransfer::new(framing, 1000);
         let mut out = Vec::new();
         let moved = body.transfer(input, coding, &mut out).ok()?;
@@ -142,18 +142,18 @@ mod tests {
     fn each_framing_reaches_each_coding() {
         let chunked = b"5;ext\r\nhello\r\n0\r\nA: b\r\n\r\nNEXT";
         let end = chunked.len() - 4;
-        assert_eq!(run(Framing::Sized(5), Coding::Plain, b"helloNEXT"), Some(("hello".into(), 5, true)));
-        assert_eq!(run(Framing::Chunked, Coding::Chunked, chunked), Some(("5\r\nhello\r\n".into(), end, true)));
-        assert_eq!(run(Framing::Chunked, Coding::UntilClose, chunked), Some(("hello".into(), end, true)));
-        assert_eq!(run(Framing::UntilClose, Coding::Chunked, b"hello"), Some(("5\r\nhello\r\n".into(), 5, false)));
-        assert!(run(Framing::Chunked, Coding::Chunked, b"zz").is_none());
+        assert_eq!(run(Framing::Sized(5), HopFraming::Plain, b"helloNEXT"), Some(("hello".into(), 5, true)));
+        assert_eq!(run(Framing::Chunked, HopFraming::Chunked, chunked), Some(("5\r\nhello\r\n".into(), end, true)));
+        assert_eq!(run(Framing::Chunked, HopFraming::UntilClose, chunked), Some(("hello".into(), end, true)));
+        assert_eq!(run(Framing::UntilClose, HopFraming::Chunked, b"hello"), Some(("5\r\nhello\r\n".into(), 5, false)));
+        assert!(run(Framing::Chunked, HopFraming::Chunked, b"zz").is_none());
     }
 
     #[test]
     fn trailers_are_there_at_the_end() {
         let mut body = BodyTransfer::new(Framing::Chunked, 1000);
-        assert!(body.transfer(b"1\r\nx\r\n", Coding::None, &mut Vec::new()).is_ok() && body.trailers().is_none());
-        assert!(body.transfer(b"0\r\nA: b\r\n\r\n", Coding::None, &mut Vec::new()).is_ok());
+        assert!(body.transfer(b"1\r\nx\r\n", HopFraming::None, &mut Vec::new()).is_ok() && body.trailers().is_none());
+        assert!(body.transfer(b"0\r\nA: b\r\n\r\n", HopFraming::None, &mut Vec::new()).is_ok());
         let trailers = body.trailers().expect("it is over");
         assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"A"[..], &b"b"[..])]);
     }

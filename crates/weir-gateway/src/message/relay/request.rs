@@ -10,7 +10,7 @@ use weir_proto::Framing;
 use super::body::{self, TransferProgress};
 use super::{Relay, RequestSide, ns};
 use crate::context::served_exchange::ContentTaken;
-use crate::message::forward::Coding;
+use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, UpstreamSide};
 
 /// The most bytes of a buffered request body that are handed to an upstream at a time.
@@ -26,17 +26,17 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.upstream.is_blocked() {
             return self.flush_request(context);
         }
-        if self.request_is_out() {
+        if self.is_request_sent() {
             return Poll::Pending;
         }
         if let Some(held) = self.exchange.take_request_body() {
             // These bytes were counted when they were read from the client, so the counts are restored afterwards.
             let known = (self.exchange.request_bytes, self.exchange.body_taken);
-            let piece = &held[self.request.held_taken..];
+            let piece = &held[self.request.buffered_body_sent..];
             let moved = self.move_request(context, &piece[..piece.len().min(PIECE)]);
             (self.exchange.request_bytes, self.exchange.body_taken) = known;
             self.exchange.set_request_body(held);
-            self.request.held_taken += moved?;
+            self.request.buffered_body_sent += moved?;
             return Poll::Ready(Ok(()));
         }
         if !self.client.stash().is_empty() {
@@ -77,7 +77,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         })
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>) -> Coding {
+    fn request_head(&mut self, out: &mut Vec<u8>) -> HopFraming {
         if self.exchange.request_filters.only_observe() {
             return self.upstream.request_head(out, self.exchange, &self.terms.request());
         }
@@ -140,7 +140,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return body.transfer(received, *coding, out).map_err(|_| Stop::BadRequestBody);
         }
         let (mut content, mut passed) = (Vec::new(), Vec::new());
-        let moved = body.transfer(received, Coding::Plain, &mut content).map_err(|_| Stop::BadRequestBody)?;
+        let moved = body.transfer(received, HopFraming::Plain, &mut content).map_err(|_| Stop::BadRequestBody)?;
         self.exchange.request_filters.piece(&content, &mut passed)?;
         body::write(out, *coding, &passed);
         Ok(moved)

@@ -11,7 +11,7 @@ use weir_proto::{Trailers, Version};
 use super::body::{self, BodyTransfer};
 use super::{PersistenceCookie, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
 use crate::plugins::{content, events, messages};
 
@@ -151,14 +151,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             None => {
                 let moved = self.response.body.transfer(bytes, self.response.coding, out);
                 let moved = moved.map_err(|_| Stop::BadResponseBody)?;
-                if self.response.coding != Coding::None {
+                if self.response.coding != HopFraming::None {
                     self.exchange.body_bytes += moved.content;
                 }
                 moved
             }
             Some(content) => {
                 let (mut plain, mut passed) = (Vec::new(), Vec::new());
-                let moved = self.response.body.transfer(bytes, Coding::Plain, &mut plain);
+                let moved = self.response.body.transfer(bytes, HopFraming::Plain, &mut plain);
                 let moved = moved.map_err(|_| Stop::BadResponseBody)?;
                 content.piece(self.exchange, &plain, &mut passed)?;
                 let is_over = content.is_over();
@@ -184,19 +184,19 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// When the response is ended because the gateway drains. Only an event stream is: it has no end of its own, and its
     /// client reconnects for what it has not received (the HTML standard, §9.2). Any other content would be truncated.
     pub(super) fn leave_ns(&self) -> u64 {
-        let can_end =
-            matches!(self.response.coding, Coding::Chunked | Coding::UntilClose) && !self.exchange.is_subrequest;
+        let can_end = matches!(self.response.coding, HopFraming::Chunked | HopFraming::UntilClose)
+            && !self.exchange.is_subrequest;
         if self.worker.phase() == WorkerPhase::Serving || !can_end || self.response.body.is_done() {
             return NEVER;
         }
-        match events::is_event_stream(self.exchange) && self.request_is_out() && !self.client.is_blocked() {
+        match events::is_event_stream(self.exchange) && self.is_request_sent() && !self.client.is_blocked() {
             true if self.worker.phase() == WorkerPhase::Stopping => 0,
             true => self.worker.lifecycle.leave_ns(self.exchange.client.connection),
             false => NEVER,
         }
     }
 
-    pub(super) fn is_to_leave(&self) -> bool {
+    pub(super) fn should_end_stream(&self) -> bool {
         self.leave_ns() <= self.now_ns
     }
 
@@ -305,7 +305,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             forward::add_via(&mut self.exchange.response.head, version, via);
         }
         if status >= 500 {
-            forward::tell_upstream_status(self.exchange, status);
+            forward::set_upstream_status_field(self.exchange, status);
         }
         self.terms.plugins.on_response(self.exchange)?;
         forward::reframe(self.exchange);
@@ -324,7 +324,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn begin_response(&mut self, out: &mut Vec<u8>) {
         self.response.coding = forward::response_coding(self.exchange);
         self.response.client_reusable = self.exchange.request.keep_alive
-            && self.response.coding != Coding::UntilClose
+            && self.response.coding != HopFraming::UntilClose
             && self.request.body.is_done()
             && !self.client.ended()
             && self.worker.phase() == WorkerPhase::Serving

@@ -37,10 +37,10 @@ impl From<FrameFault> for MessageEnd {
 /// A message whose last frame has not ended.
 struct PassingMessage {
     head: MessageHead,
-    fate: MessageFate,
+    fate: MessageHandling,
 }
 
-enum MessageFate {
+enum MessageHandling {
     /// Its frames are passed on as they come.
     Passes,
     Dropped,
@@ -59,7 +59,7 @@ struct HeldMessage {
 }
 
 /// What a direction needs from the tunnel.
-pub struct Passage<'a> {
+pub struct DirectionContext<'a> {
     pub worker: &'a WorkerContext,
     pub policies: &'a mut MessagePolicies,
 }
@@ -123,7 +123,7 @@ impl MessageDirection {
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
-        passage: &mut Passage<'_>,
+        passage: &mut DirectionContext<'_>,
         from: &mut impl Pipe,
         to: &mut impl Pipe,
     ) -> Poll<Result<usize, MessageEnd>> {
@@ -173,7 +173,7 @@ impl MessageDirection {
     fn pass(
         &mut self,
         context: &mut Context<'_>,
-        passage: &mut Passage<'_>,
+        passage: &mut DirectionContext<'_>,
         bytes: &[u8],
         to: &mut impl Pipe,
     ) -> Result<usize, MessageEnd> {
@@ -192,7 +192,12 @@ impl MessageDirection {
         })
     }
 
-    fn read(&mut self, passage: &mut Passage<'_>, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), MessageEnd> {
+    fn read(
+        &mut self,
+        passage: &mut DirectionContext<'_>,
+        mut bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), MessageEnd> {
         while let Some(event) = self.reader.next(&mut bytes)? {
             let is_data = !matches!(event, FrameEvent::Control(_));
             match event {
@@ -212,18 +217,23 @@ impl MessageDirection {
         Ok(())
     }
 
-    fn begin(&mut self, passage: &mut Passage<'_>, header: FrameHeader, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+    fn begin(
+        &mut self,
+        passage: &mut DirectionContext<'_>,
+        header: FrameHeader,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamClose> {
         if header.opcode != Opcode::Continuation {
             self.message = Some(self.begin_message(passage, header)?);
         }
         let Some(PassingMessage { head, fate }) = &mut self.message else { return Ok(()) };
         let grown = match fate {
-            MessageFate::Dropped => return Ok(()),
-            MessageFate::Passes => Ok(()),
-            MessageFate::Held(held) => held.has_room_for(header.length),
+            MessageHandling::Dropped => return Ok(()),
+            MessageHandling::Passes => Ok(()),
+            MessageHandling::Held(held) => held.has_room_for(header.length),
         };
         match grown.and_then(|()| passage.policies.grow(*head, header.length)) {
-            Ok(()) if matches!(fate, MessageFate::Passes) => {
+            Ok(()) if matches!(fate, MessageHandling::Passes) => {
                 header.write(out);
                 self.is_within_frame = true;
                 Ok(())
@@ -233,15 +243,19 @@ impl MessageDirection {
         }
     }
 
-    fn begin_message(&mut self, passage: &mut Passage<'_>, header: FrameHeader) -> Result<PassingMessage, StreamClose> {
+    fn begin_message(
+        &mut self,
+        passage: &mut DirectionContext<'_>,
+        header: FrameHeader,
+    ) -> Result<PassingMessage, StreamClose> {
         let counters = self.counters(passage.worker);
         let kind = if header.opcode == Opcode::Text { MessageKind::Text } else { MessageKind::Binary };
         let head = MessageHead { source: self.source, kind };
         counters.seen.increment();
         let fate = match passage.policies.begin(head) {
             MessageVerdict::Pass => match passage.policies.wants_whole(head) {
-                None => MessageFate::Passes,
-                Some(limit) => MessageFate::Held(HeldMessage {
+                None => MessageHandling::Passes,
+                Some(limit) => MessageHandling::Held(HeldMessage {
                     limit,
                     content: Vec::new(),
                     counted: Held::of(self.client),
@@ -250,7 +264,7 @@ impl MessageDirection {
             },
             MessageVerdict::Drop(loss) => {
                 messages::count_lost(counters, loss);
-                MessageFate::Dropped
+                MessageHandling::Dropped
             }
             MessageVerdict::Close(close) => {
                 messages::count_lost(counters, close.loss);
@@ -269,21 +283,21 @@ impl MessageDirection {
 
     fn content(&mut self, content: MaskedContent<'_>, out: &mut Vec<u8>) -> Result<(), StreamClose> {
         match &mut self.message {
-            Some(PassingMessage { fate: MessageFate::Passes, .. }) => out.extend_from_slice(content.bytes),
-            Some(PassingMessage { fate: MessageFate::Held(held), .. }) => return held.take(content),
+            Some(PassingMessage { fate: MessageHandling::Passes, .. }) => out.extend_from_slice(content.bytes),
+            Some(PassingMessage { fate: MessageHandling::Held(held), .. }) => return held.take(content),
             _ => {}
         }
         Ok(())
     }
 
-    fn end(&mut self, passage: &mut Passage<'_>, is_last: bool, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+    fn end(&mut self, passage: &mut DirectionContext<'_>, is_last: bool, out: &mut Vec<u8>) -> Result<(), StreamClose> {
         self.is_within_frame = false;
         let Some(PassingMessage { head, fate }) = self.message.take_if(|_| is_last) else { return Ok(()) };
         let counters = self.counters(passage.worker);
         match fate {
-            MessageFate::Dropped => {}
-            MessageFate::Passes => counters.passed.increment(),
-            MessageFate::Held(held) => match passage.policies.whole(head, &held.content) {
+            MessageHandling::Dropped => {}
+            MessageHandling::Passes => counters.passed.increment(),
+            MessageHandling::Held(held) => match passage.policies.whole(head, &held.content) {
                 MessageVerdict::Pass => {
                     let opcode = if head.kind == MessageKind::Text { Opcode::Text } else { Opcode::Binary };
                     frame::write(out, opcode, held.mask, &held.content);
@@ -324,7 +338,7 @@ impl MessageDirection {
 
     /// Called at the end: a message that is still incomplete counts as lost.
     pub fn finish(&mut self, worker: &WorkerContext) {
-        if self.message.take().is_some_and(|message| !matches!(message.fate, MessageFate::Dropped)) {
+        if self.message.take().is_some_and(|message| !matches!(message.fate, MessageHandling::Dropped)) {
             messages::count_lost(self.counters(worker), MessageLoss::Failed);
         }
         worker.buffers.release(&mut self.out);

@@ -16,7 +16,7 @@ use super::SharedConnection;
 use crate::context::frame::own_waker;
 use crate::endpoint::pool::{Freshness, Permit, in_time};
 use crate::http2::fields;
-use crate::message::forward::{self, Coding};
+use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
 use crate::snapshot::Timeouts;
 
@@ -135,7 +135,7 @@ impl UpstreamStream<'_> {
 }
 
 impl Sending for UpstreamStream<'_> {
-    fn end(&mut self, _: &mut Vec<u8>, _: Coding, trailers: Option<&Trailers>) {
+    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, trailers: Option<&Trailers>) {
         // The stream of a WebSocket stays open after its head.
         if self.websocket.is_none() {
             self.connection.session.end(self.key, trailers);
@@ -163,7 +163,7 @@ impl UpstreamSide for UpstreamStream<'_> {
         self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> Coding {
+    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
         let scheme: &[u8] = if self.permit.endpoint.is_secured() { b"https" } else { b"http" };
         let host = forward::host(exchange, terms.pass_host, terms.endpoint);
         let mut state = self.connection.session.state();
