@@ -63,6 +63,31 @@ fn h04_fields_are_counted() {
     assert_eq!(rig.origin.targets(), ["/crumbs"]);
 }
 
+/// A connection that has been idle for a second forgets the fields that it would have referred to, and says so before the next
+/// ones (RFC 7541 §4.2).
+#[test]
+fn an_idle_connection_forgets_fields_and_says_so() {
+    const TABLE_OF_NOTHING_AND_BACK: [u8; 4] = [0x20, 0x3f, 0xe1, 0x1f];
+    let rig = Rig::echo(Reading::Strict);
+    let connected = |_| {
+        let mut client = Frames::connect(&rig.gateway);
+        (0..3).for_each(|_| assert!(matches!(client.ask("/a"), End::Answered(200, _))));
+        client
+    };
+    let mut idle = (0..500).map(connected).collect::<Vec<_>>().into_iter();
+    eventually("one has been idle for long enough", DEADLINE, || {
+        let mut client = idle.next().expect("there are enough of them");
+        let stream = client.stream();
+        client.send(headers(stream, WHOLE, &get("/a", &[])));
+        let head = std::iter::from_fn(|| client.receive()).find(|frame| frame.kind == HEADERS);
+        let says_so = head.expect("an answer").payload.starts_with(&TABLE_OF_NOTHING_AND_BACK);
+        if says_so {
+            assert!(matches!(client.ask("/a"), End::Answered(200, _)));
+        }
+        says_so
+    });
+}
+
 /// What a hundred streams of one connection that wait have come to.
 struct Waiting {
     /// Those that reached the origin; the others were refused.
