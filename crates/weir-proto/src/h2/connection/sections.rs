@@ -1,4 +1,4 @@
-//! Field sections of the peer: heads and trailers (RFC 9113 §4.3, §6.2, §6.10).
+//! Field sections from the peer: heads and trailers (RFC 9113 §4.3, §6.2, §6.10).
 
 use super::receive::SECTION;
 use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, Purpose, Role, Section};
@@ -14,7 +14,7 @@ use crate::head::{Framing, write_field};
 use crate::method::Method;
 use crate::trailers::Trailers;
 
-/// A section that is decoded to so many times what a head may have is there to do harm (CVE-2016-6581).
+/// A section that decodes to this multiple of the limits of a head is a decompression attack (CVE-2016-6581).
 const BOMB_FIELDS: usize = 10;
 const BOMB_BYTES: usize = 16;
 
@@ -72,9 +72,9 @@ impl Connection {
             return Ok(if stream.receiving == Progress::Head { Purpose::Message } else { Purpose::Trailers });
         }
         if self.role == Role::Server && id % 2 == 1 && id > self.last_peer {
-            // §5.1.1: it ends all lower ones that were not used.
+            // §5.1.1: this closes all lower streams that are idle.
             self.last_peer = id;
-            // §6.8: what comes after the last stream is not looked at.
+            // §6.8: streams after the last one announced are ignored.
             if matches!(self.leaving, GoawayState::Final(last) if id > last) {
                 self.streams.ignore(id);
                 return Ok(Purpose::Nothing);
@@ -87,11 +87,11 @@ impl Connection {
         if self.streams.is_ignored(id) || self.role == Role::Client {
             return Ok(Purpose::Nothing);
         }
-        // §5.1.1: numbers grow.
+        // §5.1.1: stream numbers must increase.
         Err(if self.streams.has_ended(id) { ErrorCode::STREAM_CLOSED } else { ErrorCode::PROTOCOL_ERROR })
     }
 
-    /// All of a section is there.
+    /// Reads a complete section.
     fn read_section(
         &mut self,
         section: Section,
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Decodes a section, whatever becomes of it: both ends have to remember the same.
+    /// Decodes a section. This is done even if the fields are discarded, to keep the HPACK tables of both ends equal.
     fn decode(&mut self, block: &[u8], mut field: impl FnMut(Class, &[u8], &[u8])) -> Result<(), ErrorCode> {
         let (mut fields, mut bytes) = (0, 0);
         let decoded = self.decoder.decode(block, |class, name, value| {
@@ -181,7 +181,7 @@ impl Connection {
         let mut parsed = reader.finish(ended, stream.method);
         let is_interim = (100..200).contains(&response.status);
         if is_interim && ended && parsed.is_ok() {
-            parsed = Err(crate::h1::BadResponse::Syntax); // §8.1: a final response is to follow
+            parsed = Err(crate::h1::BadResponse::Syntax); // §8.1: a final response must follow
         }
         match parsed {
             Err(_) => drop(self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR)?),
@@ -206,7 +206,7 @@ impl Connection {
         let most = self.bounds.limits;
         self.decode(block, |class, name, value| {
             count += 1;
-            // §8.1: pseudo-fields have no place here.
+            // §8.1: trailers have no pseudo-fields.
             is_good &= matches!(class, Class::Field(_) | Class::Cookie) && count <= most.fields;
             is_good &= lines.len() + name.len() + value.len() + 4 <= most.head_bytes;
             if is_good && !matches!(class, Class::Field(Known::Te)) {
@@ -217,7 +217,7 @@ impl Connection {
         if stream.receiving == Progress::Ended {
             return self.stream_error(section.stream, ErrorCode::STREAM_CLOSED);
         }
-        // §8.1: trailers end the message; §8.1.1: the content is as long as was said.
+        // §8.1: trailers end the message; §8.1.1: content has the declared length.
         let is_end = section.ended && stream.to_come.is_none_or(|to_come| to_come == 0);
         if !is_good || !is_end || section.depends_on_itself {
             return self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR);
@@ -227,7 +227,7 @@ impl Connection {
         Ok(Some(ConnectionEvent::Trailers { key, trailers: Trailers::from_lines(lines) }))
     }
 
-    /// The peer's message is complete.
+    /// Marks the peer's message as complete, and removes the stream if ours is complete, too.
     pub(super) fn received_all(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.receiving = Progress::Ended;
