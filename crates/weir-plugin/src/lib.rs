@@ -1,4 +1,4 @@
-//! What a plugin sees: the exchange, the contract, and how it ends early.
+//! The plugin API: the exchange, the plugin contract, and how exchanges end early.
 
 pub mod body;
 mod config_error;
@@ -50,5 +50,5 @@ pub use template::Template;
 pub use tls::{ClientCertificate, Tls};
 pub use variable::{Moment, Variable, Variables};
 pub use vars::Expression;
-/// The messages that exchanges are made of.
+/// The HTTP messages exchanges consist of.
 pub use weir_proto as proto;
