@@ -1,4 +1,4 @@
-//! Connections that wait for the next request. Each thread has its own, so none is shared and no lock is taken.
+//! Idle connections. Each thread has a pool of its own, so no lock is needed.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use crate::settings::{HttpProtocol, IdleConnections, SharedSettings};
 use crate::tls::TlsKey;
 use crate::url::UrlOrigin;
 
-/// What two calls must have in common to share a connection.
+/// Calls with equal keys may share a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionKey {
     pub(crate) settings: SharedSettings,
@@ -26,17 +26,17 @@ pub(crate) struct ConnectionKey {
     pub(crate) protocol: HttpProtocol,
 }
 
-/// A connection that requests can be sent on.
+/// A connection on which requests can be sent.
 #[derive(Debug)]
 pub(crate) enum PooledConnection {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Why a request got no answer on a connection.
+/// Why a request got no response on a connection.
 pub(crate) struct SendError {
     pub(crate) error: hyper::Error,
-    /// The request, where nothing of it has been sent.
+    /// Nothing of the request was sent, so it can be sent again.
     pub(crate) unsent: bool,
 }
 
@@ -56,7 +56,7 @@ impl PooledConnection {
         })
     }
 
-    /// Waits until the last answer is read to its end. False when the connection closes instead.
+    /// Waits until the last response has been read completely. `false` if the connection closes instead.
     pub(crate) async fn is_reusable(&mut self) -> bool {
         match self {
             PooledConnection::Http1(sender) => sender.ready().await.is_ok(),
@@ -79,9 +79,9 @@ struct WaitingConnection {
 
 #[derive(Default)]
 struct ConnectionPool {
-    /// A connection is driven by the runtime it was opened on.
+    /// By runtime, since a connection is driven by the runtime on which it was opened.
     idle: HashMap<(runtime::Id, ConnectionKey), Vec<WaitingConnection>>,
-    /// The runtimes with a task that closes what has been idle for too long.
+    /// Runtimes with a running task that closes expired connections.
     swept: HashSet<runtime::Id>,
 }
 
@@ -89,8 +89,8 @@ thread_local! {
     static POOL: RefCell<ConnectionPool> = RefCell::default();
 }
 
-/// The connection used last, which is the least likely to be closed. One of HTTP/2 stays where it is: it carries many
-/// requests at a time.
+/// Takes the most recently used connection, the least likely to be closed by the server. An HTTP/2 connection stays in the pool,
+/// since it carries many requests at a time.
 pub(crate) fn take(key: &ConnectionKey) -> Option<PooledConnection> {
     let key = (runtime::Handle::current().id(), key.clone());
     POOL.with_borrow_mut(|pool| {
@@ -109,7 +109,7 @@ pub(crate) fn take(key: &ConnectionKey) -> Option<PooledConnection> {
     })
 }
 
-/// Forgets a connection of HTTP/2 that has failed, so that the next call opens another.
+/// Removes an HTTP/2 connection that has failed, so that the next call opens another.
 pub(crate) fn forget_http2(key: &ConnectionKey) {
     let key = (runtime::Handle::current().id(), key.clone());
     POOL.with_borrow_mut(|pool| {
@@ -119,7 +119,7 @@ pub(crate) fn forget_http2(key: &ConnectionKey) {
     });
 }
 
-/// Keeps a connection for the next call.
+/// Puts a connection into the pool for the next call.
 pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: IdleConnections) {
     if settings.max_per_origin == 0 {
         return;
@@ -129,7 +129,7 @@ pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: 
     let begins = POOL.with_borrow_mut(|pool| {
         let idle = pool.idle.entry((runtime, key.clone())).or_default();
         if one.connection.is_http2() {
-            // Another call may have kept it already, or one that was opened at the same time.
+            // It may be in the pool already, or another one that was opened at the same time.
             idle.retain(|other| !other.connection.is_http2());
         }
         while idle.len() >= settings.max_per_origin {
@@ -143,7 +143,7 @@ pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: 
     }
 }
 
-/// Closes what has been idle for too long, until nothing is left.
+/// Closes expired connections, until none of this runtime are left.
 async fn sweep(sweep: PoolSweep) {
     const PAUSE: Duration = Duration::from_secs(1);
     loop {
@@ -164,12 +164,12 @@ async fn sweep(sweep: PoolSweep) {
     }
 }
 
-/// Ends with the runtime at the latest; connections that belonged to it are of no use then.
+/// Dropped at the latest with the runtime, when its connections become unusable, and removes them.
 struct PoolSweep(runtime::Id);
 
 impl Drop for PoolSweep {
     fn drop(&mut self) {
-        // A thread that ends may have dropped its pool already.
+        // The thread's pool may have been dropped already.
         let _ = POOL.try_with(|pool| {
             if let Ok(mut pool) = pool.try_borrow_mut() {
                 pool.swept.remove(&self.0);

@@ -24,7 +24,8 @@ pub(crate) fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &
 }
 
 /// Writes as many of `bytes` as the socket accepts. When pending, the task is woken once it accepts more. Readiness is polled
-/// only after an attempt, which nearly always writes everything. A task's cooperative budget is therefore consumed by its reads.
+/// only after an attempt, which nearly always writes everything. This skips tokio's cooperative budget, too; a task that writes
+/// without end also reads, and yields there.
 pub(crate) fn poll_write(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
         let sent =
