@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! segment = header frame*
-//! header  = "WEIRJRNL" | version u32 | crc u32 of the rest | journal id u64 | first seq u64
+//! header  = "WEIRJRNL" | version u32 | crc u32 of the rest | journal id u64 | first seq u64 | follows u64
 //! frame   = payload length u32 | crc u32 of the rest | seq u64 | unix time in ms u64 | payload
 //! ```
 

@@ -128,7 +128,7 @@ struct Scanned {
     /// The header is valid, and matches the journal's id and the file's name.
     has_header: bool,
     gaps: Vec<Damage>,
-    /// Bytes after the last record.
+    /// Bytes after the last record, which are not a record.
     broken_bytes: u64,
     len: u64,
 }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct ConfigError {
     /// The place within the plugin's configuration: `headers.set`, `regex_uri[1]`; empty for the whole.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The error, and how to correct it.
     pub problem: String,
 }
 

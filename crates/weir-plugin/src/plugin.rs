@@ -138,8 +138,8 @@ pub trait Plugin: Send + Sync {
         Ok(None)
     }
 
-    /// The request has more content than this plugin requested, which requested more than any other. Returns how the exchange
-    /// ends: by default with 413.
+    /// Called if the request has more content than any plugin requested, for the plugin with the highest limit. Returns how the
+    /// exchange ends: by default with 413.
     fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
         let _ = exchange;
         Stop::BodyTooLarge

@@ -34,7 +34,7 @@ pub(crate) fn enforce<T: JsonSchema + 'static>(options: &Value) -> Result<(), Co
     }
 }
 
-/// The violation of the first of several alternative schemas, which is the most specific one by convention.
+/// For an optional value (`anyOf` a schema and null): the violation of the schema, which is the first alternative.
 fn inner<'e, 'v>(error: &'e ValidationError<'v>) -> &'e ValidationError<'v> {
     match error.kind() {
         ValidationErrorKind::AnyOf { context } => context.first().and_then(|first| first.first()).map_or(error, inner),

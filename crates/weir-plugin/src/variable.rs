@@ -91,7 +91,7 @@ macro_rules! variables {
 }
 
 variables! {
-    // The request line and what it says.
+    // The request.
     /// The path as routes see it: decoded and normalised, without the query.
     Uri = "uri" | "document_uri",
     /// The request target as received: path and query, nothing decoded.
@@ -171,7 +171,7 @@ variables! {
     /// The client's certificate as PEM.
     TlsClientCertificate = "ssl_client_raw_cert",
 
-    // What came of it.
+    // The outcome.
     /// The status sent to the client.
     Status = "status",
     /// Bytes of the request, head and body.
@@ -221,7 +221,7 @@ variables! {
     /// The id that the plugin `request-id` has found in the request, or given it.
     ApisixRequestId = "apisix_request_id",
 
-    // What the configuration calls it.
+    // Names in the configuration.
     /// The id of the route.
     RouteId = "route_id",
     /// The name of the route.

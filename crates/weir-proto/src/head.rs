@@ -603,6 +603,7 @@ fn is_grpc(head: &Head) -> bool {
 
 /// The reason phrase in the IANA registry; empty for an unregistered status, which RFC 9112 §4 allows.
 pub fn reason(status: u16) -> &'static str {
+    // Long because it is a table.
     match status {
         100 => "Continue",
         101 => "Switching Protocols",

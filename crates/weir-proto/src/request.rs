@@ -24,7 +24,7 @@ pub enum Reject {
     TransferCoding,
     /// An expectation other than `100-continue`.
     Expectation,
-    /// Not HTTP/1.0 or HTTP/1.1.
+    /// A version other than HTTP/1.x.
     Version,
     /// Lower-case letters in the method: some upstreams take `delete` for `DELETE`, against RFC 9110 §9.1.
     Method,

@@ -63,7 +63,8 @@ pub(crate) fn target_end(bytes: &[u8], at: usize) -> usize {
     run_end::<TargetBytes>(bytes, at)
 }
 
-/// The offset of the first byte from `at` on that a query cannot contain (RFC 3986 §3.4, and other characters that clients send).
+/// The offset of the first byte from `at` on that a query cannot contain. More is allowed than in RFC 3986 §3.4, as clients send
+/// other characters, too.
 #[inline]
 pub(crate) fn query_end(bytes: &[u8], at: usize) -> usize {
     run_end::<QueryBytes>(bytes, at)

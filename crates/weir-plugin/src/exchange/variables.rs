@@ -39,7 +39,7 @@ fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
 
 impl Variables for Exchange {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
-        // Long, since it is a table: one row for each variable.
+        // Long because it is a table: one row per variable.
         let request = &self.request;
         match variable {
             Variable::Uri => bytes(request.path()),

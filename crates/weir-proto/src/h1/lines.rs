@@ -1,4 +1,4 @@
-//! Lines of a head, found and checked in one pass.
+//! Finds and checks the lines of a head in one pass.
 //!
 //! Only CRLF ends a line. RFC 9112 §2.2 permits taking a lone LF for a line end; that is refused here, since the next parser on
 //! the path may not see a line end there.
@@ -14,12 +14,12 @@ pub(super) enum BadLines {
     TooMany,
 }
 
-/// Where the lines of fields end.
+/// The result of indexing the field lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FieldLines {
-    /// The offset behind the blank line.
+    /// The offset after the blank line.
     pub end: usize,
-    /// Every name holds nothing but letters, digits and `-`.
+    /// Every name contains only letters, digits and `-`.
     pub is_plain: bool,
 }
 
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        /// httparse is forgiving where we are strict, so it accepts all we accept, and finds the same fields.
+        /// httparse is more lenient, so it must accept every head that is accepted here, and find the same fields.
         #[test]
         fn what_we_accept_httparse_reads_alike(lines in proptest::collection::vec("[A-Za-z-]{1,12}:[ \t]{0,2}[ -~\t]{0,12}\r?\n?", 0..6)) {
             let text = format!("{}\r\n", lines.concat());

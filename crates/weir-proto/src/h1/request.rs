@@ -53,7 +53,7 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
     match bytes.get(target_end) {
         None => return Ok(None),
         Some(b' ') if target_end > target_start => {}
-        Some(_) => return Err(Reject::Syntax), // HTTP/0.9 ends here, and so do bytes no target may hold
+        Some(_) => return Err(Reject::Syntax), // HTTP/0.9, or a byte that is not allowed in a target
     }
     const VERSION: usize = "HTTP/1.1\r\n".len();
     let line_end = target_end + 1 + VERSION;
@@ -166,7 +166,7 @@ impl SeenFields {
 /// Determines the message length (RFC 9112 §6.3), without any of the leniency the RFC permits.
 fn framing(request: &RequestHead, seen: &SeenFields) -> Result<Framing, Reject> {
     if let Some(coding) = seen.coding {
-        // RFC 9112 §6.1: both lengths may be request smuggling; a coding from HTTP/1.0 cannot be trusted either.
+        // RFC 9112 §6.1: `Content-Length` with `Transfer-Encoding` may be request smuggling; so may a coding from HTTP/1.0.
         if seen.length.is_some() || request.version == Version::Http10 {
             return Err(Reject::Framing);
         }
@@ -214,8 +214,8 @@ fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Res
         [b'/', ..] => {}
         b"*" if request.method == Method::Options => {}
         target => {
-            // RFC 9112 §3.2.2: the authority of an absolute target replaces Host. Unless `target_replaces_host` is set, both must
-            // agree.
+            // RFC 9112 §3.2.2: the authority of an absolute target replaces Host. Both must agree, unless
+            // `target_replaces_host` is set.
             let starts = |scheme: &[u8]| target.get(..scheme.len()).is_some_and(|it| it.eq_ignore_ascii_case(scheme));
             let (scheme, default_port) = match (starts(b"http://"), starts(b"https://")) {
                 (true, _) => (7, 80),

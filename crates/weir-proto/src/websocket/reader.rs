@@ -191,7 +191,7 @@ impl FrameReader {
     /// Reads one event and removes its bytes from the input. `None` if more input is needed, or after a close frame.
     ///
     /// # Errors
-    /// The rule that was broken.
+    /// The rule that the input violates.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<FrameEvent<'a>>, FrameFault> {
         loop {
             if self.is_closed {

@@ -5,8 +5,8 @@ use super::table::DynamicTable;
 use super::{TABLE_BYTES, huffman, integer};
 use crate::h2::class::Class;
 
-/// Slots of the hash index, which holds the table's entries and fields seen once. A table of 4 KiB has at most half as many
-/// entries.
+/// Slots of the hash index, which holds the table's entries and fields seen once. A table of 4 KiB rarely has more than half as
+/// many entries.
 const PLACES: usize = 128;
 
 /// A slot: the hash of a field and the sequence number of its table entry. Both are small, since idle connections keep their
