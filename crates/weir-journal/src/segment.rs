@@ -20,8 +20,8 @@ pub struct Header {
     pub id: u64,
     /// The number of the first record the segment may contain.
     pub first_seq: Seq,
-    /// The last committed record when the segment was begun. Numbers missing between the previous segment and this one are lost
-    /// records; numbers between this one and `first_seq` were never committed.
+    /// The last committed record when the segment was begun. Numbers missing between the previous segment's last record and
+    /// `follows` are lost records; numbers between `follows` and `first_seq` were never committed.
     pub follows: Seq,
 }
 
