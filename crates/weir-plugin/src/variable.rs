@@ -53,7 +53,7 @@ macro_rules! variables {
             Cookie(Box<str>),
             /// `sent_http_X`: a header of the response as sent to the client, stored like [`Variable::Header`].
             SentHeader(Box<str>),
-            /// `upstream_http_X`: a header of the response as the upstream sent it, stored like [`Variable::Header`].
+            /// `upstream_http_X`: the same as `sent_http_X`, so it includes changes that plugins made.
             UpstreamHeader(Box<str>),
             /// `uri_param_X`: the value of the parameter `:X` in the `uri` of the route.
             UriParameter(Box<str>),
