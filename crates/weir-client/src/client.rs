@@ -1,4 +1,4 @@
-//! Calls.
+//! The HTTP client.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::settings::{CallSettings, HttpClientSettings, ServerVerification, Shar
 use crate::tls::{TlsConfigs, TlsKey};
 use crate::url::ServiceUrl;
 
-/// An HTTP client. Making one opens nothing; clones, and clients with equal settings, share connections of a thread.
+/// An HTTP client. Creating one opens no connection. Clones, and clients with equal settings, share the connections of a thread.
 #[derive(Clone, Debug)]
 pub struct HttpClient(Arc<ClientState>);
 
@@ -55,10 +55,10 @@ impl HttpClient {
         &self.0.resolver
     }
 
-    /// Makes what TLS with these settings takes, so that no call has to: reading the system's authorities blocks.
+    /// Builds the TLS configuration for these settings in advance: reading the system's CAs blocks.
     ///
     /// # Errors
-    /// Where an authority cannot be used, or the system has none.
+    /// A CA certificate cannot be used, or the system has none.
     pub fn prepare_tls(&self, how: &CallSettings) -> std::io::Result<()> {
         self.tls_connector(how).map(drop)
     }
@@ -71,11 +71,11 @@ impl HttpClient {
         self.0.tls.connector(&self.settings().authorities, verification, None)
     }
 
-    /// Sends a request and waits for the whole answer. The request's URI is a path and query, or empty for those of
-    /// `to`; `Host` is set unless it is there. An answer with any status is an answer.
+    /// Sends a request and waits for the complete response. The request's URI is a path and query, or empty for those of `to`;
+    /// `Host` is set unless present. A response with any status is `Ok`.
     ///
     /// # Errors
-    /// Where there is no complete answer within [`CallSettings::timeout`].
+    /// There is no complete response within [`CallSettings::timeout`].
     pub async fn call(
         &self,
         to: &ServiceUrl,
@@ -87,10 +87,10 @@ impl HttpClient {
         Ok(Response::from_parts(head, content.collect(deadline).await?))
     }
 
-    /// As [`HttpClient::call`], but returns with the head of the answer; its content is read piece by piece.
+    /// Like [`HttpClient::call`], but returns with the head of the response; its content is read piece by piece.
     ///
     /// # Errors
-    /// Where there is no head of an answer within [`CallSettings::timeout`].
+    /// There is no response head within [`CallSettings::timeout`].
     pub async fn open(
         &self,
         to: &ServiceUrl,
@@ -129,7 +129,7 @@ impl HttpClient {
         }
     }
 
-    /// On an idle connection, or on a new one.
+    /// Sends the request on an idle connection, or on a new one.
     async fn exchange(
         &self,
         to: &ServiceUrl,
@@ -152,8 +152,8 @@ impl HttpClient {
             }
             match sent {
                 Ok(answer) => return Ok(streamed(answer, key, connection, how)),
-                // Closed by the server while it was idle. Nothing of the request was sent, or repeating it does no harm
-                // (RFC 9110 §9.2.2).
+                // The server closed the connection while it was idle. Nothing of the request was sent, or repeating it is
+                // harmless (RFC 9110 §9.2.2).
                 Err(SendError { unsent: true, .. }) => {}
                 Err(SendError { error, .. }) if is_stale(&error) && request.method().is_idempotent() => {}
                 Err(SendError { error, .. }) => {
@@ -168,7 +168,7 @@ impl HttpClient {
         let sent = connection.send(prepared(to, request, connection.is_http2())?);
         match timeout_at(deadline, sent).await.map_err(|_| late())? {
             Ok(answer) => {
-                // Others can send on it at once.
+                // Other calls can use the connection at once.
                 if let PooledConnection::Http2(sender) = &connection {
                     pool::keep(&key, PooledConnection::Http2(sender.clone()), how.idle);
                 }
@@ -188,7 +188,7 @@ fn streamed(
     answer.map(|incoming| AnswerContent::new(incoming, key, connection, how.clone()))
 }
 
-/// The request as the protocol wants it: HTTP/1.1 has path and `Host`, HTTP/2 scheme and authority.
+/// Converts the request to the protocol: HTTP/1.1 has a path and `Host`, HTTP/2 a scheme and an authority.
 fn prepared(to: &ServiceUrl, request: &Request<Bytes>, is_http2: bool) -> Result<Request<Full<Bytes>>, CallError> {
     let mut request = request.clone().map(Full::new);
     let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
@@ -207,7 +207,7 @@ fn prepared(to: &ServiceUrl, request: &Request<Bytes>, is_http2: bool) -> Result
     Ok(request)
 }
 
-/// Whether a reused connection was closed before a byte of an answer came.
+/// Whether a reused connection was closed before the first byte of a response.
 fn is_stale(error: &hyper::Error) -> bool {
     error.is_incomplete_message() || error.is_canceled() || error.is_closed() || is_reset(error)
 }

@@ -1,4 +1,4 @@
-//! From an origin to a connection: name, address, TCP, TLS, HTTP. Each step has what is left of the time for all.
+//! Opens a connection to an origin: name lookup, TCP, TLS, HTTP. All steps share one deadline.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::settings::{CallSettings, HttpProtocol};
 use crate::stream::{ServiceStream, StreamTarget};
 use crate::url::UrlOrigin;
 
-/// A head of an answer that is larger ends its connection.
+/// Limit of a response head in bytes; a larger one is an error of the connection.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// An address that does not answer gets this part of the time at most while there are others.
+/// Each address is given an equal part of the remaining time, but at least this.
 const MIN_PER_ADDRESS: Duration = Duration::from_millis(250);
 
-/// By when a connection must stand, and how long that is.
+/// The deadline for opening a connection, and the time-out it was computed from, for error messages.
 #[derive(Clone, Copy)]
 struct ConnectDeadline {
     at: Instant,
@@ -53,10 +53,10 @@ impl HttpClient {
         handshake(origin, tls, http2).await
     }
 
-    /// A connection that carries something other than HTTP.
+    /// Opens a connection for a protocol other than HTTP.
     ///
     /// # Errors
-    /// Where none is open within `timeout`.
+    /// No connection is open within `timeout`.
     pub async fn stream(&self, target: &StreamTarget, timeout: Duration) -> Result<ServiceStream, CallError> {
         let StreamTarget { origin, tls } = target;
         let deadline = ConnectDeadline { at: Instant::now() + timeout, after: timeout };
@@ -101,7 +101,7 @@ async fn connect_tls(
     }
 }
 
-/// Tries one address after the other. The last failure is the one that is told.
+/// Tries one address after another. If all fail, the error is that of the last one.
 async fn connect_tcp(
     origin: &UrlOrigin,
     addresses: &[IpAddr],
@@ -116,7 +116,7 @@ async fn connect_tcp(
         let share = (deadline.at.saturating_duration_since(now) / left).max(MIN_PER_ADDRESS);
         match timeout_at(deadline.at.min(now + share), TcpStream::connect(address)).await {
             Ok(Ok(tcp)) => {
-                // Whole requests are written at once; waiting for more would only delay them.
+                // Requests are written as a whole, so waiting for more data would only delay them.
                 let delayed = |error| CallError::Connect { host: host.clone(), address, error };
                 tcp.set_nodelay(true).map_err(delayed)?;
                 return Ok((address, tcp));
@@ -134,7 +134,7 @@ async fn connect_tcp(
     Err(failure.expect("there is at least one address"))
 }
 
-/// Runs the connection in a task of its own, which ends when the last sender of the connection is dropped.
+/// Starts the connection in a task of its own, which ends when the connection's last sender is dropped.
 async fn handshake(
     origin: &UrlOrigin,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -142,7 +142,7 @@ async fn handshake(
 ) -> Result<PooledConnection, CallError> {
     let broken = |error| CallError::Broken { origin: origin.to_string(), error };
     let stream = TokioIo::new(stream);
-    // hyper reports a failure of the connection to each pending call on it.
+    // hyper reports a connection's failure to each pending call on it.
     if http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES as u32);

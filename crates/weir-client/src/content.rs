@@ -1,4 +1,4 @@
-//! The content of an answer, as it comes.
+//! The content of a response, as a stream.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -9,13 +9,13 @@ use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection};
 use crate::settings::CallSettings;
 
-/// The content of a streamed answer. Dropping it before its end closes the connection.
+/// The content of a streamed response. Dropping it before the end closes the connection.
 #[derive(Debug)]
 pub struct AnswerContent {
     incoming: Incoming,
     left: usize,
     settings: CallSettings,
-    /// Until the end is reached.
+    /// `None` after the end or an error.
     connection: Option<(ConnectionKey, PooledConnection)>,
 }
 
@@ -30,15 +30,15 @@ impl AnswerContent {
         AnswerContent { incoming, left, settings, connection: Some((key, connection)) }
     }
 
-    /// The next piece, waited for as long as a call may take; nothing at the end.
+    /// The next piece; `None` at the end. Each piece is given [`CallSettings::timeout`].
     ///
     /// # Errors
-    /// Where it does not come in time, the connection fails, or the content is larger than allowed.
+    /// The piece does not arrive in time, the connection fails, or the content is larger than allowed.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         self.next_until(Instant::now() + self.settings.timeout).await
     }
 
-    /// All of it, by a deadline.
+    /// The whole content, by a deadline.
     pub(crate) async fn collect(mut self, deadline: Instant) -> Result<Bytes, CallError> {
         let first = self.next_until(deadline).await?;
         let Some(second) = self.next_until(deadline).await? else { return Ok(first.unwrap_or_default()) };
@@ -51,7 +51,7 @@ impl AnswerContent {
     }
 
     async fn next_until(&mut self, deadline: Instant) -> Result<Option<Bytes>, CallError> {
-        // A declared length is refused before it is read.
+        // A declared length above the limit is refused before reading.
         if self.incoming.size_hint().lower() > self.left as u64 {
             return Err(self.too_large());
         }
@@ -84,7 +84,7 @@ impl AnswerContent {
 
     async fn give_back(&mut self, deadline: Instant) {
         let Some((key, mut connection)) = self.connection.take() else { return };
-        // It may be closing; then it is of no use to another call.
+        // A connection that is being closed is of no use to another call.
         if self.settings.idle.max_per_origin > 0
             && timeout_at(deadline, connection.is_reusable()).await.unwrap_or(false)
         {

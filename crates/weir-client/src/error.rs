@@ -1,14 +1,14 @@
-//! Why a call has no answer.
+//! Errors of calls.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Says what failed, with whom, and why. Hosts and addresses are named; paths and queries, which may hold secrets, are not.
+/// Why a call failed. Messages contain hosts and addresses, but not paths and queries, which may contain secrets.
 #[derive(Debug)]
 pub enum CallError {
-    /// The request is one that cannot be sent.
+    /// The request is invalid.
     Request(String),
     NameLookupTimedOut {
         host: Box<str>,
@@ -18,7 +18,7 @@ pub enum CallError {
         host: Box<str>,
         reason: String,
     },
-    /// None of the addresses of the host may be connected to.
+    /// The address filter allows none of the host's addresses.
     AddressDenied {
         host: Box<str>,
     },
@@ -42,12 +42,12 @@ pub enum CallError {
         address: SocketAddr,
         error: io::Error,
     },
-    /// The connection stood, and the answer was not complete in time.
+    /// The connection was open, but the response was not complete in time.
     AnswerTimedOut {
         origin: String,
         after: Duration,
     },
-    /// The connection ended, or carried what is not HTTP, before the answer was complete.
+    /// The connection ended, or violated the protocol, before the response was complete.
     Broken {
         origin: String,
         error: hyper::Error,
@@ -63,7 +63,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether time ran out, at whatever step.
+    /// Whether the call timed out, in any step.
     pub fn is_timeout(&self) -> bool {
         matches!(
             self,
@@ -74,7 +74,7 @@ impl CallError {
         )
     }
 
-    /// Whether nothing of the request can have reached the server.
+    /// Whether it is certain that nothing of the request was sent.
     pub fn is_unsent(&self) -> bool {
         !matches!(
             self,
@@ -136,7 +136,7 @@ impl std::error::Error for CallError {
     }
 }
 
-/// As `1.5 s`, or `200 ms`.
+/// Formats a duration, as `1.5 s` or `200 ms`.
 fn seconds(duration: Duration) -> String {
     match duration.as_millis() {
         millis if millis < 1_000 => format!("{millis} ms"),
@@ -144,7 +144,7 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// hyper says the kind of a failure, and its source the cause.
+/// hyper's message is the kind of a failure; its source is the cause.
 fn chain(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

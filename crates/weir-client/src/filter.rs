@@ -1,23 +1,23 @@
-//! Which addresses a client may connect to.
+//! Restricts the addresses a client may connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Decides on the address that is connected to, after the name was resolved, so that neither a DNS answer nor a redirect
-/// leads into the node's own network (server-side request forgery).
+/// Applied to the address after name resolution, so that neither a DNS answer nor a redirect leads into the node's own network
+/// (server-side request forgery).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AddressFilter {
-    /// Only addresses that the public internet routes to.
+    /// Allow only addresses that are globally reachable.
     pub public_only: bool,
-    /// Allowed besides, whatever [`AddressFilter::public_only`] says.
+    /// Allowed in addition to [`AddressFilter::public_only`].
     pub allowed: Vec<IpNet>,
-    /// Never connected to.
+    /// Never allowed.
     pub denied: Vec<IpNet>,
 }
 
 impl AddressFilter {
-    /// Everything that the public internet routes to, and nothing else.
+    /// Allows all globally reachable addresses, and no others.
     pub fn public() -> AddressFilter {
         AddressFilter { public_only: true, ..AddressFilter::default() }
     }
@@ -29,7 +29,7 @@ impl AddressFilter {
     }
 }
 
-/// IANA's special-purpose registries (RFC 6890 and its updates), without what is globally reachable.
+/// Not in IANA's special-purpose registries (RFC 6890 and its updates), except for entries that are globally reachable.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -58,7 +58,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let segments = address.segments();
-    // Addresses that carry an IPv4 address lead where that one leads: NAT64 (RFC 6052) and 6to4 (RFC 3056).
+    // Addresses that embed an IPv4 address lead to that address: NAT64 (RFC 6052) and 6to4 (RFC 3056).
     let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     if segments[..6] == [0x64, 0xff9b, 0, 0, 0, 0] {
         return is_public_v4(v4(segments[6], segments[7]));

@@ -1,5 +1,5 @@
-//! The HTTP client and the resolver of the gateway's own requests: auth services, log receivers, certificate
-//! authorities, managers of secrets.
+//! The HTTP client and the DNS resolver for the gateway's own requests: to auth services, log receivers, CAs (ACME), secret
+//! managers.
 //!
 //! Connections are pooled per thread, so a call takes no lock that another thread holds. A client works on any tokio
 //! runtime; a connection is used only on the runtime that opened it.

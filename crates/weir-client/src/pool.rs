@@ -1,4 +1,4 @@
-//! Connections that wait for the next request. Each thread has its own, so none is shared and no lock is taken.
+//! Idle connections. Each thread has a pool of its own, so no lock is needed.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use crate::settings::{HttpProtocol, IdleConnections, SharedSettings};
 use crate::tls::TlsKey;
 use crate::url::UrlOrigin;
 
-/// What two calls must have in common to share a connection.
+/// Calls with equal keys may share a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionKey {
     pub(crate) settings: SharedSettings,
@@ -26,17 +26,17 @@ pub(crate) struct ConnectionKey {
     pub(crate) protocol: HttpProtocol,
 }
 
-/// A connection that requests can be sent on.
+/// A connection on which requests can be sent.
 #[derive(Debug)]
 pub(crate) enum PooledConnection {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Why a request got no answer on a connection.
+/// Why a request got no response on a connection.
 pub(crate) struct SendError {
     pub(crate) error: hyper::Error,
-    /// The request, where nothing of it has been sent.
+    /// Nothing of the request was sent, so it can be sent again.
     pub(crate) unsent: bool,
 }
 
@@ -56,7 +56,7 @@ impl PooledConnection {
         })
     }
 
-    /// Waits until the last answer is read to its end. False when the connection closes instead.
+    /// Waits until the last response has been read completely. `false` if the connection closes instead.
     pub(crate) async fn is_reusable(&mut self) -> bool {
         match self {
             PooledConnection::Http1(sender) => sender.ready().await.is_ok(),
@@ -72,16 +72,16 @@ impl PooledConnection {
     }
 }
 
-struct WaitingConnection {
+struct ReusableConnection {
     connection: PooledConnection,
-    until: Instant,
+    expires_at: Instant,
 }
 
 #[derive(Default)]
 struct ConnectionPool {
-    /// A connection is driven by the runtime it was opened on.
-    idle: HashMap<(runtime::Id, ConnectionKey), Vec<WaitingConnection>>,
-    /// The runtimes with a task that closes what has been idle for too long.
+    /// By runtime, since a connection is driven by the runtime on which it was opened.
+    idle: HashMap<(runtime::Id, ConnectionKey), Vec<ReusableConnection>>,
+    /// Runtimes with a running task that closes expired connections.
     swept: HashSet<runtime::Id>,
 }
 
@@ -89,15 +89,15 @@ thread_local! {
     static POOL: RefCell<ConnectionPool> = RefCell::default();
 }
 
-/// The connection used last, which is the least likely to be closed. One of HTTP/2 stays where it is: it carries many
-/// requests at a time.
+/// Takes the most recently used connection, the least likely to be closed by the server. An HTTP/2 connection stays in the pool,
+/// since it carries many requests at a time.
 pub(crate) fn take(key: &ConnectionKey) -> Option<PooledConnection> {
     let key = (runtime::Handle::current().id(), key.clone());
     POOL.with_borrow_mut(|pool| {
         let idle = pool.idle.get_mut(&key)?;
         let now = Instant::now();
         while let Some(one) = idle.pop() {
-            if !one.connection.is_open() || one.until <= now {
+            if !one.connection.is_open() || one.expires_at <= now {
                 continue;
             }
             let PooledConnection::Http2(sender) = &one.connection else { return Some(one.connection) };
@@ -109,7 +109,7 @@ pub(crate) fn take(key: &ConnectionKey) -> Option<PooledConnection> {
     })
 }
 
-/// Forgets a connection of HTTP/2 that has failed, so that the next call opens another.
+/// Removes an HTTP/2 connection that has failed, so that the next call opens another.
 pub(crate) fn forget_http2(key: &ConnectionKey) {
     let key = (runtime::Handle::current().id(), key.clone());
     POOL.with_borrow_mut(|pool| {
@@ -119,17 +119,17 @@ pub(crate) fn forget_http2(key: &ConnectionKey) {
     });
 }
 
-/// Keeps a connection for the next call.
+/// Puts a connection into the pool for the next call.
 pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: IdleConnections) {
     if settings.max_per_origin == 0 {
         return;
     }
     let runtime = runtime::Handle::current().id();
-    let one = WaitingConnection { connection, until: Instant::now() + settings.timeout };
+    let one = ReusableConnection { connection, expires_at: Instant::now() + settings.timeout };
     let begins = POOL.with_borrow_mut(|pool| {
         let idle = pool.idle.entry((runtime, key.clone())).or_default();
         if one.connection.is_http2() {
-            // Another call may have kept it already, or one that was opened at the same time.
+            // It may be in the pool already, or another one that was opened at the same time.
             idle.retain(|other| !other.connection.is_http2());
         }
         while idle.len() >= settings.max_per_origin {
@@ -139,12 +139,12 @@ pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: 
         pool.swept.insert(runtime)
     });
     if begins {
-        tokio::spawn(sweep(PoolSweep(runtime)));
+        tokio::spawn(sweep(SweepGuard(runtime)));
     }
 }
 
-/// Closes what has been idle for too long, until nothing is left.
-async fn sweep(sweep: PoolSweep) {
+/// Closes expired connections, until none of this runtime are left.
+async fn sweep(sweep: SweepGuard) {
     const PAUSE: Duration = Duration::from_secs(1);
     loop {
         tokio::time::sleep(PAUSE).await;
@@ -152,7 +152,7 @@ async fn sweep(sweep: PoolSweep) {
         let is_empty = POOL.with_borrow_mut(|pool| {
             pool.idle.retain(|(runtime, _), idle| {
                 if *runtime == sweep.0 {
-                    idle.retain(|one| one.connection.is_open() && now < one.until);
+                    idle.retain(|one| one.connection.is_open() && now < one.expires_at);
                 }
                 !idle.is_empty()
             });
@@ -164,12 +164,12 @@ async fn sweep(sweep: PoolSweep) {
     }
 }
 
-/// Ends with the runtime at the latest; connections that belonged to it are of no use then.
-struct PoolSweep(runtime::Id);
+/// Dropped at the latest with the runtime, when its connections become unusable, and removes them.
+struct SweepGuard(runtime::Id);
 
-impl Drop for PoolSweep {
+impl Drop for SweepGuard {
     fn drop(&mut self) {
-        // A thread that ends may have dropped its pool already.
+        // The thread's pool may have been dropped already.
         let _ = POOL.try_with(|pool| {
             if let Ok(mut pool) = pool.try_borrow_mut() {
                 pool.swept.remove(&self.0);

@@ -1,4 +1,4 @@
-//! Following redirects (RFC 9110 §15.4), where a call asks for it.
+//! Following redirects (RFC 9110 §15.4), if a call allows them.
 
 use bytes::Bytes;
 use http::header::{
@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use crate::error::CallError;
 use crate::url::ServiceUrl;
 
-/// The request that a redirect asks for; nothing where the answer is not a redirect that can be followed without asking.
+/// The request to send for a redirect; `None` if the response is not a redirect that can be followed automatically.
 pub(crate) fn next(
     from: &ServiceUrl,
     request: &Request<Bytes>,
@@ -34,7 +34,7 @@ pub(crate) fn next(
     let fields = next.headers_mut();
     fields.remove(HOST);
     if from.origin() != to.origin() {
-        // What proves who asks was meant for the first origin.
+        // Credentials were meant for the first origin.
         for secret in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
             fields.remove(secret);
         }
@@ -49,7 +49,7 @@ pub(crate) fn next(
     Ok(Some((to, next)))
 }
 
-/// A reference of RFC 3986 §5.2, as far as servers send them: absolute, `//host/path`, `/path`, `?query`, or `name`.
+/// Resolves a reference (RFC 3986 §5.2) of the forms servers send: absolute, `//host/path`, `/path`, `?query`, or `name`.
 fn resolve(from: &ServiceUrl, location: &str) -> Option<ServiceUrl> {
     let location = location.split('#').next().unwrap_or_default();
     let origin = from.origin();

@@ -1,4 +1,4 @@
-//! Asking DNS: the servers that are configured, or those of `/etc/resolv.conf`, and the hosts file first.
+//! DNS lookups: the hosts file first, then the configured servers or those of `/etc/resolv.conf`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,41 +15,41 @@ use tokio::runtime;
 
 /// A server that does not answer within this time is asked again, or the next one is.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
-/// What resolvers go by. They are read again when they have changed.
+/// The resolver's system configuration, which is read again when it has changed.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
-/// An answer is used at least this long, whatever its time to live.
+/// An answer is cached at least this long, whatever its TTL.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// And at most this long, unless it is configured: hosts files have no time to live, and mistakes in DNS are corrected.
+/// An answer is cached at most this long by default: entries of the hosts file have no TTL, and wrong DNS records get corrected.
 const MAX_TTL: Duration = Duration::from_secs(30);
-/// How long an answer stays in use after its time while no server gives a newer one.
+/// How long an expired answer is used while no server answers.
 const MAX_STALE: Duration = Duration::from_secs(600);
-/// Names whose addresses are remembered.
+/// Limit of cached names.
 const MAX_CACHED: usize = 1_024;
-/// hickory's resolvers that a thread keeps; one per runtime and settings.
+/// Limit of hickory resolvers per thread; there is one per runtime and settings.
 const MAX_PER_THREAD: usize = 8;
 
 /// APISIX `dns_resolver` and `dns_resolver_valid`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DnsSettings {
-    /// The servers that are asked; those of `/etc/resolv.conf` where there is none.
+    /// The DNS servers; empty means those of `/etc/resolv.conf`.
     pub servers: Vec<SocketAddr>,
-    /// How long an answer is good, whatever it says itself.
+    /// How long an answer is cached, in place of its TTL.
     pub valid: Option<Duration>,
 }
 
-/// An address of a target of a service.
+/// One address of a target of a service (SRV).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceTarget {
-    /// Its name, which is what it proves to be where it speaks TLS.
+    /// The target's name, which its TLS certificate must contain.
     pub host: Box<str>,
     pub address: IpAddr,
     pub port: u16,
     pub weight: u32,
-    /// Higher is used first: the negated priority of the SRV record.
+    /// Higher is preferred: the negated priority of the SRV record.
     pub priority: i64,
 }
 
-/// Asks DNS on any runtime. Clones share what they remember.
+/// A DNS resolver for any runtime. Clones share one cache.
 #[derive(Clone, Debug)]
 pub struct Resolver(Arc<ResolverState>);
 
@@ -70,11 +70,11 @@ impl Resolver {
         Resolver(Arc::new(ResolverState { settings, cache: Mutex::default() }))
     }
 
-    /// The addresses of a host (A, or else AAAA), remembered for their time to live. When no server answers, an answer
-    /// whose time is over is used for ten minutes more.
+    /// The addresses of a host (A, or else AAAA), cached for their TTL. If no server answers, an expired answer is used for ten
+    /// more minutes.
     ///
     /// # Errors
-    /// The reason why there is no address.
+    /// Why there is no address.
     pub async fn addresses(&self, name: &str) -> Result<Arc<[IpAddr]>, String> {
         let known = self.0.cache().get(name).cloned();
         let now = Instant::now();
@@ -90,18 +90,18 @@ impl Resolver {
         }
     }
 
-    /// Asks for the addresses of a host now, and says how long they are good.
+    /// Looks up the addresses of a host without the cache; also returns their TTL.
     ///
     /// # Errors
-    /// The reason why there is no address.
+    /// Why there is no address.
     pub async fn lookup_addresses(&self, name: &str) -> Result<(Vec<IpAddr>, Duration), String> {
         addresses(&resolver_of_thread(&self.0.settings)?, name).await
     }
 
-    /// Asks for the targets of a service now (SRV, RFC 2782), and says how long they are good.
+    /// Looks up the targets of a service (SRV, RFC 2782) without the cache; also returns their TTL.
     ///
     /// # Errors
-    /// The reason why there is no target.
+    /// Why there is no target.
     pub async fn lookup_service(&self, name: &str) -> Result<(Vec<ServiceTarget>, Duration), String> {
         targets(&resolver_of_thread(&self.0.settings)?, name).await
     }
@@ -120,7 +120,7 @@ impl ResolverState {
             let now = Instant::now();
             cache.retain(|_, known| now < known.until);
         }
-        // Where that many names are in use at a time, the others are asked for each time.
+        // If that many names are in use, further names are not cached.
         if cache.len() < MAX_CACHED {
             cache.insert(name.into(), CachedAddresses { addresses: Arc::clone(&addresses), until });
         }
@@ -128,11 +128,11 @@ impl ResolverState {
     }
 }
 
-/// A resolver of hickory's, whose sockets belong to the runtime they were opened on.
+/// A hickory resolver, whose sockets belong to the runtime on which they were opened.
 struct ThreadResolver {
     runtime: runtime::Id,
     settings: DnsSettings,
-    /// When the files it went by were changed last.
+    /// Modification times of [`FILES`] when it was built.
     files: [Option<SystemTime>; 2],
     resolver: TokioResolver,
 }
@@ -161,16 +161,16 @@ fn resolver_of_thread(settings: &DnsSettings) -> Result<TokioResolver, String> {
 
 fn build(servers: &[SocketAddr]) -> Result<TokioResolver, String> {
     let (config, mut options) = match servers {
-        // Without a usable file there are still the names of the hosts file.
+        // Without a usable `/etc/resolv.conf` there is still the hosts file.
         [] => hickory_resolver::system_conf::read_system_conf()
             .unwrap_or_else(|_| (ResolverConfig::from_name_servers(Vec::new()), ResolverOpts::default())),
         servers => (ResolverConfig::from_name_servers(servers.iter().map(server).collect()), ResolverOpts::default()),
     };
-    // Answers are kept by who asked.
+    // hickory's cache is disabled: this resolver, and callers of `lookup_*`, do the caching.
     options.cache_size = 0;
     options.timeout = SERVER_TIMEOUT;
     options.attempts = 1;
-    // IPv4 where there is any, as backends that listen on `localhost` often do so on IPv4 alone.
+    // IPv4 is preferred, since services on `localhost` often listen on IPv4 only.
     options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     *builder.options_mut() = options;
@@ -189,33 +189,33 @@ async fn addresses(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>,
     if addresses.is_empty() {
         return Err("the name has no address".to_owned());
     }
-    // Servers answer in changing order; endpoints should not change with it.
+    // Servers rotate the order of addresses; the list of endpoints must not change with it.
     addresses.sort_unstable();
     addresses.dedup();
     Ok((addresses, answer.valid_until().saturating_duration_since(Instant::now())))
 }
 
-/// The targets of a service, with their addresses. A lower SRV priority is used first, as a higher one of a node is.
+/// The targets of a service with their addresses. SRV prefers low priorities, endpoints prefer high ones.
 async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<ServiceTarget>, Duration), String> {
     let answer = resolver.srv_lookup(name).await.map_err(|error| error.to_string())?;
     let mut ttl = answer.valid_until().saturating_duration_since(Instant::now());
     let mut targets = Vec::new();
     for record in answer.answers() {
         let RData::SRV(srv) = &record.data else { continue };
-        // RFC 2782: a target of "." says that there is no such service.
+        // RFC 2782: the target "." means that the service does not exist.
         if srv.target.is_root() {
             continue;
         }
         let host = srv.target.to_ascii();
         let (addresses, of_target) = addresses(resolver, &host).await?;
-        // Servers may answer in any case, and with the dot of the root; the name of an endpoint is the same all the time.
+        // Servers may answer in any case and with a trailing dot; an endpoint needs one spelling.
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         ttl = ttl.min(of_target);
         targets.extend(addresses.into_iter().map(|address| ServiceTarget {
             host: host.as_str().into(),
             address,
             port: srv.port,
-            // RFC 2782: 0 has a very small chance of being selected, not none.
+            // RFC 2782: weight 0 has a very small chance of being selected, not none.
             weight: u32::from(srv.weight).max(1),
             priority: -i64::from(srv.priority),
         }));

@@ -1,4 +1,4 @@
-//! What holds for all calls of a client, and what holds for one.
+//! Settings of a client, and of one call.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use weir_net::tls::{CertificateDer, TlsConnector as TlsTerms};
 use crate::filter::AddressFilter;
 use crate::resolver::DnsSettings;
 
-/// What holds for every call of a client.
+/// Settings that apply to every call of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HttpClientSettings {
     pub dns: DnsSettings,
@@ -17,30 +17,30 @@ pub struct HttpClientSettings {
     pub addresses: AddressFilter,
 }
 
-/// Who vouches for servers.
+/// The CAs that are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Authorities {
-    /// Those this system trusts. They are read when the first server is verified.
+    /// Those of this system. They are loaded when the first server is verified.
     #[default]
     System,
-    /// These and no others.
+    /// Only these.
     Own(Arc<[CertificateDer<'static>]>),
 }
 
-/// What holds for one call.
+/// Settings of one call.
 #[derive(Clone, Debug)]
 pub struct CallSettings {
-    /// For the name, the connection and the TLS handshake together.
+    /// For name lookup, connection and TLS handshake together.
     pub connect_timeout: Duration,
-    /// From the call to the last byte of the answer, connecting included. Of a streamed answer: to the end of its head,
-    /// and from each piece of content to the next.
+    /// From the call to the last byte of the response, including the connection. For a streamed response: to the end of its
+    /// head, and from each piece of content to the next.
     pub timeout: Duration,
     pub idle: IdleConnections,
     pub protocol: HttpProtocol,
     pub verification: ServerVerification,
-    /// A longer content of an answer is an error.
+    /// Limit of the response's content in bytes; longer content is an error.
     pub max_content_bytes: usize,
-    /// How many redirects are followed; with none, the redirect is the answer.
+    /// Limit of redirects followed; 0 returns a redirect as the response.
     pub max_redirects: u8,
 }
 
@@ -58,12 +58,12 @@ impl Default for CallSettings {
     }
 }
 
-/// Connections that are kept for the next call.
+/// Limits of idle connections kept for further calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleConnections {
-    /// How many each thread keeps to one origin; 0 closes each connection after its answer.
+    /// Connections each thread keeps per origin; 0 closes each connection after its response.
     pub max_per_origin: usize,
-    /// How long one is kept.
+    /// How long an idle connection is kept.
     pub timeout: Duration,
 }
 
@@ -77,25 +77,25 @@ impl Default for IdleConnections {
 pub enum HttpProtocol {
     #[default]
     Http1,
-    /// By ALPN over TLS, and with prior knowledge without it (RFC 9113 §3.3).
+    /// Over TLS with ALPN, without TLS with prior knowledge (RFC 9113 §3.3).
     Http2,
-    /// HTTP/2 where the server chooses it in the TLS handshake, HTTP/1.1 otherwise.
+    /// HTTP/2 if the server selects it with ALPN, HTTP/1.1 otherwise.
     Negotiate,
 }
 
-/// How a server proves over TLS that it is the one that was meant.
+/// How a server's certificate is verified.
 #[derive(Clone, Debug, Default)]
 pub enum ServerVerification {
-    /// By a certificate that an authority of the client vouches for.
+    /// It must be issued by a CA of [`HttpClientSettings::authorities`].
     #[default]
     Verify,
-    /// Any certificate does.
+    /// Any certificate is accepted.
     Skip,
-    /// On terms of the caller's own, as far as HTTP is concerned: their ALPN protocols decide over [`HttpProtocol`].
+    /// A TLS configuration of the caller; its ALPN protocols override [`HttpProtocol`].
     Terms(TlsTerms),
 }
 
-/// Settings with their hash, so that finding a connection does not hash certificates.
+/// Settings with their hash, so that a pool lookup does not hash certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedSettings(Arc<HashedSettings>);
 

@@ -1,4 +1,4 @@
-//! Connections that carry something other than HTTP: the way to them is the same.
+//! Connections for protocols other than HTTP, opened in the same way.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use tokio_rustls::client::TlsStream;
 use crate::settings::ServerVerification;
 use crate::url::UrlOrigin;
 
-/// Where a stream of bytes leads.
+/// The destination of a byte stream.
 #[derive(Clone, Debug)]
 pub struct StreamTarget {
     pub(crate) origin: Arc<UrlOrigin>,
     pub(crate) tls: Option<StreamTls>,
 }
 
-/// How TLS is spoken on it. No application protocol is negotiated.
+/// TLS settings of a stream. No ALPN protocol is negotiated.
 #[derive(Clone, Debug)]
 pub struct StreamTls {
     pub verification: ServerVerification,
-    /// The name the server has to have, where that is not the host.
+    /// The name the certificate must contain, if it is not the host.
     pub name: Option<Box<str>>,
 }
 

@@ -1,4 +1,4 @@
-//! TLS configurations of a client, each made when the first call needs it.
+//! TLS configurations of a client, each built when the first call needs it.
 
 use std::io;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -9,11 +9,11 @@ use weir_net::tls::{CertificateDer, TlsConnector as TlsTerms, Trust, UpstreamTer
 
 use crate::settings::{Authorities, HttpProtocol, ServerVerification};
 
-/// Reading them takes milliseconds and their number is in the hundreds, so that is done once.
+/// The system's CAs. Loading takes milliseconds and there are hundreds, so it is done once.
 static SYSTEM: LazyLock<Vec<CertificateDer<'static>>> =
     LazyLock::new(|| rustls_native_certs::load_native_certs().certs);
 
-/// What decides whether two calls may share a TLS connection.
+/// Calls with equal keys may share a TLS connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TlsKey {
     Verify(HttpProtocol),
@@ -31,15 +31,15 @@ impl TlsKey {
     }
 }
 
-/// The configurations made so far, by protocol: first those that verify.
+/// The configurations built so far, by protocol: four that verify, then four that do not.
 #[derive(Debug, Default)]
 pub(crate) struct TlsConfigs([OnceLock<Result<Arc<ClientConfig>, String>>; 8]);
 
 impl TlsConfigs {
-    /// Without a protocol for connections that carry something other than HTTP.
+    /// The connector for HTTP with `protocol`, or without ALPN for other protocols.
     ///
     /// # Errors
-    /// Where an authority cannot be used, or the system has none.
+    /// A CA certificate cannot be used, or the system has none.
     pub(crate) fn connector(
         &self,
         authorities: &Authorities,

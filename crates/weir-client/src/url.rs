@@ -1,4 +1,4 @@
-//! Where a request goes.
+//! URLs of services.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use http::uri::{PathAndQuery, Scheme};
 #[derive(Clone, Debug)]
 pub struct ServiceUrl {
     pub(crate) origin: Arc<UrlOrigin>,
-    /// Host and port as written, as they stand in `Host`.
+    /// Host and port as written, the value of `Host`.
     pub(crate) authority: HeaderValue,
-    /// `/` where there is none.
+    /// `/` if the URL has none.
     target: PathAndQuery,
 }
 
@@ -26,7 +26,7 @@ pub struct UrlOrigin {
     pub port: u16,
 }
 
-/// Why a text is not a URL that can be called.
+/// Why a text is not a usable URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
     Syntax,
@@ -49,13 +49,13 @@ impl std::error::Error for UrlError {}
 
 impl ServiceUrl {
     /// # Errors
-    /// Where the text is not an absolute `http` or `https` URL.
+    /// The text is not an absolute `http` or `https` URL.
     pub fn parse(url: &str) -> Result<ServiceUrl, UrlError> {
         Self::of(&url.parse().map_err(|_| UrlError::Syntax)?)
     }
 
     /// # Errors
-    /// As [`ServiceUrl::parse`].
+    /// As for [`ServiceUrl::parse`].
     pub fn of(uri: &Uri) -> Result<ServiceUrl, UrlError> {
         let authority = uri.authority().ok_or(UrlError::Syntax)?;
         let is_https = match uri.scheme() {
@@ -78,7 +78,7 @@ impl ServiceUrl {
         })
     }
 
-    /// Scheme, host and port: what may stand in logs, since path and query may hold secrets.
+    /// Scheme, host and port. Logs may contain these, but not path and query, which may contain secrets.
     pub fn origin(&self) -> &UrlOrigin {
         &self.origin
     }
@@ -88,7 +88,7 @@ impl ServiceUrl {
         &self.authority
     }
 
-    /// Path and query; `/` where there are none.
+    /// Path and query; `/` if the URL has none.
     pub fn target(&self) -> &PathAndQuery {
         &self.target
     }

@@ -1,4 +1,4 @@
-//! A number that survives a crash: how far a reader has got.
+//! A sequence number that survives a crash: the position of a reader.
 
 use std::io;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::Seq;
 use crate::storage::{File, Storage};
 
-/// Generation, sequence number, checksum of both.
+/// Length of a slot: generation (8 bytes), sequence number (8), CRC-32 of both (4).
 const SLOT_BYTES: usize = 20;
-/// Two slots, each within a sector of its own, so that a torn write leaves the other whole.
+/// Offsets of the two slots, in different disk sectors, so that a torn write leaves the other slot intact.
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 
-/// A file with the sequence number that its owner has reached. Written in turns to two slots: whatever happens during a
-/// write, the number before is still there.
+/// A file with the sequence number its owner has reached. Writes alternate between two slots, so the previous number survives a
+/// failed write.
 pub struct Cursor {
     file: Arc<dyn File>,
     generation: u64,
@@ -20,11 +20,11 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Opens the cursor, or makes it with the number 0. A file that holds no valid slot counts as new: the owner begins at
-    /// the oldest record, and repeats instead of skipping.
+    /// Opens the cursor, or creates it with the number 0. A file without a valid slot counts as new: the owner starts at the
+    /// oldest record, so records are repeated rather than skipped.
     ///
     /// # Errors
-    /// The file can be neither read nor made.
+    /// The file can be neither read nor created.
     pub fn open(storage: &dyn Storage, name: &str) -> io::Result<Cursor> {
         let file = match storage.open(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -41,15 +41,15 @@ impl Cursor {
         Ok(Cursor { file, generation: newest.0, seq: newest.1 })
     }
 
-    /// The last record that is done with; 0 before the first.
+    /// The last record that was processed; 0 before the first.
     pub fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// Writes a number down. It survives the death of the process from here on, and a loss of power after [`Cursor::sync`].
+    /// Stores a number. It survives a crash of the process from here on, and a power loss after [`Cursor::sync`].
     ///
     /// # Errors
-    /// It could not be written; the number before still stands.
+    /// It could not be written; the previous number is still stored.
     pub fn store(&mut self, seq: Seq) -> io::Result<()> {
         let generation = self.generation + 1;
         let mut slot = [0; SLOT_BYTES];
@@ -63,13 +63,13 @@ impl Cursor {
     }
 
     /// # Errors
-    /// The disk has not taken it.
+    /// The disk has not confirmed the write.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }
 }
 
-/// Generation and number, if the slot is whole.
+/// Generation and number, if the slot is valid.
 fn read_slot(file: &dyn File, offset: u64) -> io::Result<Option<(u64, Seq)>> {
     let mut slot = [0; SLOT_BYTES];
     if file.read_at(&mut slot, offset)? < SLOT_BYTES {
@@ -77,7 +77,7 @@ fn read_slot(file: &dyn File, offset: u64) -> io::Result<Option<(u64, Seq)>> {
     }
     let number = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
     let crc = u32::from_le_bytes(slot[16..].try_into().expect("four bytes"));
-    // A slot of zeros has the checksum of zeros, but no generation.
+    // A slot of zeros has a valid checksum, but generation 0, which is never written.
     let is_whole = crc == crc32fast::hash(&slot[..16]) && number(0) > 0;
     Ok(is_whole.then(|| (number(0), number(8))))
 }

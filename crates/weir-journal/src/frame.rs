@@ -1,8 +1,8 @@
-//! One record on disk.
+//! The format of one record on disk.
 
 use crate::Seq;
 
-/// Bytes before the payload.
+/// Length of the header before the payload.
 pub const HEADER_BYTES: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +14,11 @@ pub struct Frame<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// A frame, and the bytes it takes.
+    /// A valid frame, and its length in bytes.
     Whole(Frame<'a>, usize),
-    /// The bytes end before the frame does. It needs so many in all, as far as can be told.
+    /// The bytes end within the frame. It has at least this many bytes in total.
     Partial(usize),
-    /// These bytes are no frame.
+    /// The bytes are not a frame.
     Broken,
 }
 
@@ -34,8 +34,8 @@ pub fn encode(out: &mut Vec<u8>, id: u64, seq: Seq, time_ms: u64, payload: &[u8]
     out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The journal's id is part of it: it is random, so that a payload cannot contain what would pass for a frame after damage.
-/// So is the length: a flipped bit there must not make another frame of the same bytes.
+/// CRC-32 of the frame. It includes the journal's id, which is random, so that a payload cannot contain bytes that pass for a
+/// frame after damage; and the length, so that a flipped bit there does not make another valid frame.
 fn checksum(id: u64, length: u32, rest: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&id.to_le_bytes());
@@ -44,11 +44,11 @@ fn checksum(id: u64, length: u32, rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The frame of the journal `id` at the beginning of `bytes`. A payload longer than `max_payload` is taken for damage.
+/// Decodes the frame of journal `id` at the start of `bytes`. A length above `max_payload` counts as damage.
 pub fn decode(bytes: &[u8], id: u64, max_payload: u32) -> Decoded<'_> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Decoded::Partial(HEADER_BYTES) };
     let length = u32::from_le_bytes(part(header, 0));
-    // A zeroed block reads as an empty frame with the number 0, which no record has.
+    // A block of zeros looks like an empty frame with sequence number 0, which no record has.
     let seq = u64::from_le_bytes(part(header, 8));
     if length > max_payload || seq == 0 {
         return Decoded::Broken;
@@ -66,10 +66,10 @@ fn part<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     header[at..at + N].try_into().expect("the header is longer than its parts")
 }
 
-/// Where the next whole frame begins in `bytes`, at 1 or later, that can follow record `after`.
+/// The offset, 1 or higher, of the next valid frame that may follow record `after`.
 pub fn resync(bytes: &[u8], id: u64, max_payload: u32, after: Seq) -> Option<usize> {
-    // No more frames than these fit in between. Without this bound, random bytes would pass for lengths of long frames,
-    // each of which costs a checksum.
+    // No more frames fit in between. Without this bound random bytes would often look like headers of long frames, each of which
+    // costs a checksum.
     let newest = after.saturating_add((bytes.len() / HEADER_BYTES) as u64 + 1);
     (1..bytes.len().saturating_sub(HEADER_BYTES - 1)).find(|at| {
         let bytes = &bytes[*at..];

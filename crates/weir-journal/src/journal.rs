@@ -1,4 +1,4 @@
-//! A journal with its own thread, which commits in groups.
+//! A journal with its own thread and group commit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,15 +15,15 @@ use crate::recovery::Recovery;
 use crate::storage::Storage;
 use crate::{Disk, Seq};
 
-/// Payload bytes that are written at once; also what a batch may be larger than a segment.
+/// Payload bytes written at once; a batch may exceed the segment size by as much.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes a [`Reader`] reads at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// Called on the journal's thread, with the record's number once it is committed.
+/// Called on the journal's thread: with the record's number once it is committed, or with an error.
 pub type OnCommit = Box<dyn FnOnce(Result<Seq, AppendError>) + Send>;
 
-/// A journal. Records come in from any thread; dropping it writes and syncs what has been handed over.
+/// A journal. Any thread may append; dropping it writes and syncs all records accepted so far.
 pub struct Journal {
     shared: Arc<JournalShared>,
     inbox: Arc<Inbox>,
@@ -35,9 +35,9 @@ pub struct Journal {
 #[derive(Default)]
 struct Inbox {
     state: Mutex<PendingAppends>,
-    /// There is something to do.
+    /// Wakes the journal's thread.
     wake: Condvar,
-    /// Something was committed.
+    /// Wakes threads in [`Journal::wait_for_more`].
     committed: Condvar,
 }
 
@@ -49,7 +49,7 @@ struct PendingAppends {
     expire_before_ms: Option<u64>,
     removals: Vec<Removal>,
     is_closed: bool,
-    /// One of `appends` is to be synced before it counts as committed.
+    /// One of `appends` must be synced before it counts as committed.
     sync_now: bool,
 }
 
@@ -60,16 +60,16 @@ impl Inbox {
 }
 
 impl Journal {
-    /// Opens the journal in a directory, which is made if it is missing, and starts its thread.
+    /// Opens the journal in a directory, which is created if missing, and starts its thread.
     ///
     /// # Errors
-    /// The directory or a file in it cannot be read, or no thread can be started. Damaged contents are no error:
-    /// [`Recovery`] tells of them.
+    /// The directory or a file in it cannot be read, or the thread cannot be started. Damaged contents are not an error; they
+    /// are reported in [`Recovery`].
     pub fn open(directory: impl Into<std::path::PathBuf>, options: Options) -> io::Result<(Journal, Recovery)> {
         Journal::open_in(Arc::new(Disk::open(directory)?), options)
     }
 
-    /// The same over any file layer.
+    /// The same over any [`Storage`].
     ///
     /// # Errors
     /// As for [`Journal::open`].
@@ -84,15 +84,15 @@ impl Journal {
         Ok((Journal { shared, inbox, max_record_bytes, max_pending_bytes, thread: Some(thread) }, recovery))
     }
 
-    /// Hands a record over to be written. `on_commit` is called once, on the journal's thread, unless an error is returned.
+    /// Queues a record. `on_commit` is called once, on the journal's thread, unless an error is returned.
     ///
     /// # Errors
-    /// The record is too large, or too much waits already; it was not taken.
+    /// The record is too large, or too many bytes are queued; it was not accepted.
     pub fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
         self.hand_over(payload, on_commit, false)
     }
 
-    /// The same, and with [`Sync::Every`] syncs before the record counts as committed.
+    /// Like [`Journal::append`]; with [`Sync::Every`] the record is synced before it counts as committed.
     ///
     /// # Errors
     /// As for [`Journal::append`].
@@ -106,7 +106,7 @@ impl Journal {
             return Err(AppendError::TooLarge { bytes, limit: self.max_record_bytes });
         }
         let mut pending = self.inbox.lock();
-        // One record is always taken, or a large one never could be.
+        // An empty queue accepts any record, or one larger than the limit could never be appended.
         if pending.bytes > 0 && pending.bytes + bytes > self.max_pending_bytes {
             return Err(AppendError::Busy);
         }
@@ -121,24 +121,24 @@ impl Journal {
     /// Appends a record and waits until it is committed.
     ///
     /// # Errors
-    /// It was not written.
+    /// The record was not written.
     pub fn append_and_wait(&self, payload: Vec<u8>) -> Result<Seq, AppendError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         self.append(payload, Box::new(move |result| drop(sender.send(result))))?;
         receiver.recv().unwrap_or(Err(AppendError::Closed))
     }
 
-    /// Reads the records after `after`; 0 is from the oldest on.
+    /// A reader of the records after `after`; 0 starts with the oldest.
     pub fn reader(&self, after: Seq) -> Reader {
         Reader::new(Arc::clone(&self.shared), after, READ_BYTES)
     }
 
-    /// The newest record that readers see; 0 before the first.
+    /// The newest committed record; 0 before the first.
     pub fn committed(&self) -> Seq {
         self.shared.committed.load(Ordering::Acquire)
     }
 
-    /// Waits until there is a record after this one; `false` if there was none in time.
+    /// Waits until a record after this one is committed; `false` on a time-out.
     pub fn wait_for_more(&self, after: Seq, patience: Duration) -> bool {
         let pending = self.inbox.lock();
         let is_waiting = |_: &mut PendingAppends| self.committed() <= after;
@@ -146,7 +146,7 @@ impl Journal {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Records up to and with this one are not needed any more. Segments without any other go, soon.
+    /// Declares records up to and including `seq` as processed. Segments without any other records are removed soon.
     pub fn release(&self, seq: Seq) {
         let mut pending = self.inbox.lock();
         pending.release = pending.release.max(Some(seq));
@@ -154,7 +154,7 @@ impl Journal {
         self.inbox.wake.notify_one();
     }
 
-    /// Removes segments without a record younger than this, soon. [`Journal::take_removals`] says what has gone.
+    /// Removes segments without a record younger than this, soon. [`Journal::take_removals`] reports them.
     pub fn expire(&self, max_age: Duration) {
         let before_ms = now_ms().saturating_sub(max_age.as_millis() as u64);
         let mut pending = self.inbox.lock();
@@ -163,7 +163,7 @@ impl Journal {
         self.inbox.wake.notify_one();
     }
 
-    /// What was removed before it was released, since the last call.
+    /// The records removed before they were released, since the last call.
     pub fn take_removals(&self) -> Vec<Removal> {
         mem::take(&mut self.inbox.lock().removals)
     }
@@ -178,7 +178,7 @@ impl Drop for Journal {
         self.inbox.lock().is_closed = true;
         self.inbox.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A panic has been reported already.
             let _ = thread.join();
         }
     }
@@ -188,12 +188,12 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// The journal's thread.
+/// The state of the journal's thread.
 struct Committer {
     log: Log,
     inbox: Arc<Inbox>,
     sync: Sync,
-    /// With [`Sync::Every`]: when what was written has to be synced.
+    /// With [`Sync::Every`]: when written records are to be synced next.
     next_sync: Option<Instant>,
 }
 
@@ -209,7 +209,7 @@ impl Committer {
             drop(pending);
             let is_idle = appends.is_empty();
             let mut removals = Vec::new();
-            // First what makes room. A segment that cannot be removed now is tried again with the next request.
+            // Removals first, since they make room. One that fails is tried again with the next request.
             if let Some(seq) = release {
                 let _ = self.log.release(seq);
             }
@@ -227,7 +227,7 @@ impl Committer {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits until there is work.
     fn wait(&self) -> MutexGuard<'_, PendingAppends> {
         let mut pending = self.inbox.lock();
         loop {
@@ -248,7 +248,7 @@ impl Committer {
         }
     }
 
-    /// Writes what has come in, in batches, and tells everybody.
+    /// Writes records in batches, and calls their callbacks.
     fn commit(&mut self, mut appends: VecDeque<(Vec<u8>, OnCommit)>, sync_now: bool) {
         while !appends.is_empty() {
             let mut bytes = 0;
@@ -268,7 +268,7 @@ impl Committer {
                 self.inbox.lock().removals.append(&mut removals);
             }
             if result.is_ok() {
-                // Under the lock, or a waiter that has just looked would miss it.
+                // The lock is taken so that a thread between its check and its wait does not miss the notification.
                 drop(self.inbox.lock());
                 self.inbox.committed.notify_all();
             }
@@ -282,7 +282,7 @@ impl Committer {
         let Sync::Every(period) = self.sync else { return };
         let now = Instant::now();
         if is_closed || self.next_sync.is_some_and(|at| at <= now) {
-            // A failure stands in the status, and closes the segment.
+            // A failure is reported in the status, and closes the segment.
             let _ = self.log.sync();
             self.next_sync = None;
         } else if self.next_sync.is_none() && self.log.is_dirty() {

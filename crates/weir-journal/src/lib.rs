@@ -1,12 +1,12 @@
 //! A durable log of records in segment files: the base of the log spool and of the hub's event store.
 //!
-//! - [`Journal::append`] hands a record to the journal's own thread, which writes everything that has come in the meantime
-//!   with one `write` and one `fdatasync` (group commit) and then reports each record as durable.
-//! - A [`Reader`] sees committed records in order of their sequence numbers. A gap is an item of its own, never silence.
-//! - Opening a journal recovers it: a torn tail is cut off, damage is skipped and counted, and the journal always opens
-//!   unless the directory itself cannot be used. [`Recovery`] says what was found.
+//! - [`Journal::append`] queues a record for the journal's own thread, which writes all records queued in the meantime with one
+//!   `write` and one `fdatasync` (group commit) and then reports each record as durable.
+//! - A [`Reader`] sees committed records in order of their sequence numbers. A gap is an item of its own, never silent.
+//! - Opening a journal recovers it: a torn tail is cut off, damage is skipped and counted. It fails only if the directory itself
+//!   cannot be used. [`Recovery`] reports what was found.
 //! - [`Journal::release`] and the bounds of [`Options`] remove whole segments, oldest first.
-//! - All file operations go through [`Storage`], so that tests can make them fail or forget.
+//! - All file operations go through [`Storage`], so that tests can inject failures and lost writes.
 //!
 //! # On disk
 //!
@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! segment = header frame*
-//! header  = "WEIRJRNL" | version u32 | crc u32 of the rest | journal id u64 | first seq u64
+//! header  = "WEIRJRNL" | version u32 | crc u32 of the rest | journal id u64 | first seq u64 | follows u64
 //! frame   = payload length u32 | crc u32 of the rest | seq u64 | unix time in ms u64 | payload
 //! ```
 
@@ -39,5 +39,5 @@ pub use reader::{Item, Reader};
 pub use recovery::{Damage, Recovery};
 pub use storage::{Disk, File, Storage};
 
-/// The number of a record. The first one of a journal is 1; numbers are never used twice, and may leave gaps.
+/// The sequence number of a record. The first one is 1; numbers are never reused, and may have gaps.
 pub type Seq = u64;

@@ -1,4 +1,4 @@
-//! The one writer of a journal.
+//! The single writer of a journal.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,9 +20,9 @@ pub enum AppendError {
     TooLarge { bytes: usize, limit: u32 },
     /// [`Options::max_bytes`] or [`Options::reserve_free_bytes`] is reached.
     Full,
-    /// More waits for the journal's thread than [`Options::max_pending_bytes`].
+    /// More bytes than [`Options::max_pending_bytes`] are queued for the journal's thread.
     Busy,
-    /// The record may or may not be found after a restart; readers of this process do not see it.
+    /// An I/O error. The record may or may not be found after a restart; readers of this process do not see it.
     Io(Arc<io::Error>),
     /// The journal is being closed.
     Closed,
@@ -46,14 +46,14 @@ impl fmt::Display for AppendError {
 
 impl std::error::Error for AppendError {}
 
-/// Records that were removed before anybody released them.
+/// Records that were removed before they were released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removal {
     pub reason: RemovalReason,
     pub first: Seq,
     pub last: Seq,
     pub records: u64,
-    /// Of the file, frames included.
+    /// The length of the file, frames included.
     pub bytes: u64,
 }
 
@@ -61,25 +61,25 @@ pub struct Removal {
 pub enum RemovalReason {
     /// [`WhenFull::DropOldest`].
     Full,
-    /// They were older than allowed.
+    /// The records were older than allowed.
     Expired,
 }
 
-/// A journal's size and position.
+/// The size and position of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The oldest record there is, or the next one if there is none.
+    /// The oldest record, or the next one if there is none.
     pub first_seq: Seq,
-    /// The newest record that readers see; 0 before the first.
+    /// The newest committed record; 0 before the first.
     pub committed: Seq,
     pub records: u64,
     pub bytes: u64,
     pub segments: usize,
-    /// The last failure, until a record has been written again.
+    /// The last error, until a record is written successfully.
     pub error: Option<String>,
 }
 
-/// What the writer and the readers share.
+/// State shared by the writer and the readers.
 pub struct JournalShared {
     pub storage: Arc<dyn Storage>,
     pub id: u64,
@@ -113,15 +113,15 @@ impl JournalShared {
     }
 }
 
-/// Appends to the newest segment, begins new ones, and removes old ones.
+/// Appends to the newest segment, begins new segments, and removes old ones.
 pub struct Log {
     shared: Arc<JournalShared>,
     options: Options,
     current: Option<Writing>,
     next_seq: Seq,
-    /// Frames of the batch that is being written.
+    /// The encoded frames of the current batch.
     buffer: Vec<u8>,
-    /// Something was written that has not been synced.
+    /// Written records have not been synced.
     is_dirty: bool,
 }
 
@@ -158,8 +158,8 @@ impl Log {
         &self.shared
     }
 
-    /// Appends records with one write, and syncs them where that is asked for; all of them or none. Gives the first one's
-    /// number. What had to make room for them is added to `removed`.
+    /// Appends all of the records or none, with one write, and with [`Sync::Always`] one sync. Returns the number of the first.
+    /// Records removed to make room are added to `removed`.
     pub fn append(
         &mut self,
         payloads: &[impl AsRef<[u8]>],
@@ -198,9 +198,9 @@ impl Log {
         let (segment, file, begin) = (Arc::clone(segment), Arc::clone(file), segment.bytes());
         let end = begin + self.buffer.len() as u64;
         if let Err(error) = file.write_at(&self.buffer, begin) {
-            // Part of it may be there. Cut off, its numbers are free again.
+            // A part may have been written. If it is cut off, the sequence numbers can be used again.
             if file.set_len(begin).is_err() {
-                // What was written before still has to reach the disk.
+                // Records written earlier must still reach the disk.
                 let _ = self.sync();
                 self.abandon_segment(payloads.len() as u64);
             }
@@ -210,7 +210,7 @@ impl Log {
         if self.options.sync == Sync::Always
             && let Err(error) = file.sync()
         {
-            // The kernel may have dropped the pages, and says so only once: nothing can be added behind them.
+            // The kernel may have dropped the pages and reports this only once, so nothing may be written after them.
             let _ = file.set_len(begin);
             self.abandon_segment(payloads.len() as u64);
             return Err(failed(error));
@@ -224,7 +224,7 @@ impl Log {
         Ok(first)
     }
 
-    /// The current segment takes no more, and the numbers are not used again.
+    /// Closes the current segment; the next `numbers` sequence numbers are not used again.
     fn abandon_segment(&mut self, numbers: u64) {
         self.next_seq += numbers;
         self.current = None;
@@ -234,7 +234,7 @@ impl Log {
     fn make_room(&mut self, bytes: u64, removed: &mut Vec<Removal>) -> Result<(), AppendError> {
         let reserve = self.options.reserve_free_bytes;
         loop {
-            // A new segment would be needed for its header as well.
+            // Includes the header of a new segment, which may be needed.
             let used: u64 = self.shared.segments().iter().map(|segment| segment.bytes()).sum::<u64>() + HEADER_BYTES;
             let is_short_of_disk =
                 reserve > 0 && self.shared.storage.free_bytes().is_ok_and(|free| free < reserve.saturating_add(bytes));
@@ -246,7 +246,7 @@ impl Log {
             }
             let oldest = self.shared.segments().front().cloned().ok_or(AppendError::Full)?;
             if self.is_current(&oldest) {
-                // It is all there is: it makes room as a whole, and a new one begins.
+                // The only segment: it is removed as a whole, and a new one begins.
                 if oldest.records.load(Ordering::Relaxed) == 0 {
                     return Err(AppendError::Full);
                 }
@@ -260,7 +260,7 @@ impl Log {
         self.current.as_ref().is_some_and(|writing| Arc::ptr_eq(&writing.segment, segment))
     }
 
-    /// The segment that a batch goes to.
+    /// The segment for a batch of this size; a new one if it does not fit into the current one.
     fn segment_for(&mut self, bytes: u64) -> io::Result<&Writing> {
         let fits = |writing: &Writing| {
             let used = writing.segment.bytes();
@@ -273,14 +273,14 @@ impl Log {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        // What was written to the segment before would not be synced later.
+        // The previous segment is synced now, since later syncs cover only the new one.
         self.sync()?;
         let header = Header {
             id: self.shared.id,
             first_seq: self.next_seq,
             follows: self.shared.committed.load(Ordering::Relaxed),
         };
-        // An empty segment of this name is left from before a restart, or from a batch that failed.
+        // An empty segment of this name may be left from before a restart, or from a failed batch.
         let leftover = self.shared.segments().back().filter(|last| last.header.first_seq == self.next_seq).cloned();
         if let Some(leftover) = leftover {
             self.remove_file(&leftover)?;
@@ -298,12 +298,12 @@ impl Log {
         Ok(())
     }
 
-    /// Something was written that has not been synced.
+    /// Whether written records have not been synced.
     pub fn is_dirty(&self) -> bool {
         self.is_dirty
     }
 
-    /// Forces to the disk what has been written.
+    /// Syncs written records to the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         if !self.is_dirty || self.options.sync == Sync::Never {
             return Ok(());
@@ -322,12 +322,12 @@ impl Log {
         }
     }
 
-    /// Removes the segments whose records are all done with, up to and with `seq`.
+    /// Removes the segments whose records are all released, up to and including `seq`.
     pub fn release(&mut self, seq: Seq) -> io::Result<()> {
         self.remove_while(|segment| segment.last_seq() <= seq, |_| {}, RemovalReason::Expired)
     }
 
-    /// Removes the segments in which no record is younger than `oldest_ms`, in ms since 1970.
+    /// Removes the segments without a record younger than `oldest_ms`, in ms since 1970.
     pub fn expire(&mut self, oldest_ms: u64, removed: &mut Vec<Removal>) -> io::Result<()> {
         let is_old = |segment: &Segment| segment.newest_ms.load(Ordering::Relaxed) < oldest_ms;
         self.remove_while(is_old, |removal| removed.push(removal), RemovalReason::Expired)
@@ -344,7 +344,7 @@ impl Log {
             if oldest.records.load(Ordering::Relaxed) == 0 || !is_done(&oldest) {
                 return Ok(());
             }
-            // The newest segment's name says which numbers were given out: another one must stand there first.
+            // The newest segment's name stores which numbers have been used, so another segment must exist first.
             if self.shared.segments().len() == 1 {
                 self.begin_segment()?;
             }
@@ -378,7 +378,7 @@ fn failed(error: io::Error) -> AppendError {
 }
 
 impl Recovery {
-    /// One line for a log, or nothing where all was well.
+    /// A summary for the log; `None` without damage.
     pub fn summary(&self) -> Option<String> {
         if self.damage.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! What a journal may take, and how durable it is.
+//! Limits and durability of a journal.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::Seq;
 pub struct Options {
     /// A segment is closed when it has reached this size, in bytes.
     pub segment_bytes: u64,
-    /// All segments together, in bytes; [`WhenFull`] says what happens then. At least two segments.
+    /// Limit of all segments together, in bytes; see [`WhenFull`]. At least two segments.
     pub max_bytes: u64,
-    /// Free space of the file system that the journal leaves alone, in bytes.
+    /// Free space of the file system that the journal must not use, in bytes.
     pub reserve_free_bytes: u64,
     /// The largest payload of one record, in bytes.
     pub max_record_bytes: u32,
-    /// Payloads that may wait for the journal's thread, in bytes. More is refused with [`crate::AppendError::Busy`].
+    /// Limit of queued payload bytes. Further records are refused with [`crate::AppendError::Busy`].
     pub max_pending_bytes: usize,
     pub when_full: WhenFull,
     pub sync: Sync,
-    /// The next record gets at least this number. The owner of a cursor passes what the cursor has seen, so that a number
-    /// whose record was lost with unsynced writes is not given to another record.
+    /// The next record gets at least this number. The owner of a cursor passes the cursor's position, so that the number of a
+    /// record that was lost unsynced is not given to another record.
     pub min_next_seq: Seq,
 }
 
@@ -38,7 +38,7 @@ impl Default for Options {
     }
 }
 
-/// What happens to a record for which there is no room.
+/// What happens to a record if there is no room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// The new record is refused with [`crate::AppendError::Full`].
@@ -47,14 +47,14 @@ pub enum WhenFull {
     DropOldest,
 }
 
-/// When written records are forced to the disk. A process that dies loses nothing that was written; power loss, or a kernel
-/// that crashes, loses what was not synced.
+/// When written records are synced to the disk. A crash of the process loses nothing that was written; a power loss or a kernel
+/// crash loses what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Before a record is reported as committed.
     Always,
-    /// At least this often while records come in.
+    /// At least this often while records are written.
     Every(Duration),
-    /// When the kernel sees fit.
+    /// Whenever the kernel writes them back.
     Never,
 }

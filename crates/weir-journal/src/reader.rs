@@ -1,4 +1,4 @@
-//! Reading committed records in order.
+//! Reads committed records in order.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::Seq;
 use crate::log::JournalShared;
 use crate::segment::{Frames, Peeked, Segment};
 
-/// What a reader finds next.
+/// The next item of a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Record {
@@ -16,7 +16,7 @@ pub enum Item<'a> {
         time_ms: u64,
         payload: &'a [u8],
     },
-    /// These records were there and are not any more: released, expired, removed to make room, or damaged on disk.
+    /// These records no longer exist: released, expired, removed to make room, or damaged on disk.
     Gone {
         first: Seq,
         last: Seq,
@@ -26,7 +26,7 @@ pub enum Item<'a> {
 /// A position in a journal. Readers are independent of each other and of the writer.
 pub struct Reader {
     shared: Arc<JournalShared>,
-    /// The last record that was handed out, or passed over.
+    /// The last record that was returned or skipped.
     seq: Seq,
     chunk_bytes: usize,
     open: Option<(Arc<Segment>, Frames)>,
@@ -37,15 +37,15 @@ impl Reader {
         Reader { shared, seq: after, chunk_bytes, open: None }
     }
 
-    /// The last record that was handed out, or passed over.
+    /// The last record that was returned or skipped.
     pub fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// The next record, or the gap before it; nothing while there is none.
+    /// The next record, or the gap before it; `None` if there is none yet.
     ///
     /// # Errors
-    /// A segment cannot be read. The same record is tried again by the next call; [`Reader::skip_segment`] gives it up.
+    /// A segment cannot be read. The next call tries the same record again; [`Reader::skip_segment`] skips it.
     pub fn read(&mut self) -> io::Result<Option<Item<'_>>> {
         if self.seq >= self.shared.committed.load(Ordering::Acquire) {
             return Ok(None);
@@ -61,12 +61,13 @@ impl Reader {
                 }
                 self.seq = self.seq.max(segment.header.first_seq - 1);
                 match self.open_segment(Arc::clone(&segment)) {
-                    // It was removed a moment ago, and is no longer in the list. One that is in it was removed by others.
+                    // The segment was removed just now and is no longer listed. If it is still listed, its file was removed from
+                    // outside.
                     Err(error) if error.kind() == io::ErrorKind::NotFound && !self.is_listed(&segment) => continue,
                     opened => opened?,
                 }
             }
-            // In this order: a segment that is not the newest takes no more frames.
+            // This must be checked before the peek: a segment that is not the newest gets no more frames.
             let is_newest = self.is_newest();
             let (segment, frames) = self.open.as_mut().expect("it has been opened");
             match frames.peek(segment.bytes(), self.seq)? {
@@ -86,7 +87,7 @@ impl Reader {
         Ok(Some(Item::Record { seq: frame.seq, time_ms: frame.time_ms, payload: frame.payload }))
     }
 
-    /// Gives up the rest of a segment that cannot be read; says which records that passes over.
+    /// Skips the rest of a segment that cannot be read; returns the range of skipped records.
     pub fn skip_segment(&mut self) -> Option<(Seq, Seq)> {
         let segment = match self.open.take() {
             Some((segment, _)) => segment,

@@ -1,4 +1,4 @@
-//! What is found when a journal is opened.
+//! Recovery: reads and repairs a journal when it is opened.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -13,12 +13,12 @@ use crate::storage::{File, Storage};
 
 const SCAN_BYTES: usize = 1 << 20;
 
-/// What was found in the directory.
+/// The result of opening a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Records that can be read.
     pub records: u64,
-    /// Bytes of all segments.
+    /// Length of all segments in bytes.
     pub bytes: u64,
     /// The newest record; 0 if there is none.
     pub last_seq: Seq,
@@ -27,34 +27,34 @@ pub struct Recovery {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Bytes at the end of a segment that are no record: a write that a crash cut short, or a damaged last record.
+    /// Bytes at the end of a segment that are not a record: a write cut short by a crash, or a damaged last record.
     TornTail { segment: String, bytes: u64 },
-    /// Records `first` to `last` were committed and are gone.
+    /// Records `first` to `last` were committed and are lost.
     Lost { first: Seq, last: Seq },
-    /// The segment's header was broken; its records were found by their own checksums.
+    /// The segment's header was damaged; its records were found by their checksums.
     Header { segment: String },
-    /// Nothing in the segment can be read. It was set aside under another name.
+    /// Nothing in the segment can be read. The file was renamed.
     SetAside { segment: String, renamed: String, bytes: u64 },
 }
 
 impl Recovery {
-    /// Records that were committed and are gone, as far as their numbers tell.
+    /// The number of lost records, as far as gaps in the sequence show.
     pub fn lost(&self) -> u64 {
         let lost = |damage: &Damage| if let Damage::Lost { first, last } = damage { last - first + 1 } else { 0 };
         self.damage.iter().map(lost).sum()
     }
 }
 
-/// A journal's segments as they were found.
+/// The recovered segments of a journal.
 pub struct Recovered {
     pub id: u64,
-    /// The next record gets at least this number.
+    /// The lowest number for the next record.
     pub next_seq: Seq,
     pub segments: VecDeque<Arc<Segment>>,
     pub recovery: Recovery,
 }
 
-/// Reads every segment. Damage never makes it fail; a directory or a file that cannot be read does.
+/// Reads every segment. Damage is repaired or skipped; the error is a directory or file that cannot be read.
 pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<Recovered> {
     let mut names: Vec<_> = storage.list()?.into_iter().filter_map(|name| Some((parse_name(&name)?, name))).collect();
     names.sort();
@@ -65,10 +65,10 @@ pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<Recovered
         found.push(SegmentSummary { first_seq, name, file, header });
     }
     let id = found.iter().find_map(|found| Some(found.header?.id)).unwrap_or_else(new_id);
-    // A segment of which nothing is left still says by its name which numbers were given out.
+    // Even if nothing in the segment can be read, its name shows which numbers have been used.
     let newest_name = found.last().map_or(1, |found| found.first_seq);
-    // From the newest on: a batch that failed may have left records behind its segment's end whose numbers were then given
-    // out again, to records of a later segment.
+    // From the newest to the oldest: a failed batch may have left records after the end of its segment, whose numbers were then
+    // used again for records in a later segment.
     let mut scanned = VecDeque::new();
     let mut until = Seq::MAX;
     for found in found.into_iter().rev() {
@@ -116,7 +116,7 @@ fn read_header(file: &dyn File, name: &str) -> io::Result<Option<Header>> {
     }
 }
 
-/// Numbers of journals must differ, and must not be guessed by whoever writes payloads.
+/// Ids of journals must differ, and must not be predictable by clients whose data becomes payloads.
 fn new_id() -> u64 {
     RandomState::new().hash_one(std::time::SystemTime::now()) | 1
 }
@@ -125,10 +125,10 @@ fn new_id() -> u64 {
 struct Scanned {
     segment: Segment,
     file: Arc<dyn File>,
-    /// The header is whole and belongs to this journal and this name.
+    /// The header is valid, and matches the journal's id and the file's name.
     has_header: bool,
     gaps: Vec<Damage>,
-    /// Bytes after the last record.
+    /// Bytes after the last record, which are not a record.
     broken_bytes: u64,
     len: u64,
 }
@@ -139,11 +139,11 @@ impl Scanned {
     }
 }
 
-/// Reads the records before `until`.
+/// Reads the records before number `until`.
 fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Result<Scanned> {
     let SegmentSummary { first_seq, name, file, header } = found;
     let own = header.filter(|header| header.id == id && header.first_seq == first_seq);
-    // Without a header nothing can be said of what stood before it.
+    // Without a header it is unknown which records preceded the segment.
     let header = own.unwrap_or(Header { id, first_seq, follows: 0 });
     let segment = Segment::new(name, header);
     let len = file.len()?;
@@ -167,7 +167,7 @@ fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Res
     Ok(Scanned { segment, file, has_header: own.is_some(), gaps, broken_bytes, len })
 }
 
-/// Decides what becomes of each segment, oldest first.
+/// Repairs or removes each segment, oldest first.
 struct Recoverer<'a> {
     storage: &'a dyn Storage,
     segments: VecDeque<Arc<Segment>>,
@@ -180,7 +180,7 @@ impl Recoverer<'_> {
         let before = self.segments.back().map(|segment| segment.last_seq());
         let Header { first_seq, follows, .. } = scanned.segment.header;
         if !scanned.has_records() {
-            // Begun and not used: a crash came while it was made, or its removal was forgotten in one.
+            // A segment without records: a crash occurred while it was created, or undid its removal.
             let is_unused = scanned.has_header || (is_last && scanned.len <= HEADER_BYTES);
             if !is_unused {
                 return self.set_aside(scanned.segment.name, scanned.len);
@@ -200,7 +200,7 @@ impl Recoverer<'_> {
         if scanned.broken_bytes > 0 {
             let segment = scanned.segment.name.clone();
             self.damage.push(Damage::TornTail { segment, bytes: scanned.broken_bytes });
-            // Where it cannot be cut off it is found again next time.
+            // If it cannot be cut off, the next recovery finds it again.
             if scanned.file.set_len(scanned.segment.bytes()).is_ok() {
                 let _ = scanned.file.sync();
             }
@@ -218,11 +218,11 @@ impl Recoverer<'_> {
     }
 }
 
-/// The segment that comes after all others.
+/// Creates the segment after all others.
 pub fn begin(storage: &dyn Storage, header: Header) -> io::Result<(Segment, Arc<dyn File>)> {
     let name = name(header.first_seq);
     let file = match storage.create(&name) {
-        // An attempt before this one could not remove what it had begun.
+        // Left by an earlier attempt that could not remove it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             storage.remove(&name)?;
             storage.create(&name)?
@@ -230,7 +230,7 @@ pub fn begin(storage: &dyn Storage, header: Header) -> io::Result<(Segment, Arc<
         created => created?,
     };
     if let Err(error) = file.write_at(&header.encode(), 0) {
-        // What is left over is removed when the journal is opened.
+        // If this fails, recovery removes the file.
         let _ = storage.remove(&name);
         return Err(error);
     }

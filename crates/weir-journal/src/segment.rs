@@ -13,23 +13,23 @@ const VERSION: u32 = 1;
 const SUFFIX: &str = ".segment";
 pub const HEADER_BYTES: u64 = 40;
 
-/// What the beginning of a segment says.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which journal it belongs to: a random number.
+    /// The journal's id, a random number.
     pub id: u64,
-    /// The first record that it may hold.
+    /// The number of the first record the segment may contain.
     pub first_seq: Seq,
-    /// The last record that was committed when the segment was begun. What is missing between the segments before and this
-    /// number is lost; what is missing between this number and `first_seq` never was.
+    /// The last committed record when the segment was begun. Numbers missing between the previous segment's last record and
+    /// `follows` are lost records; numbers between `follows` and `first_seq` were never committed.
     pub follows: Seq,
 }
 
-/// Why the first bytes of a segment are no header.
+/// Why the first bytes of a file are not a header.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HeaderError {
     Broken,
-    /// It is whole, and of a format that this program does not know.
+    /// A valid header of a format version that this program does not support.
     Version(u32),
 }
 
@@ -71,21 +71,21 @@ pub fn name(first_seq: Seq) -> String {
     format!("{first_seq:020}{SUFFIX}")
 }
 
-/// The first record of the segment with this name; nothing for any other file.
+/// The first record of the segment with this file name; `None` for other files.
 pub fn parse_name(name: &str) -> Option<Seq> {
     let digits = name.strip_suffix(SUFFIX)?;
     let is_number = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().ok()).flatten().filter(|seq| *seq > 0)
 }
 
-/// A segment as the writer and its readers share it.
+/// A segment, shared by the writer and the readers.
 #[derive(Debug)]
 pub struct Segment {
     pub name: String,
     pub header: Header,
-    /// Up to here frames are committed; readers look no further.
+    /// The end of the committed frames in bytes; readers stop there.
     pub committed_bytes: AtomicU64,
-    /// The last committed record; 0 while there is none.
+    /// The last committed record; 0 if there is none.
     pub last_seq: AtomicU64,
     pub records: AtomicU64,
     /// The time of the newest record, in ms since 1970.
@@ -104,7 +104,7 @@ impl Segment {
         }
     }
 
-    /// Only the writer calls this.
+    /// Publishes frames up to `bytes` to readers. Called by the writer only.
     pub fn commit(&self, bytes: u64, last_seq: Seq, records: u64, newest_ms: u64) {
         self.last_seq.store(last_seq, Ordering::Relaxed);
         self.records.fetch_add(records, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Segment {
         self.committed_bytes.load(Ordering::Acquire)
     }
 
-    /// The last record, or the one before the first while it is empty.
+    /// The last record, or `first_seq - 1` if there is none.
     pub fn last_seq(&self) -> Seq {
         match self.last_seq.load(Ordering::Relaxed) {
             0 => self.header.first_seq - 1,
@@ -125,32 +125,32 @@ impl Segment {
     }
 }
 
-/// Reads the frames of a segment one after the other.
+/// Reads the frames of a segment in order.
 pub struct Frames {
     file: Arc<dyn File>,
     id: u64,
     max_payload: u32,
     chunk_bytes: usize,
     buffer: Vec<u8>,
-    /// Where in the file the buffer begins.
+    /// Offset of the buffer in the file.
     offset: u64,
-    /// What of the buffer has been read.
+    /// Bytes of the buffer already read.
     at: usize,
-    /// The last frame that was read or passed over.
+    /// The last frame that was read or skipped.
     last: Seq,
 }
 
-/// What comes next in a segment.
+/// The result of [`Frames::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked {
-    /// A whole frame with this number. A gap before it is damage that was passed over.
+    /// A valid frame with this number. A gap before it is damage that was skipped.
     Frame(Seq),
-    /// There is no further whole frame before the limit, and so many bytes that are none.
+    /// No further valid frame before the limit, but this many bytes that are not a frame.
     End { broken_bytes: u64 },
 }
 
 impl Frames {
-    /// From the first frame on. `chunk_bytes` are read at a time.
+    /// Starts at the first frame. `chunk_bytes` are read at a time.
     pub fn new(file: Arc<dyn File>, header: Header, max_payload: u32, chunk_bytes: usize) -> Frames {
         Frames {
             file,
@@ -164,7 +164,7 @@ impl Frames {
         }
     }
 
-    /// Where the next frame begins in the file.
+    /// Offset of the next frame in the file.
     pub fn position(&self) -> u64 {
         self.offset + self.at as u64
     }
@@ -188,7 +188,7 @@ impl Frames {
         }
     }
 
-    /// The frame that [`Frames::peek`] has found.
+    /// The frame found by [`Frames::peek`].
     pub fn take(&mut self) -> Frame<'_> {
         let begin = self.at;
         match frame::decode(&self.buffer[begin..], self.id, self.max_payload) {
@@ -201,7 +201,8 @@ impl Frames {
         }
     }
 
-    /// Moves to the next whole frame. Where there is none, it stays, and says how many bytes are left.
+    /// Moves to the next valid frame and returns 0. Without one the position is unchanged, and the number of bytes left is
+    /// returned.
     fn pass_damage(&mut self, limit: u64) -> io::Result<u64> {
         let left = limit - self.position();
         self.fill(left as usize, limit)?;
@@ -214,7 +215,7 @@ impl Frames {
         }
     }
 
-    /// Brings at least `needed` bytes into the buffer, or what there is before `limit`.
+    /// Reads until the buffer contains `needed` bytes, or everything before `limit`.
     fn fill(&mut self, needed: usize, limit: u64) -> io::Result<()> {
         self.buffer.drain(..self.at);
         self.offset += self.at as u64;
@@ -227,7 +228,7 @@ impl Frames {
         }
         self.buffer.resize(wanted, 0);
         let result = self.file.read_at(&mut self.buffer[have..], self.offset + have as u64);
-        // What a file shorter than expected does not have stays zero, which is not a frame.
+        // If the file is shorter than expected the rest stays zero, which is not a frame.
         if let Err(error) = result {
             self.buffer.truncate(have);
             return Err(error);

@@ -1,5 +1,5 @@
-//! A directory in memory that behaves like a disk at its worst: what was not synced is forgotten in a crash, in part and
-//! with the last write torn; operations fail when they are told to, and room ends.
+//! An in-memory directory that behaves like a bad disk: a crash loses some of the unsynced changes and tears the last write;
+//! operations fail with given probabilities, and space runs out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::storage::{File, Storage};
 
-/// Writes are torn at multiples of this, as disks do.
+/// Writes are torn at multiples of this, as on real disks.
 const SECTOR_BYTES: usize = 512;
 
-/// A directory in memory. Clones are the same directory.
+/// An in-memory directory, shared by its clones.
 #[derive(Clone)]
 pub struct Simulated {
     inner: Arc<Mutex<Inner>>,
@@ -18,7 +18,7 @@ pub struct Simulated {
 
 struct Inner {
     now: BTreeMap<String, FileContent>,
-    /// The directory as it was synced last.
+    /// The directory as of the last sync.
     synced: BTreeMap<String, FileContent>,
     faults: DiskFaults,
     random: fastrand::Rng,
@@ -31,7 +31,7 @@ type FileContent = Arc<Mutex<DiskBytes>>;
 struct DiskBytes {
     now: Vec<u8>,
     synced: Vec<u8>,
-    /// Since the last sync, in order.
+    /// Changes since the last sync, in order.
     unsynced: Vec<Change>,
 }
 
@@ -41,22 +41,22 @@ enum Change {
     SetLen(u64),
 }
 
-/// What goes wrong, as probabilities from 0 to 1.
+/// Probabilities of failures, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFaults {
     /// A write stores a part of its bytes and fails.
     pub write: f64,
-    /// A sync fails, and what it was to keep is never kept.
+    /// A sync fails, and the data it was to store is lost for good.
     pub sync: f64,
     pub create: f64,
     pub remove: f64,
     pub set_len: f64,
-    /// All files together, in bytes; 0 is no limit.
+    /// Capacity in bytes of all files together; 0 is no limit.
     pub capacity: u64,
 }
 
 impl Simulated {
-    /// An empty directory; what goes wrong depends on the seed alone.
+    /// An empty directory; the failures depend only on the seed.
     pub fn new(seed: u64) -> Simulated {
         Simulated::with(BTreeMap::new(), seed)
     }
@@ -76,8 +76,8 @@ impl Simulated {
         self.lock().operations
     }
 
-    /// The directory as it may be found after a loss of power: files and changes that were not synced are there or not, and
-    /// the last change that is there may be torn.
+    /// The directory as it may be after a power loss: each unsynced file and change may be missing, and the last change present
+    /// may be torn.
     pub fn after_crash(&self, seed: u64) -> Simulated {
         let mut random = fastrand::Rng::with_seed(seed);
         let inner = self.lock();
@@ -103,7 +103,7 @@ impl Simulated {
         Simulated::with(files, seed)
     }
 
-    /// Changes bytes of a file behind its owner's back.
+    /// Corrupts a file.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let content = self.lock().now.get(name).cloned().expect("the file exists");
         let mut bytes = content.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +157,7 @@ impl DiskBytes {
         for change in &self.unsynced[..kept] {
             DiskBytes::apply(&mut content, change);
         }
-        // The next one reached the disk in part.
+        // The next change reached the disk in part.
         if let Some(Change::Write { offset, bytes }) = self.unsynced.get(kept) {
             let sectors = random.usize(0..=bytes.len() / SECTOR_BYTES);
             let bytes = bytes[..sectors * SECTOR_BYTES].to_vec();
@@ -270,7 +270,7 @@ impl File for SimulatedFile {
     fn sync(&self) -> io::Result<()> {
         let failed = self.directory.lock().fails(|faults| faults.sync);
         let mut bytes = self.bytes();
-        // After a failure the kernel takes the pages for clean: a later sync does not write them either.
+        // After a failure the kernel considers the pages clean: a later sync does not write them either.
         if failed.is_ok() {
             let unsynced = std::mem::take(&mut bytes.unsynced);
             let mut synced = std::mem::take(&mut bytes.synced);

@@ -1,4 +1,4 @@
-//! The file layer: what a journal asks of a directory.
+//! The file layer under a journal.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,24 +11,24 @@ pub trait Storage: Send + Sync + 'static {
     /// The names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// A new, empty file; an error if the name is taken.
+    /// Creates an empty file; an error if the name exists.
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
 
-    /// An existing file, to read and write.
+    /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
 
     fn remove(&self, name: &str) -> io::Result<()>;
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes what was created, removed and renamed survive a loss of power.
+    /// Makes creations, removals and renames survive a power loss.
     fn sync(&self) -> io::Result<()>;
 
-    /// Bytes that an unprivileged process may still write to the file system.
+    /// Bytes that an unprivileged process can still write to the file system.
     fn free_bytes(&self) -> io::Result<u64>;
 }
 
-/// A file of a [`Storage`]. Readers and the writer use it at the same time, each with offsets of their own.
+/// A file of a [`Storage`]. Readers and the writer use it concurrently, with explicit offsets.
 pub trait File: Send + Sync {
     fn len(&self) -> io::Result<u64>;
 
@@ -44,21 +44,21 @@ pub trait File: Send + Sync {
 
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes what was written survive a loss of power (`fdatasync`).
+    /// Makes written bytes survive a power loss (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A directory of the machine's file systems.
+/// A directory on a file system.
 #[derive(Debug)]
 pub struct Disk {
     directory: PathBuf,
 }
 
 impl Disk {
-    /// Makes the directory, and those above it, where they are missing.
+    /// Creates the directory and its parents if they are missing.
     ///
     /// # Errors
-    /// It cannot be made, or is not a directory.
+    /// It cannot be created, or is not a directory.
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Disk> {
         let directory = directory.into();
         std::fs::create_dir_all(&directory)?;
@@ -77,7 +77,7 @@ impl Disk {
 impl Storage for Disk {
     fn list(&self) -> io::Result<Vec<String>> {
         let names = std::fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.file_name().into_string()));
-        // A name that is not UTF-8 is none of ours.
+        // A name that is not UTF-8 is not a file of the journal.
         names.filter_map(|name: io::Result<Result<String, OsString>>| name.map(Result::ok).transpose()).collect()
     }
 

@@ -1,7 +1,7 @@
-//! Listening sockets that come from another process: from the service manager, or from the gateway this one replaces.
+//! Listening sockets inherited from another process: from the service manager, or from the gateway that this process replaces.
 //!
-//! Both pass open descriptors by number, and say in the environment which is which. The socket itself is never closed
-//! on the way, so connections that wait in its queue are not lost.
+//! Both pass open descriptors by number and describe them in the environment. The sockets are never closed in between, so
+//! connections in their accept queues are not lost.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -11,20 +11,19 @@ use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// `NAME=FD,FD;NAME=FD`: what each socket was opened for, and the descriptors that are it.
+/// `NAME=FD,FD;NAME=FD`: the purpose and address of each listener, and its descriptors.
 const SOCKETS: &str = "WEIR_SOCKETS";
-/// The descriptor through which a new process says that it is ready.
+/// The descriptor through which the new process reports that it is ready.
 const READY: &str = "WEIR_READY_FD";
-/// The descriptor from which a new process reads what the old one keeps secret.
+/// The descriptor from which the new process reads the secrets of the old one.
 const SECRETS: &str = "WEIR_SECRETS_FD";
 /// systemd's socket activation, sd_listen_fds(3).
 const SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 const SYSTEMD_FIRST_FD: RawFd = 3;
-/// What a pipe takes without a reader, and more than there is to keep secret.
+/// Limit of the secrets in bytes: no larger than a pipe's buffer, so that they can be written before there is a reader.
 const MOST_SECRETS: u64 = 4096;
 
-/// Where a listening socket is needed: what for, and the address as configured. It identifies the socket in the next
-/// process, also where the address has port 0.
+/// Purpose and configured address of a listener. It identifies the socket in the next process, also if the port is 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerKey {
     /// A word without `=`, `,` and `;`.
@@ -38,23 +37,23 @@ impl ListenerKey {
     }
 }
 
-/// What this process was started with.
+/// The descriptors and secrets this process was started with.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// By the name of their place.
+    /// Sockets from another gateway, by [`ListenerKey`].
     named: Vec<(String, Vec<TcpListener>)>,
-    /// Known by the address they are bound to.
+    /// Sockets from systemd, which are found by their bound address.
     activated: Vec<TcpListener>,
     ready: Option<OwnedFd>,
-    /// What the process before kept secret; empty if there is none.
+    /// The secrets of the previous process; empty if there is none.
     pub secrets: Vec<u8>,
 }
 
 impl Inherited {
-    /// Takes over the descriptors that the environment speaks of.
+    /// Takes over the descriptors described in the environment.
     ///
     /// # Errors
-    /// A description that is not understood, or that names a descriptor which is not a listening TCP socket.
+    /// An invalid description, or a descriptor that is not a listening TCP socket.
     ///
     /// # Safety
     /// The numbers in the environment must be descriptors that nothing else in this process owns. Call it once, before
@@ -66,19 +65,19 @@ impl Inherited {
             let (name, descriptors) = entry.split_once('=').ok_or_else(|| unclear(SOCKETS, entry))?;
             let listeners = descriptors.split(',').map(|fd| {
                 let fd = fd.parse().map_err(|_| unclear(SOCKETS, entry))?;
-                // SAFETY: as the caller promises.
+                // SAFETY: guaranteed by the caller.
                 unsafe { adopt(fd) }.map(TcpListener::from)
             });
             inherited.named.push((name.to_owned(), listeners.collect::<io::Result<_>>()?));
         }
         if let Some(text) = variable(READY) {
             let fd = text.parse().map_err(|_| unclear(READY, &text))?;
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             inherited.ready = Some(unsafe { adopt(fd) }?);
         }
         if let Some(text) = variable(SECRETS) {
             let fd = text.parse().map_err(|_| unclear(SECRETS, &text))?;
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             let secrets = std::fs::File::from(unsafe { adopt(fd) }?);
             secrets.take(MOST_SECRETS).read_to_end(&mut inherited.secrets)?;
         }
@@ -88,7 +87,7 @@ impl Inherited {
         {
             let count: RawFd = count.parse().map_err(|_| unclear(SYSTEMD[1], &count))?;
             for fd in SYSTEMD_FIRST_FD..SYSTEMD_FIRST_FD.saturating_add(count) {
-                // SAFETY: as the caller promises.
+                // SAFETY: guaranteed by the caller.
                 inherited.activated.push(unsafe { adopt(fd) }?.into());
             }
         }
@@ -101,7 +100,7 @@ impl Inherited {
         Ok(inherited)
     }
 
-    /// The sockets for a place; none where nobody passed any on.
+    /// Takes the sockets for a listener; none if none were inherited.
     pub fn take(&mut self, place: &ListenerKey) -> Vec<TcpListener> {
         let name = place.name();
         if let Some(found) = self.named.iter().position(|(known, _)| *known == name) {
@@ -111,13 +110,13 @@ impl Inherited {
         self.activated.extract_if(.., matching).collect()
     }
 
-    /// The addresses of sockets that nobody took.
+    /// The addresses of inherited sockets that were not taken.
     pub fn left_over(&self) -> impl Iterator<Item = SocketAddr> {
         let left = self.named.iter().flat_map(|(_, listeners)| listeners).chain(&self.activated);
         left.filter_map(|listener| listener.local_addr().ok())
     }
 
-    /// Tells the process that started this one that it may stop accepting. `true` when there is one.
+    /// Reports to the parent process that it may stop accepting. `false` if this process was not started for a takeover.
     pub fn tell_ready(&mut self) -> io::Result<bool> {
         let Some(ready) = self.ready.take() else { return Ok(false) };
         std::fs::File::from(ready).write_all(&READY_BYTE)?;
@@ -125,7 +124,7 @@ impl Inherited {
     }
 }
 
-/// What goes through the pipe when the new process serves.
+/// The byte the new process writes to the pipe once it serves.
 pub const READY_BYTE: [u8; 1] = *b"1";
 
 fn unclear(variable: &str, value: &str) -> io::Error {
@@ -135,8 +134,7 @@ fn unclear(variable: &str, value: &str) -> io::Error {
     )
 }
 
-/// Whether a socket bound to `bound` is the one that `wanted` asks for. `[::]` and `0.0.0.0` are two ways to write
-/// "every address".
+/// Whether a socket bound to `bound` is the one for `wanted`. `[::]` and `0.0.0.0` both mean every address.
 fn serves(bound: SocketAddr, wanted: SocketAddr) -> bool {
     let same_host = bound.ip() == wanted.ip() || (bound.ip().is_unspecified() && wanted.ip().is_unspecified());
     same_host && bound.port() == wanted.port()
@@ -148,17 +146,17 @@ unsafe fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < SYSTEMD_FIRST_FD {
         return Err(io::Error::other(format!("the inherited file descriptor {fd} is a standard stream")));
     }
-    // SAFETY: the descriptor is only looked at, and that it is open is what we look for.
+    // SAFETY: the descriptor is only queried, and a closed one gives an error.
     let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) });
     let flags = flags.map_err(|_| io::Error::other(format!("the inherited file descriptor {fd} is not open")))?;
     // SAFETY: it is open, and the caller promises that nothing else owns it.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Processes that this one starts must not hold it by accident.
+    // Child processes must not inherit it by accident.
     fcntl_setfd(&owned, flags | FdFlags::CLOEXEC)?;
     Ok(owned)
 }
 
-/// Something to read `secrets` from that stands in no file and in no environment.
+/// A descriptor from which `secrets` can be read once; they are in no file and in no environment variable.
 pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
     assert!(secrets.len() as u64 <= MOST_SECRETS, "a pipe takes them whole");
     let (read, mut write) = io::pipe()?;
@@ -166,8 +164,8 @@ pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
     Ok(read.into())
 }
 
-/// Lets `command` inherit these sockets, `ready` as the pipe to report through, and `secrets` to read. The descriptors
-/// must stay open until the command was started.
+/// Lets `command` inherit the sockets, `ready` as the pipe for its report, and `secrets`. The descriptors must stay open until
+/// the command was started.
 pub fn pass_on(command: &mut Command, sockets: &[(ListenerKey, Vec<TcpListener>)], ready: &OwnedFd, secrets: &OwnedFd) {
     let entries = sockets.iter().map(|(place, listeners)| {
         let descriptors: Vec<String> = listeners.iter().map(|listener| listener.as_raw_fd().to_string()).collect();
@@ -186,7 +184,7 @@ pub fn pass_on(command: &mut Command, sockets: &[(ListenerKey, Vec<TcpListener>)
     unsafe {
         command.pre_exec(move || {
             for &fd in &descriptors {
-                // SAFETY: the caller keeps it open, and the forked process has a copy.
+                // SAFETY: the caller keeps the descriptor open, and the forked process has a copy.
                 fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?;
             }
             Ok(())

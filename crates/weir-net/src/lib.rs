@@ -1,4 +1,4 @@
-//! Workers' sockets, TLS, timers and buffers. Has never heard of HTTP.
+//! Sockets, TLS, timers and clocks of workers, independent of HTTP.
 
 pub mod clock;
 pub mod inherit;

@@ -1,23 +1,23 @@
-//! What the machine allows this process: open files, waiting connections, ports.
+//! Limits the system sets for this process: open files, accept backlog, ports.
 
 use std::fmt;
 use std::fs;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The limits found at start.
+/// The limits determined at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessLimits {
-    /// Descriptors this process may have open now, and how many before it raised its limit. `None` is no limit.
+    /// Limit of open files now, and before it was raised. `None` is no limit.
     pub open_files: Option<u64>,
     pub open_files_before: Option<u64>,
-    /// Connections that may wait to be accepted, for each socket (`net.core.somaxconn`).
+    /// Connections in the accept queue of each socket (`net.core.somaxconn`).
     pub backlog: i32,
-    /// Ports for connections to one upstream address (`net.ipv4.ip_local_port_range`).
+    /// Local ports for connections to one upstream address (`net.ipv4.ip_local_port_range`).
     pub ports: u32,
 }
 
-/// The kernel's defaults, for where /proc does not tell.
+/// The kernel's defaults, used if /proc is not readable.
 const DEFAULT_SOMAXCONN: i32 = 4096;
 const DEFAULT_PORTS: (u32, u32) = (32768, 60999);
 
@@ -25,7 +25,7 @@ impl ProcessLimits {
     /// Raises the soft limit of open files to the hard limit, and looks up the rest.
     pub fn raise() -> Self {
         let before = getrlimit(Resource::Nofile);
-        // It fails only where something forbids it from outside; then the limit stays, and is reported as it is.
+        // This fails only under external restrictions; then the limit stays and is reported as it is.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
         let somaxconn = fs::read_to_string("/proc/sys/net/core/somaxconn").ok();
         let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();

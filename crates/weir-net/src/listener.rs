@@ -1,15 +1,15 @@
-//! Listening sockets: one for each worker and address, so that workers share no accept queue.
+//! Listening sockets: one per worker and address, so that workers share no accept queue.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Opens `count` sockets that listen on `addr` and share its connections among them (`SO_REUSEPORT`). Port 0 is the
-/// same free port for all of them. `[::]` means IPv4 too, and IPv4 alone where the machine has no IPv6.
+/// Opens `count` sockets that listen on `addr` and share its connections (`SO_REUSEPORT`). With port 0 all of them use the same
+/// free port. `[::]` includes IPv4, and means IPv4 alone on a machine without IPv6.
 ///
-/// An address somebody else listens on is an error also when that process would share it with us: two gateways that
-/// split one port between them by accident are hard to find.
+/// An address another process listens on is an error, even if that process would share it: two gateways that split one port by
+/// accident are hard to diagnose.
 pub fn bind(addr: SocketAddr, count: usize, backlog: i32) -> io::Result<Vec<TcpListener>> {
     let addr = reserve(addr)?;
     let first = open(addr, backlog)?;
@@ -21,7 +21,7 @@ pub fn bind(addr: SocketAddr, count: usize, backlog: i32) -> io::Result<Vec<TcpL
     Ok(listeners)
 }
 
-/// Checks that the address is free, and returns the one to use in its place where the machine has no IPv6.
+/// Checks that the address is free. Returns the address to use, which is IPv4 if the machine has no IPv6.
 fn reserve(addr: SocketAddr) -> io::Result<SocketAddr> {
     match socket(addr).and_then(|socket| socket.bind(&addr.into())) {
         Ok(()) => Ok(addr),
@@ -39,7 +39,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 
 fn socket(addr: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    // Connections of an earlier process that still close must not keep us from the address.
+    // Connections of an earlier process in TIME_WAIT must not block the address.
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() {
         socket.set_only_v6(!addr.ip().is_unspecified())?;
@@ -50,18 +50,18 @@ fn socket(addr: SocketAddr) -> io::Result<Socket> {
 fn open(addr: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let socket = socket(addr)?;
     socket.set_reuse_port(true)?;
-    // Accepted connections inherit this, which saves a call for each.
+    // Accepted connections inherit this option, which saves a system call for each.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&addr.into())?;
     socket.listen(backlog)?;
     Ok(socket.into())
 }
 
-/// Makes sure that inherited sockets of one address serve `count` workers: adds sockets of our own where the inherited
-/// ones allow others beside them. None is ever closed, because connections may wait in its queue.
+/// Makes inherited sockets of one address serve `count` workers: adds own sockets if the inherited ones allow it
+/// (`SO_REUSEPORT`). None is closed, since connections may be in its accept queue.
 pub fn widen(inherited: &mut Vec<TcpListener>, count: usize, backlog: i32) -> io::Result<()> {
     for listener in &*inherited {
-        // Who opened them need not have thought of this.
+        // The service manager need not have set these options.
         listener.set_nonblocking(true)?;
         let socket = socket2::SockRef::from(listener);
         socket.set_tcp_nodelay(true)?;
@@ -76,8 +76,8 @@ pub fn widen(inherited: &mut Vec<TcpListener>, count: usize, backlog: i32) -> io
     Ok(())
 }
 
-/// Hands the sockets of one address out to `workers`: each worker has at least one, and each socket has a worker. With
-/// fewer sockets than workers, workers share; with more, some workers have several.
+/// Distributes the sockets of one address among `workers`: each worker has at least one, and each socket has a worker. With
+/// fewer sockets than workers, workers share one; with more, some workers have several.
 pub fn share(listeners: &[TcpListener], workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
     (0..workers)
         .map(|worker| {
@@ -98,7 +98,7 @@ mod tests {
         SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
     }
 
-    /// The listeners that a worker got, by the inode that two descriptors of one socket share.
+    /// A worker's listeners, by inode, which all descriptors of one socket share.
     fn inodes(listeners: &[TcpListener]) -> Vec<u64> {
         listeners.iter().map(|listener| rustix::fs::fstat(listener.as_fd()).expect("it is open").st_ino).collect()
     }

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: a balancer says whom it speaks for before anything else, one in front of us to
-//! us, and we to an upstream that asks for it. Specified by HAProxy, `doc/proxy-protocol.txt`.
+//! The PROXY protocol, versions 1 and 2: a header before all other bytes with the addresses of the client. Received from a
+//! balancer in front of the gateway, and sent to upstreams that require it. Specified by HAProxy, `doc/proxy-protocol.txt`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,23 +8,23 @@ use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// §2.2: what version 2 begins with.
+/// §2.2: the first bytes of version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// §2.1: the longest line of version 1.
+/// §2.1: the longest line of version 1, in bytes.
 const MOST_V1: usize = 107;
-/// The longest header that is taken; extensions (TLVs) of version 2 are skipped, not kept.
+/// The longest header accepted, in bytes; extensions (TLVs) of version 2 are skipped.
 const MOST: usize = 4 * 1024;
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     length: usize,
-    /// Who has connected to the sender; `None` where the sender speaks for itself, as in its health checks.
+    /// The sender's client; `None` if the sender connects on its own behalf, as for health checks.
     pub client: Option<SocketAddr>,
 }
 
-/// Which form a sender uses.
+/// The version a sender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyProtocolVersion {
     /// A line of text.
@@ -32,12 +32,12 @@ pub enum ProxyProtocolVersion {
     V2,
 }
 
-/// The header that says: this connection is for `client`, who reached us at `local`. `None` where it is for ourselves,
-/// as in a health check.
+/// A header for a connection on behalf of `client`, which connected to us at `local`. `None` is a connection on our own behalf,
+/// as for health checks.
 pub fn header(version: ProxyProtocolVersion, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     let ends = ends.map(|(client, local)| {
         let (canonical_client, canonical_local) = (client.ip().to_canonical(), local.ip().to_canonical());
-        // A header has one family. Where the two differ, the IPv4 address stands in its IPv6 form.
+        // A header has one address family. If the two differ, the IPv4 address is written as IPv4-mapped IPv6.
         let mix = canonical_client.is_ipv4() != canonical_local.is_ipv4();
         let one_family = |ip| match ip {
             IpAddr::V4(ip) if mix => ip.to_ipv6_mapped().into(),
@@ -63,7 +63,7 @@ fn header_1(ends: Option<(SocketAddr, SocketAddr)>) -> String {
 fn header_2(ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
     let Some((client, local)) = ends else {
-        header.extend_from_slice(&[0x20, 0, 0, 0]); // LOCAL, and no addresses
+        header.extend_from_slice(&[0x20, 0, 0, 0]); // LOCAL, without addresses
         return header;
     };
     let mut addresses = Vec::with_capacity(36);
@@ -83,20 +83,20 @@ fn header_2(ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
 }
 
 impl ProxyHeader {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 }
 
-/// It is not a header.
+/// The bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Reads the header, and nothing behind it.
+/// Reads the header from a connection, and nothing after it.
 ///
 /// # Errors
-/// Where there is none, or the connection ends.
+/// The header is missing or invalid, or the connection ends.
 pub async fn receive(tcp: &TcpStream) -> io::Result<ProxyHeader> {
     tcp.async_io(Interest::READABLE, || {
         let mut seen = [0; MOST];
@@ -106,11 +106,11 @@ pub async fn receive(tcp: &TcpStream) -> io::Result<ProxyHeader> {
         }
         match parse(&seen[..count]) {
             Ok(Some(announced)) => {
-                // All of it is there, so it comes at once.
+                // All of it was peeked, so one call returns it.
                 rustix::net::recv(tcp, &mut seen[..announced.length], RecvFlags::empty())?;
                 Ok(announced)
             }
-            // What comes next wakes us, as if nothing were there yet.
+            // Wait for more data, as if none had arrived.
             Ok(None) if count < MOST => Err(io::ErrorKind::WouldBlock.into()),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no valid PROXY header")),
         }
@@ -118,10 +118,10 @@ pub async fn receive(tcp: &TcpStream) -> io::Result<ProxyHeader> {
     .await
 }
 
-/// `None` while there may be more to come.
+/// Parses a header at the start of `seen`. `None` while it is incomplete.
 ///
 /// # Errors
-/// Where the bytes do not begin with a header.
+/// The bytes do not start with a header.
 pub fn parse(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     let common = seen.len().min(SIGNATURE.len());
     if seen[..common] == SIGNATURE[..common] {
@@ -139,7 +139,7 @@ fn version_1(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     let line = std::str::from_utf8(&seen[..end]).map_err(|_| Malformed)?;
     let mut words = line.split(' ').skip(1);
     let client = match words.next() {
-        // Whatever follows is to be ignored.
+        // The rest of the line is ignored.
         Some("UNKNOWN") => None,
         Some(family @ ("TCP4" | "TCP6")) => {
             let mut address = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(Malformed);
@@ -192,7 +192,7 @@ fn version_2(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
             Some(SocketAddr::new(Ipv6Addr::from(source).into(), port(32)))
         }
         0x11 | 0x21 => return Err(Malformed),
-        // Unspecified, datagrams and sockets of the file system: no address of a client of ours.
+        // Unspecified, datagram and Unix socket addresses cannot be a client's.
         _ => None,
     };
     Ok(Some(ProxyHeader { length, client }))

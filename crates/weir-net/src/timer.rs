@@ -1,22 +1,22 @@
-//! Coarse deadlines for many connections: one wheel per worker, and a number per connection.
+//! Coarse deadlines for many connections: one timer wheel per worker, and one timer per connection.
 //!
-//! Moving a deadline later, which happens with every exchange, is one store. Only a deadline earlier than the slot a
-//! timer waits in puts it into the wheel again. A timer that comes up before its deadline is simply filed once more.
+//! Moving a deadline later, which happens with every exchange, is one store. Only a deadline earlier than the slot that holds
+//! the timer inserts it again. A timer whose slot comes up before its deadline is inserted into a later slot.
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
 
 use slab::Slab;
 
-/// Deadlines are met within two ticks.
+/// Length of a tick. A task is woken at most two ticks after its deadline.
 pub const TICK_NS: u64 = 20_000_000;
-/// The wheel reaches ten seconds ahead; what is further away is looked at again then.
+/// Number of slots: the wheel covers ten seconds. A timer with a later deadline is inserted again after that time.
 const SLOTS: u64 = 512;
 
 /// No deadline.
 pub const NEVER: u64 = u64::MAX;
 
-/// One task's place among the timers of a worker, from [`Wheel::add`] until [`Wheel::remove`].
+/// A task's timer in a worker's wheel, from [`Wheel::add`] until [`Wheel::remove`].
 #[derive(Debug)]
 pub struct Timer(u32);
 
@@ -24,18 +24,18 @@ pub struct Timer(u32);
 struct TimerEntry {
     waker: Waker,
     deadline_ns: u64,
-    /// The tick of the earliest slot that holds this timer; `NEVER` if none does.
-    filed_tick: u64,
+    /// The tick of the earliest slot that contains this timer; `NEVER` if none does.
+    slot_tick: u64,
 }
 
 /// The timers of one worker.
 #[derive(Debug)]
 pub struct Wheel {
     timers: RefCell<Slab<TimerEntry>>,
-    /// Which timers to look at in which tick. A slot may name a timer that is gone, or another one in its place: what
-    /// counts is what the timer itself says.
+    /// The timers to check in each tick. A slot may contain the key of a timer that was removed, or of another one that reuses
+    /// its key: the entry's own `slot_tick` and deadline decide.
     slots: Box<[RefCell<Vec<u32>>]>,
-    /// Every slot up to this tick has been emptied.
+    /// All slots up to this tick have been processed.
     done_tick: Cell<u64>,
 }
 
@@ -48,59 +48,59 @@ impl Wheel {
         }
     }
 
-    /// A timer that has neither a task nor a deadline yet.
+    /// Adds a timer without a task and without a deadline.
     pub fn add(&self) -> Timer {
-        let entry = TimerEntry { waker: Waker::noop().clone(), deadline_ns: NEVER, filed_tick: NEVER };
+        let entry = TimerEntry { waker: Waker::noop().clone(), deadline_ns: NEVER, slot_tick: NEVER };
         let key = self.timers.borrow_mut().insert(entry);
         Timer(u32::try_from(key).expect("a process has fewer than 2^32 descriptors"))
     }
 
-    /// Says whose task the timer wakes.
+    /// Sets the task that the timer wakes.
     pub fn watch(&self, timer: &Timer, waker: Waker) {
         self.timers.borrow_mut()[timer.0 as usize].waker = waker;
     }
 
-    /// Forgets the timer, and its task with it.
+    /// Removes the timer and drops its waker.
     pub fn remove(&self, timer: &Timer) {
         let removed = self.timers.borrow_mut().remove(timer.0 as usize);
-        drop(removed); // once nothing is borrowed: this may be the last that holds the task
+        drop(removed); // after the borrow has ended: dropping the last waker drops the task
     }
 
-    /// Sets the time at which the task is woken.
+    /// Sets the deadline, at which the task is woken.
     pub fn set(&self, timer: &Timer, deadline_ns: u64) {
         let entry = &mut self.timers.borrow_mut()[timer.0 as usize];
         entry.deadline_ns = deadline_ns;
-        if deadline_ns != NEVER && deadline_ns / TICK_NS < entry.filed_tick {
+        if deadline_ns != NEVER && deadline_ns / TICK_NS < entry.slot_tick {
             self.file(timer.0, entry);
         }
     }
 
     fn file(&self, key: u32, entry: &mut TimerEntry) {
         let next = self.done_tick.get() + 1;
-        // A tick after the deadline's own, so that it has passed when the slot comes up.
+        // One tick after the deadline's, so that the deadline has passed when the slot is processed.
         let tick = (entry.deadline_ns / TICK_NS + 1).clamp(next, next + SLOTS - 1);
-        entry.filed_tick = tick;
+        entry.slot_tick = tick;
         self.slots[(tick % SLOTS) as usize].borrow_mut().push(key);
     }
 
-    /// Wakes the tasks whose deadline has passed. To be called about every [`TICK_NS`].
+    /// Wakes the tasks whose deadlines have passed. To be called about every [`TICK_NS`].
     pub fn advance(&self, now_ns: u64) {
         let now_tick = now_ns / TICK_NS;
-        // After a long pause every slot is due once; going round more often would find nothing.
+        // After a long pause each slot is processed once; a second round would find nothing.
         let first = (self.done_tick.get() + 1).max(now_tick.saturating_sub(SLOTS - 1));
         for tick in first..=now_tick {
             self.done_tick.set(tick);
             let due = std::mem::take(&mut *self.slots[(tick % SLOTS) as usize].borrow_mut());
             for key in due {
-                self.come_up(key, tick, now_ns);
+                self.expire_slot_entry(key, tick, now_ns);
             }
         }
     }
 
-    fn come_up(&self, key: u32, tick: u64, now_ns: u64) {
+    fn expire_slot_entry(&self, key: u32, tick: u64, now_ns: u64) {
         let mut timers = self.timers.borrow_mut();
-        let Some(entry) = timers.get_mut(key as usize).filter(|entry| entry.filed_tick <= tick) else { return };
-        entry.filed_tick = NEVER;
+        let Some(entry) = timers.get_mut(key as usize).filter(|entry| entry.slot_tick <= tick) else { return };
+        entry.slot_tick = NEVER;
         if entry.deadline_ns <= now_ns {
             entry.waker.wake_by_ref();
         } else if entry.deadline_ns != NEVER {
@@ -153,7 +153,7 @@ mod tests {
         count.0.load(Ordering::Relaxed)
     }
 
-    /// Turns the clock tick by tick and says when the first wake-up came.
+    /// Advances the wheel tick by tick and returns the time of the first wake-up.
     fn first_wake(wheel: &Wheel, count: &Count, until_ns: u64) -> Option<u64> {
         let before = woken(count);
         (1..=until_ns / TICK_NS).map(|tick| tick * TICK_NS).find(|&now| {

@@ -1,4 +1,4 @@
-//! Filters: what content passes on its way, piece by piece.
+//! Filters: transform or observe content as it passes, piece by piece.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use weir_proto::Trailers;
 
 use crate::stop::Stop;
 
-/// Changes content on its way. Made for one message.
+/// Transforms the content of one message.
 pub trait Filter {
-    /// Takes a piece, and appends what goes on in its place, or keeps it for later.
+    /// Receives a piece, and appends to `out` what is forwarded in its place; a filter may keep bytes for later.
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop>;
 
-    /// For now nothing more comes: appends what was kept, so that nobody waits for what has been said already.
+    /// No more content is available for now: appends what was kept, so that the receiver does not have to wait for it.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         let _ = out;
         Ok(())
     }
 
-    /// All of the content has come, and this would follow it: the filter may change it, or take it into the content that
+    /// All content has been received, and these trailers follow. The filter may change them, or move them into the content that
     /// [`Filter::end`], which is called next, appends.
     fn trailers(&mut self, trailers: &mut Trailers) {
         let _ = trailers;
     }
 
-    /// Nothing more comes at all: appends what was kept, and how it ends.
+    /// The content has ended: appends what was kept, and whatever must end the output.
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.flush(out)
     }
 
-    /// It has ended the content: the message is complete with what it has appended, whatever else comes.
+    /// The filter has ended the content: the message is complete with what it has appended, and further input is discarded.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// It lets everything go on as it comes, so what a head says of the length stays true.
+    /// The filter changes nothing, so a `Content-Length` in the head stays valid.
     fn is_observer(&self) -> bool {
         false
     }
 }
 
-/// The filters that content passes, in order.
+/// The filters of a message, in the order in which content passes them.
 #[derive(Default)]
 pub struct Filters(Vec<Box<dyn Filter>>);
 
@@ -52,27 +52,27 @@ impl Filters {
         self.0.is_empty()
     }
 
-    /// Nobody among them changes anything.
+    /// All filters are observers: see [`Filter::is_observer`].
     pub fn only_observe(&self) -> bool {
         self.0.iter().all(|filter| filter.is_observer())
     }
 
-    /// One of them has ended the content.
+    /// A filter has ended the content: see [`Filter::is_over`].
     pub fn are_over(&self) -> bool {
         self.0.iter().any(|filter| filter.is_over())
     }
 
-    /// Takes a piece through all of them; appends what comes out.
+    /// Passes a piece through all filters, and appends the result.
     pub fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         self.pass(piece, out, |_, _| Ok(()))
     }
 
-    /// Lets go what they keep.
+    /// Flushes all filters: see [`Filter::flush`].
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.pass(b"", out, |filter, out| filter.flush(out))
     }
 
-    /// Takes the last piece through all of them, and what would follow it.
+    /// Passes the last piece and the trailers through all filters.
     pub fn end(&mut self, piece: &[u8], trailers: &mut Trailers, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.pass(piece, out, |filter, out| {
             filter.trailers(trailers);
@@ -112,7 +112,7 @@ impl fmt::Debug for Filters {
 mod tests {
     use super::*;
 
-    /// Says what it was told, and keeps the last byte until it must let it go.
+    /// Logs its calls in the output, and keeps the last byte until it is flushed.
     struct Keeps(char, Vec<u8>);
 
     impl Filter for Keeps {

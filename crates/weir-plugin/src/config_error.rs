@@ -1,13 +1,13 @@
-//! What is wrong with a plugin's options, and where.
+//! An error in a plugin's options, and its place.
 
 use std::fmt;
 
 /// A mistake in a plugin's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where in the plugin's own configuration: `headers.set`, `regex_uri[1]`; empty for the whole.
+    /// The place within the plugin's configuration: `headers.set`, `regex_uri[1]`; empty for the whole.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The error, and how to correct it.
     pub problem: String,
 }
 
@@ -16,7 +16,7 @@ impl ConfigError {
         ConfigError { path: path.into(), problem: problem.into() }
     }
 
-    /// The same mistake, of a configuration that stands at `path` in another.
+    /// The same error with its path prefixed, for a configuration nested in another at `path`.
     pub fn below(self, path: &str) -> ConfigError {
         let path = match self.path.as_str() {
             "" => path.to_owned(),

@@ -1,4 +1,4 @@
-//! Who may use routes: consumers, and the credentials that prove who somebody is.
+//! Consumers, and the credentials that identify them.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -8,38 +8,38 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Somebody the gateway knows (APISIX `consumer`).
+/// A known caller (APISIX `consumer`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Consumer {
     pub username: Box<str>,
     /// APISIX `labels.custom_id`; empty is none.
     pub custom_id: Box<str>,
-    /// Of the consumer group it belongs to; empty is none.
+    /// The id of the consumer's group; empty is none.
     pub group_id: Box<str>,
-    /// What the consumer, or its group, adds to the plugins of routes: a number of the snapshot's overlays.
+    /// Number, in the snapshot, of the overlay with the plugins that the consumer or its group adds to those of routes.
     pub overlay: Option<u32>,
 }
 
-/// What proves that somebody is a consumer, as it is added.
+/// A credential in the form in which [`Consumers::add`] takes it.
 pub struct Proof {
-    /// The plugin it is for.
+    /// The name of the auth plugin.
     pub plugin: Box<str>,
-    /// The id of a credential that is a resource of its own; empty where it stands in the consumer itself.
+    /// The id of a credential that is a resource of its own; empty if it is part of the consumer.
     pub id: Box<str>,
-    /// The options of the plugin under the consumer.
+    /// The plugin's options under the consumer.
     pub options: Value,
 }
 
-/// What proves that somebody is a consumer: the options of one auth plugin, as they stand under the consumer.
+/// A credential of a consumer: the options of one auth plugin, as configured under the consumer.
 #[derive(Clone)]
 pub struct Credential {
     pub consumer: Arc<Consumer>,
-    /// The id of a credential that is a resource of its own; empty where it stands in the consumer itself.
+    /// The id of a credential that is a resource of its own; empty if it is part of the consumer.
     pub id: Box<str>,
     pub options: Value,
 }
 
-/// Options are secrets, so they are not shown.
+/// Without the options, which are secrets.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credential").field("consumer", &self.consumer).field("id", &self.id).finish_non_exhaustive()
@@ -50,13 +50,13 @@ impl fmt::Debug for Credential {
 #[derive(Default)]
 pub struct Consumers {
     by_name: HashMap<Box<str>, Arc<Consumer>>,
-    /// By the name of the plugin they are for.
+    /// By the name of the auth plugin.
     credentials: HashMap<Box<str>, Vec<Arc<Credential>>>,
     indexes: RefCell<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Consumers {
-    /// Adds a consumer with what proves who it is. A name that is there already is replaced.
+    /// Adds a consumer with its credentials. A consumer of the same name is replaced.
     pub fn add(&mut self, consumer: Consumer, proofs: impl IntoIterator<Item = Proof>) {
         let consumer = Arc::new(consumer);
         self.by_name.insert(consumer.username.clone(), Arc::clone(&consumer));
@@ -71,13 +71,13 @@ impl Consumers {
         self.by_name.get(username)
     }
 
-    /// The credentials for a plugin.
+    /// The credentials for an auth plugin.
     pub fn credentials(&self, plugin: &str) -> &[Arc<Credential>] {
         self.credentials.get(plugin).map_or(&[], Vec::as_slice)
     }
 
-    /// What a plugin has made of the credentials to find them by. It is made once per document, however many routes have
-    /// the plugin.
+    /// A lookup table that a plugin derives from the credentials. It is built once per document, however many routes use the
+    /// plugin.
     pub fn index<T: Send + Sync + 'static>(&self, make: impl FnOnce(&Consumers) -> T) -> Arc<T> {
         let known = self.indexes.borrow().get(&TypeId::of::<T>()).cloned();
         let index = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What makes a type a plugin: a name, a place in the order, options with a schema, and an example that works.
+//! What defines a plugin: its name, its place in the order, its options with a schema, and a working example.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry as Slot;
@@ -22,7 +22,7 @@ use crate::template::Template;
 use crate::variable::Moment;
 use crate::vars::Expression;
 
-/// When in the way of a request a plugin runs. All of `Rewrite`, by priority, before all of `Access` (APISIX phases).
+/// When a plugin runs on a request. All of `Rewrite`, by priority, run before all of `Access` (APISIX phases).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Rewrite,
@@ -38,26 +38,26 @@ impl fmt::Display for Stage {
     }
 }
 
-/// A plugin's options, and how they become a plugin.
+/// The options of a plugin type, and how a plugin is built from them.
 pub trait Definition: DeserializeOwned + JsonSchema + 'static {
     const NAME: &'static str;
-    /// Higher runs earlier within a stage. The numbers are Apache APISIX's.
+    /// Higher runs earlier within a stage. The numbers are those of Apache APISIX.
     const PRIORITY: i32;
     const STAGE: Stage;
-    /// A configuration that builds, as it stands under `plugins:`.
+    /// A valid configuration, as written under `plugins:`.
     const EXAMPLE: &'static str;
 
-    /// Checks what a schema cannot say, and builds the plugin. Starts nothing: a configuration that is only checked is
-    /// built as well. See [`Plugin::start`].
+    /// Checks what a schema cannot express, and builds the plugin. Must not start anything, since a configuration that is only
+    /// checked is built as well. See [`Plugin::start`].
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>;
 }
 
-/// What a plugin may ask for while it is built.
+/// The context a plugin is built in.
 #[derive(Debug, Default)]
 pub struct Build {
-    /// Things that are accepted but probably not what was meant; shown by `weir check`.
+    /// Options that are valid but probably a mistake; shown by `weir check`.
     pub warnings: Vec<ConfigError>,
-    /// The resource that says how the plugin is to be, by kind and id: `route/1`.
+    /// The resource whose configuration contains the plugin, by kind and id: `route/1`.
     owner: String,
     is_part: bool,
     identity: String,
@@ -67,29 +67,29 @@ pub struct Build {
 
 /// What the plugins of one document share while they are built.
 ///
-/// Plugins reach it through [`Build`] alone, which takes note of what they have been built from.
+/// Plugins reach it only through [`Build`], which records what each of them uses.
 #[derive(Debug, Default)]
 pub struct BuildContext {
     pub consumers: Consumers,
-    /// APISIX `plugin_metadata`: settings of a plugin that hold wherever it is used, by its name.
+    /// APISIX `plugin_metadata`: settings of a plugin that apply wherever it is used, by plugin name.
     pub metadata: HashMap<Box<str>, Value>,
-    /// What plugins must say alike, by topic.
+    /// What plugins must configure identically, by topic: see [`Build::agree`].
     agreements: RefCell<HashMap<String, String>>,
-    /// Names of query arguments that are secrets, wherever plugins look for them.
+    /// Names of query arguments that contain secrets, for all plugins.
     secret_arguments: RefCell<BTreeSet<Arc<[u8]>>>,
     secret_fields: Arc<SecretFields>,
-    /// What plugins have told since it was last taken.
-    told: RefCell<Vec<BuildNote>>,
-    /// What plugins have been built from since it was last taken.
+    /// Facts plugins have declared since the last `take_declarations`.
+    told: RefCell<Vec<Declaration>>,
+    /// Parts of the document plugins have used since the last `take_inputs`.
     inputs: Cell<BuildInputs>,
-    /// Where clients that speak in the clear are told to go for TLS.
+    /// The port to which plain-text clients are redirected for TLS.
     https_port: Option<u16>,
     http: HttpClient,
     data_dir: Option<PathBuf>,
 }
 
-/// What of a document a plugin was built from besides its options. Where none of that changes, it is used on in the next version
-/// of the document.
+/// The parts of a document, besides its options, that a plugin was built from. If none of them changes, the plugin is kept for
+/// the next version of the document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BuildInputs {
     pub consumers: bool,
@@ -98,16 +98,16 @@ pub struct BuildInputs {
     pub https_port: bool,
 }
 
-/// What a plugin has told while it was built that others go by. It is told again where the plugin is used on in the next
-/// version of a document.
+/// A fact a plugin declared while it was built, which affects other parts. It is declared again if the plugin is kept for the
+/// next version of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum BuildNote {
+pub enum Declaration {
     SecretArgument(Arc<[u8]>),
     SecretField(Box<[u8]>),
     Agreed { topic: Box<str>, terms: Box<str> },
 }
 
-/// Names of header fields whose values are secrets, in lower case. Known in full once all plugins of a document are built.
+/// Names of header fields whose values are secrets, in lower case. Complete once all plugins of a document are built.
 #[derive(Debug, Default)]
 pub struct SecretFields(RwLock<BTreeSet<Box<[u8]>>>);
 
@@ -122,39 +122,39 @@ impl SecretFields {
 }
 
 impl BuildContext {
-    /// For a node that speaks TLS on this port, if on any.
+    /// The context of a node that serves TLS on this port, if on any.
     pub fn new(https_port: Option<u16>) -> BuildContext {
         BuildContext { https_port, ..BuildContext::default() }
     }
 
-    /// For a node whose plugins ask services with this client.
+    /// Sets the HTTP client that plugins call external services with.
     pub fn with_http(self, http: HttpClient) -> BuildContext {
         BuildContext { http, ..self }
     }
 
-    /// For a node that keeps what must outlive it in this directory, if in any.
+    /// Sets the directory for persistent data, if the node has one.
     pub fn with_data_dir(self, data_dir: Option<PathBuf>) -> BuildContext {
         BuildContext { data_dir, ..self }
     }
 
-    /// What plugins have told since the last time.
-    pub fn take_told(&self) -> Vec<BuildNote> {
+    /// Takes what plugins have declared since the last call.
+    pub fn take_declarations(&self) -> Vec<Declaration> {
         self.told.take()
     }
 
-    /// What plugins have been built from since the last time.
+    /// Takes what plugins have been built from since the last call.
     pub fn take_inputs(&self) -> BuildInputs {
         self.inputs.take()
     }
 
-    /// Takes note of what a plugin has told that is not built again; `false` if it does not agree with the others.
-    pub fn tell_again(&self, told: &BuildNote) -> bool {
+    /// Repeats a declaration of a plugin that is not built again; `false` if it contradicts another plugin's.
+    pub fn redeclare(&self, told: &Declaration) -> bool {
         match told {
-            BuildNote::SecretArgument(name) => {
+            Declaration::SecretArgument(name) => {
                 self.secret_arguments.borrow_mut().insert(Arc::clone(name));
             }
-            BuildNote::SecretField(name) => self.secret_fields.add(name.clone()),
-            BuildNote::Agreed { topic, terms } => return self.agree(topic, terms),
+            Declaration::SecretField(name) => self.secret_fields.add(name.clone()),
+            Declaration::Agreed { topic, terms } => return self.agree(topic, terms),
         }
         true
     }
@@ -169,24 +169,24 @@ impl BuildContext {
         }
     }
 
-    /// Names of header fields that some plugin takes for secrets, in order.
+    /// Names of header fields that a plugin declared to be secrets, sorted.
     pub fn secret_fields(&self) -> Vec<Box<[u8]>> {
         self.secret_fields.names().iter().cloned().collect()
     }
 
-    /// Names of query arguments that some plugin takes for secrets.
+    /// Names of query arguments that a plugin declared to be secrets.
     pub fn secret_arguments(&self) -> Vec<Arc<[u8]>> {
         self.secret_arguments.borrow().iter().cloned().collect()
     }
 }
 
 impl Build {
-    /// For a plugin of `owner`, a resource by kind and id, as `route/1`.
+    /// The context for a plugin of `owner`, a resource by kind and id, as `route/1`.
     pub fn of(owner: String, shared: &Rc<BuildContext>) -> Build {
         Build { owner, shared: Rc::clone(shared), ..Build::default() }
     }
 
-    /// The client for services that a plugin asks over HTTP: with the resolver and the authorities of the node.
+    /// The client for calls to external services over HTTP, with the resolver and the trusted CAs of the node.
     pub fn http(&self) -> &HttpClient {
         self.note(|inputs| inputs.http = true);
         &self.shared.http
@@ -198,39 +198,38 @@ impl Build {
         self.shared.inputs.set(inputs);
     }
 
-    /// Where the node keeps what must outlive it (`data_dir`), if anywhere. Nothing may be made there before
-    /// [`Plugin::start`].
+    /// The directory for persistent data (`data_dir`), if configured. Nothing may be created there before [`Plugin::start`].
     pub fn data_dir(&self) -> Option<&Path> {
         self.shared.data_dir.as_deref()
     }
 
-    /// For a plugin within this one, by its place there.
+    /// The context for a plugin nested in this one, by its place in the options.
     pub fn within(&self, place: &str) -> Build {
         Build { is_part: true, ..Build::of(format!("{} {place}", self.owner), &self.shared) }
     }
 
-    /// The plugin is a part of another one.
+    /// The plugin is nested in another one.
     pub fn is_part(&self) -> bool {
         self.is_part
     }
 
-    /// The same, for options that name upstreams: by the place of what names them, as `rules[0].weighted_upstreams[1]`.
+    /// Adds the upstreams that options name, by the place of the name, as `rules[0].weighted_upstreams[1]`.
     pub fn with_upstreams(self, upstreams: Vec<(Box<str>, u32)>) -> Build {
         Build { upstreams, ..self }
     }
 
-    /// The number of the upstream that is named at a place of the options, for [`crate::Exchange::diverted`]. Nothing
-    /// where none is named; a name without an upstream has been reported where it stands.
+    /// The number of the upstream that is named at a place of the options, for [`crate::Exchange::divert_to`]. `None` if none is
+    /// named there; an unknown name has been reported already.
     pub fn upstream(&self, place: &str) -> Option<u32> {
         self.upstreams.iter().find(|(named_at, _)| **named_at == *place).map(|(_, number)| *number)
     }
 
-    /// A text with variables, which stands at a place of the options. A variable that is always empty is rarely meant.
+    /// Compiles a text with variables at a place of the options. Warns of variables that can never have a value.
     pub fn template(&mut self, text: &str, place: &str) -> Template {
         self.template_at(Moment::Answer, text, place)
     }
 
-    /// The same for what is written down of exchanges that have ended.
+    /// Like [`Build::template`], for texts rendered into the records of ended exchanges.
     pub fn template_of_record(&mut self, text: &str, place: &str) -> Template {
         self.template_at(Moment::Record, text, place)
     }
@@ -247,8 +246,8 @@ impl Build {
         template
     }
 
-    /// A condition for requests, which stands at a place of the options. One that asks for what is never there would
-    /// hold, or not hold, for every request.
+    /// Compiles a condition on requests at a place of the options. A condition on variables that have no value yet would have
+    /// the same result for every request, so it is refused.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -256,7 +255,7 @@ impl Build {
         self.condition_at(Moment::Request, value, place)
     }
 
-    /// The same for exchanges that have been answered, the content that was read of them included.
+    /// Like [`Build::condition`], for ended exchanges, including the content that was read of them.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -271,7 +270,7 @@ impl Build {
         for variable in condition.variables() {
             let Some(problem) = variable.absence(moment) else { continue };
             let told = ConfigError::new(place, problem);
-            // In APISIX a name that nobody knows here may be somebody's.
+            // An unknown name may be a variable of a custom APISIX plugin, so it is only a warning.
             if variable.is_known() {
                 return Err(told);
             }
@@ -284,19 +283,19 @@ impl Build {
         Ok(condition)
     }
 
-    /// A field that carries secrets: records do not show its value.
+    /// Declares a header field to be a secret: records do not show its value.
     pub fn secret_field(&self, name: &[u8]) {
         let name: Box<[u8]> = name.to_ascii_lowercase().into();
-        self.shared.told.borrow_mut().push(BuildNote::SecretField(name.clone()));
+        self.shared.told.borrow_mut().push(Declaration::SecretField(name.clone()));
         self.shared.secret_fields.add(name);
     }
 
-    /// The fields that carry secrets, those of plugins that are not built yet included.
+    /// The secret fields, including those of plugins that are yet to be built.
     pub fn secret_fields(&self) -> Arc<SecretFields> {
         Arc::clone(&self.shared.secret_fields)
     }
 
-    /// Where clients that speak in the clear are told to go for TLS.
+    /// The port to which plain-text clients are redirected for TLS.
     pub fn https_port(&self) -> Option<u16> {
         self.note(|inputs| inputs.https_port = true);
         self.shared.https_port
@@ -307,27 +306,27 @@ impl Build {
         &self.shared.consumers
     }
 
-    /// The settings of plugin `D` that hold wherever it is used; the defaults where nobody has set any. Wrong ones have
-    /// been reported where they stand.
-    pub fn metadata<D: Described>(&self) -> D::Metadata {
+    /// The settings of plugin `D` that apply wherever it is used; the default if none are configured. Invalid settings have been
+    /// reported already.
+    pub fn metadata<D: HasMetadata>(&self) -> D::Metadata {
         self.note(|inputs| inputs.metadata = true);
         self.shared.metadata.get(D::NAME).and_then(|value| read(value).ok()).unwrap_or_default()
     }
 
-    /// Names plugin, owner and options: two builds with the same identity are the same plugin in two versions of a
-    /// document. What a plugin counts under its identity goes on over a reload that does not concern it.
+    /// Plugin, owner and options as text: two builds with the same identity are the same plugin in two versions of a document.
+    /// State with this key survives a reload that does not affect the plugin.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The options as written: the part of the identity that plugins with equal options share, wherever they stand.
+    /// The options as written: the part of the identity that plugins with equal options share, whatever their owner.
     pub fn written_options(&self) -> &str {
         self.identity.split_once(": ").map_or("", |(_, options)| options)
     }
 
-    /// State that each worker has for itself, the same for all plugins that ask under this name and key, over reloads too.
-    /// It is made on a worker when that worker first uses it, and dropped after the last plugin that has it.
-    /// For a plugin's own state the key is [`Build::identity`].
+    /// State of which each worker has its own value; all plugins that use this name and key share it, also after reloads. A
+    /// worker creates its value on first use, and drops it after the last plugin that uses it. For a plugin's own state the key
+    /// is [`Build::identity`].
     pub fn per_worker<T: 'static>(
         &self,
         name: &'static str,
@@ -337,57 +336,56 @@ impl Build {
         state::per_worker(name, key, make)
     }
 
-    /// State that all workers share, the same for all plugins that ask under this name and key, over reloads too. It is
-    /// dropped with the last plugin that has it.
+    /// State shared by all workers and by all plugins that use this name and key, also after reloads. It is dropped with the
+    /// last plugin that uses it.
     pub fn shared<T: Send + Sync + 'static>(&self, name: &'static str, key: &str, make: impl FnOnce() -> T) -> Arc<T> {
         state::shared(name, key, make)
     }
 
-    /// The same, for what must not be forgotten while the process runs: totals for metrics.
+    /// Like [`Build::shared`], but kept until the process ends: totals for metrics.
     pub fn permanent<T: Send + Sync + Default + 'static>(&self, name: &'static str) -> Arc<T> {
         state::permanent(name)
     }
 
-    /// A query argument of this name is a secret. Logs do not show it either where a request has ended before the plugin
-    /// was asked.
+    /// Declares a query argument to be a secret. Logs mask it even if an exchange ends before the plugin runs.
     pub fn secret_argument(&self, name: &Arc<[u8]>) {
-        self.shared.told.borrow_mut().push(BuildNote::SecretArgument(Arc::clone(name)));
+        self.shared.told.borrow_mut().push(Declaration::SecretArgument(Arc::clone(name)));
         self.shared.secret_arguments.borrow_mut().insert(Arc::clone(name));
     }
 
-    /// Whether everybody who has spoken on `topic` so far said the same.
+    /// Declares terms for `topic`; returns whether all plugins have declared the same.
     pub fn agree(&self, topic: &str, terms: &str) -> bool {
-        self.shared.told.borrow_mut().push(BuildNote::Agreed { topic: topic.into(), terms: terms.into() });
+        self.shared.told.borrow_mut().push(Declaration::Agreed { topic: topic.into(), terms: terms.into() });
         self.shared.agree(topic, terms)
     }
 }
 
-/// A plugin that finds out who somebody is, by credentials that consumers have.
+/// A plugin that identifies consumers by their credentials.
 pub trait Authenticator: Definition {
     /// The plugin's options under a consumer.
     type Credential: DeserializeOwned + JsonSchema + 'static;
 
-    /// Checks what a schema cannot say. Returns what a credential is found by, which no two may have in common.
+    /// Checks what a schema cannot express. Returns the key the credential is looked up by, which must be unique.
     fn check(credential: Self::Credential) -> Result<String, ConfigError>;
 }
 
-/// A plugin with settings that hold wherever it is used (APISIX `plugin_metadata`).
-pub trait Described: Definition {
+/// A plugin with settings that apply wherever it is used (APISIX `plugin_metadata`).
+pub trait HasMetadata: Definition {
     type Metadata: DeserializeOwned + JsonSchema + Default + 'static;
 
-    /// Checks what a schema cannot say.
+    /// Checks what a schema cannot express.
     fn check_metadata(metadata: Self::Metadata) -> Result<(), ConfigError>;
 }
 
-/// How the registry knows the settings of a plugin that hold wherever it is used.
+/// The registry's entry for the settings of a [`HasMetadata`] plugin.
 #[derive(Clone, Copy)]
 pub struct MetadataEntry {
     pub schema: fn() -> Value,
-    /// See [`Described::check_metadata`].
+    /// See [`HasMetadata::check_metadata`].
     pub check: fn(&Value) -> Result<(), ConfigError>,
 }
 
-/// How the registry knows the credentials of an auth plugin.
+/// The registry's entry for the credentials of an auth plugin.
 #[derive(Clone, Copy)]
 pub struct CredentialEntry {
     pub schema: fn() -> Value,
@@ -395,10 +393,10 @@ pub struct CredentialEntry {
     pub check: fn(&Value) -> Result<String, ConfigError>,
 }
 
-/// Builds a plugin of its options.
+/// Builds a plugin from its options.
 pub type BuildPlugin = fn(&Value, &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>;
 
-/// One plugin as the registry knows it.
+/// The registry's entry for one plugin.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub name: &'static str,
@@ -407,9 +405,9 @@ pub struct Entry {
     pub example: &'static str,
     pub schema: fn() -> Value,
     pub build: BuildPlugin,
-    /// For auth plugins: what consumers have of them.
+    /// For auth plugins: their options under a consumer.
     pub credential: Option<CredentialEntry>,
-    /// It may find out which consumer somebody is.
+    /// The plugin may identify the consumer.
     pub identifies: bool,
     pub metadata: Option<MetadataEntry>,
 }
@@ -434,19 +432,19 @@ impl Entry {
         Entry { credential: Some(credential), ..Entry::of::<D>() }.identifying()
     }
 
-    /// The same, for a plugin that may find out which consumer somebody is.
+    /// Marks the plugin as one that may identify the consumer.
     pub const fn identifying(self) -> Entry {
         Entry { identifies: true, ..self }
     }
 
-    /// A plugin with settings that hold wherever it is used.
-    pub const fn described<D: Described>() -> Entry {
+    /// The entry of a plugin with settings that apply wherever it is used.
+    pub const fn described<D: HasMetadata>() -> Entry {
         let metadata = MetadataEntry { schema: schema::of::<D::Metadata>, check: check_metadata::<D> };
         Entry { metadata: Some(metadata), ..Entry::of::<D>() }
     }
 }
 
-/// What is wrong with a secret is said without the secret.
+/// Errors must not quote the credential, which is a secret.
 fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
     let key = D::check(read(value).map_err(|error| match error.problem.split_once(", expected ") {
         Some((_, expected)) => ConfigError::new(error.path, format!("expected {expected}")),
@@ -455,7 +453,7 @@ fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
     schema::enforce::<D::Credential>(value).map(|()| key)
 }
 
-fn check_metadata<D: Described>(value: &Value) -> Result<(), ConfigError> {
+fn check_metadata<D: HasMetadata>(value: &Value) -> Result<(), ConfigError> {
     D::check_metadata(read(value)?)?;
     schema::enforce::<D::Metadata>(value)
 }
@@ -470,12 +468,12 @@ fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
 fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
     let options: D = read(value)?;
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
-    // What a plugin says of its options is better to read.
+    // The plugin's own errors are more readable, so they are reported before those of the schema.
     let plugin = options.build(build)?;
     schema::enforce::<D>(value).map(|()| plugin)
 }
 
-/// The plugins of this binary, by name.
+/// The plugins in this binary, by name.
 #[derive(Clone, Copy)]
 pub struct Registry {
     entries: &'static [Entry],
@@ -494,7 +492,7 @@ impl Registry {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// What numbers a plugin has instead of its name where names would take too long to compare.
+    /// A number in place of the plugin's name, for cheaper comparison.
     pub fn number(&self, name: &str) -> Option<u16> {
         self.entries.iter().position(|entry| entry.name == name).map(|index| index as u16)
     }

@@ -1,9 +1,9 @@
-//! Writing what a client sent into a log, so that it stays one value in one line.
+//! Escaping of client data for logs, so that it stays one value in one line.
 //!
-//! Whatever the bytes are, the result holds no line break, no control character (terminals act on some of them, also on
-//! those above 0x7f), and nothing that ends the value it stands in.
+//! For any input the result contains no line break, no control character (terminals interpret some, also above 0x7f), and
+//! nothing that ends the enclosing value.
 
-/// Appends `bytes` as the inside of a JSON string. The result is valid UTF-8: what is not becomes U+FFFD.
+/// Appends `bytes` as the inside of a JSON string. The result is valid UTF-8; invalid bytes become U+FFFD.
 pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
     if is_plain(bytes) {
         out.extend_from_slice(bytes);
@@ -17,7 +17,7 @@ pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Nothing in it has to be escaped. Without a way out in the middle, so that many bytes are looked at with one instruction.
+/// Whether nothing has to be escaped. Without an early exit, so that many bytes are checked with one instruction.
 fn is_plain(bytes: &[u8]) -> bool {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) & (byte != b'"') & (byte != b'\\');
     bytes.iter().fold(true, |plain, &byte| plain & is_plain(byte))
@@ -36,7 +36,7 @@ fn json_str(out: &mut Vec<u8>, text: &str) {
             '\n' => out.extend_from_slice(b"\\n"),
             '\r' => out.extend_from_slice(b"\\r"),
             '\t' => out.extend_from_slice(b"\\t"),
-            // U+2028 and U+2029 end a line for JavaScript and for some readers of logs.
+            // U+2028 and U+2029 are line ends in JavaScript and in some log readers.
             '\u{2028}' | '\u{2029}' => unicode_escape(out, char),
             _ if char.is_control() => unicode_escape(out, char),
             _ => out.extend_from_slice(char.encode_utf8(&mut utf8).as_bytes()),

@@ -1,4 +1,4 @@
-//! One exchange as plugins, variables and log lines see it: a request, its response, and what happened in between.
+//! One exchange, as seen by plugins, variables and logs: a request, its response, and the attempts at an upstream.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -30,26 +30,26 @@ pub use logged::Logged;
 pub use masked::BodyMask;
 pub use uri_parameters::{UriParameters, UriTemplate};
 
-/// One request and its response. Belongs to one worker, and is used again for the next exchange, so that nothing is
-/// allocated on the plain path.
+/// One request and its response. Owned by one worker and reused for the next exchange, so that an ordinary exchange allocates
+/// nothing.
 #[derive(Debug)]
 pub struct Exchange {
     pub request: RequestHead,
     pub response: ResponseHead,
-    /// The body of an answer made by the gateway itself.
+    /// The body of a response made by the gateway itself.
     pub body: Vec<u8>,
     pub client: ClientFacts,
-    /// The TLS of the client's connection; `None` where it speaks in the clear.
+    /// The TLS of the client's connection; `None` for plain text.
     pub tls: Option<Rc<Tls>>,
-    /// What was matched; `None` before routing and where no route matched.
+    /// The matched route; `None` before routing and if no route matched.
     pub route: Option<MatchedRoute>,
-    /// What stands in its path where the `uri` of the route has parameters.
+    /// The values of the parameters in the route's `uri`.
     pub uri_parameters: Option<Box<UriParameters>>,
     diverted: Option<u32>,
     pub upstream: AttemptRecord,
-    /// Nanoseconds of the worker's clock (monotonic) when the first byte of the request was seen.
+    /// When the first byte of the request was received, in nanoseconds of the worker's monotonic clock.
     pub started_ns: u64,
-    /// The same when the exchange ended; set before `on_log`.
+    /// When the exchange ended, on the same clock; set before `on_log`.
     pub ended_ns: u64,
     /// Bytes received from the client for this request, head and body as framed on the wire.
     pub request_bytes: u64,
@@ -57,36 +57,36 @@ pub struct Exchange {
     pub response_bytes: u64,
     /// Bytes of response content sent to the client, without head and framing.
     pub body_bytes: u64,
-    /// The most content the request may bring; `u64::MAX` is no limit. Larger is answered with 413.
+    /// Limit of the request's content in bytes; `u64::MAX` is no limit. A larger one is answered with 413.
     pub body_limit: u64,
-    answered_here: bool,
+    responded_locally: bool,
     stop: Option<Stop>,
-    /// Who the client is, and what has proved it; set by [`Exchange::identify`].
+    /// The client's credential, with its consumer; set by [`Exchange::identify`].
     pub identity: Option<Arc<Credential>>,
-    /// What plugins remember from one phase to the next.
+    /// Data plugins keep from one phase to the next.
     pub notes: Notes,
     rare: Option<Box<RareParts>>,
 }
 
-/// What few exchanges have, behind one pointer: the others stay small. Kept for the next exchange once it is there.
+/// Parts that few exchanges need, behind one pointer to keep the others small. Once allocated, it is reused.
 #[derive(Debug, Default)]
 struct RareParts {
     responder: Option<Arc<dyn Responder>>,
     earlier: Vec<AttemptRecord>,
     before_retry: Vec<RetryRewrite>,
     request_body: Option<Vec<u8>>,
-    /// How much of it is held.
+    /// The share of the held-content budget for `request_body`.
     held: Held,
     remote_user: Vec<u8>,
     request_id: Vec<u8>,
     secret_arguments: Vec<Arc<[u8]>>,
     identity_ends_at: Option<Duration>,
-    /// What records show instead.
+    /// The copy with masked secrets that records show instead.
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
     publish_quotas: Vec<Arc<dyn PublishQuota>>,
     refused_by: &'static str,
-    /// Of a traced exchange.
+    /// `Some` in a traced exchange.
     turns: Option<Vec<PluginTurn>>,
 }
 
@@ -120,7 +120,7 @@ impl RareParts {
     }
 }
 
-/// How long a plugin took in a phase of a traced exchange, with what it waited for.
+/// The duration of a plugin's turn in one phase of a traced exchange, including waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PluginTurn {
     pub plugin: &'static str,
@@ -129,28 +129,29 @@ pub struct PluginTurn {
     pub ns: u64,
 }
 
-/// The fields that tell the upstream who the client is.
+/// The fields that give the client's identity to the upstream.
 static IDENTITY: LazyLock<[Name; 3]> = LazyLock::new(|| {
     [&b"X-Consumer-Username"[..], b"X-Consumer-Custom-ID", b"X-Credential-Identifier"]
         .map(|name| Name::new(name).expect("it is a token"))
 });
 
-/// A plugin's place in the notes of every exchange it sees: unique in this process.
+/// The key of a plugin's notes in every exchange: unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoteKey(u64);
 
 impl NoteKey {
-    /// A key nobody else has. Made when a plugin is built.
+    /// A new key, made when a plugin is built.
     pub fn unique() -> NoteKey {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         NoteKey(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Content that a plugin has seen passing, for its log.
+/// A copy of content that a plugin collects for its log.
 pub type Kept = Rc<RefCell<KeptContent>>;
 
-/// A copy of content, which counts as held. Where there is no room for more it ends, and the exchange goes on.
+/// A copy of content, counted against the held-content budget. If the budget is used up, the copy ends, and the exchange goes
+/// on.
 #[derive(Debug, Default)]
 pub struct KeptContent {
     bytes: Vec<u8>,
@@ -167,22 +168,22 @@ impl KeptContent {
         }
     }
 
-    /// Something is missing at the end.
+    /// The end of the content is missing, for want of budget.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Nothing follows any more.
+    /// Marks the content as complete.
     pub fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// All content has passed. It has not where the exchange ended before.
+    /// All content was seen. `false` if the exchange ended before.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// The bytes, and what keeps them counted.
+    /// The bytes, and their share of the budget.
     pub fn take(&mut self) -> (Vec<u8>, Held) {
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.held))
     }
@@ -196,7 +197,7 @@ impl Deref for KeptContent {
     }
 }
 
-/// What plugins remember of an exchange: three numbers, or content. Few plugins do, so lists are the fastest maps.
+/// Plugins' data about an exchange: three numbers, or content. Few plugins have any, so a list is the fastest map.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(Option<Box<NoteLists>>);
 
@@ -207,7 +208,7 @@ struct NoteLists {
 }
 
 impl Notes {
-    /// Remembers; a second note under the same key hides the first.
+    /// Stores a note; it hides an earlier one under the same key.
     pub fn write(&mut self, key: NoteKey, note: [u64; 3]) {
         self.0.get_or_insert_default().numbers.push((key, note));
     }
@@ -216,7 +217,7 @@ impl Notes {
         self.0.as_ref()?.numbers.iter().rev().find(|(at, _)| *at == key).map(|(_, note)| *note)
     }
 
-    /// A place for content of this client's exchange under a key; one that was there is forgotten.
+    /// Begins a copy of content under a key, for this client's exchange; an earlier one is dropped.
     pub fn keep(&mut self, key: NoteKey, client: IpAddr) -> Kept {
         let lists = self.0.get_or_insert_default();
         lists.kept.retain(|(at, _)| *at != key);
@@ -225,22 +226,22 @@ impl Notes {
         kept
     }
 
-    /// The content under a key.
+    /// The copy of content under a key.
     pub fn kept(&self, key: NoteKey) -> Option<&Kept> {
         self.0.as_ref()?.kept.iter().find(|(at, _)| *at == key).map(|(_, kept)| kept)
     }
 
-    /// How much content is there under a key.
+    /// The length of the copy of content under a key, in bytes.
     pub fn kept_bytes(&self, key: NoteKey) -> usize {
         self.kept(key).map_or(0, |kept| kept.borrow().len())
     }
 
-    /// Somebody has kept content.
+    /// Whether any copy of content exists.
     pub fn keep_content(&self) -> bool {
         self.0.as_ref().is_some_and(|lists| !lists.kept.is_empty())
     }
 
-    /// Forgets everything; memory is kept.
+    /// Removes all notes; memory is kept.
     fn clear(&mut self) {
         if let Some(lists) = &mut self.0 {
             lists.numbers.clear();
@@ -252,35 +253,35 @@ impl Notes {
 /// The client side of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientFacts {
-    /// The other end of the connection.
+    /// The remote address of the connection.
     pub peer: SocketAddr,
-    /// Our end of the connection.
+    /// The local address of the connection.
     pub local: SocketAddr,
-    /// Whose address policies count: the peer's, or what a trusted peer said.
+    /// The client's address for policies: the peer's, or the one a trusted peer reported.
     pub addr: IpAddr,
-    /// The client's port: the peer's, or what `real-ip` has found beside the address.
+    /// The client's port: the peer's, or the one `real-ip` found with the address.
     pub port: u16,
-    /// The peer's `X-Forwarded-*` and `Forwarded` fields are believed.
+    /// The peer is trusted, so its `X-Forwarded-*` and `Forwarded` fields are used.
     pub trusted: bool,
-    /// It speaks TLS with us.
+    /// The client's connection uses TLS.
     pub tls: bool,
-    /// A number for the connection, unique in this process, and which request on it this is (from 1).
+    /// A number for the connection, unique in this process, and the number of this request on it (from 1).
     pub connection: u64,
     pub connection_requests: u64,
 }
 
-/// The upstream side of an exchange. Times are nanoseconds of the worker's clock, 0 while unknown.
+/// One attempt at an upstream. Times are nanoseconds of the worker's clock, 0 while unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttemptRecord {
     pub addr: Option<SocketAddr>,
-    /// It was spoken to in TLS.
+    /// The connection to the endpoint uses TLS.
     pub tls: bool,
-    /// The status the endpoint answered, before any plugin changed it.
+    /// The status of the endpoint's response, before any plugin changed it.
     pub status: u16,
-    /// Why it was in vain, if it was.
+    /// Why the attempt failed, if it did.
     pub failure: Option<Stop>,
     pub attempts: u16,
-    /// The last attempt began; its connection stood; the request was sent; the response head and its end were there.
+    /// When the last attempt began, was connected, had sent the request, had received the response head, and its end.
     pub started_ns: u64,
     pub connect_ns: u64,
     pub sent_ns: u64,
@@ -292,7 +293,7 @@ pub struct AttemptRecord {
     pub body_bytes: u64,
 }
 
-/// What changes a request before it is sent again.
+/// Changes a request before it is sent again.
 pub type RetryRewrite = fn(&mut Exchange);
 
 /// The routes of a configuration, by number.
@@ -300,7 +301,7 @@ pub trait Routes {
     fn facts(&self, route: usize) -> &RouteFacts;
 }
 
-/// A route that matched. Keeps its configuration alive, which costs no shared counter: the worker has its own.
+/// A matched route. It keeps its configuration alive through an `Rc` of the worker, so no atomic counter is shared.
 #[derive(Clone)]
 pub struct MatchedRoute {
     routes: Rc<dyn Routes>,
@@ -331,16 +332,16 @@ impl fmt::Debug for MatchedRoute {
     }
 }
 
-/// What a route is called, for variables, logs and metrics.
+/// The identity of a route, for variables, logs and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteFacts {
     pub route_id: Box<str>,
     pub route_name: Box<str>,
     pub service_id: Box<str>,
     pub service_name: Box<str>,
-    /// Its `uri`; empty where it has several.
+    /// The route's `uri`; empty if it has several.
     pub uri: Box<str>,
-    /// Those of its `uris` that have parameters.
+    /// Those of its `uris` that contain parameters.
     pub templates: Box<[UriTemplate]>,
 }
 
@@ -372,7 +373,7 @@ impl Default for Exchange {
             response_bytes: 0,
             body_bytes: 0,
             body_limit: u64::MAX,
-            answered_here: false,
+            responded_locally: false,
             stop: None,
             identity: None,
             notes: Notes::default(),
@@ -382,7 +383,7 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// Makes it ready for another exchange; memory is kept.
+    /// Resets the exchange for the next request; memory is kept.
     pub fn clear(&mut self) {
         self.request.clear();
         self.response.clear();
@@ -398,7 +399,7 @@ impl Exchange {
         self.response_bytes = 0;
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
-        self.answered_here = false;
+        self.responded_locally = false;
         self.stop = None;
         self.identity = None;
         self.notes.clear();
@@ -407,10 +408,10 @@ impl Exchange {
         }
     }
 
-    /// So much of the request's content is held from now on.
+    /// Counts the request's held content as `bytes` in total.
     ///
     /// # Errors
-    /// There is no room for more, of the node or of the client.
+    /// The budget of the node or of the client is used up.
     pub fn hold(&mut self, bytes: u64) -> Result<(), Stop> {
         let held = &mut self.rare.get_or_insert_default().held;
         if held.is_empty() {
@@ -419,15 +420,15 @@ impl Exchange {
         Ok(held.set(bytes)?)
     }
 
-    /// Bytes that its heads and the body of an answer take, as memory that is kept.
+    /// Bytes allocated for its heads and the response body, which are kept between exchanges.
     pub fn capacity(&self) -> usize {
         self.request.head.capacity() + self.response.head.capacity() + self.body.capacity()
     }
 
-    /// Answers from here: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`.
-    /// More fields can be added to `exchange.response.head` before returning.
+    /// Responds from the gateway: `return Err(exchange.respond(401, "application/json", br#"{"message":"no"}"#))`. More fields
+    /// can be added to `exchange.response.head` before returning.
     pub fn respond(&mut self, status: u16, content_type: &str, body: &[u8]) -> Stop {
-        self.answered_here = true;
+        self.responded_locally = true;
         self.response.clear();
         self.response.status = status;
         self.body.clear();
@@ -438,53 +439,53 @@ impl Exchange {
         Stop::Answered
     }
 
-    /// The response is not, or not any more, what an upstream has sent.
+    /// The response was made here, and is not the upstream's.
     pub fn is_answered_here(&self) -> bool {
-        self.answered_here || self.stop.is_some() || self.upstream.status == 0
+        self.responded_locally || self.stop.is_some() || self.upstream.status == 0
     }
 
-    /// What stands in the exchange takes the place of the upstream's response; [`Exchange::respond`] says so, too.
+    /// Declares that the response in the exchange replaces the upstream's; [`Exchange::respond`] does this, too.
     pub fn replace_response(&mut self) {
-        self.answered_here = true;
+        self.responded_locally = true;
     }
 
-    /// How it ended, if not by an ordinary response.
+    /// Why the exchange ended early; `None` for an ordinary response.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
 
-    /// It ends like this, and not by an ordinary response. A plugin returns its `Stop` instead.
+    /// Sets why the exchange ended early. A plugin returns its `Stop` instead of calling this.
     pub fn end_by(&mut self, stop: Stop) {
         self.stop = Some(stop);
     }
 
-    /// Sends the exchange to another upstream than its route's, by its number: [`crate::Build::upstream`]. `None` is the
+    /// Sends the exchange to an upstream other than its route's, by number: see [`crate::Build::upstream`]. `None` selects the
     /// route's own.
     pub fn divert_to(&mut self, upstream: impl Into<Option<u32>>) {
         self.diverted = upstream.into();
     }
 
-    /// The number of the upstream it goes to instead of the route's, if a plugin has named one.
+    /// The number of the upstream a plugin selected instead of the route's.
     pub fn diverted_to(&self) -> Option<u32> {
         self.diverted
     }
 
-    /// Has a responder answer the exchange instead of any upstream, once all plugins have let the request pass.
+    /// Lets a responder answer the exchange instead of an upstream, once all plugins have let the request pass.
     pub fn answer_by(&mut self, responder: &Arc<dyn Responder>) {
         self.rare.get_or_insert_default().responder = Some(Arc::clone(responder));
     }
 
-    /// The responder that answers the exchange, if a plugin has named one.
+    /// The responder that answers the exchange, if a plugin has set one.
     pub fn responder(&self) -> Option<&Arc<dyn Responder>> {
         self.rare.as_ref()?.responder.as_ref()
     }
 
-    /// The attempts before the one that `upstream` is about, in their order.
+    /// The attempts before the one in `upstream`, in order.
     pub fn earlier(&self) -> &[AttemptRecord] {
         self.rare.as_ref().map_or(&[], |rare| &rare.earlier)
     }
 
-    /// What `upstream` is about was in vain, and another attempt follows.
+    /// Records the attempt in `upstream` as failed; another one follows.
     pub fn retry(&mut self) {
         let rare = self.rare.get_or_insert_default();
         rare.earlier.push(self.upstream);
@@ -495,12 +496,12 @@ impl Exchange {
         }
     }
 
-    /// Has the request changed before each further attempt: for what must differ from one attempt to the next.
+    /// Registers a change of the request before each further attempt, for what must differ between attempts.
     pub fn before_retry(&mut self, rewrite: RetryRewrite) {
         self.rare.get_or_insert_default().before_retry.push(rewrite);
     }
 
-    /// All of the request's content, where a plugin has looked at it; it is what goes upstream.
+    /// The whole content of the request, if a plugin has read it; this is what is sent upstream.
     pub fn request_body(&self) -> Option<&[u8]> {
         self.rare.as_ref()?.request_body.as_deref()
     }
@@ -513,7 +514,7 @@ impl Exchange {
         self.rare.as_mut()?.request_body.take()
     }
 
-    /// The name that `basic-auth` has read, which the request may not show any more; empty without that plugin.
+    /// The user name that `basic-auth` has read, since it may have removed the field; empty without that plugin.
     pub fn remote_user(&self) -> &[u8] {
         self.rare.as_ref().map_or(&[], |rare| &rare.remote_user)
     }
@@ -522,7 +523,7 @@ impl Exchange {
         self.rare.get_or_insert_default().remote_user = name;
     }
 
-    /// The id that `request-id` has found in the request or given it; empty without that plugin.
+    /// The id that `request-id` has found in the request or generated; empty without that plugin.
     pub fn request_id(&self) -> &[u8] {
         self.rare.as_ref().map_or(&[], |rare| &rare.request_id)
     }
@@ -531,17 +532,17 @@ impl Exchange {
         self.rare.get_or_insert_default().request_id = id;
     }
 
-    /// Names of query arguments that are secrets: logs do not show their values.
+    /// Names of query arguments that are secrets: logs mask their values.
     pub fn secret_arguments(&self) -> &[Arc<[u8]>] {
         self.rare.as_ref().map_or(&[], |rare| &rare.secret_arguments)
     }
 
-    /// Logs do not show the values of query arguments with this name.
+    /// Makes logs mask the values of query arguments with this name.
     pub fn hide_argument(&mut self, name: Arc<[u8]>) {
         self.rare.get_or_insert_default().secret_arguments.push(name);
     }
 
-    /// The plugin that has ended the exchange; empty if none has.
+    /// The plugin that ended the exchange; empty if none did.
     pub fn refused_by(&self) -> &'static str {
         self.rare.as_ref().map_or("", |rare| rare.refused_by)
     }
@@ -550,25 +551,25 @@ impl Exchange {
         self.rare.get_or_insert_default().refused_by = plugin;
     }
 
-    /// From now on it is written down how long each plugin takes.
+    /// Starts recording the duration of each plugin's turn.
     pub fn trace(&mut self) {
         self.rare.get_or_insert_default().turns = Some(Vec::new());
     }
 
-    /// The turns of plugins, if the exchange is traced.
+    /// The plugins' turns, if the exchange is traced.
     pub fn turns(&self) -> Option<&[PluginTurn]> {
         self.rare.as_ref()?.turns.as_deref()
     }
 
-    /// Writes down a plugin's turn, if the exchange is traced.
+    /// Records a plugin's turn, if the exchange is traced.
     pub fn note_turn(&mut self, turn: PluginTurn) {
         if let Some(turns) = self.rare.as_mut().and_then(|rare| rare.turns.as_mut()) {
             turns.push(turn);
         }
     }
 
-    /// When what has proved who the client is stops being valid, as a span since 1970; `None` where that is not known. For
-    /// streams, which may last longer.
+    /// When the proof of the client's identity expires, as a duration since 1970; `None` if unknown. For streams, which may
+    /// outlive it.
     pub fn identity_ends_at(&self) -> Option<Duration> {
         self.rare.as_ref()?.identity_ends_at
     }
@@ -577,7 +578,7 @@ impl Exchange {
         self.rare.get_or_insert_default().identity_ends_at = Some(end);
     }
 
-    /// What a responder is asked, and the upstream it may ask in turn.
+    /// The request for a responder, with the upstream the responder may call in turn.
     pub fn responder_request(&self, upstream: Option<Rc<dyn RouteUpstream>>) -> ResponderRequest {
         ResponderRequest {
             head: self.request.clone(),
@@ -588,28 +589,28 @@ impl Exchange {
         }
     }
 
-    /// If the request publishes events to a hub, each has to pass this quota.
+    /// Adds a quota that each event must pass if the request publishes events to a hub.
     pub fn limit_publishing(&mut self, quota: Arc<dyn PublishQuota>) {
         self.rare.get_or_insert_default().publish_quotas.push(quota);
     }
 
-    /// The client is the consumer of this credential: for policies and logs, and for the upstream, which is told in
+    /// Identifies the client as the consumer of this credential: for policies, for logs, and for the upstream in the fields
     /// `X-Consumer-Username`, `X-Consumer-Custom-ID` and `X-Credential-Identifier`.
     pub fn identify(&mut self, credential: &Arc<Credential>) -> Result<(), Stop> {
         let Consumer { username, custom_id, .. } = &*credential.consumer;
         let head = &mut self.request.head;
-        // What another plugin has said before is not true any more.
+        // Fields set for an earlier identity no longer apply.
         head.remove_known(Known::Identity);
         for (name, value) in IDENTITY.iter().zip([username, custom_id, &credential.id]) {
             if !value.is_empty() {
-                head.add_named(name, value.as_bytes()).map_err(|_| Stop::Internal)?;
+                head.add_prepared_name(name, value.as_bytes()).map_err(|_| Stop::Internal)?;
             }
         }
         self.identity = Some(Arc::clone(credential));
         Ok(())
     }
 
-    /// `http` or `https`, as the client spoke to us.
+    /// `http` or `https`, as on the client's connection.
     pub fn scheme(&self) -> &'static str {
         if self.client.tls { "https" } else { "http" }
     }

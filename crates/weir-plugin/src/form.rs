@@ -1,8 +1,8 @@
-//! Names and values as queries and forms have them (WHATWG URL §5): `a=1&b=two+words&c=%26`.
+//! Names and values in queries and forms (WHATWG URL §5): `a=1&b=two+words&c=%26`.
 
 use std::borrow::Cow;
 
-/// The pairs of a query or a form, decoded, in their order. What has no `=` has the empty value.
+/// The pairs of a query or a form, decoded, in order. A name without `=` has an empty value.
 pub fn pairs(text: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)> {
     text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = halves(pair);
@@ -10,13 +10,13 @@ pub fn pairs(text: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)
     })
 }
 
-/// The halves of one pair, as they are written.
+/// Name and value of one pair, not decoded.
 pub fn halves(pair: &[u8]) -> (&[u8], &[u8]) {
     let end = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
     (&pair[..end], pair.get(end + 1..).unwrap_or_default())
 }
 
-/// Resolves `%XX` and `+`; what is not an escape stays as it is.
+/// Decodes `%XX` and `+`; an invalid escape is kept as it is.
 pub fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(value);
@@ -38,7 +38,7 @@ pub fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Writes a name or a value so that it decodes to itself.
+/// Appends a name or a value in encoded form.
 pub fn write_encoded(value: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in value {

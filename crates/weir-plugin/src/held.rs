@@ -1,7 +1,7 @@
-//! Content that is held in memory, whoever wants it held: plugins that want messages whole, copies for logs and mirrors,
-//! records on their way. One budget of the node counts all of it, and no client has more than its share.
+//! Accounting of content held in memory: whole messages for plugins, copies for logs and mirrors, pending records. One budget of
+//! the node covers all of it, and no client may use more than its share.
 //!
-//! What streams from one socket to another is not held, and costs nothing here.
+//! Content that is streamed from one socket to another is not held and not counted here.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ use weir_proto::address::client_network;
 
 use crate::stop::Stop;
 
-/// How much content may be held, in bytes.
+/// Limits of held content in bytes, of the node and of each client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLimits {
     pub node: u64,
@@ -26,12 +26,12 @@ impl Default for HeldLimits {
     }
 }
 
-/// Why no more may be held.
+/// Which limit does not allow to hold more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
-    /// The node holds as much as it may.
+    /// The node's limit is reached.
     Node,
-    /// This client has all of its share.
+    /// The client's share is used up.
     Client,
 }
 
@@ -44,7 +44,7 @@ impl From<Exhausted> for Stop {
     }
 }
 
-/// What is held now, and how often something was not held for want of room.
+/// Content held now in bytes, and the number of refusals for each limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldUse {
     pub bytes: u64,
@@ -53,9 +53,9 @@ pub struct HeldUse {
     pub refused_for_client: u64,
 }
 
-/// Clients are counted in so many tables, so that workers seldom meet.
+/// Number of tables for clients, so that workers rarely contend for a lock.
 const TABLES: usize = 16;
-/// What is held is counted in steps of so many bytes.
+/// Held bytes are counted in multiples of this.
 const STEP: u64 = 256;
 
 /// The budget of one node.
@@ -72,7 +72,7 @@ pub struct HeldBudget {
 static BUDGET: LazyLock<HeldBudget> = LazyLock::new(|| HeldBudget::new(HeldLimits::default()));
 
 impl HeldBudget {
-    /// That of this process.
+    /// The budget of this process.
     pub fn of_process() -> &'static HeldBudget {
         &BUDGET
     }
@@ -89,7 +89,7 @@ impl HeldBudget {
         }
     }
 
-    /// What is held already stays, however much it is.
+    /// Changes the limits. Content held already stays, even beyond them.
     pub fn set_limits(&self, limits: HeldLimits) {
         self.node.store(limits.node, Relaxed);
         self.client.store(limits.client, Relaxed);
@@ -141,7 +141,7 @@ impl HeldBudget {
     }
 }
 
-/// What one holder holds. Dropping it gives all of it back.
+/// The content of one holder. Dropping it returns all of it to the budget.
 #[derive(Debug, Default)]
 pub struct Held {
     client: Option<IpAddr>,
@@ -149,7 +149,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Nothing yet, for this client.
+    /// An empty share for this client.
     pub fn of(client: IpAddr) -> Held {
         Held { client: Some(client_network(client)), bytes: 0 }
     }
@@ -158,10 +158,10 @@ impl Held {
         self.bytes == 0
     }
 
-    /// As much as `bytes` is held from now on, more or less than before.
+    /// Sets the number of bytes held, more or less than before.
     ///
     /// # Errors
-    /// There is no room for more; as much is held as before.
+    /// There is no room for more; the number stays as it was.
     pub fn set(&mut self, bytes: u64) -> Result<(), Exhausted> {
         self.set_in(&BUDGET, bytes)
     }

@@ -1,4 +1,4 @@
-//! What a plugin sees: the exchange, the contract, and how it ends early.
+//! The plugin API: the exchange, the plugin contract, and how exchanges end early.
 
 pub mod body;
 mod config_error;
@@ -27,7 +27,7 @@ pub use body::{Filter, Filters};
 pub use config_error::ConfigError;
 pub use consumer::{Consumer, Consumers, Credential, Proof};
 pub use definition::{
-    Authenticator, Build, BuildContext, BuildInputs, BuildNote, CredentialEntry, Definition, Described, Entry,
+    Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Declaration, Definition, Entry, HasMetadata,
     MetadataEntry, Registry, SecretFields, Stage,
 };
 pub use exchange::{
@@ -50,5 +50,5 @@ pub use template::Template;
 pub use tls::{ClientCertificate, Tls};
 pub use variable::{Moment, Variable, Variables};
 pub use vars::Expression;
-/// The messages that exchanges are made of.
+/// The HTTP messages exchanges consist of.
 pub use weir_proto as proto;

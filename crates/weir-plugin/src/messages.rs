@@ -1,27 +1,27 @@
-//! The messages of a WebSocket, and server-sent events: what a plugin does to them one by one.
+//! Messages of WebSockets and server-sent events, and the filters plugins apply to each of them.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use weir_proto::websocket::CloseCode;
 
-/// What carries messages within one exchange.
+/// The protocol that carries messages within an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageProtocol {
-    /// RFC 6455, whatever version of HTTP opened it.
+    /// RFC 6455, over any version of HTTP.
     WebSocket,
-    /// A response of the type `text/event-stream`.
+    /// A response of type `text/event-stream`.
     EventStream,
 }
 
-/// Who sends a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageSource {
     Client,
     Upstream,
 }
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     Text,
@@ -30,14 +30,14 @@ pub enum MessageKind {
     Event,
 }
 
-/// What is known of a message when it begins.
+/// What is known when a message begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHead {
     pub source: MessageSource,
     pub kind: MessageKind,
 }
 
-/// Why a message does not get through, for the account of events.
+/// Why a message was not delivered, for event counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageLoss {
     /// A quota is used up.
@@ -46,13 +46,14 @@ pub enum MessageLoss {
     Failed,
 }
 
-/// Ends the stream. Both sides of a WebSocket get a close frame; the client of an event stream gets a comment and its end.
+/// Closes the stream. Both sides of a WebSocket receive a close frame; the client of an event stream receives a comment and the
+/// end of the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamClose {
     pub code: CloseCode,
-    /// For people. It is cut to the 123 bytes that a close frame has room for.
+    /// For people; truncated to the 123 bytes a close frame has room for.
     pub reason: Cow<'static, str>,
-    /// What becomes of the message that is the reason.
+    /// How the message that caused this is counted.
     pub loss: MessageLoss,
 }
 
@@ -62,39 +63,39 @@ impl StreamClose {
     }
 }
 
-/// What becomes of a message.
+/// What happens to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageVerdict {
     Pass,
-    /// It is left out, and the stream goes on.
+    /// The message is left out, and the stream goes on.
     Drop(MessageLoss),
     Close(StreamClose),
 }
 
-/// What a filter wants of the stream as a whole. Where several filters want something, the strictest counts.
+/// A filter's requirements for the whole stream. Of several filters' the strictest apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageTerms {
-    /// It reads what messages say, so compression must not be agreed to.
+    /// The filter reads content, so compression must not be negotiated.
     pub reads_content: bool,
-    /// A WebSocket on which no message passes for so long is closed (1001).
+    /// A WebSocket without a message for this time is closed (1001).
     pub idle_timeout: Option<Duration>,
-    /// The client of a WebSocket is asked for a sign of life.
+    /// The client of a WebSocket must answer pings.
     pub ping: Option<PingTerms>,
-    /// The stream is ended at this time (1008), as a span since 1970: what has proved who the client is holds no longer.
+    /// When the stream is closed (1008), as a duration since 1970: the proof of the client's identity expires then.
     pub ends_at: Option<Duration>,
 }
 
-/// When a client is asked for a sign of life, and how long it has.
+/// When a client is sent a ping, and how long it has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingTerms {
-    /// A client that has sent nothing for so long gets a ping.
+    /// A client that has sent nothing for this time is sent a ping.
     pub interval: Duration,
-    /// If nothing comes for so long after it, the WebSocket is closed (1011).
+    /// If nothing arrives for this time after the ping, the WebSocket is closed (1011).
     pub timeout: Duration,
 }
 
 impl MessageTerms {
-    /// What both want together.
+    /// The stricter of both, for each requirement.
     pub fn strictest_of_both(self, other: MessageTerms) -> MessageTerms {
         fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
             one.into_iter().chain(other).min()
@@ -111,19 +112,19 @@ impl MessageTerms {
 
 /// Sees the messages of one exchange, in both directions. Control frames and comments are not messages.
 pub trait MessageFilter {
-    /// Asked once, before anything passes.
+    /// The filter's requirements. Called once, before any message.
     fn terms(&self) -> MessageTerms {
         MessageTerms::default()
     }
 
-    /// A message begins. What is decided here holds for all of it.
+    /// A message begins. The verdict applies to all of it.
     fn begin(&mut self, head: MessageHead) -> MessageVerdict {
         let _ = head;
         MessageVerdict::Pass
     }
 
-    /// So many bytes more of the message are about to pass: the content of each frame of a WebSocket, as it travels; of an event,
-    /// lines as they come. Parts of the message may have passed already, so it cannot be left out any more.
+    /// `bytes` more bytes of the message are about to be forwarded: of a WebSocket the content of frames as received, of an
+    /// event its lines. Parts of the message may have been forwarded already, so it can no longer be dropped.
     ///
     /// # Errors
     /// How the stream is closed.
@@ -132,14 +133,14 @@ pub trait MessageFilter {
         Ok(())
     }
 
-    /// It wants all of the message at once, if it has no more than so many bytes; one with more ends the WebSocket (1009). The
-    /// message goes on in one frame. Not asked about events.
+    /// `Some` requests the whole message at once, up to this many bytes; a longer one closes the WebSocket (1009). The message
+    /// is forwarded in one frame. Not called for events.
     fn wants_whole(&self, head: MessageHead) -> Option<usize> {
         let _ = head;
         None
     }
 
-    /// All of a message that it wanted at once.
+    /// Receives a message that was requested with [`MessageFilter::wants_whole`].
     fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
         let _ = (head, content);
         MessageVerdict::Pass

@@ -1,21 +1,21 @@
-//! The options of a plugin, one by one, as its JSON Schema has them: what `weir plugins` and the reference show.
+//! The options of a plugin as a list, derived from its JSON Schema, for `weir plugins` and the reference.
 
 use serde_json::Value;
 
-/// One option, or one that stands within another.
+/// One option, possibly nested in another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// From the plugin's own options on: `count`, `headers.set`, `rules[].count`; `*` is any name.
+    /// The path within the plugin's options: `count`, `headers.set`, `rules[].count`; `*` is any name.
     pub path: String,
-    /// What it takes, and within which bounds: `integer, 200 to 599`, or the values there are.
+    /// Type and bounds: `integer, 200 to 599`, or the allowed values.
     pub kind: String,
     pub is_required: bool,
-    /// As it would be written in JSON.
+    /// As JSON.
     pub default: Option<String>,
     pub meaning: String,
 }
 
-/// Every option that a schema describes, each followed by those within it.
+/// Every option of a schema, each followed by those nested in it.
 pub fn rows(schema: &Value) -> Vec<Row> {
     let walk = Walk { definitions: &schema["$defs"] };
     let mut rows = Vec::new();
@@ -28,8 +28,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// The rows of what stands within `schema`, which stands at `path` itself. `open` names the definitions it is part of: one
-    /// that contains itself is not followed twice.
+    /// Appends the rows of the options within `schema`, which is at `path` itself. `open` contains the definitions being walked,
+    /// so that a recursive one is not followed twice.
     fn within(&self, path: &str, schema: &'a Value, open: &mut Vec<&'a str>, rows: &mut Vec<Row>) {
         let reference = schema["$ref"].as_str();
         if let Some(name) = reference {
@@ -41,7 +41,7 @@ impl<'a> Walk<'a> {
         let resolved = self.resolve(schema);
         for (name, option) in resolved["properties"].as_object().into_iter().flatten() {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            // Alternatives may have an option in common.
+            // Alternatives may have an option in common, which is listed once.
             if rows.iter().any(|row| row.path == path) {
                 continue;
             }
@@ -83,13 +83,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a schema allows, in words.
+    /// The values a schema allows, in words.
     fn kind(&self, schema: &Value) -> String {
         let (noun, bounds) = self.noun(schema, false);
         [vec![noun], bounds].concat().join(", ")
     }
 
-    /// A word for what a schema allows, in the plural where it is said of items, and its bounds.
+    /// A noun for the type of a schema, in the plural for items, and its bounds.
     fn noun(&self, schema: &Value, plural: bool) -> (String, Vec<String>) {
         let schema = self.resolve(schema);
         let values = self.values(schema);
@@ -136,7 +136,7 @@ impl<'a> Walk<'a> {
         (format!("{} of {noun}", word("array", plural)), all)
     }
 
-    /// The values there are, where there is a closed set of them.
+    /// The allowed values, if they are a closed set.
     fn values(&self, schema: &Value) -> Vec<String> {
         if let Some(value) = schema.get("const") {
             return vec![code(value)];
@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a schema is one of, but for `null`, which says that an option may be left out.
+/// The alternatives of a schema except `null`, which only means that the option is optional.
 fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
     let all = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
     all.into_iter().flatten().filter(|one| one["type"] != "null")
@@ -166,7 +166,7 @@ fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
 /// Bounds of a number, or of a text's length.
 fn bounds(schema: &Value) -> Vec<String> {
     let mut bounds = Vec::new();
-    // What the type of the number says by itself is not a bound that anybody has set.
+    // The range that the integer type implies is not shown as a bound.
     let by_itself = match schema["format"].as_str() {
         Some("uint8") => schema["minimum"] == 0 && schema["maximum"] == 255,
         Some("uint16") => schema["minimum"] == 0 && schema["maximum"] == 65_535,
@@ -195,7 +195,7 @@ fn range(schema: &Value, least: &str, most: &str) -> Option<String> {
     }
 }
 
-/// Whole ones without a point, whichever way they are written in the schema.
+/// Formats a number; integers without a point, however the schema writes them.
 fn number(value: &Value) -> Option<String> {
     value.as_f64().map(|number| number.to_string())
 }
@@ -204,7 +204,7 @@ fn word(kind: &str, plural: bool) -> String {
     if plural { format!("{kind}s") } else { kind.to_owned() }
 }
 
-/// A value as it is written in a document.
+/// A value as written in a document.
 fn code(value: &Value) -> String {
     match value.as_str() {
         Some(text) => format!("`{text}`"),
@@ -225,7 +225,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What a schema says of the whole.
+/// The description of the whole schema.
 pub fn description(schema: &Value) -> &str {
     schema["description"].as_str().unwrap_or_default()
 }

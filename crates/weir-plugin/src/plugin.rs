@@ -9,22 +9,21 @@ use crate::exchange::Exchange;
 use crate::messages::{MessageFilter, MessageProtocol};
 use crate::stop::Stop;
 
-/// The moments at which a plugin wants to be called. `compile` makes one list per phase, so that a phase nobody uses
-/// costs nothing.
+/// The phases in which a plugin is called. A snapshot has one list of plugins per phase, so an unused phase costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
     pub request: bool,
-    /// Sees content of requests: see [`Plugin::whole_request`] and [`Plugin::request_filter`].
+    /// Receives content of requests: see [`Plugin::whole_request`] and [`Plugin::request_filter`].
     pub request_body: bool,
     pub response: bool,
-    /// Sees content of responses: see [`Plugin::whole_response`] and [`Plugin::response_filter`].
+    /// Receives content of responses: see [`Plugin::whole_response`] and [`Plugin::response_filter`].
     pub response_body: bool,
-    /// Sees the messages of WebSockets and the events of event streams: see [`Plugin::messages`].
+    /// Receives messages of WebSockets and events of event streams: see [`Plugin::messages`].
     pub messages: bool,
     pub log: bool,
     /// Masks what records of the exchange show: see [`Plugin::mask`].
     pub mask: bool,
-    /// Has something to do once the configuration that names it serves: see [`Plugin::start`].
+    /// Is called once its configuration is active: see [`Plugin::start`].
     pub start: bool,
 }
 
@@ -62,14 +61,14 @@ impl Phases {
     }
 }
 
-/// What a plugin waits for: an auth server, a clock, a counter in Redis.
+/// A plugin's asynchronous work: a call to an auth server, a delay, a counter in Redis.
 pub type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
 
-/// How an exchange goes on after a plugin's turn. A plugin that never waits returns `Flow<'static>`.
+/// How an exchange continues after a plugin's turn. A plugin that never waits returns `Flow<'static>`.
 pub enum Flow<'a> {
     Continue,
-    /// The plugin waits; requests of other connections go on meanwhile. Only then a future is allocated. It is dropped
-    /// where it stands when the client goes away.
+    /// The plugin waits; the worker serves other connections meanwhile. Only this allocates a future. The future is dropped at
+    /// its await point if the client disconnects.
     Wait(Waiting<'a>),
 }
 
@@ -78,7 +77,7 @@ impl<'a> Flow<'a> {
         Flow::Wait(Box::pin(future))
     }
 
-    /// Waits, if there is something to wait for: for a plugin that runs another one.
+    /// Completes the turn, for a plugin that runs another one.
     ///
     /// # Errors
     /// The plugin ends the exchange.
@@ -107,89 +106,89 @@ impl fmt::Debug for Flow<'_> {
 
 /// A configured plugin. Immutable and shared by all workers.
 ///
-/// Its life: [`crate::Definition::build`] makes it and does nothing else (no thread, no socket); [`Plugin::start`] is called
-/// once the configuration that names it serves; dropping it, when the last configuration that names it is gone, is its
-/// stop. State that outlives it, because a reload builds it again with the same options, it gets from
-/// [`crate::Build::shared`] and [`crate::Build::per_worker`].
+/// Life cycle: [`crate::Definition::build`] creates it and starts nothing (no thread, no socket); [`Plugin::start`] is called
+/// once its configuration is active; it is dropped with the last configuration that contains it, which must stop what it
+/// started. State that survives a rebuild with the same options comes from [`crate::Build::shared`] and
+/// [`crate::Build::per_worker`].
 pub trait Plugin: Send + Sync {
     fn phases(&self) -> Phases {
         Phases::REQUEST
     }
 
-    /// The configuration that names it has been published to the workers: time for threads and connections. Called for
-    /// each plugin of each published configuration that has [`Phases::start`], so what plugins share is started once by
-    /// what they share.
+    /// Called when the plugin's configuration has been published to the workers, to start threads and connections. It is called
+    /// for each plugin with [`Phases::start`] of each published configuration, so what several plugins share must make sure that
+    /// it is started once.
     ///
     /// # Errors
-    /// What does not work, for the error log. The configuration stays.
+    /// What failed, for the error log. The configuration stays active.
     fn start(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// The request is parsed and routed; nothing of it has been forwarded.
+    /// Called when the request is parsed and routed; nothing of it has been forwarded.
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let _ = exchange;
         Ok(Flow::Continue)
     }
 
-    /// Every plugin has let the request's head pass, which has content that nobody has read yet. `Some` asks for all of it
-    /// at once, if it has no more than so many bytes; more is answered with 413.
+    /// Called when all plugins have let the head of a request with content pass; no content has been read. `Some` requests the
+    /// whole content, up to this many bytes; more is answered with 413.
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         let _ = exchange;
         Ok(None)
     }
 
-    /// The request has more content than this plugin has asked for, and than any other has. Says how the exchange ends: with
-    /// 413 unless it says otherwise.
+    /// Called if the request has more content than any plugin requested, for the plugin with the highest limit. Returns how the
+    /// exchange ends: by default with 413.
     fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
         let _ = exchange;
         Stop::BodyTooLarge
     }
 
-    /// All of the request's content, for a plugin that asked for it. It may be changed; nothing has been forwarded.
+    /// Receives the request's whole content, if the plugin requested it. It may be changed; nothing has been forwarded.
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let _ = (exchange, body);
         Ok(Flow::Continue)
     }
 
-    /// What the request's content passes on its way, piece by piece. Asked when those have seen it who wanted it whole.
+    /// Returns a filter for the request's content. Called after the plugins that requested the whole content have received it.
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let _ = exchange;
         Ok(None)
     }
 
-    /// The response head is there, whoever made it; nothing of it has been sent. `Err(Stop::Answered)` says that the
-    /// exchange now holds another answer, body and all, which goes on through the plugins that follow.
+    /// Called when the response head is complete, from an upstream or from the gateway; nothing of it has been sent.
+    /// `Err(Stop::Answered)` means that the exchange now contains another response, which continues through the remaining
+    /// plugins.
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let _ = exchange;
         Ok(())
     }
 
-    /// Every plugin has seen the response's head, and nothing of it has been sent. `Some` asks for all of its content at
-    /// once, if it has no more than so many bytes; for more the answer is 502. Not asked about responses that have none,
-    /// whatever the method (204, 304).
+    /// Called when all plugins have seen the response head, and nothing of it has been sent. `Some` requests the whole content,
+    /// up to this many bytes; more is answered with 502. Not called for responses that never have content (204, 304).
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         let _ = exchange;
         Ok(None)
     }
 
-    /// All of the response's content, for a plugin that asked for it. It may be changed, and so may the head.
-    /// `Err(Stop::Answered)` says that the exchange now holds another answer instead.
+    /// Receives the response's whole content, if the plugin requested it. Content and head may be changed. `Err(Stop::Answered)`
+    /// means that the exchange now contains another response.
     fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
         let _ = (exchange, body);
         Ok(())
     }
 
-    /// What the response's content passes on its way, piece by piece. Asked when those have seen it who wanted it whole.
-    /// The head still can be changed: for a HEAD in the same way as if the content followed.
+    /// Returns a filter for the response's content. Called after the plugins that requested the whole content have received it.
+    /// The head may still be changed; in a response to HEAD it must be changed as if content followed.
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let _ = exchange;
         Ok(None)
     }
 
-    /// What the messages of the exchange pass one by one. Asked about a WebSocket when the request has passed all plugins and
-    /// nothing of it has been forwarded, and about an event stream when every plugin has seen the response's head. Where no
-    /// plugin answers with a filter, bytes are relayed unread.
+    /// Returns a filter for the exchange's messages. Called for a WebSocket when the request has passed all plugins and nothing
+    /// of it has been forwarded, and for an event stream when all plugins have seen the response head. Without any filter, bytes
+    /// are relayed without parsing.
     fn messages(
         &self,
         exchange: &mut Exchange,
@@ -199,8 +198,8 @@ pub trait Plugin: Send + Sync {
         Ok(None)
     }
 
-    /// Bytes of content that it has kept of the exchange ([`Notes::keep`]), which are part of its price. Asked before
-    /// [`Plugin::on_log`], if anybody has kept some.
+    /// The bytes of content the plugin has kept of the exchange ([`Notes::keep`]), which count towards its price. Called before
+    /// [`Plugin::on_log`], if any plugin has kept some.
     ///
     /// [`Notes::keep`]: crate::Notes::keep
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
@@ -208,13 +207,13 @@ pub trait Plugin: Send + Sync {
         0
     }
 
-    /// The exchange has ended, and no plugin has recorded it. `shown` is a copy for records, in which secrets can be
-    /// masked, however early the exchange has ended.
+    /// Called when the exchange has ended, before any plugin records it. `shown` is the copy for records, in which secrets can
+    /// be masked. It is called however early the exchange ended.
     fn mask(&self, exchange: &Exchange, shown: &mut Exchange) {
         let _ = (exchange, shown);
     }
 
-    /// The exchange has ended, well or not.
+    /// Called when the exchange has ended, successfully or not.
     fn on_log(&self, exchange: &Exchange) {
         let _ = exchange;
     }

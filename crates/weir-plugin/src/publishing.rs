@@ -1,24 +1,24 @@
-//! Quotas of the events that a client publishes to a hub.
+//! Quotas for events that clients publish to a hub.
 
 use std::fmt;
 
-/// How many events a client may publish. A plugin makes one for an exchange ([`crate::Exchange::limit_publishing`]); the hub asks it
-/// for each event, before the event is stored.
+/// Limits the events a client may publish. A plugin adds one to an exchange ([`crate::Exchange::limit_publishing`]); the hub
+/// calls it for each event, before the event is stored.
 pub trait PublishQuota: Send + Sync {
-    /// Counts an event of a topic with so many bytes of content.
+    /// Counts an event of a topic with `bytes` bytes of content.
     ///
     /// # Errors
-    /// Nothing is left, or what is left is not known.
+    /// The quota is used up, or its state is unknown.
     fn take(&self, topic: &str, bytes: u64) -> Result<(), PublishRefusal>;
 }
 
-/// Why an event is not taken.
+/// Why an event is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishRefusal {
-    /// 429, or what else the client is answered.
+    /// The status of the response, usually 429.
     pub status: u16,
     pub reason: String,
-    /// When there is something left again.
+    /// Seconds until the quota allows events again.
     pub retry_after_s: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! Responders: what answers requests in this process, where otherwise an upstream would.
+//! Responders: answer requests within this process, in place of an upstream.
 //!
-//! The gateway treats a responder as the upstream side of an exchange, so plugins, filters, time-outs, back-pressure, price
-//! and logs hold for it as they do for an upstream.
+//! The gateway treats a responder as the upstream side of an exchange: plugins, filters, time-outs, back-pressure, price and
+//! logs work as for an upstream.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,13 +20,13 @@ use crate::reply_head::ReplyHead;
 use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
 
-/// The work of a responder on one request.
+/// The future of a responder for one request.
 pub type Responding = Pin<Box<dyn Future<Output = Result<(), Stop>>>>;
 
-/// Answers requests. It runs on the worker of the exchange, and is dropped where it stands when the client goes away.
+/// Answers requests. The future runs on the worker of the exchange, and is dropped at its await point if the client disconnects.
 pub trait Responder: Send + Sync {
-    /// Reads of the request's content what it wants, and writes the response, in any order: an answer may begin before
-    /// the request is complete. The response is complete when the future is.
+    /// Reads as much of the request's content as it needs, and writes the response, in any order: the response may begin before
+    /// the request is complete. It is complete when the future is.
     fn respond(self: Arc<Self>, request: ResponderRequest, content: Content, reply: Reply) -> Responding;
 }
 
@@ -36,40 +36,40 @@ impl fmt::Debug for dyn Responder {
     }
 }
 
-/// What a responder is asked, after the plugins have seen it.
+/// A request as a responder receives it, after the plugins.
 pub struct ResponderRequest {
     pub head: RequestHead,
     /// The client's address, after `real-ip`.
     pub client: IpAddr,
     pub identity: Option<Arc<Credential>>,
-    /// What events have to pass that the client publishes to a hub.
+    /// Quotas for events the client publishes to a hub.
     pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
-    /// The upstream to which the request would go without the responder, if there is one.
+    /// The upstream the request would be sent to without the responder, if there is one.
     pub upstream: Option<Rc<dyn RouteUpstream>>,
 }
 
-/// Bytes that wait on the way to a responder, or from it. More are not taken before these are.
+/// Limit of the bytes buffered in each direction; a side with as many waits.
 const MOST_WAITING: usize = 64 * 1024;
 
-/// What is under way between the gateway and a responder, in both directions.
+/// The buffers between the gateway and a responder, in both directions.
 #[derive(Default)]
 struct Channel {
     incoming: Vec<u8>,
     incoming_ended: bool,
-    /// Waits for content.
+    /// Woken when content has arrived.
     reader: Option<Waker>,
     head: Option<ReplyHead>,
     has_begun: bool,
     outgoing: Vec<u8>,
-    /// Waits for room.
+    /// Woken when `outgoing` has room.
     writer: Option<Waker>,
 }
 
-/// A request's content, as it comes.
+/// The content of a request, as a stream.
 pub struct Content(Rc<RefCell<Channel>>);
 
 impl Content {
-    /// The next piece; nothing when all of it was there.
+    /// The next piece; `None` at the end.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         poll_fn(|context| {
             let mut channel = self.0.borrow_mut();
@@ -85,7 +85,7 @@ impl Content {
         .await
     }
 
-    /// All of it.
+    /// The whole content.
     ///
     /// # Errors
     /// [`Stop::BodyTooLarge`] for more than `limit` bytes.
@@ -101,26 +101,26 @@ impl Content {
     }
 }
 
-/// Where a responder writes its response.
+/// The response that a responder writes.
 pub struct Reply(Rc<RefCell<Channel>>);
 
 impl Reply {
-    /// Begins the response. Without a `Content-Length` among the fields its content may have any length.
+    /// Begins the response. Without a `Content-Length` field the content may have any length.
     pub fn begin(&mut self, status: u16, fields: &[(&str, &str)]) {
-        // In lower case, as HTTP/2 has them; HTTP/1.1 does not care.
+        // In lower case as HTTP/2 requires; HTTP/1.1 ignores the case.
         let field =
             |(name, value): &(&str, &str)| (name.to_ascii_lowercase().into_bytes().into(), value.as_bytes().into());
         self.begin_with(ReplyHead { status, fields: fields.iter().map(field).collect() });
     }
 
-    /// The same with a head whose names are in lower case.
+    /// Like [`Reply::begin`], with a head whose names are in lower case.
     pub fn begin_with(&mut self, head: ReplyHead) {
         let mut channel = self.0.borrow_mut();
         channel.head = Some(head);
         channel.has_begun = true;
     }
 
-    /// Adds content, once the client has taken most of what came before.
+    /// Appends content; waits while the buffer is full.
     pub async fn send(&mut self, content: &[u8]) {
         poll_fn(|context| {
             let mut channel = self.0.borrow_mut();
@@ -135,7 +135,7 @@ impl Reply {
     }
 }
 
-/// A responder at work on one request, as the gateway sees it.
+/// A responder processing one request, from the gateway's side.
 pub struct ResponderCall {
     work: Option<Responding>,
     end: Option<Result<(), Stop>>,
@@ -150,7 +150,7 @@ impl ResponderCall {
         ResponderCall { work: Some(work), end: None, channel }
     }
 
-    /// Lets the responder go on, as far as it can.
+    /// Polls the responder.
     pub fn poll(&mut self, context: &mut Context<'_>) {
         let Some(work) = &mut self.work else { return };
         if let Poll::Ready(end) = work.as_mut().poll(context) {
@@ -160,18 +160,18 @@ impl ResponderCall {
         }
     }
 
-    /// It cannot go on: it has panicked.
+    /// Ends the call with an error, because the responder panicked.
     pub fn fail(&mut self, stop: Stop) {
         self.work = None;
         self.end = Some(Err(stop));
     }
 
-    /// How it ended, once it has.
+    /// The result, once the responder has ended.
     pub fn end(&self) -> Option<Result<(), Stop>> {
         self.end
     }
 
-    /// Hands it content of the request. What comes when it has ended is thrown away.
+    /// Passes content of the request to the responder. Content after its end is discarded.
     pub fn push(&mut self, content: &[u8], is_last: bool, context: &Context<'_>) {
         let mut channel = self.channel.borrow_mut();
         if self.work.is_some() {
@@ -181,17 +181,17 @@ impl ResponderCall {
         wake(&mut channel.reader, context);
     }
 
-    /// It has not taken what it was handed: no more should come.
+    /// The responder has unread content up to the limit: no more should be pushed.
     pub fn is_full(&self) -> bool {
         self.work.is_some() && self.channel.borrow().incoming.len() >= MOST_WAITING
     }
 
-    /// The response's head, once.
+    /// Takes the response's head, once it was written.
     pub fn take_head(&mut self) -> Option<ReplyHead> {
         self.channel.borrow_mut().head.take()
     }
 
-    /// Moves content of the response into `buffer`; says how much.
+    /// Moves content of the response into `buffer`; returns the number of bytes.
     pub fn read_content(&mut self, buffer: &mut [u8], context: &Context<'_>) -> usize {
         let mut channel = self.channel.borrow_mut();
         let count = channel.outgoing.len().min(buffer.len());
@@ -204,7 +204,7 @@ impl ResponderCall {
     }
 }
 
-/// Wakes another task. The gateway's own goes on to the responder by itself.
+/// Wakes a task, unless it is the current one, which polls the responder again anyway.
 fn wake(waiting: &mut Option<Waker>, context: &Context<'_>) {
     if let Some(waker) = waiting.take_if(|waker| !waker.will_wake(context.waker())) {
         waker.wake();

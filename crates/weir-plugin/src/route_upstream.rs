@@ -1,4 +1,4 @@
-//! Requests that a responder sends to the upstream of its route: for this process, not for one client.
+//! Requests a responder sends to the upstream of its route, on behalf of this process and not of one client.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,14 +11,14 @@ use weir_proto::RequestHead;
 use crate::reply_head::ReplyHead;
 use crate::stop::Stop;
 
-/// The maximum number of unread bytes of an answer. While there are more, nothing is read from the upstream.
+/// Limit of an answer's unread bytes. At the limit, nothing more is read from the upstream.
 const MOST_WAITING: usize = 64 * 1024;
 
-/// The upstream of a route, with its balancing, health, TLS, time-outs and retries. It belongs to one worker, and to the
-/// configuration of the request that it came with.
+/// The upstream of a route, with its balancing, health, TLS, time-outs and retries. It belongs to one worker and to the
+/// configuration of the request the responder serves.
 pub trait RouteUpstream {
-    /// Sends a request without content. Plugins of the route see neither it nor its answer; it goes out as it is, with the
-    /// gateway as the client.
+    /// Sends a request without content. Plugins of the route are not applied; the request is sent as it is, with the gateway as
+    /// the client.
     fn send(&self, request: RequestHead) -> UpstreamAnswer;
 }
 
@@ -33,18 +33,18 @@ struct AnswerState {
     head: Option<ReplyHead>,
     content: Vec<u8>,
     end: Option<Result<(), Stop>>,
-    /// Waits for more.
+    /// Woken when the head, content or the end has arrived.
     reader: Option<Waker>,
-    /// Waits for room, or for the reader to go.
+    /// Woken when content was read, or the reader was dropped.
     writer: Option<Waker>,
     is_abandoned: bool,
 }
 
-/// The answer of an upstream, as it comes. Dropping it ends the request.
+/// The answer of an upstream, as a stream. Dropping it cancels the request.
 pub struct UpstreamAnswer(Rc<RefCell<AnswerState>>);
 
 impl UpstreamAnswer {
-    /// Its head.
+    /// The head of the answer.
     ///
     /// # Errors
     /// Why there is none.
@@ -60,10 +60,10 @@ impl UpstreamAnswer {
         .await
     }
 
-    /// The next piece of its content; nothing when all of it was there.
+    /// The next piece of content; `None` at the end.
     ///
     /// # Errors
-    /// Why the rest does not come.
+    /// Why the answer is incomplete.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Stop> {
         poll_fn(|context| {
             let mut state = self.0.borrow_mut();
@@ -89,7 +89,7 @@ impl Drop for UpstreamAnswer {
     }
 }
 
-/// Where the gateway writes the answer.
+/// The gateway's side of an answer.
 pub struct AnswerWriter(Rc<RefCell<AnswerState>>);
 
 impl AnswerWriter {
@@ -110,7 +110,7 @@ impl AnswerWriter {
         wake(&mut state.reader);
     }
 
-    /// No more should be written before some of it was read.
+    /// The reader is behind: no more should be written before it has read.
     pub fn is_full(&self) -> bool {
         self.0.borrow().content.len() >= MOST_WAITING
     }
@@ -120,7 +120,7 @@ impl AnswerWriter {
         self.0.borrow().is_abandoned
     }
 
-    /// The task that is woken when something was read, or the reader was dropped.
+    /// Sets the task to wake when content was read, or the reader was dropped.
     pub fn watch(&self, context: &Context<'_>) {
         let mut state = self.0.borrow_mut();
         if state.writer.as_ref().is_none_or(|writer| !writer.will_wake(context.waker())) {
@@ -128,7 +128,7 @@ impl AnswerWriter {
         }
     }
 
-    /// The answer is complete, or there will be no more of it.
+    /// Ends the answer, complete or not.
     pub fn end(self, end: Result<(), Stop>) {
         self.0.borrow_mut().end = Some(end);
     }
@@ -137,7 +137,7 @@ impl AnswerWriter {
 impl Drop for AnswerWriter {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();
-        // Dropped before its end: the worker ends.
+        // Dropped without a call of `end`: the worker shuts down.
         state.end.get_or_insert(Err(Stop::Shutdown));
         wake(&mut state.reader);
     }

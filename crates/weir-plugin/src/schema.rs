@@ -1,4 +1,4 @@
-//! The schema of a plugin's options, as it is published and as it is enforced.
+//! The JSON Schema of a plugin's options: published, and enforced on configurations.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -17,12 +17,12 @@ pub(crate) fn of<T: JsonSchema>() -> Value {
     schemars::schema_for!(T).to_value()
 }
 
-/// Checks what reading options and building plugins of them does not: that a schema means what it says.
+/// Enforces the bounds and patterns of a schema, which deserialisation and building do not check.
 ///
 /// # Errors
-/// The first thing that is wrong. Values are not quoted, since they may be secrets.
+/// The first violation. Values are not quoted, since they may be secrets.
 pub(crate) fn enforce<T: JsonSchema + 'static>(options: &Value) -> Result<(), ConfigError> {
-    // A key without a value counts as absent.
+    // A key with the value null counts as absent.
     let is_said = |error: &ValidationError<'_>| !error.instance().is_null();
     let validator = validator::<T>();
     match validator.iter_errors(options).find(is_said) {
@@ -34,7 +34,7 @@ pub(crate) fn enforce<T: JsonSchema + 'static>(options: &Value) -> Result<(), Co
     }
 }
 
-/// What is wrong by the first of several schemas: the one that is meant where the others are for nothing at all.
+/// For an optional value (`anyOf` a schema and null): the violation of the schema, which is the first alternative.
 fn inner<'e, 'v>(error: &'e ValidationError<'v>) -> &'e ValidationError<'v> {
     match error.kind() {
         ValidationErrorKind::AnyOf { context } => context.first().and_then(|first| first.first()).map_or(error, inner),
@@ -42,7 +42,7 @@ fn inner<'e, 'v>(error: &'e ValidationError<'v>) -> &'e ValidationError<'v> {
     }
 }
 
-/// Compiled once for each type.
+/// The compiled validator of a type, cached.
 fn validator<T: JsonSchema + 'static>() -> Arc<Validator> {
     static KNOWN: LazyLock<Mutex<HashMap<TypeId, Arc<Validator>>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

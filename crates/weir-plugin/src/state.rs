@@ -1,7 +1,7 @@
-//! State that plugins have beyond one exchange, by name: shared by all workers, or one of its own for each worker.
+//! State of plugins beyond one exchange, by name: shared by all workers, or one value per worker.
 //!
-//! A plugin is built anew with every configuration that is read. What it counts and remembers stands here, under a name
-//! and a key, so that the next build of the same plugin finds it. Building and dropping takes a lock; using it takes none.
+//! Plugins are rebuilt with every configuration. Their counters and caches are stored here by name and key, so that the next
+//! build of the same plugin finds them. Building and dropping takes a lock; access does not.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -14,12 +14,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 type SharedAny = dyn Any + Send + Sync;
 type StateKey = (TypeId, &'static str, Box<str>);
 
-/// All shared state of the process. It holds nothing but what is permanent: the rest belongs to the plugins that use it.
+/// All shared state of the process. Only permanent state is owned by the table; the rest is owned by the plugins that use it.
 #[derive(Default)]
 struct StateTable {
     shared: HashMap<StateKey, Weak<SharedAny>>,
     permanent: HashMap<StateKey, Arc<SharedAny>>,
-    /// With so many entries those that are gone are taken out.
+    /// At this number of entries, dropped ones are removed.
     sweep_at: usize,
 }
 
@@ -34,7 +34,7 @@ pub fn shared<T: Send + Sync + 'static>(name: &'static str, key: &str, make: imp
     let known = |table: &StateTable| table.shared.get(&at).and_then(Weak::upgrade);
     let state = known(&table());
     let state = state.unwrap_or_else(|| {
-        // Made without the lock: what is made may have shared state of its own.
+        // Made without the lock: `make` may use shared state of its own.
         let made: Arc<SharedAny> = Arc::new(make());
         let mut table = table();
         known(&table).unwrap_or_else(|| {
@@ -70,7 +70,7 @@ pub fn per_worker<T: 'static>(
     PerWorker(shared(name, key, || StateSlot { number: SlotNumber::take(), make: Box::new(make) }))
 }
 
-/// State that each worker has for itself. Used on a worker's thread, it is that worker's.
+/// State of which each worker has its own value; `get` returns that of the current thread.
 pub struct PerWorker<T: 'static>(Arc<StateSlot<T>>);
 
 impl<T: 'static> Clone for PerWorker<T> {
@@ -90,7 +90,7 @@ struct StateSlot<T> {
     make: Box<dyn Fn() -> T + Send + Sync>,
 }
 
-/// Where the value of a slot stands on each thread. Places are used again; serial numbers are not.
+/// Index of a slot's value in each thread's table. Indexes are reused; serial numbers are not.
 struct SlotNumber {
     place: usize,
     serial: u64,
@@ -104,7 +104,7 @@ struct FreeSlots {
 }
 
 static PLACES: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new(), used: 0, serial: 0 });
-/// Slots that have ended: a thread that sees a new number looks for values that nothing uses any more.
+/// Number of slots dropped so far. A thread that sees it change removes the values of dropped slots.
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
 impl SlotNumber {
@@ -140,7 +140,7 @@ thread_local! {
 }
 
 impl<T: 'static> PerWorker<T> {
-    /// The state of the worker on whose thread this is called.
+    /// The state of the current thread's worker.
     #[inline]
     pub fn get(&self) -> Rc<T> {
         let SlotNumber { place, serial } = self.0.number;
@@ -176,21 +176,21 @@ impl<T: 'static> PerWorker<T> {
             gone.extend(all[place].replace(held));
             gone
         });
-        // Dropped when the table is free: a value may use state of its own while it ends.
+        // Dropped outside of the borrow: a value's destructor may use per-worker state.
         drop(replaced);
         value
     }
 }
 
-/// Drops the state that this thread's worker has for itself. A worker calls it before its thread ends: what is dropped with
-/// the thread's own variables is too late to wake tasks of other threads, for which the runtime needs such variables, too.
+/// Drops the per-worker state of this thread. A worker calls it before its thread ends: destructors of thread-locals run too
+/// late to wake tasks of other threads, since the runtime's own thread-locals may be gone.
 pub fn end_worker() {
     loop {
         let held = HELD.take();
         if held.is_empty() {
             return;
         }
-        // A value may use state of its own while it ends, which then ends in the next turn.
+        // A value's destructor may create further state, which the next iteration drops.
         drop(held);
     }
 }

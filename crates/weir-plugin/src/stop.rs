@@ -1,18 +1,18 @@
-//! How an exchange ends before its ordinary end, and whose fault that is.
+//! How an exchange ends early, and which side caused it.
 
 use weir_proto::h1::{BadResponse, Reject};
 use weir_proto::h2::ErrorCode;
 
-/// Whatever ends an exchange early. One `match` in [`Stop::ending`] turns it into status, log word and retry rule.
+/// Why an exchange ends early. [`Stop::ending`] maps each reason to a status, a log word and a retry rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// A plugin has written the answer into the exchange with [`crate::Exchange::respond`].
+    /// A plugin has written the response into the exchange with [`crate::Exchange::respond`].
     Answered,
-    /// This status with the gateway's own short body.
+    /// A response with this status and the gateway's own short body.
     Respond(u16),
     /// No route matches.
     NoRoute,
-    /// The route has nowhere to send to.
+    /// The route has no upstream.
     NoUpstream,
     /// The request was refused by the protocol layer.
     Rejected(Reject),
@@ -20,93 +20,93 @@ pub enum Stop {
     EncodedSeparator,
     /// `CONNECT`, which no route serves.
     ConnectMethod,
-    /// The host wants a proof of its clients that this connection was not asked for (RFC 9110 §15.5.20).
+    /// The host requires a client certificate that this connection was not asked for (RFC 9110 §15.5.20).
     Misdirected,
-    /// The client has shown no certificate, which the host asks for on this path.
+    /// The client has sent no certificate, which the host requires on this path.
     NoCertificate,
     /// The body is larger than allowed.
     BodyTooLarge,
     /// The request's chunked coding is broken.
     BadRequestBody,
-    /// The client went away, or cut its body short.
+    /// The client disconnected, or ended its body early.
     ClientGone,
-    /// The client took too long over its head.
+    /// The client did not send its head in time.
     HeadTimeout,
-    /// The client took too long over its body.
+    /// The client did not send its body in time.
     BodyTimeout,
-    /// The time that the client has set for its call of gRPC (`grpc-timeout`) is over.
+    /// The deadline of the client's gRPC call (`grpc-timeout`) has passed.
     CallTimeout,
-    /// The client does not take the response.
+    /// The client does not read the response.
     ClientStalled,
     /// The endpoint refused the connection, or could not be reached.
     ConnectFailed,
     ConnectTimeout,
-    /// There was no TLS to be had with the endpoint: it speaks none, or it is not who it should be.
+    /// The TLS handshake with the endpoint failed, or its certificate is not valid for it.
     UpstreamTls,
-    /// The endpoint closed or reset before the first byte of an answer.
+    /// The endpoint closed or reset the connection before the first byte of a response.
     UpstreamClosed,
-    /// The endpoint has refused to look at the request (RFC 9113 §8.7).
+    /// The endpoint did not process the request (RFC 9113 §8.7).
     NotProcessed,
-    /// The endpoint closed or reset within the head of its answer, of which nothing has been passed on.
+    /// The endpoint closed or reset the connection within the response head, of which nothing was forwarded.
     UpstreamHeadAborted,
-    /// The endpoint has reset the stream of the request (RFC 9113 §5.4.2), and may have acted on it.
+    /// The endpoint reset the request's stream (RFC 9113 §5.4.2); it may have acted on the request.
     UpstreamReset(ErrorCode),
-    /// The endpoint closed or reset in the middle of its answer.
+    /// The endpoint closed or reset the connection within the response's content.
     UpstreamAborted,
-    /// The endpoint did not take the request in time.
+    /// The endpoint did not read the request in time.
     SendTimeout,
-    /// The endpoint did not answer in time.
+    /// The endpoint did not respond in time.
     ReadTimeout,
-    /// The endpoint's answer is not HTTP as we accept it.
+    /// The endpoint's response is not valid HTTP.
     BadResponse(BadResponse),
     /// The endpoint's chunked coding is broken.
     BadResponseBody,
-    /// The endpoint's answer is larger than allowed.
+    /// The endpoint's response is larger than allowed.
     ResponseTooLarge,
-    /// More than eight interim responses, or `101` to a request that asked for none.
+    /// More than eight interim responses, or `101` to a request without an upgrade.
     BadInterim,
-    /// Every endpoint is out of rotation or refuses.
+    /// Every endpoint is out of rotation or refuses connections.
     NoEndpoint,
-    /// Too many requests wait for this upstream, or this one waited too long.
+    /// Too many exchanges wait for a permit of this upstream, or this one waited too long.
     Overloaded,
-    /// The node holds as much content as it may.
+    /// The node's limit of held content is reached.
     HeldContent,
-    /// The client has all of its share of the content that is held.
+    /// The client's share of held content is used up.
     HeldByClient,
-    /// The gateway itself cannot go on: no descriptors, a plugin that failed.
+    /// An internal error: no file descriptors, a plugin that failed.
     Internal,
-    /// The process must end now.
+    /// The process shuts down.
     Shutdown,
 }
 
-/// Who made the exchange end early.
+/// Which side ended the exchange early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
     Client,
     Upstream,
     Gateway,
-    /// A policy decided so.
+    /// A policy refused it.
     Policy,
 }
 
-/// What follows from a [`Stop`].
+/// The consequences of a [`Stop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// The status that answers it, if there is anybody left to answer.
+    /// The status of the response, if the client can still be sent one; 0 if the exchange contains the response.
     pub status: u16,
-    /// A word for logs and metrics; the set is closed.
+    /// The reason code for logs and metrics, from a closed set.
     pub name: &'static str,
     pub blame: EndedBy,
-    /// The client connection cannot be used again.
+    /// The client's connection is closed afterwards.
     pub close: bool,
     pub retry: Retry,
 }
 
-/// Whether another endpoint may be asked. Never after a byte of a response has left.
+/// Whether the request may be sent to another endpoint. Never after a byte of a response was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     Never,
-    /// The endpoint saw nothing of the request: any method may be sent again.
+    /// The endpoint has not processed the request: any method may be retried.
     Unseen,
     /// The endpoint may have acted on it: idempotent methods only.
     Idempotent,
@@ -124,7 +124,7 @@ impl Stop {
             Stop::EncodedSeparator => (400, "encoded_separator", Client, true, Never),
             Stop::ConnectMethod => (501, "connect_method", Client, true, Never),
             Stop::Misdirected => (421, "misdirected", Client, true, Never),
-            // As nginx and APISIX answer it.
+            // The same status as in nginx and APISIX.
             Stop::NoCertificate => (400, "no_client_certificate", Client, true, Never),
             Stop::BodyTooLarge => (413, "body_too_large", Client, true, Never),
             Stop::BadRequestBody => (400, "bad_request_body", Client, true, Never),

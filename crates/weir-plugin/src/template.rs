@@ -1,9 +1,9 @@
 //! Texts with variables in them: `$remote_addr`, `${arg_name ?? nobody}`.
 //!
-//! A template is compiled once and rendered per exchange. `$name` takes the longest run of letters, digits and `_`,
-//! `$1` the longest run of digits; `${name}` allows any name, and a default for a missing value after `??`. `\$` is a
-//! dollar sign, and so is every `$` that starts none of these forms: no text is an error. A missing variable is the empty
-//! text, unless its style says more.
+//! A template is compiled once and rendered per exchange. `$name` takes the longest run of letters, digits and `_`, `$1` the
+//! longest run of digits; `${name}` allows any name, and a default for a missing value after `??`. `\$` is a dollar sign, and so
+//! is every `$` that starts none of these forms: every text is valid. A missing variable is the empty text, unless the style
+//! defines another.
 
 use std::fmt;
 
@@ -22,19 +22,19 @@ enum TemplatePart {
     Variable { variable: Variable, default: Option<Box<[u8]>> },
 }
 
-/// How values are written, so that they cannot be taken for what stands around them.
+/// How values are escaped for the text around them.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// Writes a value. Not called for the text of the template.
+    /// Escapes and appends a value. Not called for the template's own text.
     pub escape: fn(value: &[u8], out: &mut Vec<u8>),
-    /// Stands for a missing value that has no default.
+    /// The text for a missing value without a default.
     pub missing: &'static str,
 }
 
 impl Style {
-    /// Values as they are.
+    /// Values unchanged.
     pub const PLAIN: Style = Style { escape: copy, missing: "" };
-    /// Values as parts of a JSON string; what is not UTF-8 becomes U+FFFD.
+    /// Values as parts of a JSON string; invalid UTF-8 becomes U+FFFD.
     pub const JSON: Style = Style { escape: |value, out| escape::json(out, value), missing: "" };
     /// Values in a line of a log, as nginx escapes them: `"`, `\`, control characters and everything beyond ASCII as
     /// `\xHH`. A missing value is `-`.
@@ -47,7 +47,7 @@ impl Template {
         Template::compile_within(text, Style::PLAIN)
     }
 
-    /// Compiles a text whose own characters are to be escaped as well, as when it stands within a JSON string.
+    /// Compiles a text whose own characters are escaped as well, as for one that becomes part of a JSON string.
     pub fn compile_within(text: &str, style: Style) -> Template {
         let mut segments = Vec::new();
         let mut literal = Vec::new();
@@ -81,12 +81,12 @@ impl Template {
         Template { segments: segments.into() }
     }
 
-    /// Appends the text with the values in place.
+    /// Appends the text with the values inserted.
     pub fn render(&self, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
         self.render_as(Style::PLAIN, variables, out);
     }
 
-    /// Appends the text with the values in place, written in a style.
+    /// Appends the text with the values inserted and escaped in a style.
     pub fn render_as(&self, style: Style, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
         for segment in &self.segments {
             match segment {
@@ -100,7 +100,7 @@ impl Template {
         }
     }
 
-    /// The text, when it has no variables and is the same for every exchange.
+    /// The text, if it has no variables and so is the same for every exchange.
     pub fn constant(&self) -> Option<&[u8]> {
         match &*self.segments {
             [] => Some(b""),
@@ -114,7 +114,7 @@ impl Template {
         self.segments.iter().any(|segment| matches!(segment, TemplatePart::Variable { default: Some(_), .. }))
     }
 
-    /// The variables, with repetitions. Names that nobody knows ([`Variable::Unknown`]) deserve a warning.
+    /// The variables, with repetitions. Unknown names ([`Variable::Unknown`]) deserve a warning.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.segments.iter().filter_map(|segment| match segment {
             TemplatePart::Text(_) => None,
@@ -132,7 +132,7 @@ fn push_text(segments: &mut Vec<TemplatePart>, literal: &mut Vec<u8>, style: Sty
     }
 }
 
-/// Reads what follows a `$`: the variable, and the text after it.
+/// Parses what follows a `$`: the variable, and the rest of the text.
 fn reference(text: &str) -> Option<(TemplatePart, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
         let (inner, after) = braced.split_once('}')?;
@@ -153,7 +153,7 @@ fn reference(text: &str) -> Option<(TemplatePart, &str)> {
     (!name.is_empty()).then(|| (TemplatePart::Variable { variable: Variable::named(name), default: None }, after))
 }
 
-/// How long the path is that follows `$post_arg` at `end`, as in `$post_arg.a.b[0]`. A dot at its end is text.
+/// The length of the path that follows `post_arg` at `end`, as in `$post_arg.a.b[0]`. A dot at its end is text.
 fn path_after(text: &str, end: usize) -> usize {
     if &text[..end] != "post_arg" || !text[end..].starts_with('.') {
         return 0;
@@ -177,7 +177,7 @@ fn escape_log_byte(byte: u8, out: &mut Vec<u8>) {
     push_hexadecimal(byte, b"0123456789ABCDEF", out);
 }
 
-/// Copies runs of ordinary bytes whole: almost every value is one.
+/// Copies runs of bytes that need no escape as a whole: almost every value is one run.
 fn escape_bytes(value: &[u8], escaped: impl Fn(u8) -> bool, escape: fn(u8, &mut Vec<u8>), out: &mut Vec<u8>) {
     let mut rest = value;
     while let Some(index) = rest.iter().position(|byte| escaped(*byte)) {
@@ -289,7 +289,7 @@ mod tests {
         fn every_text_compiles(text in r"[a-z${}?\\ \u{e9}]{0,20}") {
             let template = Template::compile(&text);
             template.render(&Request, &mut Vec::new());
-            // Without a dollar sign nothing is special.
+            // Without a dollar sign the text is constant.
             if !text.contains('$') {
                 prop_assert_eq!(template.constant(), Some(text.as_bytes()));
             }

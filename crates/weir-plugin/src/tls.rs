@@ -1,22 +1,22 @@
-//! What TLS says about a client's connection.
+//! TLS facts of a client's connection.
 
-/// The TLS of one connection, the same for all its exchanges.
+/// The TLS of one connection, shared by all its exchanges.
 #[derive(Debug, Default)]
 pub struct Tls {
     /// `TLSv1.2` or `TLSv1.3`.
     pub version: &'static str,
-    /// As OpenSSL calls it.
+    /// The name in OpenSSL.
     pub cipher: &'static str,
-    /// Whom the client asked for, in lower case.
+    /// The server name (SNI) of the client's hello, in lower case.
     pub server_name: Option<Box<str>>,
     pub resumed: bool,
-    /// What the client has proved to be its own, where it was asked to.
+    /// The client's verified certificate, if one was requested and sent.
     pub certificate: Option<ClientCertificate>,
-    /// Equal for connections whose clients had to prove the same; zeros where nothing was asked.
+    /// A digest of the client-certificate requirements of the connection: equal for equal requirements, zero if there are none.
     pub proof: [u8; 32],
 }
 
-/// A client's certificate, as variables show it.
+/// A client's certificate in the form of variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// Distinguished names as RFC 4514 writes them, the most specific part first.
@@ -24,7 +24,7 @@ pub struct ClientCertificate {
     pub issuer: Box<str>,
     /// Hexadecimal, in upper case.
     pub serial: Box<str>,
-    /// SHA-1 of the certificate, hexadecimal in lower case, as nginx has it.
+    /// SHA-1 of the certificate, hexadecimal in lower case, as in nginx.
     pub fingerprint: Box<str>,
     pub pem: Box<str>,
 }

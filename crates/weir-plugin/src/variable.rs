@@ -1,14 +1,14 @@
-//! The names that expressions and templates may use, resolved once when a configuration is compiled.
+//! The variables of expressions and templates, resolved once when a configuration is compiled.
 //!
-//! The names are nginx's and Apache APISIX's. Resolving them early means that answering a request compares no names.
+//! The names are those of nginx and Apache APISIX. They are resolved early so that serving a request compares no names.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Where expressions and templates get their values from: usually an exchange.
+/// The source of variables' values, usually an exchange.
 pub trait Variables {
-    /// The value, or `None` when it is missing: no such header, or a phase that has not come yet.
+    /// The value, or `None` if it is missing: no such header, or a phase that has not been reached.
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>>;
 
     /// Whether `test` holds for one element of a variable that is a list, as [`Variable::GraphqlRootFields`] is.
@@ -17,58 +17,58 @@ pub trait Variables {
         false
     }
 
-    /// The value as an address. Worth overriding where the address is at hand and would only be printed to be parsed.
+    /// The value as an address. Overridden where the address is available without parsing text.
     fn address(&self, variable: &Variable) -> Option<IpAddr> {
         let text = self.variable(variable)?;
         std::str::from_utf8(&text).ok()?.parse().ok()
     }
 }
 
-/// When variables are asked for their values.
+/// When variables are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
     /// A route is being chosen.
     Routing,
-    /// Plugins look at the request.
+    /// Plugins process the request.
     Request,
-    /// There is an answer.
+    /// There is a response.
     Answer,
-    /// The exchange is over; what was read of its content is at hand.
+    /// The exchange has ended; the content that was read of it is available.
     Record,
 }
 
-/// Declares the variables that have one fixed name, with further names for the same thing after it.
+/// Declares the variables with a fixed name, and their aliases.
 macro_rules! variables {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $(| $alias:literal)*,)+) => {
-        /// One variable. Names in the documentation of a variant are those it is written with.
+        /// One variable. The documentation of a variant starts with its name in expressions and templates, if it has a prefix.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Variable {
             $($(#[doc = $doc])+ $variant,)+
 
             /// `arg_X`: the first value of query argument `X`, decoded. Names are case-sensitive.
             Argument(Box<str>),
-            /// `http_X`: a request header. Held in lower case, with dashes: `http_user_agent` is `user-agent`.
+            /// `http_X`: a request header. Stored in lower case, with dashes: `http_user_agent` is `user-agent`.
             Header(Box<str>),
             /// `cookie_X`: the value of one cookie.
             Cookie(Box<str>),
-            /// `sent_http_X`: a header of the response as sent to the client, held like [`Variable::Header`].
+            /// `sent_http_X`: a header of the response as sent to the client, stored like [`Variable::Header`].
             SentHeader(Box<str>),
-            /// `upstream_http_X`: a header of the response as the upstream sent it, held like [`Variable::Header`].
+            /// `upstream_http_X`: the same as `sent_http_X`, so it includes changes that plugins made.
             UpstreamHeader(Box<str>),
-            /// `uri_param_X`: what stands where the `uri` of the route has `:X`.
+            /// `uri_param_X`: the value of the parameter `:X` in the `uri` of the route.
             UriParameter(Box<str>),
             /// `post_arg_X`: the first value of a field of a form body.
             PostArgument(Box<str>),
-            /// `post_arg.PATH`: a place in a JSON, form or multipart body; the text is what follows `post_arg.`.
+            /// `post_arg.PATH`: a place in a JSON, form or multipart body; the text is the part after `post_arg.`.
             PostPath(Box<str>),
-            /// `1`, `2`...: a group of the regular expression that the plugin rendering a template has matched.
+            /// `1`, `2`...: a group of the regular expression matched by the plugin that renders a template.
             Capture(u16),
-            /// A name nobody knows. It is missing unless a plugin sets a value under it.
+            /// An unknown name. It has no value unless a plugin sets one.
             Unknown(Box<str>),
         }
 
         impl Variable {
-            /// The variable of that name; `None` when the name is not known.
+            /// The variable with this name; `None` if the name is unknown.
             pub fn parse(name: &str) -> Option<Variable> {
                 match name {
                     $($name $(| $alias)* => Some(Variable::$variant),)+
@@ -76,7 +76,7 @@ macro_rules! variables {
                 }
             }
 
-            /// The name of a variable that has one fixed name.
+            /// The name of a variable with a fixed name.
             fn fixed_name(&self) -> Option<&'static str> {
                 match self {
                     $(Variable::$variant => Some($name),)+
@@ -85,13 +85,13 @@ macro_rules! variables {
             }
         }
 
-        /// The variables with one fixed name: their names, and what they are.
+        /// The variables with a fixed name: their names, and their documentation.
         pub const FIXED: &[(&[&str], &str)] = &[$((&[$name, $($alias,)*], concat!($($doc,)+)),)+];
     };
 }
 
 variables! {
-    // The request line and what it says.
+    // The request.
     /// The path as routes see it: decoded and normalised, without the query.
     Uri = "uri" | "document_uri",
     /// The request target as received: path and query, nothing decoded.
@@ -171,7 +171,7 @@ variables! {
     /// The client's certificate as PEM.
     TlsClientCertificate = "ssl_client_raw_cert",
 
-    // What came of it.
+    // The outcome.
     /// The status sent to the client.
     Status = "status",
     /// Bytes of the request, head and body.
@@ -221,7 +221,7 @@ variables! {
     /// The id that the plugin `request-id` has found in the request, or given it.
     ApisixRequestId = "apisix_request_id",
 
-    // What the configuration calls it.
+    // Names in the configuration.
     /// The id of the route.
     RouteId = "route_id",
     /// The name of the route.
@@ -248,12 +248,12 @@ variables! {
     GraphqlRootFields = "graphql_root_fields",
 }
 
-/// The names that are not made of a prefix and something else.
+/// The names that have no prefix.
 pub fn fixed_names() -> impl Iterator<Item = &'static str> {
     FIXED.iter().flat_map(|(names, _)| names.iter().copied())
 }
 
-/// Longer names are not looked at; nobody writes them, and they would be kept for as long as the configuration.
+/// Longer names are not variables; they would be stored for the lifetime of the configuration.
 const MAX_NAME: usize = 256;
 
 impl Variable {
@@ -286,12 +286,12 @@ impl Variable {
         }
     }
 
-    /// The variable of that name, known or not.
+    /// The variable with this name, known or not.
     pub fn named(name: &str) -> Variable {
         Variable::parse(name).unwrap_or_else(|| Variable::Unknown(name.into()))
     }
 
-    /// From when on it may have a value; `None` is never, as nobody looks into content for it.
+    /// The earliest moment at which it may have a value; `None` is never, since content is not read for it.
     pub fn since(&self) -> Option<Moment> {
         use Variable::*;
         Some(match self {
@@ -321,7 +321,7 @@ impl Variable {
         })
     }
 
-    /// Why it can have no value at this moment; `None` where it may have one.
+    /// Why it has no value at this moment; `None` if it may have one.
     pub fn absence(&self, at: Moment) -> Option<String> {
         let why = match (self, self.since()) {
             (Variable::Unknown(_), _) => "which does not exist",
@@ -338,7 +338,7 @@ impl Variable {
     }
 }
 
-/// Writes the name, such that parsing it gives the same variable.
+/// Writes the name in the form that parses to the same variable.
 impl fmt::Display for Variable {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The decimal digits of each octet, left-aligned, and how many there are.
+/// The decimal digits of each octet, left-aligned, and their number.
 const OCTETS: [[u8; 4]; 256] = {
     let mut table = [[0; 4]; 256];
     let mut octet = 0;
@@ -19,7 +19,7 @@ const OCTETS: [[u8; 4]; 256] = {
     table
 };
 
-/// Writes an address; IPv4 without the formatting machinery, since it is part of every request.
+/// Writes an address. IPv4 bypasses the formatting machinery, since every request writes one.
 pub fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
     match addr.to_canonical() {
         IpAddr::V4(addr) => {
@@ -30,8 +30,7 @@ pub fn write_ip(out: &mut Vec<u8>, addr: IpAddr) {
     }
 }
 
-/// An address at the beginning of sixteen bytes, and how long it is: a copy of a fixed length, whatever the address, is one
-/// instruction.
+/// The text of an address at the start of sixteen bytes, and its length. A copy of a fixed length is a single instruction.
 #[inline]
 pub fn ipv4_text(addr: Ipv4Addr) -> ([u8; 16], usize) {
     let mut text = [0; 16];
@@ -46,8 +45,8 @@ pub fn ipv4_text(addr: Ipv4Addr) -> ([u8; 16], usize) {
     (text, length - 1)
 }
 
-/// What counts as one client: an address of IPv4, and of IPv6 the network that a customer is given at least (RFC 6177), in
-/// which it has as many addresses as it likes.
+/// The address that stands for one client: of IPv4 the address, of IPv6 its /64 network, the smallest that a customer is
+/// assigned (RFC 6177), within which a client can use any address.
 pub fn client_network(addr: IpAddr) -> IpAddr {
     match addr.to_canonical() {
         IpAddr::V4(addr) => IpAddr::V4(addr),

@@ -1,10 +1,10 @@
-//! Host and authority: one canonical form for the router, and the checks before it.
+//! Host and authority: validation, and the canonical form the router uses.
 
 /// Why an authority is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadAuthority;
 
-/// A `host[:port]` as RFC 9110 §7.2 allows it in `Host`, split. No userinfo, no path, no lists.
+/// A `host[:port]` as RFC 9110 §7.2 allows it in `Host`, split. Userinfo, paths and lists are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPort<'a> {
     /// A name, an IPv4 address, or an IPv6 address in brackets; without the trailing dot.
@@ -26,7 +26,7 @@ impl<'a> HostPort<'a> {
                 last = byte;
                 !NAME[usize::from(byte)]
             });
-            // A label cannot be empty (RFC 1035 §2.3.1), and a name that others may take for a shorter one is none.
+            // A label cannot be empty (RFC 1035 §2.3.1); another parser may end the name there, so the authority is refused.
             if empty_label {
                 return Err(BadAuthority);
             }
@@ -49,8 +49,8 @@ pub(crate) fn port_of(rest: &[u8]) -> Result<Option<u16>, BadAuthority> {
     }
 }
 
-/// Unreserved and sub-delims of RFC 3986 §3.2.2 less the comma, which would make a list of it; `%` is refused because
-/// no two systems agree on what an encoded host name is.
+/// The unreserved characters and sub-delims of RFC 3986 §3.2.2 except the comma, which separates lists. `%` is refused because
+/// implementations disagree on how to treat an encoded host name.
 const NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;

@@ -1,18 +1,18 @@
-//! Numbers as field values, written where they end, so that they are copied into a head once.
+//! Numbers as field values, formatted right-aligned so that they are copied into a head in one step.
 
-/// A number with at most two decimals, as text. Nothing in it could break a line, so it needs no look.
+/// A number with at most two decimals, as text. It contains only digits and a point, so it needs no validation as a field value.
 #[derive(Clone, Copy, Debug)]
 pub struct Decimal {
-    /// The number, the end of the line, and as many bytes again: a copy of a fixed length, whatever the number, is two
-    /// instructions.
+    /// The number and CRLF in the first half, padding in the second: [`Decimal::padded`] can copy [`LONGEST`] bytes from any
+    /// start, and a copy of a fixed length takes two instructions.
     bytes: [u8; LENGTH],
     start: usize,
 }
 
-/// Of the longest number with the end of its line, rounded up.
+/// Length of the longest number with its CRLF, rounded up.
 const LONGEST: usize = 24;
 const LENGTH: usize = 2 * LONGEST;
-/// Of the number; the end of the line follows.
+/// Where the number ends and CRLF begins.
 const END: usize = LONGEST - 2;
 const EMPTY: [u8; LENGTH] = {
     let mut bytes = [0; LENGTH];
@@ -39,7 +39,7 @@ impl Decimal {
         decimal
     }
 
-    /// `1050` is `10.5`.
+    /// A number given in hundredths: `1050` is `10.5`.
     pub fn hundredths(number: u64) -> Decimal {
         let mut decimal = Decimal { bytes: EMPTY, start: END };
         let end = decimals(&mut decimal.bytes, (number % 100) as usize);
@@ -47,14 +47,14 @@ impl Decimal {
         decimal
     }
 
-    /// The number and the end of the line, and bytes that belong to neither; and how long the number is.
+    /// The number, CRLF and padding, and the length of the number.
     pub(crate) fn padded(&self) -> (&[u8; LONGEST], usize) {
         let bytes = self.bytes[self.start..].first_chunk().expect("the longest number begins that long before the end");
         (bytes, END - self.start)
     }
 }
 
-/// Writes what follows the whole, if anything does; says where it begins.
+/// Writes the decimals with their point, if there are any; returns where they start.
 fn decimals(line: &mut [u8; LENGTH], rest: usize) -> usize {
     let [tenths, hundredths] = PAIRS[rest];
     let start = match (tenths, hundredths) {
@@ -70,7 +70,7 @@ fn decimals(line: &mut [u8; LENGTH], rest: usize) -> usize {
     start
 }
 
-/// Writes a number that ends there; says where it begins.
+/// Writes a number that ends at `end`; returns where it starts.
 fn digits(line: &mut [u8; LENGTH], end: usize, mut number: u64) -> usize {
     let mut start = end;
     while number >= 10 {

@@ -1,27 +1,27 @@
-//! Server-sent events (HTML Living Standard §9.2.6): where events begin and end in a stream that comes in pieces.
+//! Server-sent events (HTML Living Standard §9.2.6): finds the boundaries of events in a stream received in pieces.
 //!
-//! A stream is lines, and an empty line ends a block of them. A block with a line `data` is an event; others change an id or a
-//! time, or say nothing at all. Lines end in CRLF, LF or CR.
+//! A stream consists of lines; an empty line ends a block. A block with a `data` line is an event; other blocks set an id or a
+//! retry time, or only contain comments. Lines end in CRLF, LF or CR.
 
-/// What the first bytes of the input are.
+/// What the first bytes of the input are. Variants with a number carry their length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPart {
-    /// So many bytes of a comment outside of an event.
+    /// A comment outside of an event.
     Comment(usize),
-    /// So many bytes of lines that may be the beginning of an event.
+    /// Lines that may turn out to be the beginning of an event.
     Lines(usize),
-    /// It is one: its `data` begins.
+    /// The current block is an event: its first `data` line follows.
     Begins,
-    /// So many bytes of an event.
+    /// Part of an event.
     Event(usize),
-    /// The block has ended. It was an event, or nothing but lines.
+    /// The block has ended. Without a `data` line it was no event.
     Ends { is_event: bool },
-    /// One byte: the line feed after the CR that has ended the block before.
+    /// One byte: the LF after the CR that ended the previous block.
     LineFeed,
 }
 
 impl EventPart {
-    /// So many bytes of the input it is.
+    /// The length of this part in bytes.
     pub fn bytes(self) -> usize {
         match self {
             EventPart::Comment(count) | EventPart::Lines(count) | EventPart::Event(count) => count,
@@ -34,18 +34,18 @@ impl EventPart {
 const DATA: &[u8] = b"data";
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Where in a line the reader is.
+/// Position within a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineState {
-    /// In a byte order mark, of which so much has come.
+    /// In a byte order mark, of which this many bytes have been read.
     Mark(usize),
-    /// So many bytes are as in the name `data`; none at the start of a line.
+    /// This many bytes match the field name `data`; 0 at the start of a line.
     Name(usize),
     Comment,
     Other,
 }
 
-/// Of what a byte is part.
+/// The kind of block a byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartKind {
     Comment,
@@ -53,18 +53,18 @@ enum PartKind {
     Event,
 }
 
-/// Finds the events of a stream. It keeps no bytes.
+/// Finds the events of a stream. It buffers nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct EventReader {
     line: LineState,
     is_event: bool,
-    /// The last byte was a CR; a line feed after it is part of the same end of a line.
+    /// The last byte was CR; an LF after it belongs to the same line end.
     after_cr: bool,
-    /// Of what that line was part.
+    /// The kind of the last byte.
     last: PartKind,
-    /// A block has ended, which is to be told.
+    /// A block has ended, and [`EventPart::Ends`] is still to be returned.
     ended: bool,
-    /// Nothing has come since that was told.
+    /// [`EventPart::Ends`] was returned, and no byte has been read since.
     after_block: bool,
 }
 
@@ -82,7 +82,8 @@ impl Default for EventReader {
 }
 
 impl EventReader {
-    /// Tells what the first bytes of the input are, which counts as having read them. `None` when there is nothing left to tell.
+    /// Reads the first part of the input and returns what it is; the caller removes it from the input. `None` if the input is
+    /// empty and no block has ended.
     pub fn next(&mut self, input: &[u8]) -> Option<EventPart> {
         if std::mem::take(&mut self.ended) {
             self.after_block = true;
@@ -120,12 +121,12 @@ impl EventReader {
         }
     }
 
-    /// An event has begun and not ended. What stands at the end of a stream like this is not dispatched.
+    /// An event has begun and not ended. At the end of the stream such an event is discarded by clients.
     pub fn is_within_event(&self) -> bool {
         self.is_event
     }
 
-    /// No event has begun, and no line either.
+    /// The reader is at the start of a line, and no event has begun.
     pub fn is_between_lines(&self) -> bool {
         !self.is_event && matches!(self.line, LineState::Name(0) | LineState::Mark(0))
     }
@@ -171,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// What a stream is, in words; pieces of one kind are put together.
+    /// The parts of a stream as text; adjacent parts of one kind are joined.
     fn read(pieces: &[&[u8]]) -> Vec<String> {
         let (mut reader, mut parts) = (EventReader::default(), Vec::<(String, Vec<u8>)>::new());
         for piece in pieces {

@@ -1,4 +1,4 @@
-//! Field names the gateway itself gives meaning to, recognised once while a head is parsed.
+//! Field names that have a meaning for the gateway, recognised once while a head is parsed.
 
 /// A field name with a meaning for the gateway; everything else is [`Known::Other`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,11 +12,11 @@ pub enum Known {
     Date,
     Expect,
     Forwarded,
-    /// How long the client of a call of gRPC waits.
+    /// The deadline of a gRPC call.
     GrpcTimeout,
     Host,
     Http2Settings,
-    /// `X-Consumer-*`, `X-Credential-Identifier`: who the caller is, said by an auth plugin only.
+    /// `X-Consumer-*`, `X-Credential-Identifier`: the identity of the caller, set by auth plugins only.
     Identity,
     KeepAlive,
     ProxyAuthenticate,
@@ -39,7 +39,7 @@ pub enum Known {
 }
 
 impl Known {
-    /// Recognises a name in any case. Three of its bytes and its length say which one it could be.
+    /// Recognises a name in any case. Its length and two of its bytes select the one candidate to compare with.
     #[inline]
     pub fn parse(name: &[u8]) -> Known {
         if name.is_empty() {
@@ -56,7 +56,7 @@ impl Known {
         if is_consumer { Known::Identity } else { Known::Other }
     }
 
-    /// Meant for the next hop only, so never forwarded as it came (RFC 9110 §7.6.1, RFC 9113 §3.1 for `HTTP2-Settings`).
+    /// Meant for the next hop only, so not forwarded as received (RFC 9110 §7.6.1, RFC 9113 §3.1 for `HTTP2-Settings`).
     pub fn is_hop_by_hop(self) -> bool {
         matches!(
             self,
@@ -74,7 +74,7 @@ impl Known {
         )
     }
 
-    /// What a proxy says about the client. Believed only from trusted peers.
+    /// A proxy's information about the client; used only from trusted peers.
     pub fn is_forwarding(self) -> bool {
         matches!(
             self,
@@ -97,10 +97,10 @@ impl Known {
     }
 }
 
-/// A field name that was looked at beforehand, for whoever writes the same field into many heads.
+/// A validated field name, for callers that write the same field into many heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// With the `: ` that follows it.
+    /// The name and the `: ` that follows it.
     line: Box<[u8]>,
     known: Known,
 }
@@ -115,7 +115,7 @@ impl Name {
         &self.line[..self.line.len() - 2]
     }
 
-    /// How a line with it begins.
+    /// The start of a line: the name and `: `.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
@@ -124,9 +124,9 @@ impl Name {
         self.known
     }
 
-    /// The field with this value, for whoever writes it into many heads. `None` if the value would break the line.
-    pub fn with(&self, value: &[u8]) -> Option<Line> {
-        is_value(value).then(|| Line {
+    /// A complete line with this value, for callers that write it into many heads. `None` if the value would break the line.
+    pub fn with(&self, value: &[u8]) -> Option<PreparedField> {
+        is_value(value).then(|| PreparedField {
             bytes: [&self.line, value, b"\r\n"].concat().into(),
             value: self.line.len(),
             known: self.known,
@@ -134,17 +134,18 @@ impl Name {
     }
 }
 
-/// A field that was looked at beforehand, name and value.
+/// A validated field, name and value, as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// With the end of the line.
+pub struct PreparedField {
+    /// The whole line, with its CRLF.
     pub(crate) bytes: Box<[u8]>,
-    /// Where the value begins.
+    /// The offset of the value in `bytes`.
     pub(crate) value: usize,
     pub(crate) known: Known,
 }
 
-/// Whether two names are the same in any case: eight bytes at a time, since names are long and looked for often.
+/// Whether two names are equal, ignoring case. Compares eight bytes at a time, since this is called for every field of every
+/// lookup.
 pub fn same_name(one: &[u8], other: &[u8]) -> bool {
     let len = one.len();
     if len != other.len() {
@@ -155,7 +156,7 @@ pub fn same_name(one: &[u8], other: &[u8]) -> bool {
             lower_case(u64::from_le_bytes(name[start..start + 8].try_into().expect("eight bytes")))
         };
         let same = |start| word(one, start) == word(other, start);
-        // The last eight may have been looked at in part.
+        // The last word overlaps the previous one unless the length is a multiple of eight.
         return (0..len - 8).step_by(8).all(same) && same(len - 8);
     }
     if len >= 4 {
@@ -168,17 +169,17 @@ pub fn same_name(one: &[u8], other: &[u8]) -> bool {
     one.eq_ignore_ascii_case(other)
 }
 
-/// Eight letters in lower case, and other bytes as they are.
+/// Converts the ASCII capitals among eight bytes to lower case.
 fn lower_case(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let low = word & (0x7f * EACH);
-    // The highest bit of a byte: from `A` on, beyond `Z`, and not ASCII.
+    // The highest bit of each byte is set in `from_a` from `A` on, in `beyond_z` beyond `Z`, and in `word` if it is not ASCII.
     let (from_a, beyond_z) = (low + (0x80 - 0x41) * EACH, low + (0x80 - 0x5b) * EACH);
     let capital = from_a & !beyond_z & !word & (0x80 * EACH);
     word | capital >> 2
 }
 
-/// What identity fields begin with.
+/// The prefix of identity fields.
 const CONSUMER: &[u8] = b"x-consumer-";
 
 /// The names with a meaning, in lower case.
@@ -213,7 +214,7 @@ const NAMES: [(&[u8], Known); 28] = [
     (b"proxy-authentication-info", Known::ProxyAuthenticationInfo),
 ];
 
-/// One of them as it is compared: sixteen bytes at once.
+/// A known name with the sixteen bytes that are compared at once.
 #[derive(Clone, Copy)]
 struct KnownFieldName {
     name: &'static [u8],
@@ -229,16 +230,16 @@ impl KnownFieldName {
         KnownFieldName { name, ends: ends(name), length: name.len() as u8, known }
     }
 
-    /// Whether what stands between the ends is the same, too.
+    /// Whether the bytes that `ends` does not cover are equal, too.
     #[inline]
     fn has_middle_of(&self, name: &[u8]) -> bool {
         name.len() <= 16 || same_name(name, self.name)
     }
 }
 
-/// The first eight bytes and the last eight, which may overlap; of a short name the first four and the last four, or fewer.
-/// All with the bit 0x20, which among the bytes of a token only ever changes letters into their lower case, and `^` and
-/// `_`, which no known name holds.
+/// The first eight bytes and the last eight, which may overlap; for names shorter than eight the first and last four, and below
+/// four the first and last byte. Bit 0x20 is set in every byte: among the bytes of a token this only turns capitals into lower
+/// case and changes `^` and `_`, which no known name contains.
 #[inline]
 const fn ends(name: &[u8]) -> u128 {
     const BITS: u128 = 0x2020_2020_2020_2020_2020_2020_2020_2020;
@@ -254,7 +255,7 @@ const fn ends(name: &[u8]) -> u128 {
 
 const PLACES: usize = 128;
 
-/// The same names, each at its [`place`].
+/// The known names, each at the index that [`place`] returns: a perfect hash table.
 static KNOWN: [KnownFieldName; PLACES] = {
     let mut table = [KnownFieldName::NONE; PLACES];
     let mut index = 0;
@@ -267,7 +268,7 @@ static KNOWN: [KnownFieldName; PLACES] = {
     table
 };
 
-/// Where a name stands among the known ones if it is one of them. No two of these share a place.
+/// The hash of a name, an index into `KNOWN`. No two known names collide, which the initialiser of `KNOWN` checks.
 const fn place(name: &[u8]) -> usize {
     let length = name.len();
     let fourth_last = (name[length.saturating_sub(4)] | 0x20) as usize;
@@ -275,7 +276,7 @@ const fn place(name: &[u8]) -> usize {
     (length + 8 * fourth_last + 54 * last) % PLACES
 }
 
-/// Whether each byte may stand in a token (RFC 9110 §5.6.2). A table, since every byte of every name is looked up.
+/// Whether each byte may occur in a token (RFC 9110 §5.6.2). A table, since every byte of most names is looked up.
 const TOKEN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -288,7 +289,7 @@ const TOKEN: [bool; 256] = {
     table
 };
 
-/// `true` for the bytes of a token (RFC 9110 §5.6.2).
+/// Whether a byte may occur in a token (RFC 9110 §5.6.2).
 pub const fn is_token_byte(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
@@ -300,7 +301,7 @@ pub fn is_name(name: &[u8]) -> bool {
 
 /// A field value holds visible characters, blanks, tabs and obs-text; nothing that could end a line (RFC 9110 §5.5).
 pub fn is_value(value: &[u8]) -> bool {
-    // All of it, without leaving at the first that is wrong: that takes the processor 16 bytes at a time.
+    // Without an early exit, so that the compiler can check 16 bytes at a time.
     value.iter().fold(true, |all, &byte| all & ((byte == b'\t') | ((byte >= b' ') & (byte != 0x7f))))
 }
 

@@ -1,9 +1,9 @@
-//! What a call of gRPC says in its head about how long its client waits ("gRPC over HTTP2", Timeout).
+//! The deadline of a gRPC call ("gRPC over HTTP2", Timeout).
 
 use std::num::NonZeroU64;
 
-/// The time in nanoseconds: at most eight digits and a unit. `None` if it is something else. One that is over before it
-/// has begun lasts a nanosecond.
+/// Parses a `grpc-timeout`, at most eight digits and a unit, to nanoseconds. `None` if it is malformed. Zero becomes one
+/// nanosecond.
 pub fn timeout_ns(value: &[u8]) -> Option<NonZeroU64> {
     let (unit, digits) = value.split_last()?;
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {

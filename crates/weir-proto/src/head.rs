@@ -1,12 +1,12 @@
-//! One head for every protocol: contiguous bytes and an index of the fields in them.
+//! A message head in one representation for every protocol: contiguous bytes and an index of the fields in them.
 //!
-//! The common case forwards without building a map. An edit appends to the bytes and to the index, a removal marks the
-//! index, so that nothing already pointed at ever moves.
+//! Most heads are forwarded without building a map. An edit appends to the bytes and to the index, and a removal sets a flag in
+//! the index, so existing [`Span`]s stay valid.
 
 use std::num::NonZeroU64;
 
 use crate::decimal::Decimal;
-use crate::field::{self, Known, Line, Name};
+use crate::field::{self, Known, Name, PreparedField};
 use crate::method::Method;
 
 /// A range of a head's bytes.
@@ -31,7 +31,7 @@ impl Span {
     }
 }
 
-/// Where a field stands, and what it is to the gateway.
+/// One field: where its name and value are, and its meaning for the gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub name: Span,
@@ -39,35 +39,35 @@ pub struct Field {
     pub known: Known,
     /// Not forwarded: hop-by-hop, or removed by a plugin.
     pub removed: bool,
-    /// Nobody sent it: it was added on the way.
+    /// Added by the gateway or a plugin, not sent by the peer.
     pub added: bool,
-    /// The line in the head's bytes reads exactly `name: value\r\n`, so neighbours can be forwarded in one copy.
+    /// The line in the head's bytes reads exactly `name: value\r\n`, so adjacent lines can be forwarded in one copy.
     pub(crate) verbatim: bool,
 }
 
-/// Header fields in the order of their arrival, and the bytes they stand in.
+/// Header fields in the order of their arrival, and the bytes that contain them.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fields: Vec<Field>,
-    /// Fields that are not to be written, not even by the gateway itself: a bit for each [`Known`].
+    /// Fields the gateway must not add on its own: one bit for each [`Known`]. See [`Head::withhold`].
     withheld: u32,
 }
 
 impl Head {
-    /// Forgets everything but keeps the memory, so that a head can be used for exchange after exchange.
+    /// Empties the head but keeps its memory for the next exchange.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
         self.withheld = 0;
     }
 
-    /// As many bytes as it has memory for.
+    /// Bytes the head can hold without reallocation.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// What spans point into.
+    /// The bytes that spans index.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -76,35 +76,35 @@ impl Head {
         &self.bytes[span.range()]
     }
 
-    /// Fields that will be forwarded, with their names as received.
+    /// Fields that will be forwarded, as (name, value), with names as received.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.present().map(|field| (self.slice(field.name), self.slice(field.value)))
     }
 
-    /// All fields in their order, also those that were removed.
+    /// All fields in their order, including those that were removed.
     pub fn entries(&self) -> &[Field] {
         &self.fields
     }
 
-    /// All present fields with what they are to the gateway.
+    /// Fields that will be forwarded, as index entries.
     pub fn present(&self) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(|field| !field.removed)
     }
 
-    /// The first value of a field, by name in any case.
+    /// The first value of a field; the case of the name is ignored.
     pub fn value(&self, name: &[u8]) -> Option<&[u8]> {
         let field = self.present().find(|field| field::same_name(self.slice(field.name), name))?;
         Some(self.slice(field.value))
     }
 
-    /// Every value of a field, by name in any case.
+    /// Every value of a field; the case of the name is ignored.
     pub fn values<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.present()
             .filter(move |field| field::same_name(self.slice(field.name), name))
             .map(|field| self.slice(field.value))
     }
 
-    /// The same for the fields as they came and as they were added, removed ones among them.
+    /// Like [`Head::values`], with fields that have been removed.
     pub fn received<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.fields
             .iter()
@@ -112,19 +112,19 @@ impl Head {
             .map(|field| self.slice(field.value))
     }
 
-    /// The first value of a field as its sender wrote it, whatever has become of it since.
+    /// The first value of a field as the peer sent it, even if the field was replaced or removed since.
     pub fn original<'a>(&'a self, name: &'a [u8]) -> Option<&'a [u8]> {
         let mut sent = self.fields.iter().filter(|field| !field.added);
         let field = sent.find(|field| field::same_name(self.slice(field.name), name))?;
         Some(self.slice(field.value))
     }
 
-    /// The first value of a field the gateway knows, removed or not: hop-by-hop fields stay readable for the gateway.
+    /// The first value of a known field, removed or not: the gateway still needs hop-by-hop fields that are not forwarded.
     pub fn known(&self, known: Known) -> Option<&[u8]> {
         self.fields.iter().find(|field| field.known == known).map(|field| self.slice(field.value))
     }
 
-    /// Adds a field after the others. Names and values that would break the line are refused, and nothing changes.
+    /// Adds a field after the others. A name or value that would break the line is refused and changes nothing.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
         if !field::is_name(name) || !field::is_value(value) {
             return Err(BadField);
@@ -147,9 +147,9 @@ impl Head {
         self.add(name, value)
     }
 
-    /// Removes every field of these names, which were looked at before.
+    /// Removes every field with one of these names.
     pub fn remove_named<const N: usize>(&mut self, names: [&Name; N]) {
-        // Few fields have a name as long as one of these, modulo 64.
+        // Compares only fields whose name has the length (modulo 64) of one of `names`; few others do.
         let lengths = names.iter().fold(0_u64, |lengths, name| lengths | 1 << (name.as_bytes().len() % 64));
         for field in &mut self.fields {
             if lengths >> ((field.name.end - field.name.start) % 64) & 1 == 1 {
@@ -159,9 +159,10 @@ impl Head {
         }
     }
 
-    /// Adds a field whose value is a number.
+    /// Adds a field with a decimal number as its value.
     pub fn add_number(&mut self, name: &Name, number: &Decimal) {
         let written = self.begin(name);
+        // Copies a constant number of bytes, padding included, and truncates: cheaper than a copy of variable length.
         let (padded, len) = number.padded();
         let start = self.bytes.len();
         self.bytes.extend_from_slice(padded);
@@ -169,16 +170,16 @@ impl Head {
         self.push(written, Span::new(start, start + len), name.known());
     }
 
-    /// Adds a field that was looked at before.
-    pub fn add_line(&mut self, line: &Line) {
+    /// Adds a field that was validated beforehand.
+    pub fn add_prepared_field(&mut self, line: &PreparedField) {
         let written = self.append(&line.bytes);
         let value = written.start as usize + line.value;
         let name = Span::new(written.start as usize, value - 2);
         self.push(name, Span::new(value, written.end as usize - 2), line.known);
     }
 
-    /// Adds a field whose name was looked at before.
-    pub fn add_named(&mut self, name: &Name, value: &[u8]) -> Result<(), BadField> {
+    /// Adds a field whose name was validated beforehand.
+    pub fn add_prepared_name(&mut self, name: &Name, value: &[u8]) -> Result<(), BadField> {
         if !field::is_value(value) {
             return Err(BadField);
         }
@@ -188,7 +189,7 @@ impl Head {
         Ok(())
     }
 
-    /// Writes the beginning of a line, and says where the name stands in it.
+    /// Appends the name and `: `, and returns the span of the name.
     fn begin(&mut self, name: &Name) -> Span {
         let Span { start, end } = self.append(name.line());
         Span { start, end: end - 2 }
@@ -198,14 +199,14 @@ impl Head {
         self.fields.push(Field { name, value, known, removed: false, added: true, verbatim: true });
     }
 
-    /// Removes every field that is this to the gateway.
+    /// Removes every field of this kind.
     pub fn remove_known(&mut self, known: Known) {
         for field in self.fields.iter_mut().filter(|field| field.known == known) {
             field.removed = true;
         }
     }
 
-    /// Removes every field of this name; says whether there was one.
+    /// Removes every field of this name; returns whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let mut found = false;
         for field in &mut self.fields {
@@ -217,8 +218,8 @@ impl Head {
         found
     }
 
-    /// Gives every field of this name another value, removed ones among them; `None` forgets the field. For a copy that is
-    /// only looked at.
+    /// Replaces the value of every field of this name, removed ones included; if `replace` returns `None`, the field is dropped.
+    /// For a copy that is logged and never forwarded.
     pub fn replace_values(&mut self, name: &[u8], replace: impl Fn(&[u8]) -> Option<Vec<u8>>) {
         let Head { bytes, fields, .. } = self;
         fields.retain_mut(|field| {
@@ -234,7 +235,7 @@ impl Head {
         });
     }
 
-    /// Removes every field of this name, and keeps the gateway from adding it of its own accord.
+    /// Removes every field of this name, and keeps the gateway from adding one on its own.
     pub fn withhold(&mut self, name: &[u8]) {
         self.remove(name);
         match Known::parse(name) {
@@ -248,20 +249,19 @@ impl Head {
         self.withheld >> known as u8 & 1 == 1
     }
 
-    /// Appends bytes that belong to no field (a new path, a host) and says where they are.
+    /// Appends bytes that belong to no field (a new path, a host) and returns their span.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Span {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         Span::new(start, self.bytes.len())
     }
 
-    /// Writes the present fields that `keep` lets through as lines. Neighbouring lines that stand in the bytes as they
-    /// would be written are copied together.
+    /// Writes the present fields for which `keep` returns `true`, one line each. Adjacent verbatim lines are copied in one piece.
     pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl FnMut(&Field) -> bool) {
         self.write_after(Span::default(), out, keep);
     }
 
-    /// The same behind a start line, which stands in the bytes as it is to be written.
+    /// Like `write_fields`, after a start line that is copied as it is in the head's bytes.
     #[inline]
     fn write_after(&self, start_line: Span, out: &mut Vec<u8>, mut keep: impl FnMut(&Field) -> bool) {
         let mut run = start_line;
@@ -307,7 +307,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As `$server_protocol` and log lines say it.
+    /// The name in `$server_protocol` and log lines.
     pub fn name(self) -> &'static str {
         match self {
             Version::Http10 => "HTTP/1.0",
@@ -317,14 +317,14 @@ impl Version {
     }
 }
 
-/// How the end of a body is found (RFC 9112 §6.3).
+/// How the end of a body is determined (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     #[default]
     None,
     Sized(u64),
     Chunked,
-    /// Until the sender closes: its connection, which is for responses only, or its stream of HTTP/2.
+    /// Until the sender ends it: by closing the connection (HTTP/1.x responses only), or by ending the HTTP/2 stream.
     UntilClose,
 }
 
@@ -334,35 +334,35 @@ impl Framing {
     }
 }
 
-/// A request's head, checked and with everything derived from it once.
+/// A request's head, checked, with everything the gateway derives from it.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
     pub head: Head,
     pub method: Method,
     pub version: Version,
     pub framing: Framing,
-    /// Another request may follow in the same stream of bytes. In HTTP/2 none ever does.
+    /// The HTTP/1.x connection may carry another request after this one. Always `false` in HTTP/2.
     pub keep_alive: bool,
     /// The client waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1).
     pub expects_continue: bool,
-    /// `Connection: upgrade` with an `Upgrade` that is not `h2c`, on a bodiless GET of HTTP/1.1.
+    /// `Connection: upgrade` on a bodiless GET of HTTP/1.1, with an `Upgrade` that names neither HTTP/2 nor TLS.
     pub upgrade: bool,
     /// `TE: trailers`: the client can take trailer fields.
     pub takes_trailers: bool,
-    /// `%2F` or `%5C` stands in the path.
+    /// The path contains `%2F` or `%5C`.
     pub encoded_separator: bool,
-    /// The request came with an absolute-form target; its authority has replaced `Host`.
+    /// The target was in absolute form; its authority has replaced `Host`.
     pub absolute_form: bool,
-    /// How long the client waits, from when it has asked; only a call of gRPC in HTTP/2 says so.
+    /// The client's `grpc-timeout` in nanoseconds, counted from the arrival of the request; gRPC over HTTP/2 only.
     pub(crate) timeout_ns: Option<NonZeroU64>,
     pub(crate) method_name: Span,
-    /// What the client has sent where another method goes upstream, with its name.
+    /// The client's method and its name, if [`RequestHead::set_method`] replaced it for the upstream.
     pub(crate) client_method: Option<(Method, Span)>,
     pub(crate) target: Span,
     pub(crate) path: Span,
     pub(crate) query: Option<Span>,
     pub(crate) authority: Span,
-    /// What stands for it on the way to the upstream.
+    /// Replaces `authority` in the forwarded `Host`.
     pub(crate) new_authority: Option<Span>,
     pub(crate) host: Span,
     pub(crate) port: Option<u16>,
@@ -382,11 +382,12 @@ impl RequestHead {
         }
     }
 
-    /// The method of the client's request, which its response is framed by (RFC 9112 §6.3).
+    /// The method the client sent, which determines the framing of the response (RFC 9112 §6.3).
     pub fn client_method(&self) -> Method {
         self.client_method.map_or(self.method, |(method, _)| method)
     }
 
+    /// The name of the method the client sent.
     pub fn client_method_name(&self) -> &[u8] {
         match self.client_method {
             None => self.method_name(),
@@ -394,7 +395,7 @@ impl RequestHead {
         }
     }
 
-    /// Replaces the method that goes upstream. `false`, and nothing changes, if it is not a token.
+    /// Replaces the method for the upstream. Returns `false` and changes nothing if `name` is not a token.
     pub fn set_method(&mut self, name: &[u8]) -> bool {
         if !field::is_name(name) {
             return false;
@@ -405,8 +406,8 @@ impl RequestHead {
         true
     }
 
-    /// Writes the request line, `Host`, and the present fields that `keep` lets through. Where everything is to go on as it
-    /// came it is copied together.
+    /// Writes the request line, `Host`, and the present fields for which `keep` returns `true`. If the request line and `Host`
+    /// are unchanged, they are copied in one piece with the verbatim fields that follow.
     #[inline]
     pub fn write(&self, out: &mut Vec<u8>, host: &[u8], mut keep: impl FnMut(&Field) -> bool) {
         if let Some((line, host_field)) = self.unchanged_start(host) {
@@ -425,7 +426,7 @@ impl RequestHead {
         self.head.write_fields(out, keep);
     }
 
-    /// The request line, if it stands in the bytes as it is to be written and this `Host` follows it; and where that begins.
+    /// The request line and the offset of the `Host` line after it, if both are to be written exactly as received.
     fn unchanged_start(&self, host: &[u8]) -> Option<(Span, u32)> {
         let first = self.head.fields.first()?;
         let line = Span { start: 0, end: first.name.start };
@@ -442,12 +443,12 @@ impl RequestHead {
         is_unchanged.then_some((line, first.name.start))
     }
 
-    /// A call of gRPC, by its content type.
+    /// Whether this is a gRPC call, by its content type.
     pub fn is_grpc(&self) -> bool {
         is_grpc(&self.head)
     }
 
-    /// How many nanoseconds the client of a call of gRPC waits, from when it has asked.
+    /// The client's `grpc-timeout` in nanoseconds, counted from the arrival of the request.
     pub fn timeout_ns(&self) -> Option<u64> {
         self.timeout_ns.map(NonZeroU64::get)
     }
@@ -462,12 +463,12 @@ impl RequestHead {
         self.head.slice(self.path)
     }
 
-    /// What stands after the first `?`, if there is one.
+    /// The query without its `?`, if there is one.
     pub fn query(&self) -> Option<&[u8]> {
         self.query.map(|span| self.head.slice(span))
     }
 
-    /// Replaces the path, which is brought into canonical form first, and with `Some` the query.
+    /// Replaces the path, after converting it to canonical form. `Some` replaces the query too; `Some(b"")` removes it.
     pub fn set_path(&mut self, path: &[u8], query: Option<&[u8]>) -> Result<(), crate::path::BadPath> {
         if query.is_some_and(|query| !crate::path::is_query(query)) {
             return Err(crate::path::BadPath::Syntax);
@@ -488,7 +489,7 @@ impl RequestHead {
         Ok(())
     }
 
-    /// Replaces the query in the target and in what has become of it. For a copy that is only looked at.
+    /// Replaces the query, in the current target and in the one received. For a copy that is logged and never forwarded.
     pub fn replace_query(&mut self, replace: impl Fn(&[u8]) -> Vec<u8>) {
         if let Some(query) = self.query.map(|query| replace(self.head.slice(query))) {
             self.query = (!query.is_empty()).then(|| self.head.append(&query));
@@ -501,12 +502,12 @@ impl RequestHead {
         self.target = self.head.append(&target);
     }
 
-    /// The host, canonical: lower case, without port and trailing dot. Empty if an HTTP/1.0 client named none.
+    /// The host in canonical form: lower case, without port and trailing dot. Empty if an HTTP/1.0 client sent none.
     pub fn host(&self) -> &[u8] {
         self.head.slice(self.host)
     }
 
-    /// The authority as the client named it, with its port.
+    /// The authority as the client sent it, with its port.
     pub fn client_authority(&self) -> &[u8] {
         self.head.slice(self.authority)
     }
@@ -516,13 +517,13 @@ impl RequestHead {
         self.head.slice(self.new_authority.unwrap_or(self.authority))
     }
 
-    /// The port in the authority as the client named it.
+    /// The port in the authority the client sent.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 
-    /// Replaces the authority that is forwarded as `Host`. What the client named stays: routing is not done again, and later
-    /// plugins and logs are told of the host that it asked for.
+    /// Replaces the authority that is forwarded as `Host`. `host`, `port` and `client_authority` keep the client's values:
+    /// routing is not repeated, and later plugins and logs use the requested host.
     pub fn set_authority(&mut self, authority: &[u8]) -> Result<(), crate::authority::BadAuthority> {
         crate::authority::HostPort::parse(authority)?;
         self.new_authority = Some(self.head.append(authority));
@@ -537,7 +538,7 @@ pub struct ResponseHead {
     pub status: u16,
     pub version: Version,
     pub framing: Framing,
-    /// The upstream lets its connection be used again.
+    /// The upstream allows another request on its connection.
     pub keep_alive: bool,
     pub(crate) reason: Span,
 }
@@ -549,7 +550,7 @@ impl ResponseHead {
         *self = ResponseHead { head, ..ResponseHead::default() };
     }
 
-    /// The reason phrase as the upstream wrote it, or the usual one if the status was set here.
+    /// The reason phrase from the upstream, or the registered one if the status was set by the gateway.
     pub fn reason(&self) -> &[u8] {
         match self.reason.is_empty() {
             true => reason(self.status).as_bytes(),
@@ -557,8 +558,8 @@ impl ResponseHead {
         }
     }
 
-    /// Writes the status line, and the present fields that `keep` lets through. Where everything is to go on as it came it is
-    /// copied together.
+    /// Writes the status line, and the present fields for which `keep` returns `true`. An unchanged status line is copied in one
+    /// piece with the verbatim fields that follow.
     #[inline]
     pub fn write(&self, out: &mut Vec<u8>, keep: impl FnMut(&Field) -> bool) {
         if let Some(line) = self.unchanged_line() {
@@ -573,7 +574,7 @@ impl ResponseHead {
         self.head.write_fields(out, keep);
     }
 
-    /// The status line, if it stands in the bytes as it is to be written.
+    /// The status line, if it is to be written exactly as received.
     fn unchanged_line(&self) -> Option<Span> {
         const REASON: u32 = "HTTP/1.1 200 ".len() as u32;
         if self.reason.start != REASON || self.reason.is_empty() {
@@ -589,7 +590,7 @@ impl ResponseHead {
         is_unchanged.then_some(Span { start: 0, end: self.reason.end + 2 })
     }
 
-    /// What answers a call of gRPC, by its content type.
+    /// Whether this response belongs to a gRPC call, by its content type.
     pub fn is_grpc(&self) -> bool {
         is_grpc(&self.head)
     }
@@ -605,7 +606,7 @@ fn is_grpc(head: &Head) -> bool {
     head.value(b"content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
 }
 
-/// The reason phrases of the IANA registry; empty for others, which RFC 9112 §4 allows.
+/// The reason phrase in the IANA registry; empty for an unregistered status, which RFC 9112 §4 allows.
 pub fn reason(status: u16) -> &'static str {
     // Long, since it is a table.
     match status {
@@ -692,10 +693,10 @@ mod tests {
             [&b"X-Limit"[..], b"X-Reset", b"X-Consumer-Username"].map(|name| Name::new(name).unwrap());
         head.remove_known(Known::Identity);
         head.remove_named([&limit, &reset]);
-        head.add_line(&limit.with(b"5").unwrap());
+        head.add_prepared_field(&limit.with(b"5").unwrap());
         head.add_number(&reset, &Decimal::hundredths(150));
-        assert_eq!(head.add_named(&user, b"3\r\nX-Smuggled: 4"), Err(BadField));
-        head.add_named(&user, b"jack").unwrap();
+        assert_eq!(head.add_prepared_name(&user, b"3\r\nX-Smuggled: 4"), Err(BadField));
+        head.add_prepared_name(&user, b"jack").unwrap();
         let fields: Vec<_> = head.fields().collect();
         let named = [(&b"X-Limit"[..], &b"5"[..]), (b"X-Reset", b"1.5"), (b"X-Consumer-Username", b"jack")];
         assert_eq!((fields[0], &fields[1..]), ((&b"X-Other"[..], &b"2"[..]), &named[..]));

@@ -1,6 +1,6 @@
-//! Bytes to events and back. No sockets, no clock, no configuration.
+//! HTTP and WebSocket protocols: bytes to events and back. No sockets, no clock, no configuration.
 //!
-//! This crate decides what is *valid*; what is *allowed* is decided above it. Every rule cites its RFC section.
+//! This crate decides what is *valid*; its callers decide what is *allowed*. Every rule cites its RFC section.
 
 pub mod address;
 pub mod authority;

@@ -1,6 +1,6 @@
-//! Request methods: the closed set that routes and metrics speak of, and everything else.
+//! Request methods: the set that routes and metrics distinguish, and [`Method::Other`].
 
-/// A request method. The bytes of an [`Method::Other`] stand in the request head.
+/// A request method. The name of an [`Method::Other`] is in the request head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Method {
@@ -19,7 +19,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Methods are case-sensitive (RFC 9110 §9.1): `get` is [`Method::Other`].
+    /// Parses a method; case-sensitive (RFC 9110 §9.1): `get` is [`Method::Other`].
     pub fn parse(name: &[u8]) -> Method {
         match name {
             b"GET" => Method::Get,
@@ -36,7 +36,7 @@ impl Method {
         }
     }
 
-    /// The name on the wire; `None` for [`Method::Other`], whose name only the head knows.
+    /// The name on the wire; `None` for [`Method::Other`], whose name is in the head.
     pub fn name(self) -> Option<&'static str> {
         Some(match self {
             Method::Get => "GET",
@@ -53,7 +53,7 @@ impl Method {
         })
     }
 
-    /// Sending it twice has the effect of sending it once (RFC 9110 §9.2.2), so it may be retried.
+    /// Sending the request twice has the same effect as sending it once (RFC 9110 §9.2.2), so it may be retried.
     pub fn is_idempotent(self) -> bool {
         matches!(self, Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace)
     }

@@ -1,10 +1,10 @@
-//! The canonical path: computed once, and used by the router, plugins, logs and the upstream alike, so that no two of
-//! them can disagree about what was asked for (RFC 3986 §6.2.2).
+//! The canonical path: computed once, and used by the router, plugins, logs and the upstream, so that no two of them interpret a
+//! path differently (RFC 3986 §6.2.2).
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadPath {
-    /// A byte that may not stand in a path, or `%` without two hexadecimal digits.
+    /// A byte that is not allowed in a path, or `%` without two hexadecimal digits.
     Syntax,
     /// `%00`.
     Nul,
@@ -19,15 +19,15 @@ pub enum Canonical {
     AsIs,
     /// The canonical form was appended to `out`.
     Rewritten {
-        /// The path holds `%2F` or `%5C`: two readers may see different segments. Refused unless the route allows it.
+        /// The path contains `%2F` or `%5C`, which an upstream may take for a separator. Refused unless the route allows it.
         encoded_separator: bool,
     },
 }
 
-const PLAIN: u8 = 1; // canonical wherever it stands
-const ENCODE: u8 = 2; // tolerated from clients, percent-encoded in the canonical form
+const PLAIN: u8 = 1; // allowed, and canonical as it is
+const ENCODE: u8 = 2; // accepted from clients, percent-encoded in the canonical form
 
-/// What to do with each byte of a path; 0 is refused.
+/// The class of each byte of a path; 0 is refused.
 const CLASS: [u8; 256] = {
     let mut class = [0u8; 256];
     let mut byte = 0x21;
@@ -43,8 +43,8 @@ const CLASS: [u8; 256] = {
     class
 };
 
-/// Brings a path (from its leading `/`, without the query) into the one form everybody uses:
-/// unreserved bytes decoded, other escapes kept with upper-case digits, empty and dot segments resolved.
+/// Converts a path (from its leading `/`, without the query) to its canonical form: unreserved bytes decoded, other escapes kept
+/// with upper-case digits, empty and dot segments resolved.
 pub fn canonical(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
     if is_canonical(path) {
         return Ok(Canonical::AsIs);
@@ -53,7 +53,7 @@ pub fn canonical(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
 }
 
 fn is_canonical(path: &[u8]) -> bool {
-    // A segment that starts with a dot, or is empty, or holds anything to decode takes the long way.
+    // A path with an empty segment, a segment that starts with a dot, or an escape is left to `rewrite`.
     let mut segment_start = true;
     let [b'/', rest @ ..] = path else { return false };
     for &byte in rest {
@@ -106,7 +106,7 @@ fn rewrite(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
     Ok(Canonical::Rewritten { encoded_separator })
 }
 
-/// Appends one segment with its escapes normalised; says whether it holds an encoded separator.
+/// Appends one segment with its escapes normalised; returns whether it contains an encoded separator.
 fn push_segment(segment: &[u8], out: &mut Vec<u8>) -> Result<bool, BadPath> {
     let mut encoded_separator = false;
     let mut bytes = segment.iter();
@@ -144,12 +144,12 @@ fn hex(digit: &u8) -> Option<u8> {
     (*digit as char).to_digit(16).map(|value| value as u8)
 }
 
-/// Whether a segment of a canonical path has parameters (RFC 3986 §3.3), or would have them once it is decoded.
+/// Whether a segment of a canonical path has parameters (RFC 3986 §3.3), or would have them after decoding.
 pub fn has_parameters(path: &[u8]) -> bool {
     memchr::memchr(b';', path).is_some() || memchr::memmem::find(path, b"%3B").is_some()
 }
 
-/// A query may hold any visible character but `#`; its meaning belongs to the upstream, so it is passed unchanged.
+/// A query may contain any visible character but `#`. Its meaning is up to the upstream, so it is passed unchanged.
 pub fn is_query(query: &[u8]) -> bool {
     query.iter().all(|&byte| (0x21..0x7f).contains(&byte) && byte != b'#')
 }

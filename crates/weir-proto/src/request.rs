@@ -1,4 +1,4 @@
-//! What a request is for, and why it is refused: the same for every version of HTTP.
+//! Derives host and path of a request, and defines why one is refused: common to all HTTP versions.
 
 use crate::authority::{self, HostPort};
 use crate::field::Known;
@@ -8,36 +8,36 @@ use crate::method::Method;
 use crate::path::{self, BadPath, Canonical};
 use crate::scan;
 
-/// Why a request is refused before anything of it is forwarded. After each of these an HTTP/1 connection is closed:
-/// where this message ends, and the next one starts, is not certain.
+/// Why a request is refused before any of it is forwarded. After each of these an HTTP/1 connection is closed: it is not certain
+/// where this message ends and the next one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
-    /// Request line, field line or line end out of order.
+    /// A malformed request line, field line or line end.
     Syntax,
-    /// `Host` missing, doubled or not a host.
+    /// `Host` is missing, repeated or not a valid host.
     Host,
-    /// The request target is in no form that fits the method, or its path is ambiguous.
+    /// The form of the target does not fit the method, or its path is ambiguous.
     Target,
-    /// Both lengths, two lengths, or a length that is none.
+    /// `Content-Length` with `Transfer-Encoding`, a repeated or malformed length.
     Framing,
     /// A transfer coding other than `chunked`.
     TransferCoding,
     /// An expectation other than `100-continue`.
     Expectation,
-    /// Not HTTP/1.0 or HTTP/1.1.
+    /// A version other than HTTP/1.x.
     Version,
-    /// Lower-case letters in the method: some upstreams take `delete` for `DELETE`, which it is not (RFC 9110 §9.1).
+    /// Lower-case letters in the method: some upstreams take `delete` for `DELETE`, against RFC 9110 §9.1.
     Method,
-    /// A method longer than any that exists (RFC 9112 §3).
+    /// A method longer than any registered one (RFC 9112 §3).
     MethodTooLong,
     TargetTooLong,
     HeadTooLarge,
-    /// What HTTP/2 calls malformed: its stream is reset, and nobody answers (RFC 9113 §8.1.1).
+    /// A malformed HTTP/2 request: its stream is reset without a response (RFC 9113 §8.1.1).
     Malformed,
 }
 
 impl Reject {
-    /// The status that answers it.
+    /// The status of the response to the client.
     pub fn status(self) -> u16 {
         match self {
             Reject::Syntax | Reject::Method | Reject::Host | Reject::Target => 400,
@@ -50,7 +50,7 @@ impl Reject {
         }
     }
 
-    /// A word for logs and metrics.
+    /// The reason code in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Reject::Syntax => "bad_syntax",
@@ -69,16 +69,16 @@ impl Reject {
     }
 }
 
-/// What a request is for, by its name on the wire.
+/// Parses a method; an unknown one with lower-case letters is refused.
 pub(crate) fn method(name: &[u8]) -> Result<Method, Reject> {
     let method = Method::parse(name);
-    let is_doubtful = method == Method::Other && name.iter().any(u8::is_ascii_lowercase);
-    if is_doubtful { Err(Reject::Method) } else { Ok(method) }
+    let is_dropped_for_underscore = method == Method::Other && name.iter().any(u8::is_ascii_lowercase);
+    if is_dropped_for_underscore { Err(Reject::Method) } else { Ok(method) }
 }
 
-/// Whether a field goes no further because of a `_` in its name: always where an upstream that takes `_` for `-`, as CGI
-/// does (RFC 3875 §4.1.18), would take the name for one that means something.
-pub(crate) fn is_doubtful(name: &[u8], underscores: bool) -> bool {
+/// Whether a field is not forwarded because of a `_` in its name. Even if underscores are allowed, a name that equals a known
+/// one with `-` for `_` is dropped: CGI-like upstreams do not distinguish them (RFC 3875 §4.1.18).
+pub(crate) fn is_dropped_for_underscore(name: &[u8], underscores: bool) -> bool {
     memchr::memchr(b'_', name).is_some() && (!underscores || reads_as_known(name))
 }
 
@@ -87,7 +87,7 @@ fn reads_as_known(name: &[u8]) -> bool {
     Known::parse(&dashed) != Known::Other
 }
 
-/// Keeps the authority as sent, and its host in canonical form.
+/// Stores the authority as sent, and its host in canonical form.
 pub(crate) fn set_host(request: &mut RequestHead, authority: Span) -> Result<(), Reject> {
     let bytes = request.head.slice(authority);
     let plain = plain_host(&request.head, authority);
@@ -109,7 +109,7 @@ pub(crate) fn set_host(request: &mut RequestHead, authority: Span) -> Result<(),
     Ok(())
 }
 
-/// The host of an authority, if it is canonical as most are: such a name is one by any rule of [`HostPort::parse`].
+/// The host of an authority, if it is in canonical form, as most are. Such a host passes every check of [`HostPort::parse`].
 fn plain_host(head: &Head, authority: Span) -> Option<&[u8]> {
     let (start, end) = (authority.start as usize, authority.end as usize);
     let host = head.bytes.get(start..scan::plain_host_end(&head.bytes, start).min(end))?;
@@ -117,7 +117,7 @@ fn plain_host(head: &Head, authority: Span) -> Option<&[u8]> {
     is_plain.then_some(host)
 }
 
-/// Keeps the query, and the path in canonical form. `target` is the part of the head's bytes where both stand.
+/// Stores the query, and the path in canonical form. `target` is the part of the head's bytes that contains both.
 pub(crate) fn set_target_path(request: &mut RequestHead, limits: &Limits, target: Span) -> Result<(), Reject> {
     set_query_and_path(request, target)?;
     let refused = limits.refuse_path_parameters && path::has_parameters(request.path());
@@ -150,7 +150,7 @@ fn set_query_and_path(request: &mut RequestHead, target: Span) -> Result<(), Rej
     if request.method == Method::Connect || request.head.slice(raw) == b"*" {
         return Ok(());
     }
-    // The canonical form is built behind the bytes it is read from, so it is read from a copy: the rare case.
+    // Rare: the canonical form is appended to the same buffer the path is in, so it is built separately first.
     let mut rewritten = Vec::new();
     match path::canonical(request.head.slice(raw), &mut rewritten) {
         Ok(Canonical::AsIs) => {}

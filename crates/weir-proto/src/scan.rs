@@ -1,38 +1,38 @@
-//! Finding where a run of bytes of one class ends: sixteen bytes at a time where the processor has SSE2, as every
-//! x86-64 has, and one at a time elsewhere.
+//! Finds the end of a run of bytes of one class: sixteen bytes at a time where SSE2 is available, as on every x86-64, and one at
+//! a time elsewhere.
 
 use crate::field;
 
-/// A class of bytes, as the names, values and targets of heads are made of.
+/// A class of bytes that a part of a head (name, value, target, …) consists of.
 trait ByteClass {
-    /// Whether one byte belongs to it.
+    /// Whether a byte belongs to the class.
     fn has(byte: u8) -> bool;
 
-    /// Marks those of sixteen bytes that do not.
+    /// A mask with bit `i` set if byte `i` of the block does not belong to the class.
     #[cfg(target_feature = "sse2")]
     fn marks(bytes: x86::Block) -> u32;
 }
 
-/// Letters, digits and `-`: what most tokens consist of.
+/// Letters, digits and `-`: all that most field names contain.
 struct PlainNameBytes;
 
-/// What may stand in a field value, other than a tab (RFC 9110 §5.5).
+/// Bytes allowed in a field value, except the tab (RFC 9110 §5.5).
 struct ValueBytes;
 
-/// What may stand in a request target.
+/// Bytes allowed in a request target.
 struct TargetBytes;
 
-/// What may stand in a query.
+/// Bytes allowed in a query.
 struct QueryBytes;
 
-/// Letters, digits, `-`, `_` and `/`: paths that hold nothing else have no dot segments and nothing to decode.
+/// Letters, digits, `-`, `_` and `/`: a path of these has no dot segments and nothing to decode.
 struct PlainPathBytes;
 
 /// Lower-case letters, digits, `-` and `.`.
 struct PlainHostBytes;
 
-/// The end of the field name (a token, RFC 9110 §5.6.2) that begins at `at`, and whether it holds nothing but letters, digits
-/// and `-`.
+/// The end of the field name (a token, RFC 9110 §5.6.2) that starts at `at`, and whether it contains only letters, digits and
+/// `-`.
 #[inline]
 pub(crate) fn name_end(bytes: &[u8], at: usize) -> (usize, bool) {
     let mut end = run_end::<PlainNameBytes>(bytes, at);
@@ -45,7 +45,7 @@ pub(crate) fn name_end(bytes: &[u8], at: usize) -> (usize, bool) {
     (end, false)
 }
 
-/// The offset of the first byte from `at` on that may not stand in a field value: a control character other than a tab.
+/// The offset of the first byte from `at` on that a field value cannot contain: a control character other than a tab.
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
@@ -57,37 +57,38 @@ pub(crate) fn value_end(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// The offset of the first byte from `at` on that may not stand in a request target.
+/// The offset of the first byte from `at` on that a request target cannot contain.
 #[inline]
 pub(crate) fn target_end(bytes: &[u8], at: usize) -> usize {
     run_end::<TargetBytes>(bytes, at)
 }
 
-/// The offset of the first byte from `at` on that may not stand in a query (RFC 3986 §3.4, and what clients send besides).
+/// The offset of the first byte from `at` on that a query cannot contain. More is allowed than in RFC 3986 §3.4, as clients send
+/// other characters, too.
 #[inline]
 pub(crate) fn query_end(bytes: &[u8], at: usize) -> usize {
     run_end::<QueryBytes>(bytes, at)
 }
 
-/// The end of what begins at `at` and is canonical without a closer look: a path of plain segments, none of them empty. It
-/// may end earlier than it could.
+/// The end of the part from `at` on that is certainly canonical: a path of plain segments, none of them empty. What follows may
+/// be canonical too, and needs the full check.
 #[inline]
 pub(crate) fn plain_path_end(bytes: &[u8], at: usize) -> usize {
     segments_end::<PlainPathBytes>(bytes, at, b'/')
 }
 
-/// The same for a host: labels of lower-case letters, digits and `-`, none of them empty but the first.
+/// Like `plain_path_end` for a host: labels of lower-case letters, digits and `-`, none of them empty except the first.
 #[inline]
 pub(crate) fn plain_host_end(bytes: &[u8], at: usize) -> usize {
     segments_end::<PlainHostBytes>(bytes, at, b'.')
 }
 
-/// Where a run of the class ends, or the second of two separators side by side stands.
+/// The offset of the first byte from `at` on that is not of the class, or that is the second of two adjacent separators.
 #[cfg(target_feature = "sse2")]
 #[inline(always)]
 fn segments_end<C: ByteClass>(bytes: &[u8], mut at: usize, separator: u8) -> usize {
     let Some(last) = bytes.len().checked_sub(x86::STEP) else {
-        return one_segment_after_another::<C>(bytes, at, separator);
+        return segments_end_scalar::<C>(bytes, at, separator);
     };
     let mut after_separator = 0;
     while at <= last {
@@ -100,7 +101,7 @@ fn segments_end<C: ByteClass>(bytes: &[u8], mut at: usize, separator: u8) -> usi
         after_separator = separators >> (x86::STEP - 1);
         at += x86::STEP;
     }
-    // Of the last block some bytes were looked at before.
+    // The last block ends with the input; its first `seen` bytes were checked already.
     let (block, seen) = (x86::block(bytes, last), at - last);
     let separators = x86::set(x86::equal(block, separator)) >> seen;
     let marks = C::marks(block) >> seen | separators & (separators << 1 | after_separator);
@@ -109,10 +110,10 @@ fn segments_end<C: ByteClass>(bytes: &[u8], mut at: usize, separator: u8) -> usi
 
 #[cfg(not(target_feature = "sse2"))]
 fn segments_end<C: ByteClass>(bytes: &[u8], at: usize, separator: u8) -> usize {
-    one_segment_after_another::<C>(bytes, at, separator)
+    segments_end_scalar::<C>(bytes, at, separator)
 }
 
-fn one_segment_after_another<C: ByteClass>(bytes: &[u8], at: usize, separator: u8) -> usize {
+fn segments_end_scalar<C: ByteClass>(bytes: &[u8], at: usize, separator: u8) -> usize {
     let mut after_separator = false;
     let is_in = |byte: &&u8| {
         let ends = after_separator && **byte == separator;
@@ -122,11 +123,11 @@ fn one_segment_after_another<C: ByteClass>(bytes: &[u8], at: usize, separator: u
     at + bytes.get(at..).unwrap_or_default().iter().take_while(is_in).count()
 }
 
-/// The offset of the first byte from `at` on that is not of the class, which is at most the length.
+/// The offset of the first byte from `at` on that is not of the class, or the length of `bytes`.
 #[cfg(target_feature = "sse2")]
 #[inline(always)]
 fn run_end<C: ByteClass>(bytes: &[u8], mut at: usize) -> usize {
-    let Some(last) = bytes.len().checked_sub(x86::STEP) else { return one_by_one::<C>(bytes, at) };
+    let Some(last) = bytes.len().checked_sub(x86::STEP) else { return run_end_scalar::<C>(bytes, at) };
     while at <= last {
         let marks = C::marks(x86::block(bytes, at));
         if marks != 0 {
@@ -134,17 +135,17 @@ fn run_end<C: ByteClass>(bytes: &[u8], mut at: usize) -> usize {
         }
         at += x86::STEP;
     }
-    // Of the last block some bytes were looked at before.
+    // The last block ends with the input; its first `at - last` bytes were checked already.
     let marks = C::marks(x86::block(bytes, last)) >> (at - last);
     if marks == 0 { bytes.len() } else { at + marks.trailing_zeros() as usize }
 }
 
 #[cfg(not(target_feature = "sse2"))]
 fn run_end<C: ByteClass>(bytes: &[u8], at: usize) -> usize {
-    one_by_one::<C>(bytes, at)
+    run_end_scalar::<C>(bytes, at)
 }
 
-fn one_by_one<C: ByteClass>(bytes: &[u8], at: usize) -> usize {
+fn run_end_scalar<C: ByteClass>(bytes: &[u8], at: usize) -> usize {
     let run = bytes.get(at..).unwrap_or_default().iter().take_while(|&&byte| C::has(byte));
     at + run.count()
 }
@@ -226,7 +227,7 @@ impl ByteClass for PlainHostBytes {
     }
 }
 
-/// The few instructions that classes are made of. SAFETY, for each: this is compiled only for processors with SSE2.
+/// The SSE2 instructions the classes need. SAFETY of each: this module is compiled only for targets with SSE2.
 #[cfg(target_feature = "sse2")]
 mod x86 {
     #[cfg(target_arch = "x86")]
@@ -236,14 +237,14 @@ mod x86 {
 
     pub(super) type Block = __m128i;
 
-    /// Bytes of a block.
+    /// Bytes in a block.
     pub(super) const STEP: usize = size_of::<Block>();
 
     /// The block that begins at `at`.
     #[inline(always)]
     pub(super) fn block(bytes: &[u8], at: usize) -> Block {
         assert!(bytes.len() >= STEP && at <= bytes.len() - STEP);
-        // SAFETY: so many bytes stand there, and they need no alignment.
+        // SAFETY: the assertion guarantees `STEP` bytes from `at` on; the instruction needs no alignment.
         unsafe { _mm_loadu_si128(bytes.as_ptr().add(at).cast()) }
     }
 
@@ -272,13 +273,13 @@ mod x86 {
         at_most(unsafe { _mm_sub_epi8(bytes, all(first)) }, last - first)
     }
 
-    /// A bit for each byte that is set.
+    /// A mask with one bit per byte, set if the byte's highest bit is set; a comparison sets all bits of a byte or none.
     #[inline(always)]
     pub(super) fn set(bytes: Block) -> u32 {
         unsafe { _mm_movemask_epi8(bytes) as u32 }
     }
 
-    /// A bit for each byte that is not.
+    /// The complement of [`set`] for the sixteen bytes.
     #[inline(always)]
     pub(super) fn unset(bytes: Block) -> u32 {
         set(bytes) ^ 0xffff
@@ -291,10 +292,10 @@ mod tests {
 
     fn agrees<C: ByteClass>(bytes: &[u8]) {
         for at in 0..=bytes.len() {
-            assert_eq!(run_end::<C>(bytes, at), one_by_one::<C>(bytes, at), "{} from {at}", bytes.escape_ascii());
+            assert_eq!(run_end::<C>(bytes, at), run_end_scalar::<C>(bytes, at), "{} from {at}", bytes.escape_ascii());
             for separator in [b'/', b'.'] {
                 let fast = segments_end::<C>(bytes, at, separator);
-                let slow = one_segment_after_another::<C>(bytes, at, separator);
+                let slow = segments_end_scalar::<C>(bytes, at, separator);
                 assert_eq!(fast, slow, "{} from {at}", bytes.escape_ascii());
             }
         }

@@ -1,9 +1,9 @@
-//! What comes after the content of a message (RFC 9110 §6.5).
+//! Trailer fields (RFC 9110 §6.5).
 
 use crate::field::{self, Known};
 use crate::head::{BadField, write_field};
 
-/// A trailer section as it was received. Only what may be passed on can be read from it.
+/// A trailer section as received. Only fields that may be forwarded can be read from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trailers {
     /// Each field as `name: value\r\n`.
@@ -11,12 +11,12 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// Lines that were checked one by one, each ended by CRLF.
+    /// Wraps lines that have been validated, each ended by CRLF.
     pub(crate) fn from_lines(lines: Vec<u8>) -> Trailers {
         Trailers { lines }
     }
 
-    /// Bytes that are kept of it.
+    /// The size of the stored lines in bytes.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
@@ -25,7 +25,7 @@ impl Trailers {
         self.lines.is_empty()
     }
 
-    /// Adds a field after the others. Names and values that would break the line are refused.
+    /// Adds a field after the others. A name or value that would break the line is refused.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
         if !field::is_name(name) || !field::is_value(value) {
             return Err(BadField);
@@ -34,7 +34,7 @@ impl Trailers {
         Ok(())
     }
 
-    /// Fields that may be passed on: never what frames, routes or identifies (RFC 9110 §6.5.1).
+    /// Fields that may be forwarded: none that frame or route the message, or identify the caller (RFC 9110 §6.5.1).
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.lines
             .split(|&byte| byte == b'\n')
@@ -47,7 +47,7 @@ impl Trailers {
     }
 }
 
-/// Fields whose late arrival would bypass what was decided on the head.
+/// Fields that would bypass decisions made on the head if they arrived after it.
 fn is_sensitive(name: &[u8]) -> bool {
     [
         "authorization",

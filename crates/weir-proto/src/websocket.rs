@@ -1,5 +1,5 @@
-//! WebSockets (RFC 6455): frames read and written, close codes, extensions, and where frames end for code that has to put one
-//! of its own between them.
+//! WebSockets (RFC 6455): reading and writing frames, close codes, extensions, and frame boundaries, between which the gateway
+//! can insert a frame of its own.
 
 pub mod close;
 pub mod extensions;
@@ -13,20 +13,20 @@ pub use reader::{ControlFrame, FrameEvent, FrameFault, FrameReader, MaskedConten
 
 use frame::MAX_HEADER;
 
-/// What tells a client that its server goes away, with the code 1001 (RFC 6455 §7.4.1).
+/// A close frame of a server with code 1001, going away (RFC 6455 §7.4.1).
 pub const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
 
-/// Follows the frames of one direction.
+/// Tracks frame boundaries in the bytes of one direction, without validation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameBoundary {
-    /// Bytes of a frame's content that are still to come.
+    /// Bytes of the current frame's content still to come.
     content: u64,
     header: [u8; MAX_HEADER],
     header_len: usize,
 }
 
 impl FrameBoundary {
-    /// These bytes have passed.
+    /// Advances over bytes that were forwarded.
     pub fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.content > 0 {
@@ -45,13 +45,13 @@ impl FrameBoundary {
         }
     }
 
-    /// A frame has ended, and none has begun.
+    /// The last byte passed was the end of a frame.
     pub fn is_between_frames(&self) -> bool {
         self.content == 0 && self.header_len == 0
     }
 }
 
-/// How long the content is of a frame with this header; nothing while the header is not complete.
+/// The length of the content of a frame with this header; `None` while the header is incomplete.
 fn content_of(header: &[u8]) -> Option<u64> {
     let second = *header.get(1)?;
     let mask = if second & 0x80 == 0 { 0 } else { 4 };

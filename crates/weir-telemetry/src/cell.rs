@@ -1,13 +1,13 @@
 //! Numbers with one writer and any number of readers.
 //!
-//! A worker is the only writer of its cells, so an update is a plain load and store: no lock, no atomic
-//! read-modify-write, no cache line bouncing between cores. Readers may see a value that is a moment old, never a torn
-//! one. Two threads writing the same cell lose counts; what has several writers belongs in an ordinary atomic.
+//! A worker is the only writer of its cells, so an update is a plain load and store: no lock, no atomic read-modify-write, no
+//! cache line bouncing between cores. Readers may see a slightly old value, never a torn one. Two threads writing the same cell
+//! would lose counts; numbers with several writers need an ordinary atomic.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A number that only grows (and wraps after 2^64).
+/// A number that only grows (and wraps at 2^64).
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -55,15 +55,15 @@ impl Gauge {
 
 /// The upper bound of the first bucket is 2^13 ns = 8.192 µs.
 const FIRST_BOUND_LOG2: u32 = 13;
-/// The last finite bound is 2^36 ns = 68.7 s, the timeouts of a gateway being a minute.
+/// The last finite bound is 2^36 ns = 68.7 s, since typical time-outs of a gateway are a minute.
 const LAST_BOUND_LOG2: u32 = 36;
-/// Two buckets for each doubling, and one for what is larger than the last bound.
+/// Two buckets per doubling, and one for values above the last bound.
 pub const BUCKETS: usize = ((LAST_BOUND_LOG2 - FIRST_BOUND_LOG2) * 2 + 2) as usize;
 
-/// How long things took: counts in buckets that grow by 1.5 and 1.33 in turn, from 8.192 µs to 68.7 s.
+/// A histogram of durations: the bounds of its buckets grow by factors of 1.5 and 1.33 in turn, from 8.192 µs to 68.7 s.
 ///
-/// The bounds are fixed, so histograms of all workers, nodes and releases add up, and finding a bucket is a handful of
-/// instructions instead of a search.
+/// The bounds are fixed, so that histograms of all workers, nodes and releases can be added, and finding a bucket takes a
+/// handful of instructions instead of a search.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
@@ -88,7 +88,7 @@ impl Histogram {
         self.sum_ns.add(ns);
     }
 
-    /// Adds what this histogram holds to `totals`.
+    /// Adds this histogram's counts to `totals`.
     pub fn add_to(&self, totals: &mut HistogramTotals) {
         for (total, bucket) in totals.buckets.iter_mut().zip(&self.buckets) {
             *total = total.wrapping_add(bucket.value());
@@ -97,12 +97,12 @@ impl Histogram {
     }
 }
 
-/// The bucket for a duration; a bound belongs to the bucket below it, as `le` says.
+/// The bucket of a duration. Bounds are inclusive upper bounds, as Prometheus' `le`.
 #[inline]
 fn bucket_of(ns: u64) -> usize {
     let scaled = (ns.saturating_sub(1) >> (FIRST_BOUND_LOG2 - 1)).max(1);
     let octave = 63 - scaled.leading_zeros();
-    // The bit below the highest one says which half of the octave; the first bucket has no halves.
+    // The bit below the highest one selects the half of the octave; the first bucket is not halved.
     let half = ((scaled << 1) >> octave) & 1;
     ((u64::from(octave) * 2 + half).saturating_sub(1) as usize).min(BUCKETS - 1)
 }
@@ -116,10 +116,10 @@ pub fn bucket_bound_ns(bucket: usize) -> Option<u64> {
     Some(if bucket.is_multiple_of(2) { octave } else { octave / 2 * 3 })
 }
 
-/// The sum of histograms, as a scrape sees it.
+/// The sum of histograms, for a scrape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistogramTotals {
-    /// Not cumulative: observations in each bucket alone.
+    /// Observations in each bucket, not cumulative.
     pub buckets: [u64; BUCKETS],
     pub sum_ns: u64,
 }
@@ -140,7 +140,7 @@ impl HistogramTotals {
     }
 }
 
-/// Counters by status class; the last place holds what has no valid class.
+/// Counters by status class; the last one counts statuses without a valid class.
 #[derive(Debug, Default)]
 pub struct ByClass([Counter; 6]);
 

@@ -1,4 +1,4 @@
-//! The error log: what the gateway has to say to its operator, on stderr.
+//! The error log: messages to the operator, on stderr.
 
 mod repeats;
 
@@ -11,22 +11,22 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use self::repeats::SummarizeRepeats;
 use crate::stderr::StderrLines;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ErrorLogFormat {
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Sends what is logged from now on, by any thread, to stderr. The first call decides for the life of the process.
+/// Writes log events of all threads to stderr from now on. Only the first call in a process has an effect.
 pub fn start(level: LevelFilter, shape: ErrorLogFormat) {
-    // A second call finds a log in place, which is what was asked for.
+    // A later call fails, since a subscriber is installed already.
     let _ = tracing::subscriber::set_global_default(subscriber(level, shape, StderrLines::default));
 }
 
-/// A line that says the same as one of the log does in JSON.
+/// A message as a line in the JSON format of the error log.
 pub fn json_line(message: &str) -> String {
     let mut timestamp = String::new();
     // Writing to a string succeeds.

@@ -1,10 +1,10 @@
-//! Text for Prometheus: the plain format 0.0.4, or OpenMetrics 1.0 for who asks for it.
+//! The Prometheus text format 0.0.4, or OpenMetrics 1.0 if the scraper accepts it.
 
 use std::fmt::{self, Display, Write};
 
 use crate::cell::{HistogramTotals, bucket_bound_ns};
 
-/// Which of the two text formats.
+/// The text formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Prometheus,
@@ -12,7 +12,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format a scraper asks for by its `Accept` field.
+    /// The format for a scraper's `Accept` field.
     pub fn for_accept(accept: Option<&str>) -> Self {
         match accept {
             Some(accept) if accept.contains("application/openmetrics-text") => Format::OpenMetrics,
@@ -28,15 +28,15 @@ impl Format {
     }
 }
 
-/// Labels of one series: names and values.
+/// Labels of one series, as (name, value).
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// How fine a histogram is shown. Its cells stay as fine as they are.
+/// The number of buckets a histogram is shown with. Its cells always have all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
     /// Every bucket.
     Full,
-    /// One bucket for a factor of four from 0.5 ms to 8.6 s: enough to see a route move, at few series.
+    /// One bucket per factor of four from 0.5 ms to 8.6 s: enough to see changes of a route, with few series.
     Coarse,
 }
 
@@ -47,14 +47,14 @@ impl Resolution {
     }
 }
 
-/// A page of metrics being written. Samples belong to the family begun last.
+/// A metrics page under construction. Samples belong to the family begun last.
 pub struct Page {
     text: String,
     format: Format,
     family: &'static str,
 }
 
-/// The bound of what is above all others.
+/// The bound of the last bucket.
 const ABOVE: &str = "+Inf";
 
 impl Page {
@@ -62,7 +62,7 @@ impl Page {
         Self { text: String::with_capacity(64 * 1024), format, family: "" }
     }
 
-    /// Begins a counter. `name` comes without `_total`, which its samples carry.
+    /// Begins a counter. `name` is without `_total`, which is appended to its samples.
     pub fn counter(&mut self, name: &'static str, help: &str) -> &mut Self {
         let declared_as = match self.format {
             Format::Prometheus => "_total",
@@ -71,8 +71,8 @@ impl Page {
         self.begin(name, declared_as, "counter", help)
     }
 
-    /// Begins a counter whose samples, written as those of a gauge, have no `_total`, as other gateways have them. OpenMetrics
-    /// knows no such counters.
+    /// Begins a counter whose samples have no `_total` and are written with [`Page::value`], for compatibility with other
+    /// gateways. OpenMetrics has no such counters.
     pub fn counter_without_total(&mut self, name: &'static str, help: &str) -> &mut Self {
         let kind = match self.format {
             Format::Prometheus => "counter",
@@ -95,17 +95,17 @@ impl Page {
         self
     }
 
-    /// One sample of a counter.
+    /// Writes one sample of a counter.
     pub fn total(&mut self, labels: Labels, value: impl Display) -> &mut Self {
         self.sample("_total", labels, None, value)
     }
 
-    /// One sample of a gauge.
+    /// Writes one sample of a gauge.
     pub fn value(&mut self, labels: Labels, value: impl Display) -> &mut Self {
         self.sample("", labels, None, value)
     }
 
-    /// All samples of one histogram, whose bounds are in seconds.
+    /// Writes all samples of one histogram, with bounds in seconds.
     pub fn distribution(&mut self, labels: Labels, totals: &HistogramTotals, resolution: Resolution) -> &mut Self {
         let buckets = totals.buckets.iter().enumerate().map(|(bucket, count)| {
             let bound = match bucket_bound_ns(bucket) {
@@ -117,13 +117,13 @@ impl Page {
         self.buckets(labels, buckets, totals.sum_seconds())
     }
 
-    /// All samples of one histogram with bounds of its own: how often within each, and above the last one.
+    /// Writes all samples of one histogram with its own bounds: the counts of each bucket, and of the one above the last bound.
     pub fn counts(&mut self, labels: Labels, bounds: &[u32], counts: &[u64], sum: impl Display) -> &mut Self {
         let bounds = bounds.iter().map(u32::to_string).chain([ABOVE.to_owned()]);
         self.buckets(labels, counts.iter().copied().zip(bounds.map(Some)), sum)
     }
 
-    /// Buckets with their counts and, where they are shown, their bounds.
+    /// Writes buckets, given their counts and, if shown, their bounds.
     fn buckets(
         &mut self,
         labels: Labels,
@@ -156,7 +156,7 @@ impl Page {
         self
     }
 
-    /// The finished page.
+    /// Completes the page.
     pub fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -169,7 +169,7 @@ impl Page {
     }
 }
 
-/// A label's value with the three characters escaped that would end or break it.
+/// Displays a label's value, with the three characters escaped that have a meaning in it.
 struct LabelValue<'a>(&'a str);
 
 impl Display for LabelValue<'_> {

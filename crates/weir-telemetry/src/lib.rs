@@ -1,7 +1,7 @@
-//! What the gateway says about itself: metrics, access log, error log.
+//! Telemetry of the gateway: metrics, access log, error log.
 //!
-//! Nothing here waits on the path of a request. A worker writes to cells and buffers that are its own; everything that
-//! formats, sums or writes runs on another thread.
+//! No request waits for telemetry. A worker writes to its own cells and buffers; formatting of metrics, summing and disk writes
+//! run on other threads.
 
 pub mod access_log;
 pub mod cell;

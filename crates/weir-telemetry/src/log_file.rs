@@ -1,7 +1,7 @@
-//! The files of the access log and the audit log: lines are written by a thread of their own.
+//! The files of the access log and the audit log, written by a thread of their own.
 //!
-//! Lines of the access log are formatted by workers. A worker collects lines in a chunk of its own and passes full chunks on through a bounded queue. When the disk does
-//! not keep up, or is full, lines are dropped and counted; no request waits for a log.
+//! Workers format lines of the access log. A worker collects lines in a chunk of its own and passes full chunks on through a
+//! bounded queue. If the disk is too slow, or full, lines are dropped and counted; no request waits for a log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -17,30 +17,30 @@ use std::time::{Duration, Instant};
 
 use crate::room;
 
-/// A chunk goes to the writer when it has this size,
+/// A chunk is passed to the writer when it has this size,
 const CHUNK_BYTES: usize = 64 * 1024;
 /// or when its first line is this old.
 const FLUSH_AFTER_NS: u64 = 200_000_000;
-/// Chunks that may wait for the disk. With `CHUNK_BYTES` this bounds the memory of a log that stalls: 8 MiB.
+/// Limit of queued chunks. With `CHUNK_BYTES` this bounds the memory of a stalled log to 8 MiB.
 const QUEUE_CHUNKS: usize = 128;
-/// How often a file that cannot be written is complained about.
+/// How often errors of a file are logged.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// How long a log that ends may stall before what is left of it is dropped.
-const LAST_LINES: Duration = Duration::from_secs(2);
-/// How often a writer that waits for a reader looks for commands.
+/// How long a log that is being closed may stall before its remaining lines are dropped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a writer that waits for a reader checks for urgent commands.
 const LOOK: Duration = Duration::from_millis(50);
-/// A pipe that has room takes this much without waiting (PIPE_BUF, pipe(7)).
+/// A write of up to this size to a pipe with room does not block (PIPE_BUF, pipe(7)).
 const PIPE_PIECE: usize = 4096;
 
-/// Is told what became of opening the path again, on the log's thread.
+/// Called on the log's thread with the result of reopening the path.
 type ReopenReport = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// What became of the lines of one log.
+/// Counters of one log.
 #[derive(Debug, Default)]
 pub struct LogCounters {
     pub written: AtomicU64,
-    /// Lost because the disk did not keep up or failed.
+    /// Lines lost because the disk was too slow or failed.
     pub dropped: AtomicU64,
     pub write_errors: AtomicU64,
 }
@@ -50,32 +50,32 @@ enum LogCommand {
         text: Vec<u8>,
         lines: u64,
     },
-    /// Follows what was handed over before; the report is with the urgent commands.
+    /// Takes effect after the chunks queued before; the report is in [`UrgentCommands`].
     Reopen,
     Stop,
 }
 
-/// Commands that do not wait in the queue, which is full when the log stalls.
+/// Commands that bypass the queue, which is full when the log stalls.
 #[derive(Default)]
 struct UrgentCommands {
     reopen: Mutex<Option<ReopenReport>>,
-    /// The queue had no room for the command to reopen.
+    /// The queue had no room for [`LogCommand::Reopen`].
     unqueued: AtomicBool,
     stop: AtomicBool,
 }
 
-/// An open log. Dropping it writes what was handed over before, unless the log stalls, and ends its thread.
+/// An open log. Dropping it writes the lines queued before, unless the log stalls, and ends its thread.
 pub struct LogWriter {
     queue: SyncSender<LogCommand>,
     urgent: Arc<UrgentCommands>,
     counters: Arc<LogCounters>,
-    /// Closed when the thread has ended.
+    /// Disconnected once the thread has ended.
     ended: Receiver<()>,
 }
 
 impl LogWriter {
-    /// `name` is that of the log in messages: `access log`. Opens `path` for appending, and creates it where it does not exist. `/dev/stdout` and `/dev/stderr` mean the
-    /// process's own streams, also where these are sockets, as under systemd.
+    /// Opens `path` for appending, and creates the file if it does not exist. `/dev/stdout` and `/dev/stderr` mean the process's
+    /// own streams, also if these are sockets, as under systemd. `name` is the log's name in messages: `access log`.
     pub fn open(name: &'static str, path: &Path, counters: Arc<LogCounters>) -> io::Result<Self> {
         let target = LogFile::open(path)?;
         let (queue, messages) = sync_channel(QUEUE_CHUNKS);
@@ -86,7 +86,7 @@ impl LogWriter {
             target,
             urgent: Arc::clone(&urgent),
             counters: Arc::clone(&counters),
-            complain_after: None,
+            next_error_report: None,
             give_up: None,
         };
         std::thread::Builder::new().name(name.replace(' ', "-")).spawn(move || {
@@ -96,7 +96,7 @@ impl LogWriter {
         Ok(Self { queue, urgent, counters, ended })
     }
 
-    /// A worker's end of the log.
+    /// A sink for one worker.
     pub fn sink(&self) -> LogSink {
         LogSink {
             queue: self.queue.clone(),
@@ -107,13 +107,13 @@ impl LogWriter {
         }
     }
 
-    /// An end for lines that come now and then, from any thread.
+    /// A sender for occasional lines, from any thread.
     pub fn lines(&self) -> LineSender {
         LineSender { queue: self.queue.clone(), counters: Arc::clone(&self.counters) }
     }
 
-    /// Opens the path again, after the file was moved away, and waits for nothing: `report` is told the outcome. What was
-    /// handed over before goes to the old file, unless that stalls. On an error the old file stays in use.
+    /// Opens the path again, after the file was renamed. Does not block: `report` is called with the result. Lines queued before
+    /// go to the old file, unless it stalls. On an error the old file stays in use.
     pub fn reopen(&self, report: impl FnOnce(io::Result<()>) + Send + 'static) {
         *self.urgent.reopen() = Some(Box::new(report));
         match self.queue.try_send(LogCommand::Reopen) {
@@ -131,10 +131,10 @@ impl LogWriter {
 impl Drop for LogWriter {
     fn drop(&mut self) {
         self.urgent.stop.store(true, Release);
-        // A full queue holds what wakes the thread, too.
+        // If the queue is full, its chunks wake the thread.
         let _ = self.queue.try_send(LogCommand::Stop);
-        // A file system that does not answer keeps the thread for longer, and not the process.
-        let _ = self.ended.recv_timeout(LAST_LINES * 2);
+        // A file system that does not respond delays the thread's end, but not the process's.
+        let _ = self.ended.recv_timeout(CLOSE_TIMEOUT * 2);
     }
 }
 
@@ -144,14 +144,14 @@ impl UrgentCommands {
     }
 }
 
-/// An end of the log that hands over each line at once.
+/// Queues each line at once.
 pub struct LineSender {
     queue: SyncSender<LogCommand>,
     counters: Arc<LogCounters>,
 }
 
 impl LineSender {
-    /// Adds one line, which has no line break. When the queue is full it is dropped and counted.
+    /// Queues one line, given without a line break. If the queue is full, the line is dropped and counted.
     pub fn line(&self, line: String) {
         let mut text = line.into_bytes();
         text.push(b'\n');
@@ -161,22 +161,21 @@ impl LineSender {
     }
 }
 
-/// One worker's end of the log: a buffer, and the queue it goes to. Dropping it hands over what it holds.
+/// One worker's buffer in front of the queue. Dropping it queues its lines.
 pub struct LogSink {
     queue: SyncSender<LogCommand>,
     counters: Arc<LogCounters>,
     chunk: Vec<u8>,
     lines: u64,
-    /// When the oldest line here must go, on the worker's clock.
+    /// When the oldest line must be queued, on the worker's clock.
     due_ns: Option<u64>,
 }
 
 impl LogSink {
-    /// Adds one line; `format` appends its text, without the line break. `now_ns` is the time on
-    /// the worker's clock.
+    /// Adds one line; `format` appends its text, without the line break. `now_ns` is the time on the worker's clock.
     pub fn line(&mut self, now_ns: u64, format: impl FnOnce(&mut Vec<u8>)) {
         if self.chunk.capacity() == 0 {
-            // A line is rarely longer than the slack, so a chunk is allocated once.
+            // With this slack for the last line, a chunk is rarely reallocated.
             self.chunk.reserve_exact(CHUNK_BYTES + CHUNK_BYTES / 8);
         }
         format(&mut self.chunk);
@@ -189,19 +188,19 @@ impl LogSink {
         }
     }
 
-    /// When [`LogSink::flush_if_due`] has something to do, on the worker's clock; `None` while nothing waits.
+    /// When [`LogSink::flush_if_due`] must be called, on the worker's clock; `None` if the chunk is empty.
     pub fn due_ns(&self) -> Option<u64> {
         self.due_ns
     }
 
-    /// Hands lines over that have waited long enough. To be called now and then, also when there is no traffic.
+    /// Queues lines that are old enough. To be called regularly, even without traffic.
     pub fn flush_if_due(&mut self, now_ns: u64) {
         if self.due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
             self.flush();
         }
     }
 
-    /// Hands over what is there. When the queue is full the lines are dropped and counted.
+    /// Queues the chunk. If the queue is full, its lines are dropped and counted.
     pub fn flush(&mut self) {
         self.due_ns = None;
         if self.lines == 0 {
@@ -227,14 +226,14 @@ impl Drop for LogSink {
     }
 }
 
-/// What the log's thread works with.
+/// The state of the log's thread.
 struct WriterThread {
     name: &'static str,
     target: LogFile,
     urgent: Arc<UrgentCommands>,
     counters: Arc<LogCounters>,
-    complain_after: Option<Instant>,
-    /// Set once the log is to end: when a log that stalls is left.
+    next_error_report: Option<Instant>,
+    /// Set while the log is being closed: when to give up on a stalled log.
     give_up: Option<Instant>,
 }
 
@@ -243,7 +242,7 @@ impl WriterThread {
         loop {
             let command = match self.urgent.stop.load(Acquire) {
                 false => commands.recv().ok(),
-                // What the queue held when it was full has been written or given up by now.
+                // Drain the queue, then end. The stop command itself may not have fitted into the queue.
                 true => commands.try_recv().ok(),
             };
             match command {
@@ -269,7 +268,7 @@ impl WriterThread {
             rest = &rest[bytes..];
             match outcome {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if let Err(stalled) = self.follow_urgent() {
+                    if let Err(stalled) = self.run_urgent_commands() {
                         break Err(stalled);
                     }
                 }
@@ -281,41 +280,41 @@ impl WriterThread {
         self.counters.write_errors.fetch_add(1, Relaxed);
         self.counters.dropped.fetch_add(lines.saturating_sub(written), Relaxed);
         let now = Instant::now();
-        if self.complain_after.is_none_or(|after| after <= now) {
-            self.complain_after = Some(now + COMPLAIN_EVERY);
+        if self.next_error_report.is_none_or(|after| after <= now) {
+            self.next_error_report = Some(now + COMPLAIN_EVERY);
             tracing::error!("{} {}: {error}; lines are lost", self.name, self.target.path.display());
         }
     }
 
-    /// While the log stalls. An error ends the wait.
-    fn follow_urgent(&mut self) -> io::Result<()> {
+    /// Called while the log stalls: executes urgent commands. An error gives up the current chunk.
+    fn run_urgent_commands(&mut self) -> io::Result<()> {
         self.reopen();
         if !self.urgent.stop.load(Acquire) {
             return Ok(());
         }
-        let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + LAST_LINES);
+        let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + CLOSE_TIMEOUT);
         match Instant::now() < give_up {
             true => Ok(()),
             false => Err(io::Error::new(ErrorKind::TimedOut, "the program that reads the log has stopped reading")),
         }
     }
 
-    /// If that was asked for and has not been done.
+    /// Reopens the file if a request is pending.
     fn reopen(&mut self) {
         let Some(report) = self.urgent.reopen().take() else { return };
         let opened = LogFile::open(&self.target.path);
-        self.complain_after = None;
+        self.next_error_report = None;
         report(opened.map(|opened| self.target = opened));
     }
 }
 
-/// The file that lines are appended to.
+/// The file lines are appended to.
 struct LogFile {
     path: PathBuf,
     file: File,
-    /// A pipe, a socket or a terminal, which has to be read at the other end.
+    /// A pipe, a socket or a terminal, which depends on a reader at the other end.
     has_reader: bool,
-    /// The last write broke off within a line.
+    /// The last write ended within a line.
     torn: bool,
 }
 
@@ -329,7 +328,7 @@ impl LogFile {
         let mut options = OpenOptions::new();
         let file = match own_stream {
             Some(stream) => File::from(stream),
-            // Opened for writing alone, it would wait for a reader.
+            // A pipe opened only for writing would block until there is a reader.
             None if fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) => {
                 options.read(true).write(true).open(path)?
             }
@@ -339,9 +338,9 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), file, has_reader, torn: false })
     }
 
-    /// Writes whole lines. Returns how many of them arrived, and how many bytes, also when an error came in between; that
-    /// the reader has no room is one ([`ErrorKind::WouldBlock`]), after a moment. A line that was cut off by another error
-    /// is ended before the next one begins, so that two never become one.
+    /// Writes whole lines. Returns the number of lines and bytes written, also on an error. A reader without room is the error
+    /// [`ErrorKind::WouldBlock`], after a short wait. A line cut off by another error is terminated before the next one, so that
+    /// two lines are never joined.
     fn append(&mut self, lines: &[u8]) -> (u64, usize, io::Result<()>) {
         if self.torn {
             match self.write(b"\n") {
@@ -492,7 +491,7 @@ mod tests {
         let sink = stall(&writer);
         let begin = Instant::now();
         drop((writer, sink));
-        assert!(begin.elapsed() < LAST_LINES * 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < CLOSE_TIMEOUT * 2, "{:?}", begin.elapsed());
         let lost = counters.dropped.load(Relaxed) + counters.written.load(Relaxed);
         assert!(lost > 10, "{lost} lines are accounted for");
     }
@@ -525,7 +524,7 @@ mod tests {
             0,
         )
         .expect("a directory of our own");
-        // Opened for both directions so that it opens at once; nobody reads, so the pipe fills.
+        // Opened in both directions so that opening does not block; nothing reads, so the pipe fills up.
         let mut reader = OpenOptions::new().read(true).write(true).open(&path).expect("it was just made");
         let (writer, counters) = open(&path);
         let mut sink = writer.sink();
@@ -540,7 +539,7 @@ mod tests {
         drop(sink);
         drop(writer);
         assert_eq!(counters.written.load(Relaxed), chunks as u64 - dropped);
-        // Said last: before the pipe is read, the writer would wait for ever for its end.
+        // Asserted last: before the pipe is read, dropping the writer would wait for its time-out.
         assert!((1..=10).contains(&dropped), "the queue held some, and the writer one if it ran: {dropped} dropped");
     }
 }

@@ -1,4 +1,4 @@
-//! The numbers a gateway keeps: one set of cells for each worker, and a few for the control plane.
+//! The metrics of a gateway: one set of cells per worker, and a few for the control plane.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,8 @@ use crate::cell::{ByClass, Counter, Gauge, Histogram};
 use crate::log_file::LogCounters;
 use crate::routes::{RouteCells, RouteMetrics, RouteSlot, RouteSlots, SLOTS};
 
-/// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
-/// looking through the few that have occurred, which is for what goes wrong, not for every request.
+/// Counters by a static word, such as the cause of an early end of an exchange. A word is found by a linear search, which suits
+/// rare events but not every request.
 #[derive(Debug)]
 pub struct ByWord {
     words: [OnceLock<&'static str>; ByWord::LIMIT],
@@ -23,7 +23,7 @@ impl Default for ByWord {
 }
 
 impl ByWord {
-    /// Words kept apart. The last place is shared by all that come later, so a mistake cannot add series for ever.
+    /// Limit of distinct words. Any further words share the last counter, so that a bug cannot add series without bound.
     const LIMIT: usize = 64;
     const LATER: &'static str = "other";
 
@@ -37,22 +37,22 @@ impl ByWord {
         self.counts[place].increment();
     }
 
-    /// The words that have occurred and how often.
+    /// The words that have occurred, with their counts.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let words = self.words.iter().map_while(|word| word.get().copied());
         words.zip(self.counts.iter().map(Counter::value))
     }
 }
 
-/// What became of messages of WebSockets or of server-sent events, where a plugin looks at them. Once a stream has ended, those seen
-/// are the sum of the others.
+/// Outcomes of messages of WebSockets or of server-sent events, on routes with a message filter. Once a stream has ended, `seen`
+/// is the sum of the others.
 #[derive(Debug, Default)]
 pub struct EventCounters {
     pub seen: Counter,
     pub passed: Counter,
-    /// Not passed, because a quota was used up.
+    /// Not passed on, because a quota was used up.
     pub throttled: Counter,
-    /// Not passed for another reason, or not completely.
+    /// Not passed on for another reason, or only in part.
     pub failed: Counter,
 }
 
@@ -62,15 +62,15 @@ pub struct EventCounters {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct WorkerMetrics {
-    /// Request heads read, whole or broken.
+    /// Request heads read, complete or malformed.
     pub requests: Counter,
     /// Final responses sent, by status class.
     pub responses: ByClass,
-    /// From the first byte of the request head to the last byte of the response. Upgraded connections are left out.
+    /// From the first byte of the request head to the last byte of the response, without upgraded connections.
     pub request_duration: Histogram,
-    /// From the request head sent to the upstream to the head of its response.
+    /// From the end of sending the request head upstream to the response head.
     pub upstream_duration: Histogram,
-    /// Exchanges that ended early, by what ended them.
+    /// Exchanges that ended early, by cause.
     pub errors: ByWord,
 
     /// Bytes read from clients and written to them, heads included.
@@ -80,54 +80,54 @@ pub struct WorkerMetrics {
     pub upstream_bytes_received: Counter,
     pub upstream_bytes_sent: Counter,
 
-    /// Client connections this worker took on, and those that ended. Their difference is what is open.
+    /// Client connections opened and closed on this worker. The difference is the number of open ones.
     pub connections_opened: Counter,
     pub connections_closed: Counter,
-    /// Connections this worker has, those included whose handshake is not done. Others look here before they hand one over.
+    /// Connections of this worker, including those in the handshake. Other workers read this before they hand over a connection.
     pub connections_held: Gauge,
-    /// Connections given to another worker because it had fewer.
+    /// Connections handed over to another worker because it had fewer.
     pub connections_handed_over: Counter,
-    /// `accept` failed, for example because no file descriptor was left.
+    /// Failures of `accept`, for example for lack of file descriptors.
     pub accept_errors: Counter,
-    /// Times that there was no room for another connection, once a second at most; idle ones closed because of that.
+    /// Seconds in which the connection limit was reached, and idle connections closed because of that.
     pub connections_full: Counter,
     pub connections_shed: Counter,
-    /// Connections closed because their client has as many as it may.
+    /// Connections closed because their client had reached its limit.
     pub connections_over_share: Counter,
-    /// Handshakes with clients over TLS: complete ones, those of them that resumed a session, and failed ones.
+    /// TLS handshakes with clients: completed, resumed among them, and failed.
     pub tls_handshakes: Counter,
     pub tls_resumptions: Counter,
     pub tls_failures: Counter,
-    /// Connections that became tunnels after a 101, and those that ended.
+    /// Connections that became tunnels after a 101, and tunnels closed.
     pub tunnels_opened: Counter,
     pub tunnels_closed: Counter,
-    /// Messages of WebSockets, by who sent them, and server-sent events.
+    /// Messages of WebSockets, by sender, and server-sent events.
     pub client_messages: EventCounters,
     pub upstream_messages: EventCounters,
     pub server_sent_events: EventCounters,
 
-    /// New connections to upstreams, and those that ended.
+    /// Connections to upstreams opened, and closed.
     pub upstream_connects: Counter,
     pub upstream_connections_closed: Counter,
-    /// Connections to upstreams that could not be made.
+    /// Connections to upstreams that could not be opened.
     pub upstream_connect_failures: Counter,
-    /// Exchanges sent over a connection that had carried one before.
+    /// Exchanges sent over a connection that had carried another one before.
     pub upstream_reuses: Counter,
-    /// Attempts beyond the first.
+    /// Attempts after the first.
     pub upstream_retries: Counter,
-    /// Attempts beyond the first that the budget did not allow.
+    /// Attempts after the first that the retry budget did not allow.
     pub upstream_retries_refused: Counter,
-    /// Connections to upstreams that wait in the pool.
+    /// Idle connections to upstreams in the pool.
     pub upstream_idle: Gauge,
     /// Exchanges that wait for a permit of an upstream.
     pub upstream_queued: Gauge,
 
-    /// How late the worker came to its timer, which is due 50 times a second: so long something had held up its thread.
+    /// Delay of the worker's timer, which is due 50 times a second: how long the thread was blocked.
     pub tick_delay: Histogram,
-    /// Pieces of work between which a worker serves while it adopts a configuration.
+    /// Durations of the steps in which a worker adopts a configuration; it serves requests between the steps.
     pub adoption_slice: Histogram,
 
-    /// One for each slot of [`RouteSlots`].
+    /// One per slot of [`RouteSlots`].
     routes: Box<[RouteMetrics]>,
 }
 
@@ -175,7 +175,7 @@ impl WorkerMetrics {
 
     /// Client connections open on this worker now.
     pub fn connections(&self) -> u64 {
-        // Read in this order a connection that ends in between cannot make the difference negative.
+        // In this order, a connection closed in between cannot make the difference negative.
         let closed = self.connections_closed.value();
         self.connections_opened.value().saturating_sub(closed)
     }
@@ -188,12 +188,12 @@ impl RouteCells for WorkerMetrics {
     }
 }
 
-/// The control plane's numbers: few, and rarely written.
+/// Metrics of the control plane: few, and rarely written.
 #[derive(Debug, Default)]
 pub struct ControlMetrics {
     pub reloads_applied: AtomicU64,
     pub reloads_refused: AtomicU64,
-    /// The revision accepted last.
+    /// The last accepted revision.
     pub revision: AtomicU64,
     pub upgrades_failed: AtomicU64,
     /// The last change was refused.
@@ -202,7 +202,7 @@ pub struct ControlMetrics {
 }
 
 impl ControlMetrics {
-    /// Notes a configuration that was accepted.
+    /// Records that a configuration was accepted.
     pub fn served(&self, revision: u64) {
         self.revision.store(revision, Relaxed);
         self.is_refused.store(false, Relaxed);
@@ -210,13 +210,13 @@ impl ControlMetrics {
         self.last_applied_unix.store(now.as_secs() as i64, Relaxed);
     }
 
-    /// Notes a change that was refused.
+    /// Records that a change was refused.
     pub fn refused(&self) {
         self.reloads_refused.fetch_add(1, Relaxed);
         self.is_refused.store(true, Relaxed);
     }
 
-    /// Whether what was read last is what serves.
+    /// Whether the configuration read last is the one in use.
     pub fn is_current(&self) -> bool {
         !self.is_refused.load(Relaxed)
     }
@@ -227,7 +227,7 @@ impl ControlMetrics {
     }
 }
 
-/// Every number of one gateway process.
+/// All metrics of one gateway process.
 #[derive(Debug)]
 pub struct Metrics {
     workers: Vec<Arc<WorkerMetrics>>,
@@ -248,7 +248,7 @@ impl Metrics {
         }
     }
 
-    /// The cells of one worker, for that worker to keep.
+    /// The cells of one worker.
     pub fn worker(&self, worker: usize) -> Arc<WorkerMetrics> {
         Arc::clone(&self.workers[worker])
     }

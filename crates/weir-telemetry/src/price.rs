@@ -1,39 +1,38 @@
-//! What plugins cost, by route: cells that workers write for the exchanges they measure, and their sums.
+//! The cost of plugins, by route: cells workers write for the exchanges they measure, and their sums.
 //!
-//! A plugin is known by its number; what it is called, others know.
+//! A plugin is identified by its number in the registry.
 
 use std::sync::OnceLock;
 
 use crate::cell::Counter;
 
-/// Plugins that are told apart. Further ones are not measured.
+/// Limit of plugins measured; those with higher numbers are not.
 pub const PLUGINS: usize = 128;
-/// Phases of an exchange in which a plugin may spend something.
+/// Phases of an exchange in which a plugin can use CPU time.
 pub const PHASES: usize = 5;
 
 /// One worker's cells for a route.
 #[derive(Debug, Default)]
 pub struct RoutePrice {
-    /// Exchanges that were measured, and the processor time they took, policies and all.
+    /// Exchanges measured, and the CPU time they took, including plugins.
     pub sampled: Counter,
     pub cpu_ns: Counter,
-    /// Made when the first plugin is measured here: most routes are never asked for on most workers.
+    /// Allocated when the first plugin is measured: most routes are never used on most workers.
     plugins: OnceLock<Box<[PluginPrice]>>,
 }
 
 /// One worker's cells for a plugin on a route.
 #[derive(Debug, Default)]
 pub struct PluginPrice {
-    /// Of the exchanges that were measured: how many the plugin saw in each phase (request, response, log, content of
-    /// requests, content of responses), the processor time it spent on them, and the time it made them wait for something
-    /// else.
+    /// Of the exchanges measured: the number in which each phase ran (request, response, log, content of requests, content of
+    /// responses), the CPU time of the plugin, and the time it waited for something else.
     pub phases: [Counter; PHASES],
     pub cpu_ns: Counter,
     pub waited_ns: Counter,
-    /// Of all exchanges: those the plugin has answered itself, and those it could not deal with.
+    /// Of all exchanges: those the plugin answered itself, and those in which it failed.
     pub refusals: Counter,
     pub errors: Counter,
-    /// Bytes of content of all exchanges that the gateway held for it.
+    /// Bytes of content the gateway held for the plugin, in all exchanges.
     pub held_bytes: Counter,
 }
 
@@ -44,12 +43,12 @@ impl RoutePrice {
     }
 }
 
-/// What was measured on a route, summed over workers.
+/// Measurements of a route, summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RoutePriceTotals {
     pub sampled: u64,
     pub cpu_ns: u64,
-    /// By the plugin's number; empty where nothing was measured.
+    /// By the plugin's number; empty if nothing was measured.
     plugins: Vec<PluginTotals>,
 }
 
@@ -64,13 +63,13 @@ pub struct PluginTotals {
 }
 
 impl PluginTotals {
-    /// Exchanges that met it, of those measured: those of the phase that saw most, since who has answered early keeps
-    /// others from seeing the request, but not the response.
+    /// The number of measured exchanges that involved the plugin: the maximum of the phases. Another plugin that answers early
+    /// skips this one's request phase, but not its response phase.
     pub fn calls(&self) -> u64 {
         self.phases.into_iter().max().unwrap_or_default()
     }
 
-    /// Each number with that of another, and what becomes of the two.
+    /// Applies `change` to each number and its counterpart in `other`.
     fn each(&mut self, other: PluginTotals, change: impl Fn(u64, u64) -> u64) {
         let PluginTotals { phases, cpu_ns, waited_ns, refusals, errors, held_bytes } = self;
         *phases = std::array::from_fn(|phase| change(phases[phase], other.phases[phase]));
@@ -109,7 +108,7 @@ impl RoutePriceTotals {
         }
     }
 
-    /// The sums of two routes.
+    /// Adds the totals of another route.
     pub fn merge(&mut self, other: &RoutePriceTotals) {
         self.sampled += other.sampled;
         self.cpu_ns += other.cpu_ns;
@@ -119,7 +118,7 @@ impl RoutePriceTotals {
         }
     }
 
-    /// The plugins that were met here, with their numbers.
+    /// The plugins with measurements, by number.
     pub fn plugins(&self) -> impl Iterator<Item = (u16, &PluginTotals)> {
         (0..).zip(&self.plugins).filter(|(_, totals)| **totals != PluginTotals::default())
     }

@@ -1,4 +1,4 @@
-//! The process as the kernel sees it, under the names every Prometheus client uses.
+//! Metrics of the process from the kernel, under the names common to Prometheus clients.
 
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use crate::exposition::Page;
 
 static STARTED: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
 
-/// Notes the start of the process. Call it first thing; otherwise the first use counts as the start.
+/// Records the start of the process. To be called first in `main`; otherwise the first use counts as the start.
 pub fn started() {
     LazyLock::force(&STARTED);
 }
@@ -19,7 +19,7 @@ pub fn uptime_seconds() -> u64 {
     STARTED.0.elapsed().as_secs()
 }
 
-/// Open file descriptors and how many may be open. `None` where the kernel does not say.
+/// The number of open file descriptors and its limit. `None` if the kernel does not provide them.
 pub fn open_files() -> Option<(u64, u64)> {
     let process = Process::myself().ok()?;
     let open = process.fd_count().ok()? as u64;

@@ -1,4 +1,4 @@
-//! Whether a write would wait for a reader.
+//! Whether a write would block.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Waits until a descriptor has room, or has an error that a write will tell; false when it has neither in time.
+/// Waits until a write would not block: there is room, or an error to report. `false` on a time-out.
 pub(crate) fn is_there(fd: &impl AsFd, limit: Duration) -> io::Result<bool> {
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     match poll(&mut [PollFd::new(fd, PollFlags::OUT)], Some(&limit)) {

@@ -1,7 +1,7 @@
-//! Which route counts in which cells.
+//! Assigns metrics cells to routes.
 //!
-//! The number of series is bounded: the first routes of the configuration have cells of their own, all others share
-//! one slot. A slot belongs to a route's id and not to a snapshot, so counters live on when a configuration is replaced.
+//! The number of series is bounded: the first routes of the configuration have cells of their own, all others share one slot. A
+//! slot belongs to a route's id and not to a snapshot, so its counters survive a change of the configuration.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::price::{RoutePrice, RoutePriceTotals};
 
-/// Routes with series of their own. With some 18 series each they stay below 10,000 series, which a common Prometheus
-/// sample limit allows.
+/// Limit of routes with their own series. At some 18 series each they stay below 10,000, a common sample limit in Prometheus.
 pub const LIMIT: usize = 500;
 /// The shared slot and one for each route up to the limit.
 pub(crate) const SLOTS: usize = LIMIT + 1;
-/// The label of the slot shared by all routes above the limit, and of exchanges that matched no route. No route can
-/// have it for an id, where parentheses are not allowed.
+/// The label of the slot shared by all routes above the limit and by exchanges without a route. It cannot be a route's id, since
+/// ids contain no parentheses.
 pub const OTHER: &str = "(other)";
 
 /// The cells of one route on one worker.
@@ -28,19 +27,19 @@ pub struct RouteMetrics {
     pub price: RoutePrice,
 }
 
-/// Where a route's cells are. The default is the slot shared by the routes that have none of their own.
+/// The index of a route's cells. The default is the shared slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RouteSlot(pub(crate) u16);
 
-/// What holds the cells of one worker's routes.
+/// Owns the cells of one worker's routes.
 pub trait RouteCells {
     fn route(&self, slot: RouteSlot) -> &RouteMetrics;
 }
 
-/// What one route has done, summed over workers.
+/// Counts of one route, summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteTotals {
-    /// The number of its cells, which it keeps for as long as it is configured; 0 is shared by those that have none.
+    /// The number of its slot, which a route keeps while it is configured; 0 is the shared one.
     pub slot: u16,
     pub responses: [u64; 6],
     pub duration: HistogramTotals,
@@ -86,13 +85,14 @@ impl RouteTotals {
 #[derive(Debug)]
 struct Owner {
     id: String,
-    /// Whether the configuration last published has this route.
+    /// Whether the last published configuration contains this route.
     configured: bool,
-    /// What a former owner had counted in these cells. Cells cannot be reset, their only writer being a worker.
+    /// The counts of previous owners of the slot, to be subtracted. Cells cannot be reset, since only their worker may write
+    /// them.
     base: RouteTotals,
 }
 
-/// The owners of the slots. Written when a configuration is published, read by a scrape, unknown to the path.
+/// The owners of the slots. Written when a configuration is published and read by scrapes, never while serving requests.
 #[derive(Debug, Default)]
 pub struct RouteSlots(Mutex<Owners>);
 
@@ -104,8 +104,8 @@ struct Owners {
 }
 
 impl RouteSlots {
-    /// Gives each route of a configuration its slot, in the order asked. Ids keep the slot they had; when all slots
-    /// are taken, those of routes no longer configured are given away, and what is left over counts as [`OTHER`].
+    /// Assigns a slot to each route of a configuration, in the given order. Ids keep their slots; once all slots are taken,
+    /// those of routes that are no longer configured are reassigned, and remaining routes count as [`OTHER`].
     pub fn assign<'a>(
         &self,
         workers: &[Arc<impl RouteCells>],
@@ -152,7 +152,7 @@ impl RouteSlots {
             .collect()
     }
 
-    /// The counts of every configured route that was ever asked for, and of the shared slot under the name [`OTHER`].
+    /// The counts of every configured route with traffic, and of the shared slot under the name [`OTHER`].
     pub fn totals(&self, workers: &[Arc<impl RouteCells>]) -> Vec<(String, RouteTotals)> {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();

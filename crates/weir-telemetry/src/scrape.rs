@@ -1,4 +1,4 @@
-//! `/metrics`: which numbers are shown, under which names, in base units.
+//! `/metrics`: the metrics shown, their names and units.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,7 @@ use crate::process;
 use crate::routes::RouteTotals;
 
 impl Metrics {
-    /// Everything this process knows of itself, as one page, with what the caller adds.
+    /// All metrics of this process as one page; `add` appends those of the caller.
     pub fn scrape(&self, format: Format, add: impl FnOnce(&mut Page)) -> String {
         let mut page = Page::new(format);
         page.gauge("weir_info", "The gateway's version.").value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -101,7 +101,7 @@ impl Metrics {
             "Duration of the steps in which a worker adopts a configuration; it serves requests between the steps.",
         );
         page.distribution(&[], &self.histogram(|of| &of.adoption_slice), Resolution::Full);
-        // Ended ones are read first, so that one ending in between cannot make the difference negative.
+        // Closed ones are read first, so that one closed in between cannot make the difference negative.
         let closed = self.sum(|of| &of.tunnels_closed);
         let opened = self.sum(|of| &of.tunnels_opened);
         page.gauge("weir_tunnels", "Open connections that were upgraded, such as WebSockets.");
@@ -120,7 +120,7 @@ impl Metrics {
         type Outcome = fn(&EventCounters) -> &Counter;
         let outcomes: [(&str, Outcome); 3] =
             [("passed", |of| &of.passed), ("throttled", |of| &of.throttled), ("failed", |of| &of.failed)];
-        // Outcomes are read first, so that there are never more of them than of what was seen.
+        // Outcomes are read first, so that their sum never exceeds `seen`.
         let sums = streams.map(|(protocol, direction, stream)| {
             let counts = outcomes.map(|(_, outcome)| self.sum(|of| outcome(stream(of))));
             (protocol, direction, counts, self.sum(|of| &stream(of).seen))

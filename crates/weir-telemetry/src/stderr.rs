@@ -1,5 +1,5 @@
-//! Standard error, which may be a pipe whose reader has stopped reading: a write to it waits for a moment, and then the line
-//! is lost instead of the gateway.
+//! Writing to standard error, which may be a pipe whose reader has stopped reading: a write waits for a short time, then the
+//! line is dropped, so that the gateway never blocks.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use crate::room;
 
-/// How long a line waits for the reader. Once one was lost, none waits until there is room again.
+/// How long a line waits for the reader. Once a line was lost, further lines do not wait until there is room again.
 const LIMIT: Duration = Duration::from_millis(200);
-/// A pipe that has room takes this much without waiting, and in one piece (PIPE_BUF, pipe(7)).
+/// A write of up to this size to a pipe with room does not block and is atomic (PIPE_BUF, pipe(7)).
 const PIPE_PIECE: usize = 4096;
 
-/// Lines that were lost since the last that was written.
+/// Lines lost since the last one written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Writes one line, with its line break. A standard error that is closed or full is no reason to stop.
+/// Writes one line, which includes its line break. Errors are ignored: a closed or full standard error must not stop the
+/// gateway.
 pub fn write_line(line: &[u8]) {
     let lost = LOST.load(Relaxed);
     let limit = if lost == 0 { LIMIT } else { Duration::ZERO };
@@ -32,13 +33,13 @@ pub fn write_line(line: &[u8]) {
     }
 }
 
-/// False where there is no room in time.
+/// `false` if there is no room in time.
 fn write_pieces(line: &[u8], limit: Duration) -> bool {
     let mut stderr = io::stderr().lock();
     for piece in line.chunks(PIPE_PIECE) {
         match room::is_there(&stderr, limit) {
             Ok(true) => {
-                // Whoever read it has gone.
+                // An error means that the reader has gone.
                 let _ = stderr.write_all(piece);
             }
             Ok(false) => return false,
@@ -48,7 +49,7 @@ fn write_pieces(line: &[u8], limit: Duration) -> bool {
     true
 }
 
-/// For the error log.
+/// The writer of the error log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StderrLines;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use weir_gateway::snapshot::Link;
-use weir_plugin::{BuildInputs, BuildNote};
+use weir_plugin::{BuildInputs, Declaration};
 
 use crate::text::fingerprint::Fingerprint;
 
@@ -16,7 +16,7 @@ pub(super) struct BuiltSet {
     /// What it was made from; nothing if that caused a warning.
     pub(super) key: Option<Fingerprint>,
     pub(super) built: Arc<[BuiltPlugin]>,
-    pub(super) told: Arc<[BuildNote]>,
+    pub(super) told: Arc<[Declaration]>,
     /// What its plugins were built from besides their options.
     pub(super) inputs: BuildInputs,
 }

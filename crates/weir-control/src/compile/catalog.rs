@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use weir_plugin::BuildNote;
+use weir_plugin::Declaration;
 
 use super::dependencies::Dependencies;
 use crate::text::fingerprint::Fingerprint;
@@ -19,7 +19,7 @@ pub(super) trait CompiledPart: Clone {
     /// What it was compiled from besides what the resource says. Nothing if it must be compiled again in any case.
     fn depends_on(&self) -> Option<Dependencies>;
     /// What its plugins have told.
-    fn told(&self) -> Option<&Arc<[BuildNote]>>;
+    fn told(&self) -> Option<&Arc<[Declaration]>>;
 }
 
 /// Parts in the order of the document, with numbers of which each belongs to one part.
@@ -36,7 +36,7 @@ pub(super) struct Block<T> {
     /// What any of the parts depends on; nothing if one of them must be compiled again in any case.
     depends_on: Option<Dependencies>,
     /// What the plugins of the parts have told, each once.
-    told: Box<[Arc<[BuildNote]>]>,
+    told: Box<[Arc<[Declaration]>]>,
 }
 
 #[derive(Clone)]
@@ -86,7 +86,7 @@ impl<T: CompiledPart> Block<T> {
     fn new(contents: Vec<Fingerprint>, parts: Vec<IdentifiedPart<T>>) -> Block<T> {
         let of_each = parts.iter().map(|one| one.part.depends_on());
         let depends_on = of_each.reduce(|all, one| Some(all?.and(one?))).flatten();
-        let mut seen: HashSet<&[BuildNote]> = HashSet::new();
+        let mut seen: HashSet<&[Declaration]> = HashSet::new();
         let told = parts.iter().filter_map(|one| one.part.told()).filter(|told| seen.insert(told)).cloned();
         let told = told.collect();
         Block { contents: contents.into(), depends_on, told, parts: parts.into() }
@@ -100,7 +100,7 @@ impl<T: CompiledPart> Block<T> {
         self.parts.iter().map(|one| &one.part)
     }
 
-    pub(super) fn told(&self) -> &[Arc<[BuildNote]>] {
+    pub(super) fn told(&self) -> &[Arc<[Declaration]>] {
         &self.told
     }
 }
@@ -248,7 +248,7 @@ mod tests {
             Some(Dependencies::default())
         }
 
-        fn told(&self) -> Option<&Arc<[BuildNote]>> {
+        fn told(&self) -> Option<&Arc<[Declaration]>> {
             None
         }
     }

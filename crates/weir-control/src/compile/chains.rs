@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
-use weir_plugin::{Build, BuildContext, BuildInputs, BuildNote, Registry};
+use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
 use super::consumers::{KnownConsumers, OverlayLayers};
@@ -20,7 +20,7 @@ use crate::text::read::join;
 
 /// What building a route's own plugins has shown.
 pub(super) struct OwnPlugins {
-    pub(super) told: Vec<BuildNote>,
+    pub(super) told: Vec<Declaration>,
     /// What they were built from besides their options.
     pub(super) inputs: BuildInputs,
 }
@@ -161,12 +161,12 @@ impl<'a> Chains<'a> {
         let shared = [plugins.config, plugins.service].map(|set| set.map(|set| &*set.built));
         let layers = [Some(&*own), shared[0], shared[1]];
         links.extend(nearest(layers).filter_map(|built| built.link.clone()));
-        (Chain::new(links), OwnPlugins { told: self.shared.take_told(), inputs: self.shared.take_inputs() })
+        (Chain::new(links), OwnPlugins { told: self.shared.take_declarations(), inputs: self.shared.take_inputs() })
     }
 
     /// Takes note of what plugins have told that are used again.
-    pub(super) fn tell_again(&self, told: &[BuildNote]) {
-        if !told.iter().all(|told| self.shared.tell_again(told)) {
+    pub(super) fn redeclare(&self, told: &[Declaration]) {
+        if !told.iter().all(|told| self.shared.redeclare(told)) {
             self.disagrees.set(true);
         }
     }
@@ -197,13 +197,13 @@ impl<'a> Chains<'a> {
         let written = Fingerprint::of((kind, id, content, self.share_numbers(plugins)));
         let is_same = |known: &BuiltSet| Dependencies::from(known.inputs).are_among(self.unchanged);
         if let Some(known) = self.known_sets.find(written, is_same) {
-            self.tell_again(&known.told);
+            self.redeclare(&known.told);
             return known.clone();
         }
         let warnings = self.compiler.warnings.count();
         let built = self.built(&format!("{kind}/{id}"), origin, plugins).into();
         let has_warned = self.compiler.warnings.count() > warnings;
-        let (told, inputs) = (self.shared.take_told().into(), self.shared.take_inputs());
+        let (told, inputs) = (self.shared.take_declarations().into(), self.shared.take_inputs());
         // Routes are compiled again with a set that was, though what it says is the same.
         let key = (!has_warned).then(|| Fingerprint::of((written, self.compiler.surroundings.of_inputs(inputs))));
         let set = BuiltSet { key, built, told, inputs };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use weir_gateway::snapshot::{Pieces, Route, RouteTable, Upstream};
-use weir_plugin::BuildNote;
+use weir_plugin::Declaration;
 
 use super::built::BuiltSet;
 use super::catalog::{Catalog, CompiledPart};
@@ -59,7 +59,7 @@ pub(super) struct RoutePart {
     /// Its place among the rules.
     pub(super) order: u64,
     /// What its own plugins have told.
-    pub(super) told: Option<Arc<[BuildNote]>>,
+    pub(super) told: Option<Arc<[Declaration]>>,
     /// The upstream that stands in it.
     pub(super) upstream: Option<UpstreamPart>,
 }
@@ -73,7 +73,7 @@ impl CompiledPart for UpstreamPart {
         self.key.map(|_| self.depends_on)
     }
 
-    fn told(&self) -> Option<&Arc<[BuildNote]>> {
+    fn told(&self) -> Option<&Arc<[Declaration]>> {
         None
     }
 }
@@ -92,7 +92,7 @@ impl CompiledPart for RoutePart {
         Some(self.depends_on | of_upstream)
     }
 
-    fn told(&self) -> Option<&Arc<[BuildNote]>> {
+    fn told(&self) -> Option<&Arc<[Declaration]>> {
         self.told.as_ref()
     }
 }

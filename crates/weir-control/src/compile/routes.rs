@@ -86,7 +86,7 @@ impl<'a> RouteCompiler<'a> {
                 && let Some(block) = self.catalog.next_block(&document.routes.contents()[index..], unchanged)
                 && self.keep_places(block)
             {
-                block.told().iter().for_each(|told| chains.tell_again(told));
+                block.told().iter().for_each(|told| chains.redeclare(told));
                 index += block.len();
                 self.catalog.take_block();
                 continue;
@@ -169,7 +169,7 @@ impl<'a> RouteCompiler<'a> {
             key.is_some() && known.key == key && known.depends_on.are_among(unchanged)
         };
         if let Some(known) = known.filter(is_same) {
-            known.told.iter().for_each(|told| chains.tell_again(told));
+            known.told.iter().for_each(|told| chains.redeclare(told));
             let part = RoutePart { order, upstream: inline, ..known.clone() };
             return self.catalog.add(identity, written.content, part);
         }

@@ -52,11 +52,11 @@ impl<'a> Upstreams<'a> {
             tls_has_warned: false,
         };
         let unchanged = Unchanged::since(before.map(|parts| &parts.surroundings), &compiler.surroundings).dependencies;
-        upstreams.add_named(unchanged);
+        upstreams.add_prepared_name(unchanged);
         upstreams
     }
 
-    fn add_named(&mut self, unchanged: Dependencies) {
+    fn add_prepared_name(&mut self, unchanged: Dependencies) {
         let document = self.compiler.document;
         let contents = document.upstreams.contents();
         let mut index = 0;

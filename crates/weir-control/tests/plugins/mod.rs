@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::definition::Entry;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Definition, Described, Exchange, Flow, Phases, Plugin, Registry, Stage, Stop,
+    Authenticator, Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Registry, Stage, Stop,
 };
 
 pub static REGISTRY: Registry = Registry::new(&[
@@ -144,7 +144,7 @@ pub struct GuardedMetadata {
     least: u32,
 }
 
-impl Described for Guarded {
+impl HasMetadata for Guarded {
     type Metadata = GuardedMetadata;
 
     fn check_metadata(metadata: GuardedMetadata) -> Result<(), ConfigError> {

@@ -300,7 +300,7 @@ impl<P: Pipe> State<P> {
                 }
                 ConnectionEvent::Reset { key, code } => self.lose(key, StreamLoss::Reset(code)),
                 ConnectionEvent::Failed { key, code } => self.lose(key, StreamLoss::Failed(code)),
-                ConnectionEvent::Opened { key: Some(_) | None } => {}
+                ConnectionEvent::WindowOpened { key: Some(_) | None } => {}
                 event => handler.event(self, event),
             }
         }

@@ -99,11 +99,11 @@ fn release_and_expiry_are_done_by_the_thread() {
         journal.append_and_wait(vec![0; 900]).expect("written");
     }
     journal.release(5);
-    // Commands are done in order with what is appended.
+    // The release is executed before the append that follows it.
     journal.append_and_wait(vec![0; 900]).expect("written");
     assert_eq!(journal.status().first_seq, 6);
     assert_eq!(journal.take_removals(), []);
-    // Records of this very millisecond are not older than no time at all.
+    // Records of the current millisecond are not older than a maximum age of zero.
     let mut expired = 0;
     while expired < 5 {
         journal.expire(Duration::ZERO);

@@ -17,7 +17,7 @@ fn append(log: &mut Log, payloads: &[&[u8]]) -> Result<Seq, AppendError> {
 }
 
 type Records = BTreeMap<Seq, Vec<u8>>;
-/// First and last missing number of each.
+/// The first and last missing number of each gap.
 type Gaps = Vec<(Seq, Seq)>;
 
 /// All records after `after`, and the gaps between them.
@@ -193,17 +193,17 @@ fn a_newer_format_is_refused_by_name() {
     assert!(error.to_string().contains("has format 9"), "{error}");
 }
 
-/// A journal, and what is known of it from outside.
+/// A journal, and the state expected of it.
 struct Model {
     storage: Simulated,
     options: Options,
     log: Log,
     random: fastrand::Rng,
-    /// What was tried under each number; a batch that failed may be found after a crash.
+    /// Payloads tried under each number; a failed batch may reappear after a crash.
     tried: BTreeMap<Seq, Vec<Vec<u8>>>,
-    /// Committed, and not released or removed.
+    /// Records committed, and not released or removed.
     kept: BTreeMap<Seq, Vec<u8>>,
-    /// Up to here nothing may be lost.
+    /// Records up to this one must not be lost.
     durable: Seq,
     written: u64,
 }
@@ -229,7 +229,7 @@ impl Model {
                 payload
             })
             .collect();
-        // A batch that fails may have had any number.
+        // A failed batch may have had any number.
         let expected = self.log.next_seq;
         for (seq, payload) in (expected..).zip(&payloads) {
             self.tried.entry(seq).or_default().push(payload.clone());
@@ -262,7 +262,7 @@ impl Model {
                 let chance = |random: &mut fastrand::Rng| if random.u8(0..3) == 0 { 0.2 } else { 0.0 };
                 self.storage.set_faults(DiskFaults {
                     write: chance(&mut self.random),
-                    // A failed sync takes what was promised to be durable by the next one.
+                    // A failed sync breaks the promise that the next one makes records durable.
                     sync: if self.options.sync == Sync::Always { chance(&mut self.random) } else { 0.0 },
                     create: chance(&mut self.random),
                     remove: chance(&mut self.random),
@@ -275,7 +275,7 @@ impl Model {
         }
     }
 
-    /// Everything that has been committed is read, and nothing else.
+    /// Readers must see exactly the committed records.
     fn check_readers(&self) {
         let (found, _) = read_all(&self.log, 0);
         for (seq, payload) in &self.kept {
@@ -316,7 +316,7 @@ fn run(seed: u64) {
     model.check_readers();
 }
 
-/// What fails prints its seed.
+/// Prints the seed of a failing test.
 struct FailingSeed(u64);
 
 impl Drop for FailingSeed {
@@ -337,7 +337,7 @@ fn crashes_and_faults_lose_nothing_that_was_durable() {
 }
 
 proptest::proptest! {
-    /// Whatever stands in the files, the journal opens, can be read, and takes records.
+    /// Whatever bytes are in the files, the journal opens, can be read, and accepts records.
     #[test]
     fn any_bytes_are_survived(
         changes in proptest::collection::vec((0..6_000_usize, proptest::prelude::any::<u8>()), 1..20),

@@ -1,5 +1,4 @@
-//! A connection as its users see it: bytes in, bytes out, from hand-written polls. Whether they travel in TLS is the
-//! stream's own business.
+//! A connection, plain or TLS, with poll functions for reading and writing.
 
 mod plain;
 
@@ -17,11 +16,11 @@ use crate::tls::TlsSession;
 
 pub(crate) use plain::{poll_read, poll_write};
 
-/// One connection, on either side.
+/// One connection, to a client or an upstream.
 #[derive(Debug)]
 pub struct Stream {
     tcp: TcpStream,
-    /// Plain streams pay for TLS with a look at this pointer.
+    /// Boxed, so that a plain stream only pays for a null check.
     tls: Option<Box<TlsSession>>,
 }
 
@@ -30,12 +29,12 @@ impl Stream {
         Stream { tcp, tls: None }
     }
 
-    /// A stream whose handshake is done.
+    /// A stream whose TLS handshake is complete.
     pub(crate) fn secured(tcp: TcpStream, session: Box<TlsSession>) -> Stream {
         Stream { tcp, tls: Some(session) }
     }
 
-    /// Reads into `buffer`; 0 is the end. The task is woken when there is more.
+    /// Reads into `buffer`; 0 is the end. When pending, the task is woken once there is more to read.
     pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             None => poll_read(&self.tcp, context, buffer),
@@ -43,8 +42,8 @@ impl Stream {
         }
     }
 
-    /// Writes what the peer takes of `bytes`. The task is woken when it takes more; the next call must then begin with
-    /// the same bytes, as they may be encrypted already.
+    /// Writes as many of `bytes` as the socket accepts. When pending, the task is woken once it accepts more; the next call must
+    /// then start with the same bytes, as they may have been encrypted already.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             None => poll_write(&self.tcp, context, bytes),
@@ -52,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// Says that nothing more will be written. Reading goes on.
+    /// Ends the writing direction. Reading remains possible.
     pub fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(session) = &mut self.tls {
             std::task::ready!(session.poll_close(&self.tcp, context))?;
@@ -60,19 +59,19 @@ impl Stream {
         Poll::Ready(rustix::net::shutdown(&self.tcp, Shutdown::Write).map_err(io::Error::from))
     }
 
-    /// Nothing to read and not closed: what an idle connection has to be. Asks the socket only if the poller has seen
-    /// something happen on it.
+    /// Whether there is nothing to read and the peer has not closed, as expected of an idle connection. Makes a system call only
+    /// if the poller has seen an event on the socket.
     pub fn is_quiet(&mut self) -> bool {
         match &mut self.tls {
             None => matches!(self.tcp.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock),
-            // What comes may be a session ticket, which is nothing to its reader.
+            // A session ticket may arrive, which carries no data for the reader.
             Some(session) => {
                 session.poll_read(&self.tcp, &mut Context::from_waker(Waker::noop()), &mut [0]).is_pending()
             }
         }
     }
 
-    /// The same, but asks the socket itself, for what the poller has not seen yet.
+    /// The same by a system call, which also finds what the poller has not seen yet.
     pub fn is_alive(&mut self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         match SockRef::from(&self.tcp).peek(&mut byte) {
@@ -81,26 +80,26 @@ impl Stream {
         }
     }
 
-    /// Our end of the connection.
+    /// The local address of the connection.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// The session that protects the stream; `None` in plain ones.
+    /// The TLS session; `None` for a plain stream.
     pub fn tls(&self) -> Option<&TlsSession> {
         self.tls.as_deref()
     }
 
-    /// Tells the peer that the end which follows is meant, without waiting for it to listen. Only TLS has a word for that.
+    /// Sends the TLS close_notify alert, without waiting if the socket is full. Plain streams have no equivalent.
     pub fn send_close_notify(&mut self) {
         if let Some(session) = &mut self.tls {
             let _ = session.poll_close(&self.tcp, &mut Context::from_waker(Waker::noop()));
         }
     }
 
-    /// Dropping it resets the connection from now on, so that what was cut short cannot be taken for complete.
+    /// Makes dropping the stream reset the connection (RST), so that the peer cannot take truncated data for complete.
     pub fn reset_on_drop(&self) {
-        // If the option cannot be set the connection is gone already.
+        // If the option cannot be set, the connection is already closed.
         let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
     }
 }

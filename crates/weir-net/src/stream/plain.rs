@@ -1,5 +1,5 @@
-//! Direct system calls below tokio's readiness: the C library's `recv` and `send` are cancellation points, and pay for
-//! that with each call.
+//! Direct system calls with tokio's readiness. The C library's `recv` and `send` are cancellation points, which costs time in
+//! each call.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Reads into `buffer`; 0 is the end. The task is woken when there is more.
+/// Reads into `buffer`; 0 is the end. When pending, the task is woken once there is more to read.
 pub(crate) fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
     loop {
         std::task::ready!(stream.poll_read_ready(context))?;
@@ -23,8 +23,9 @@ pub(crate) fn poll_read(stream: &TcpStream, context: &mut Context<'_>, buffer: &
     }
 }
 
-/// Writes what the socket takes of `bytes`. The task is woken when it takes more. Waiting is asked for only after a try:
-/// nearly always the socket takes everything. Whoever writes without end has to read as well, and is paused there.
+/// Writes as many of `bytes` as the socket accepts. When pending, the task is woken once it accepts more. Readiness is polled
+/// only after an attempt, which nearly always writes everything. This skips tokio's cooperative budget, too; a task that writes
+/// without end also reads, and yields there.
 pub(crate) fn poll_write(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
         let sent =
@@ -37,8 +38,8 @@ pub(crate) fn poll_write(stream: &TcpStream, context: &mut Context<'_>, bytes: &
     }
 }
 
-/// One call. If it moved less than asked for, the socket is drained or full: tokio is told so, as if the call had been
-/// refused, which saves the call that would be. An end of the stream stays visible all the same.
+/// One system call. If it moved fewer bytes than requested, the socket is drained or full: tokio's readiness is cleared as by
+/// `WouldBlock`, which saves the call that would return it. The end of the stream (0 bytes) keeps the readiness.
 fn attempt(
     stream: &TcpStream,
     interest: Interest,

@@ -1,4 +1,4 @@
-//! The server's side of a handshake: look who is wanted, then answer as that one.
+//! The server side of a handshake: read the requested server name, then choose the configuration for it.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -10,35 +10,35 @@ use tokio::net::TcpStream;
 use super::{Server, TlsSession};
 use crate::stream::{Stream, poll_read, poll_write};
 
-/// The largest ClientHello that is listened to. Those of today, with post-quantum key shares, have two kilobytes.
+/// The largest ClientHello accepted, in bytes. Today's, with post-quantum key shares, take two kilobytes.
 const MOST_HELLO: usize = 64 * 1024;
-/// Bytes of it that are read at once.
+/// Bytes of the ClientHello read at once.
 const PART: usize = 2048;
-/// The first byte of every TLS connection: a handshake record (RFC 8446 §5.1).
+/// The first byte of every TLS connection: the type of a handshake record (RFC 8446 §5.1).
 const HANDSHAKE: u8 = 22;
-/// A fatal `unrecognized_name` (RFC 6066 §3) as a record.
+/// A record with the fatal alert `unrecognized_name` (RFC 6066 §3).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// What an authority of certificates speaks, and nothing else, to see whether a name is ours (RFC 8737 §6.2).
+/// The only protocol a CA offers when it validates the control of a name (RFC 8737 §6.2).
 pub const ACME_TLS: &str = "acme-tls/1";
 
-/// Who a client asks for.
+/// What a client requests in its ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedServer {
-    /// In lower case; `None` if it names nobody, as clients that were given an address do.
+    /// The server name in lower case; `None` without SNI, as from clients that connect to an address.
     pub name: Option<Box<str>>,
-    /// It is an authority that asks for a proof ([`ACME_TLS`]).
+    /// A CA validates the name ([`ACME_TLS`]).
     pub proof: bool,
 }
 
-/// Why a client is not served.
+/// Why a handshake failed.
 #[derive(Debug)]
 pub enum AcceptError {
-    /// It does not speak TLS; what it said so far. It can still be answered, in the clear.
+    /// The client does not speak TLS. The stream and the bytes read so far, for a plain-text response.
     NotTls(Stream, Vec<u8>),
-    /// There is no certificate for the name it wants.
+    /// There is no certificate for the requested name.
     UnknownName(Option<Box<str>>),
-    /// It has gone, or its TLS is refused.
+    /// The client disconnected, or the handshake failed.
     Failed(io::Error),
 }
 
@@ -59,10 +59,10 @@ impl From<io::Error> for AcceptError {
     }
 }
 
-/// Completes when the client can be talked to. `choose` finds the configuration for whom the client wants.
+/// Performs the handshake. `choose` returns the configuration for the requested server.
 ///
 /// # Errors
-/// Why not; the client has been told as far as TLS has words for it.
+/// Why it failed; the client has been sent an alert if TLS defines one.
 pub async fn accept(
     tcp: TcpStream,
     choose: impl FnOnce(&RequestedServer) -> Option<Server>,
@@ -81,13 +81,13 @@ pub async fn accept(
     Ok(Stream::secured(tcp, session))
 }
 
-/// Reads until it is known who is wanted. `None` if this is not TLS. What was read is read again by the session: finding
-/// the configuration first costs a second look at two kilobytes, and lets everything in it depend on the name.
+/// Reads the ClientHello. `None` if this is not TLS. The session reads the same bytes again: parsing two kilobytes twice is the
+/// price for a configuration that depends on the name in every respect.
 async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<RequestedServer>, AcceptError> {
     let mut acceptor = Acceptor::default();
     loop {
         poll_fn(|context| tcp.poll_read_ready(context)).await?;
-        // Whoever says nothing yet needs no room for it.
+        // The buffer is allocated only once there is data, so that silent connections take no memory.
         let end = received.len();
         received.resize(end + PART, 0);
         let count = poll_fn(|context| poll_read(tcp, context, &mut received[end..])).await?;
@@ -123,7 +123,7 @@ async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Request
     }
 }
 
-/// Last words. They fit into the socket's buffer, or nobody listens.
+/// Sends an alert. It fits into the socket's buffer, or the connection is closed.
 async fn tell(tcp: &TcpStream, record: &[u8]) {
     let _ = poll_fn(|context| poll_write(tcp, context, record)).await;
 }

@@ -1,4 +1,4 @@
-//! What a side of TLS is to do, from plain terms.
+//! Builds the TLS configurations of both sides from plain terms.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::provider;
 use super::tickets::{Scope, TicketKeys, Tickets};
 use super::verify::{AnyServer, ClientVerifier};
 
-/// Which versions are spoken; at least one.
+/// The TLS versions allowed; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     pub tls12: bool,
@@ -31,29 +31,29 @@ impl Versions {
     }
 }
 
-/// How the clients of a name are treated.
+/// The TLS settings of a server name.
 #[derive(Debug)]
 pub struct ServerTerms<'a> {
-    /// Not empty. A client gets the first it can check, ECDSA before RSA.
+    /// Not empty. A client gets the first one it supports, ECDSA before RSA.
     pub keys: Vec<Arc<CertifiedKey>>,
     pub versions: Versions,
-    /// Clients must have a certificate.
+    /// `Some` requests certificates from clients.
     pub clients: Option<ClientTerms<'a>>,
-    /// What is spoken inside, the preferred first (RFC 7301).
+    /// The ALPN protocols, in order of preference (RFC 7301).
     pub protocols: &'a [&'a str],
 }
 
-/// Which certificates of clients are good.
+/// Which client certificates are accepted.
 #[derive(Debug)]
 pub struct ClientTerms<'a> {
     pub authorities: &'a [CertificateDer<'static>],
-    /// Certificates between a client's own and the authority.
+    /// Limit of the intermediate certificates between a client's certificate and the CA.
     pub depth: usize,
-    /// A client may have none.
+    /// A client may send no certificate.
     pub optional: bool,
 }
 
-/// Terms that cannot be fulfilled.
+/// Terms that rustls cannot implement.
 #[derive(Debug)]
 pub struct InvalidTerms(String);
 
@@ -67,7 +67,7 @@ fn wrong(error: impl fmt::Display) -> InvalidTerms {
     InvalidTerms(error.to_string())
 }
 
-/// A server for the clients of a name.
+/// The TLS configuration for a server name.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(super) config: Arc<ServerConfig>,
@@ -76,7 +76,7 @@ pub struct Server {
 
 impl Server {
     /// # Errors
-    /// Where an authority is none.
+    /// A certificate of an authority is invalid.
     pub fn new(terms: ServerTerms<'_>) -> Result<Server, InvalidTerms> {
         let builder = ServerConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&terms.versions.list()).map_err(wrong)?;
@@ -90,18 +90,18 @@ impl Server {
         };
         let mut config = builder.with_cert_resolver(Arc::new(Keys::new(terms.keys)));
         config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        // Nothing is remembered here: clients bring their sessions in tickets.
+        // The server stores no sessions: clients send them in tickets.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = Arc::new(Tickets::new(TicketKeys::of_process().map_err(wrong)?, scope));
         Ok(Server { config: Arc::new(config), scope })
     }
 
-    /// The same terms, for those who speak TLS by other means than ours.
+    /// The rustls configuration, for other users of rustls than this module.
     pub fn config(&self) -> &Arc<ServerConfig> {
         &self.config
     }
 
-    /// Equal for servers that ask the same proof of their clients.
+    /// Equal for servers with the same requirements of client certificates.
     pub fn scope(&self) -> Scope {
         self.scope
     }
@@ -120,7 +120,7 @@ fn hash_authorities(hash: &mut Context, authorities: &[CertificateDer<'static>])
     authorities.iter().for_each(|authority| add(hash, authority));
 }
 
-/// With its length, so that parts cannot be divided in another way.
+/// Adds a part with its length, so that the boundaries between parts are unambiguous.
 fn add(hash: &mut Context, part: &[u8]) {
     hash.update(&part.len().to_be_bytes());
     hash.update(part);
@@ -138,39 +138,39 @@ fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Inva
     Ok(roots)
 }
 
-/// How upstreams are spoken to.
+/// The TLS settings for connections to upstreams.
 #[derive(Debug)]
 pub struct UpstreamTerms<'a> {
     pub trust: Trust<'a>,
-    /// What proves who we are.
+    /// The client certificate.
     pub identity: Option<Arc<CertifiedKey>>,
     pub protocols: &'a [&'a str],
 }
 
-/// Whom to believe.
+/// Which server certificates are trusted.
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'a> {
-    /// Everybody, whatever their certificate says.
+    /// Any, without verification.
     Unverified,
-    /// Whom one of these vouches for.
+    /// Those issued by one of these CAs.
     Authorities(&'a [CertificateDer<'static>]),
-    /// The same; those that cannot be used are left out, since they are not ours to mend.
+    /// Those issued by one of the system's CAs; unusable ones are skipped, since they are not in the user's hands.
     System(&'a [CertificateDer<'static>]),
 }
 
-/// A client for upstreams on the same terms. Clones share their sessions.
+/// The TLS configuration of a client for upstreams. Clones share their sessions.
 #[derive(Clone, Debug)]
 pub struct TlsConnector {
     pub(super) config: Arc<ClientConfig>,
     id: [u8; 32],
 }
 
-/// Sessions kept for resumption, by the name of the server.
+/// Limit of sessions stored for resumption, by server name.
 const SESSIONS: usize = 64;
 
 impl TlsConnector {
     /// # Errors
-    /// Where an authority is none.
+    /// A certificate of an authority is invalid.
     pub fn new(terms: &UpstreamTerms<'_>) -> Result<TlsConnector, InvalidTerms> {
         let mut hash = Context::new(&SHA256);
         let builder = ClientConfig::builder_with_provider(provider());
@@ -202,19 +202,19 @@ impl TlsConnector {
         Ok(TlsConnector { config: Arc::new(config), id: finish(hash) })
     }
 
-    /// The same terms, with sessions of its own.
+    /// The same terms with a session store of its own.
     pub fn apart(&self) -> TlsConnector {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         TlsConnector { config: Arc::new(config), id: self.id }
     }
 
-    /// The same terms, for those who speak TLS by other means than ours.
+    /// The rustls configuration, for other users of rustls than this module.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
     }
 
-    /// Equal for clients on the same terms.
+    /// Equal for connectors with the same terms.
     pub fn id(&self) -> [u8; 32] {
         self.id
     }

@@ -1,4 +1,4 @@
-//! The client's side of a handshake.
+//! The client side of a handshake.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,10 +10,11 @@ use tokio::net::TcpStream;
 use super::{TlsConnector, TlsSession};
 use crate::stream::Stream;
 
-/// Secures a new connection. The peer must prove to be `name`, unless the terms ask for no proof.
+/// Performs the handshake on a new connection. The peer must have a valid certificate for `name`, unless the terms disable
+/// verification.
 ///
 /// # Errors
-/// What went wrong with the handshake; who the peer claims to be may be part of it.
+/// Why the handshake failed; the text may contain names from the peer's certificate.
 pub async fn connect(tcp: TcpStream, client: &TlsConnector, name: ServerName<'static>) -> io::Result<Stream> {
     let shown = name.to_str().into_owned().into();
     let connection = UnbufferedClientConnection::new(client.config.clone(), name).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! What stands in a certificate, for people.
+//! Contents of a certificate as text.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use x509_parser::x509::X509Name;
 
 use super::KeyError;
 
-/// A certificate in words.
+/// The contents of a certificate as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Distinguished names as RFC 4514 writes them, the most specific part first.
@@ -19,19 +19,19 @@ pub struct Facts {
     pub issuer: String,
     /// Hexadecimal, in upper case.
     pub serial: String,
-    /// SHA-1, hexadecimal in lower case, as nginx has it.
+    /// SHA-1 of the certificate, hexadecimal in lower case, as in nginx.
     pub fingerprint: String,
     pub pem: String,
-    /// The names it is good for, in lower case; addresses as text.
+    /// The names (SAN) it is valid for, in lower case; addresses as text.
     pub names: Vec<String>,
-    /// Seconds since 1970 from which it is good, and at which it is good no more.
+    /// Validity in seconds since 1970: `since` is the first second, `until` the last.
     pub since: i64,
     pub until: i64,
 }
 
 impl Facts {
     /// # Errors
-    /// Where it is not a certificate.
+    /// The bytes are not a certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Facts, KeyError> {
         let parsed = X509Certificate::from_der(certificate);
         let (_, parsed) = parsed.map_err(|error| KeyError::Damaged(error.to_string()))?;
@@ -49,7 +49,7 @@ impl Facts {
         })
     }
 
-    /// Whether it is good for a host name, which may have `*` for its first label.
+    /// Whether the certificate is valid for a host name; a name in it may have `*` as its first label.
     pub fn is_good_for(&self, name: &str) -> bool {
         self.names.iter().any(|own| match own.strip_prefix("*.") {
             _ if own == name => true,
@@ -70,7 +70,7 @@ fn shown(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// RFC 4514 §2 and §3, with the names of nginx and OpenSSL for what the RFC has none for.
+/// RFC 4514 §2 and §3, with the attribute names of nginx and OpenSSL where the RFC defines none.
 fn distinguished(name: &X509Name<'_>) -> String {
     let parts: Vec<_> = name.iter().collect();
     let mut text = String::new();

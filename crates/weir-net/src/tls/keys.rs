@@ -1,4 +1,4 @@
-//! Certificates with their keys, as PEM, and which of them a client gets.
+//! Certificates and keys in PEM, and the choice among them for a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use rustls::{Error, InconsistentKeys};
 
 use super::provider;
 
-/// What is wrong with a certificate or a key.
+/// Why a certificate or a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The text has none.
+    /// The text contains no certificate.
     NoCertificate,
     NoKey,
-    /// It is protected by a password.
+    /// The key is protected by a password.
     Encrypted,
-    /// It is not PEM, or what is in it is not what its label says.
+    /// The text is not PEM, or its content does not match the label.
     Damaged(String),
     /// The key belongs to another certificate.
     Mismatch,
-    /// An algorithm or a size that is not used here.
+    /// The algorithm or key size is not supported.
     Unusable(String),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for KeyError {
     }
 }
 
-/// The certificates of a PEM text, the first of them the one that the others vouch for.
+/// Parses the certificates of a PEM text: the server's own first, then its issuers.
 pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyError> {
     let all = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>();
     match all {
@@ -50,19 +50,19 @@ pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyErro
     }
 }
 
-/// A certificate chain and its key, as PEM.
+/// Parses a key in PEM, and combines it with its certificate chain.
 pub fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, KeyError> {
     let certified = unchecked(chain, key)?;
     match certified.keys_match() {
-        // Some kinds of keys do not tell.
+        // Some key types cannot be compared.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(Error::InconsistentKeys(_)) => Err(KeyError::Mismatch),
         Err(error) => Err(unusable(error)),
     }
 }
 
-/// The same of a certificate that was made here to prove something to an authority (RFC 8737 §3). What it proves stands in
-/// an extension that no client may accept, and neither would a check.
+/// The same without the check that key and certificate match, for a certificate made here for a CA's validation (RFC 8737 §3).
+/// Its critical extension makes clients, and the check, reject it.
 pub fn unchecked(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, KeyError> {
     if find(key, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || find(key, b"Proc-Type: 4,ENCRYPTED") {
         return Err(KeyError::Encrypted);
@@ -95,12 +95,12 @@ fn find(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// The certificates of one name, of which a client gets the first that it can check.
+/// The certificates of one name; a client gets the first one it supports.
 #[derive(Debug)]
 pub struct Keys(Vec<Arc<CertifiedKey>>);
 
 impl Keys {
-    /// ECDSA before RSA, as signing with it costs a tenth; otherwise in the order given.
+    /// Sorts ECDSA before RSA, since a signature costs a tenth; otherwise keeps the order given.
     pub fn new(mut keys: Vec<Arc<CertifiedKey>>) -> Keys {
         keys.sort_by_key(|key| key.key.algorithm() == rustls::SignatureAlgorithm::RSA);
         Keys(keys)
@@ -111,8 +111,8 @@ impl ResolvesServerCert for Keys {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
         let fitting = self.0.iter().find(|key| key.key.choose_scheme(schemes).is_some());
-        // With none, a client would be told `access_denied`, as if it were not welcome. With any, the handshake finds that
-        // the two have nothing in common, and says `handshake_failure` (RFC 5246 §7.2.2), which others wait for.
+        // Without any, rustls would send the alert `access_denied`. With one the client cannot use, the handshake finds no
+        // common algorithm and sends `handshake_failure` (RFC 5246 §7.2.2), which clients expect.
         fitting.or(self.0.first()).cloned()
     }
 }

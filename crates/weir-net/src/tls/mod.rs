@@ -1,4 +1,4 @@
-//! TLS on either side of a connection: rustls on aws-lc-rs, versions 1.2 and 1.3.
+//! TLS on both sides of the gateway: rustls on aws-lc-rs, versions 1.2 and 1.3.
 
 mod accept;
 mod config;
@@ -25,7 +25,7 @@ pub use server_name::server_name;
 pub use session::TlsSession;
 pub use tickets::{Scope, TicketKeys};
 
-/// The algorithms everybody uses. Key exchange begins with X25519MLKEM768, so that what is recorded today stays secret
+/// The default algorithms of rustls. X25519MLKEM768 is the preferred key exchange, so that traffic recorded today stays secret
 /// when there are quantum computers.
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();

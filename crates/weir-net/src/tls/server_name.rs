@@ -1,8 +1,8 @@
-//! Whom a TLS connection is for.
+//! Server names for TLS connections.
 
 use rustls::pki_types::ServerName;
 
-/// The name or address in `host`, `host:port`, `[v6]` or `[v6]:port`.
+/// The name or address in `host`, `host:port`, `[v6]` or `[v6]:port`, without the port.
 pub fn server_name(host: &str) -> Option<ServerName<'static>> {
     let bare = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

@@ -1,5 +1,5 @@
-//! One TLS session over a socket, by rustls' unbuffered interface: records are read into and written from buffers of
-//! the thread, so a session that waits owns neither.
+//! One TLS session over a socket, with rustls' unbuffered interface: records are read into and written from buffers of the
+//! thread, so an idle session owns none.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,51 +17,51 @@ use crate::stream::{poll_read, poll_write};
 
 /// The largest record on the wire (RFC 8446 §5.2, and the older RFC 5246 §6.2.3, which allows more): header and payload.
 const RECORD: usize = 5 + 16 * 1024 + 2048;
-/// Received bytes wait for the rest of their record, or of their handshake message (at most 64 KiB, in records).
+/// Limit of received bytes of an incomplete record or handshake message (at most 64 KiB, in records).
 const MOST_RECEIVED: usize = 96 * 1024;
-/// Bytes asked of the socket at once, at least: enough for a ticket, also where the reader wants a single byte.
+/// The least number of bytes requested from the socket at once: enough for a ticket, even if the reader wants a single byte.
 const LEAST_READ: usize = 4 * 1024;
 const MOST_READ: usize = 64 * 1024;
-/// Records in a row that bring no plaintext: tickets, changes of keys, padding. The library counts changes of keys, and
-/// empty records, but each of them ends a row of the other, and every change costs us the making of keys.
+/// Limit of record bytes in a row without plaintext: tickets, key updates, padding. rustls counts key updates and empty records,
+/// but each kind resets the count of the other, and every key update costs CPU.
 const MOST_BARREN: usize = 64 * 1024;
-/// Plaintext encrypted at once: what a peer that does not read can make us hold.
+/// Plaintext encrypted at once, which limits the memory a peer that does not read can occupy.
 const MOST_WRITTEN: usize = 32 * 1024;
 
-/// Where records of this thread's sessions pass through.
+/// Buffers through which the records of this thread's sessions pass.
 struct SessionBuffers {
     inbound: Box<[u8]>,
     outbound: Box<[u8]>,
 }
 
 thread_local! {
-    static PASSAGE: RefCell<SessionBuffers> = RefCell::new(SessionBuffers {
+    static BUFFERS: RefCell<SessionBuffers> = RefCell::new(SessionBuffers {
         inbound: vec![0; MOST_RECEIVED + MOST_READ].into(),
         outbound: vec![0; MOST_WRITTEN + 4 * RECORD].into(),
     });
 }
 
-/// The keys of one connection and what is on its way.
+/// The keys of one connection and its pending bytes.
 pub struct TlsSession {
     side: Side,
-    /// Who the client asked for, or whom we asked for.
+    /// The name the client requested, or the name we requested as a client.
     name: Option<Box<str>>,
-    /// Records, or the beginning of one, that came and were not looked at yet.
+    /// Received records, or the start of one, that are not processed yet.
     received: Vec<u8>,
-    /// `received` may hold a whole record: its reader had no room for more.
+    /// `received` may contain a complete record, because the reader had no room for more plaintext.
     left_over: bool,
-    /// Decrypted, and not taken by the reader yet.
+    /// Decrypted bytes the reader has not taken yet.
     plain: Vec<u8>,
-    /// Records that the socket does not take yet.
+    /// Records the socket does not accept yet.
     unsent: Vec<u8>,
-    /// Plaintext in `unsent` that the writer has not been told is taken.
-    owed: usize,
-    /// Bytes of records since the last plaintext.
-    barren: usize,
-    /// The peer has said that nothing more comes.
+    /// Plaintext bytes in `unsent` that have not been reported to the writer as written.
+    unreported: usize,
+    /// Record bytes since the last plaintext.
+    bytes_without_data: usize,
+    /// The peer has sent close_notify.
     ended: bool,
     closing: bool,
-    /// Something went wrong for good.
+    /// A fatal error has occurred; the session cannot be used any more.
     broken: bool,
 }
 
@@ -70,15 +70,15 @@ enum Side {
     Server(UnbufferedServerConnection),
 }
 
-/// What [`TlsSession::process`] did.
+/// The result of [`TlsSession::process`].
 struct TlsProgress {
-    /// Bytes that are done with.
+    /// Bytes of records that were consumed.
     used: usize,
-    /// It stopped because the reader has no more room.
+    /// Processing stopped because the reader has no more room.
     stopped: bool,
 }
 
-/// Both sides' connections, whose states differ only in a type.
+/// A rustls connection of either side; their states differ only in a type parameter.
 trait TlsConnection {
     type Data;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
@@ -98,10 +98,10 @@ impl TlsConnection for UnbufferedServerConnection {
     }
 }
 
-/// What to do once the session may send.
+/// An action that needs the session's write state.
 enum Task<'t> {
     Nothing,
-    /// Encrypts into the buffer, and says how many bytes that made.
+    /// Encrypts plaintext into the buffer, and sets the number of bytes written.
     Encrypt(&'t [u8], &'t mut [u8], &'t mut usize),
     Close(&'t mut [u8], &'t mut usize),
 }
@@ -117,7 +117,8 @@ impl Task<'_> {
     }
 }
 
-/// Takes records to their end: plaintext goes to `reader`, which says whether it has room for more, answers to `unsent`.
+/// Processes all complete records: plaintext is passed to `reader`, which returns whether it has room for more, and replies are
+/// appended to `unsent`.
 fn drive<C: TlsConnection>(
     connection: &mut C,
     records: &mut [u8],
@@ -133,7 +134,7 @@ fn drive<C: TlsConnection>(
         let state = match state {
             Ok(state) => state,
             Err(error) => {
-                // What is left to do is to tell the peer why. Before that may come what the alert is sealed for.
+                // Encode the alert for the peer, after any handshake messages that precede it.
                 while let Ok(ConnectionState::EncodeTlsData(message)) =
                     connection.process(&mut records[used + discard..]).state
                 {
@@ -151,7 +152,7 @@ fn drive<C: TlsConnection>(
                 }
             }
             ConnectionState::EncodeTlsData(message) => encode(message, unsent)?,
-            // It is in `unsent`, which keeps the order.
+            // The bytes are in `unsent`, which keeps the order.
             ConnectionState::TransmitTlsData(transmit) => transmit.done(),
             ConnectionState::PeerClosed => *ended = true,
             ConnectionState::WriteTraffic(traffic) => {
@@ -163,7 +164,7 @@ fn drive<C: TlsConnection>(
                 *ended = true;
                 return Ok(TlsProgress { used: used + discard, stopped: false });
             }
-            // Early data is switched off: it can be replayed (RFC 8446 §8).
+            // Early data is disabled, since it can be replayed (RFC 8446 §8).
             _ => return Err(io::Error::other("unexpected state of the TLS session")),
         }
         used += discard;
@@ -202,13 +203,14 @@ impl TlsSession {
         TlsSession {
             side,
             name,
-            // The client's first flight is here already, and a client begins by asking its own side for one.
+            // A server has received the client's first flight already, and a client's own first flight is produced by
+            // processing.
             left_over: true,
             received,
             plain: Vec::new(),
             unsent: Vec::new(),
-            owed: 0,
-            barren: 0,
+            unreported: 0,
+            bytes_without_data: 0,
             ended: false,
             closing: false,
             broken: false,
@@ -240,7 +242,7 @@ impl TlsSession {
         }
     }
 
-    /// Completes when both sides have what they need to talk. What the peer must still be told is on its way then.
+    /// Completes the handshake. The last flight may still be on its way to the peer then.
     pub(super) fn poll_handshake(&mut self, tcp: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if !self.left_over {
@@ -259,8 +261,7 @@ impl TlsSession {
         }
     }
 
-    /// Takes what is there of records, from before or from the socket, and decrypts it. Says how many bytes of them are
-    /// done with.
+    /// Decrypts records that were received before or are read from the socket. Returns the number of record bytes consumed.
     fn poll_receive(
         &mut self,
         tcp: &TcpStream,
@@ -268,7 +269,7 @@ impl TlsSession {
         most: usize,
         reader: impl FnMut(&[u8]) -> bool,
     ) -> Poll<io::Result<usize>> {
-        PASSAGE.with_borrow_mut(|passage| {
+        BUFFERS.with_borrow_mut(|passage| {
             let waiting = self.received.len();
             let mut filled = waiting;
             if !self.left_over {
@@ -277,7 +278,7 @@ impl TlsSession {
                 }
                 let room = &mut passage.inbound[waiting..waiting + most];
                 match ready!(poll_read(tcp, context, room))? {
-                    // RFC 8446 §6.1: without close_notify what came may have been cut short.
+                    // RFC 8446 §6.1: without close_notify the data may be truncated.
                     0 => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                     count => filled += count,
                 }
@@ -287,7 +288,7 @@ impl TlsSession {
             let records = &mut passage.inbound[..filled];
             let progress = self.process(records, reader, Task::Nothing);
             if progress.is_err() {
-                // The peer is told why, if it still listens.
+                // Send the alert, if the socket accepts it.
                 let _ = self.poll_flush(tcp, context);
             }
             let TlsProgress { used, stopped } = progress?;
@@ -303,7 +304,7 @@ impl TlsSession {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        // An answer to the peer's TLS that did not go out in one piece. A failure shows where something is written.
+        // A pending reply of the TLS layer. An error is reported by the next write.
         if !self.unsent.is_empty() {
             let _ = self.poll_flush(tcp, context);
         }
@@ -320,8 +321,8 @@ impl TlsSession {
             });
             self.plain = more;
             let used = ready!(received)?;
-            self.barren = if count > 0 { 0 } else { self.barren + used };
-            if self.barren > MOST_BARREN {
+            self.bytes_without_data = if count > 0 { 0 } else { self.bytes_without_data + used };
+            if self.bytes_without_data > MOST_BARREN {
                 self.broken = true;
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -342,37 +343,37 @@ impl TlsSession {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush(tcp, context))?;
-        if self.owed > 0 {
-            return Poll::Ready(Ok(std::mem::take(&mut self.owed).min(bytes.len())));
+        if self.unreported > 0 {
+            return Poll::Ready(Ok(std::mem::take(&mut self.unreported).min(bytes.len())));
         }
         let bytes = &bytes[..bytes.len().min(MOST_WRITTEN)];
-        PASSAGE.with_borrow_mut(|passage| {
+        BUFFERS.with_borrow_mut(|passage| {
             let mut length = 0;
             self.now(Task::Encrypt(bytes, &mut passage.outbound, &mut length))?;
             let written = self.poll_send(tcp, context, &passage.outbound[..length]);
             if written.is_pending() {
-                self.owed = bytes.len();
+                self.unreported = bytes.len();
             }
             written.map_ok(|()| bytes.len())
         })
     }
 
-    /// Says goodbye, so that the peer knows that nothing was cut off (RFC 8446 §6.1).
+    /// Sends close_notify, so that the peer knows that the data is complete (RFC 8446 §6.1).
     pub(crate) fn poll_close(&mut self, tcp: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(tcp, context))?;
         if std::mem::replace(&mut self.closing, true) {
             return Poll::Ready(Ok(()));
         }
-        PASSAGE.with_borrow_mut(|passage| {
+        BUFFERS.with_borrow_mut(|passage| {
             let mut length = 0;
             self.now(Task::Close(&mut passage.outbound, &mut length))?;
             self.poll_send(tcp, context, &passage.outbound[..length])
         })
     }
 
-    /// Performs a task between two records.
+    /// Performs a task, outside of reading.
     fn now(&mut self, task: Task<'_>) -> io::Result<()> {
-        // Of a message that has come in part rustls remembers what it has seen, so it is shown that again.
+        // rustls keeps state about a partly received message, so its bytes must be passed again.
         let mut received = std::mem::take(&mut self.received);
         let mut plain = std::mem::take(&mut self.plain);
         let reader = |payload: &[u8]| {
@@ -386,7 +387,7 @@ impl TlsSession {
         Ok(())
     }
 
-    /// Sends records after those that wait; what the socket does not take waits, too.
+    /// Sends records after those pending in `unsent`; what the socket does not accept is added to them.
     fn poll_send(&mut self, tcp: &TcpStream, context: &mut Context<'_>, records: &[u8]) -> Poll<io::Result<()>> {
         let mut sent = 0;
         while self.unsent.is_empty() && sent < records.len() {
@@ -407,17 +408,17 @@ impl TlsSession {
         Poll::Ready(Ok(()))
     }
 
-    /// Whom the client asked for (RFC 6066 §3), or whom we asked for.
+    /// The name the client requested (RFC 6066 §3), or the name we requested as a client.
     pub fn server_name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// What both sides agreed to speak (RFC 7301).
+    /// The negotiated ALPN protocol (RFC 7301).
     pub fn protocol(&self) -> Option<&[u8]> {
         self.state().alpn_protocol()
     }
 
-    /// As nginx and OpenSSL call it: `TLSv1.3`.
+    /// The name in nginx and OpenSSL: `TLSv1.3`.
     pub fn version(&self) -> &'static str {
         match self.state().protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
@@ -425,7 +426,7 @@ impl TlsSession {
         }
     }
 
-    /// As nginx and OpenSSL call it.
+    /// The name in nginx and OpenSSL.
     pub fn cipher(&self) -> &'static str {
         match self.state().negotiated_cipher_suite().map(|suite| suite.suite()) {
             Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => "TLS_AES_256_GCM_SHA384",
@@ -441,12 +442,12 @@ impl TlsSession {
         }
     }
 
-    /// The session goes on with what an earlier one agreed on.
+    /// The session was resumed from an earlier one.
     pub fn is_resumed(&self) -> bool {
         self.state().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The certificate the peer has proved to be its own.
+    /// The peer's own certificate, if it sent one.
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         self.state().peer_certificates()?.first()
     }
@@ -458,7 +459,7 @@ impl fmt::Debug for TlsSession {
     }
 }
 
-/// Moves what fits from the front of `from`; says how much that is.
+/// Moves as many bytes as fit from the front of `from`; returns their number.
 fn take(from: &mut Vec<u8>, buffer: &mut [u8]) -> usize {
     let count = from.len().min(buffer.len());
     buffer[..count].copy_from_slice(&from[..count]);
@@ -466,7 +467,7 @@ fn take(from: &mut Vec<u8>, buffer: &mut [u8]) -> usize {
     count
 }
 
-/// Drops the first `count` bytes, and the memory with the last of them.
+/// Removes the first `count` bytes, and frees the memory if nothing remains.
 fn take_front(from: &mut Vec<u8>, count: usize) {
     if count == from.len() {
         *from = Vec::new();

@@ -1,6 +1,6 @@
-//! Session tickets: what a server wants to remember of a session, sealed and left with the client (RFC 5077, RFC 8446
-//! §4.6.1). The keys are the process's, not a configuration's, so tickets outlive reloads; and they are handed to the
-//! process that carries on, so tickets outlive that as well.
+//! Session tickets: the state of a session, encrypted and stored by the client (RFC 5077, RFC 8446 §4.6.1). The keys belong to
+//! the process and not to a configuration, so tickets survive reloads; they are handed to the process that replaces this one, so
+//! tickets survive that as well.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -10,18 +10,18 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::error::Unspecified;
 use rustls::server::ProducesTickets;
 
-/// What must not differ between a session and its resumption, beside what TLS itself compares: who was asked to prove
-/// what. A ticket that was made under one scope says nothing under another.
+/// A digest of what must not differ between a session and its resumption, in addition to what TLS itself compares: the
+/// requirements of client certificates. A ticket issued under one scope is invalid under another.
 pub type Scope = [u8; 32];
 
-/// A key seals for so long, and opens for as long again.
+/// A key encrypts tickets for this time, and decrypts them for the same time afterwards.
 const ROTATION: Duration = Duration::from_secs(6 * 3600);
 const NAME_LEN: usize = 16;
 const SECRET_LEN: usize = 32;
 
 static OF_PROCESS: OnceLock<Arc<TicketKeys>> = OnceLock::new();
 
-/// The keys that seal tickets, shared by everybody in the process.
+/// The ticket keys, shared by all workers.
 pub struct TicketKeys {
     keys: RwLock<TicketKeyPair>,
 }
@@ -38,11 +38,11 @@ struct Key {
     made: Instant,
 }
 
-/// A key as it is handed over: name, secret, and its age in seconds.
+/// Length of a key as handed over: name, secret, and its age in seconds.
 const HANDED_LEN: usize = NAME_LEN + SECRET_LEN + size_of::<u64>();
 
 impl Key {
-    /// `None` if there is no randomness, which ends more than tickets.
+    /// `None` if the system provides no randomness.
     fn random(now: Instant) -> Option<Key> {
         let (mut name, mut secret) = ([0; NAME_LEN], [0; SECRET_LEN]);
         aws_lc_rs::rand::fill(&mut name).ok()?;
@@ -73,10 +73,10 @@ impl Key {
 }
 
 impl TicketKeys {
-    /// Those of this process: what has happened, not what was configured, so every configuration seals with them.
+    /// The keys of this process, used by every configuration.
     ///
     /// # Errors
-    /// Where the system has no randomness.
+    /// The system provides no randomness.
     pub fn of_process() -> Result<Arc<TicketKeys>, Unspecified> {
         match OF_PROCESS.get() {
             Some(keys) => Ok(Arc::clone(keys)),
@@ -84,12 +84,12 @@ impl TicketKeys {
         }
     }
 
-    /// What another process needs to open this one's tickets. It is secret. Empty where none were made.
+    /// The keys in the form in which another process takes them over. They are secret. Empty if none were made.
     pub fn hand_over() -> Vec<u8> {
         OF_PROCESS.get().map_or_else(Vec::new, |keys| keys.handed_over(Instant::now()))
     }
 
-    /// Carries on with the keys of another process, if this one has none yet. `false` where they are not understood.
+    /// Takes over the keys of another process, if this one has none yet. `false` if they are invalid or not needed.
     pub fn take_over(handed: &[u8]) -> bool {
         let taken = TicketKeys::taken_over(handed, Instant::now());
         taken.is_some_and(|keys| OF_PROCESS.set(Arc::new(keys)).is_ok())
@@ -144,7 +144,8 @@ impl TicketKeys {
         Some(plain)
     }
 
-    /// Makes a new key when it is time. What was sealed long ago cannot be opened any more then, by nobody.
+    /// Makes a new key when the current one is old enough. The key before the previous one is discarded, so that tickets
+    /// encrypted with it can never be decrypted.
     fn rotate(&self, now: Instant) {
         let is_due = |keys: &TicketKeyPair| now.saturating_duration_since(keys.current.made) >= ROTATION;
         if !is_due(&self.keys.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -167,7 +168,7 @@ impl fmt::Debug for TicketKeys {
     }
 }
 
-/// The tickets of configurations with the same scope.
+/// The ticketer of configurations with the same scope.
 #[derive(Debug)]
 pub struct Tickets {
     keys: Arc<TicketKeys>,

@@ -1,4 +1,4 @@
-//! Who is believed to be who: clients by their certificates, and upstreams that need not prove anything.
+//! Verification of certificates: of clients, and of upstreams without verification.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 
 use super::provider;
 
-/// Checks clients' certificates against authorities, and how many lie in between.
+/// Verifies client certificates against CAs, with a limit of the chain's length.
 #[derive(Debug)]
 pub struct ClientVerifier {
     authorities: Arc<RootCertStore>,
     inner: Arc<dyn ClientCertVerifier>,
-    /// Certificates between the client's own and the authority.
+    /// Limit of the intermediate certificates between the client's certificate and the CA.
     depth: usize,
     optional: bool,
 }
 
 impl ClientVerifier {
-    /// `optional` lets clients in that show no certificate. One that is shown must be good.
+    /// `optional` accepts clients that send no certificate; one that is sent must be valid.
     ///
     /// # Errors
-    /// Where there is no authority.
+    /// There is no CA.
     pub fn new(authorities: Arc<RootCertStore>, depth: usize, optional: bool) -> Result<Self, VerifierBuilderError> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities), provider());
         let builder = if optional { builder.allow_unauthenticated() } else { builder };
         Ok(ClientVerifier { inner: builder.build()?, authorities, depth, optional })
     }
 
-    /// Whether there is a way to an authority that is short enough.
+    /// Whether a chain to a CA exists that is short enough.
     fn is_short(&self, client: &CertificateDer<'_>, between: &[CertificateDer<'_>], now: UnixTime) -> bool {
         let Ok(client) = webpki::EndEntityCert::try_from(client) else { return false };
         let short = |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() <= self.depth {
@@ -63,7 +63,7 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.inner.verify_client_cert(client, between, now)?;
-        // No way is longer than what was shown.
+        // No chain is longer than the certificates sent, so a short list needs no search.
         match between.len() <= self.depth || self.is_short(client, between, now) {
             true => Ok(verified),
             false => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
@@ -93,7 +93,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Believes every server, as an upstream with `tls.verify: false` asks for. The server must still own its certificate.
+/// Accepts every server certificate, for upstreams with `tls.verify: false`. The server must still own the certificate's key.
 #[derive(Debug)]
 pub struct AnyServer;
 

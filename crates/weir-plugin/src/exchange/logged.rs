@@ -1,4 +1,4 @@
-//! An exchange as logs show it: without the secrets that stand in its target.
+//! An exchange as logs show it: with the secrets in its target masked.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use super::Exchange;
 use crate::form::decoded;
 use crate::variable::{Variable, Variables};
 
-/// Stands for a secret.
+/// Replaces a secret.
 const MASK: &[u8] = b"***";
-/// The field that says where a link was found, with the query there.
+/// The referring URL, whose query may contain secrets.
 const REFERER: &str = "referer";
 
 /// The variables of an exchange, with the values of its secret arguments replaced by `***`.
@@ -26,7 +26,7 @@ impl Variables for Logged<'_> {
             Variable::Argument(name) if self.is_secret(name.as_bytes()) => value.map(|_| Cow::Borrowed(MASK)),
             Variable::Query => Some(Cow::Owned(self.masked(&value?))),
             Variable::RequestUri | Variable::UpstreamUri | Variable::RequestLine => Some(self.without_secrets(value?)),
-            // The page before may have been asked for with the same secret.
+            // The referring page may have been requested with the same secret.
             Variable::Header(name) if name.eq_ignore_ascii_case(REFERER) => Some(self.without_secrets(value?)),
             _ => value,
         }
@@ -46,7 +46,7 @@ impl Logged<'_> {
         self.0.secret_arguments().iter().any(|secret| **secret == *name)
     }
 
-    /// A value of a field as logs show it.
+    /// A field's value as logs show it.
     pub fn field<'v>(&self, name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
         match name.eq_ignore_ascii_case(REFERER.as_bytes()) && !self.0.secret_arguments().is_empty() {
             true => self.without_secrets(Cow::Borrowed(value)),
@@ -54,15 +54,15 @@ impl Logged<'_> {
         }
     }
 
-    /// A target, a URL or a request line, in whose query secrets are masked.
+    /// Masks the secrets in the query of a target, a URL or a request line.
     fn without_secrets<'v>(&self, text: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
         let Some(mark) = text.iter().position(|&byte| byte == b'?') else { return text };
-        // A target holds no blank; a request line goes on after one, and a URL after a `#`.
+        // A target contains no blank. In a request line the version follows after one, and in a URL a fragment after `#`.
         let end = text[mark..].iter().position(|byte| matches!(byte, b' ' | b'#')).map_or(text.len(), |end| mark + end);
         Cow::Owned([&text[..=mark], &self.masked(&text[mark + 1..end]), &text[end..]].concat())
     }
 
-    /// A query in which secrets are masked, in whatever spelling their names are.
+    /// Masks the secrets of a query, also if their names are percent-encoded.
     fn masked(&self, query: &[u8]) -> Vec<u8> {
         let pairs = query.split(|&byte| byte == b'&').map(|pair| {
             let length = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());

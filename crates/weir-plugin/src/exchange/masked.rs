@@ -1,26 +1,26 @@
-//! A copy of an exchange for records, in which plugins mask secrets. What the exchange itself says stays as it is: plugins
-//! such as `proxy-mirror` still need it when it has ended.
+//! A copy of an exchange for records, in which plugins mask secrets. The exchange itself is unchanged: plugins such as
+//! `proxy-mirror` still need it after it has ended.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::{Exchange, RareParts};
 
-/// Masks content of requests in records.
+/// Masks the content of requests in records.
 pub trait BodyMask: fmt::Debug + Send + Sync {
-    /// What a record may show of a body, of which the end is missing if it `is_cut`. `None`: nothing of it, as it cannot be
-    /// told where the secrets are.
+    /// The part of a body a record may show; the end of the body is missing if it `is_cut`. `None` if secrets in it cannot be
+    /// located, so nothing of it may be shown.
     fn masked(&self, shown: &Exchange, body: Vec<u8>, is_cut: bool) -> Option<Vec<u8>>;
 }
 
 impl Exchange {
-    /// The exchange as records show it: with masks, if there are any.
+    /// The exchange as records show it: the masked copy if there is one.
     pub fn shown(&self) -> &Exchange {
         self.rare.as_ref().and_then(|rare| rare.shown.as_deref()).unwrap_or(self)
     }
 
-    /// Lets plugins mask a copy of the exchange, which is what records show from now on. Where masking fails, records show
-    /// nothing of the exchange.
+    /// Creates the copy that records show from now on, and lets plugins mask it. If masking fails, records show an empty
+    /// exchange.
     pub fn mask_copy_for_records<E>(&mut self, mask: impl FnOnce(&Exchange, &mut Exchange) -> Result<(), E>) {
         let mut shown = self.copy_for_records();
         if mask(self, &mut shown).is_err() {
@@ -34,12 +34,12 @@ impl Exchange {
         self.rare.get_or_insert_default().shown = Some(Box::new(shown));
     }
 
-    /// Records show content of the request only as this mask lets it through.
+    /// Adds a mask that content of the request must pass before records show it.
     pub fn mask_body(&mut self, mask: Arc<dyn BodyMask>) {
         self.rare.get_or_insert_default().body_masks.push(mask);
     }
 
-    /// What a record may show of the request's content; see [`BodyMask::masked`].
+    /// The request's content after all masks; see [`BodyMask::masked`].
     pub fn masked_body(&self, body: Vec<u8>, is_cut: bool) -> Option<Vec<u8>> {
         let masks: &[Arc<dyn BodyMask>] = self.rare.as_ref().map_or(&[], |rare| &rare.body_masks);
         masks.iter().try_fold(body, |body, mask| mask.masked(self, body, is_cut))
@@ -74,7 +74,7 @@ impl Exchange {
             response_bytes: self.response_bytes,
             body_bytes: self.body_bytes,
             body_limit: self.body_limit,
-            answered_here: self.answered_here,
+            responded_locally: self.responded_locally,
             stop: self.stop,
             identity: self.identity.clone(),
             notes: self.notes.clone(),
@@ -83,7 +83,7 @@ impl Exchange {
     }
 }
 
-/// Shows nothing.
+/// Hides all content.
 #[derive(Debug)]
 struct HideBody;
 

@@ -1,4 +1,4 @@
-//! Places in the content of a request: `$post_arg.user.name`, `$post_arg.items[0].id`, `$post_arg.items[*].id`.
+//! Paths into the content of a request: `$post_arg.user.name`, `$post_arg.items[0].id`, `$post_arg.items[*].id`.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::form;
 
-/// The first value at a path, in JSON or in a form. What is neither text nor a number nor a word is written as JSON.
+/// The first value at a path, in JSON or in a form. Other JSON values than strings are written as JSON; null is `None`.
 pub(super) fn find<'a>(content: &'a [u8], path: &str) -> Option<Cow<'a, [u8]>> {
     let Ok(json) = serde_json::from_slice::<Value>(content) else {
         return form::pairs(content).find(|(name, _)| **name == *path.as_bytes()).map(|(_, value)| value);

@@ -2,23 +2,23 @@
 
 use std::ops::Range;
 
-/// A `uri` with parameters, in the form that paths of requests have.
+/// A `uri` with parameters, matched against canonical paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UriTemplate(Box<str>);
 
 impl UriTemplate {
-    /// Nothing where no segment is a parameter.
+    /// `None` if no segment is a parameter.
     pub fn parse(uri: &str) -> Option<UriTemplate> {
         uri.split('/').any(|segment| parameter(segment).is_some()).then(|| UriTemplate(uri.into()))
     }
 
-    /// What stands for each parameter in a path, in order. Nothing if the path has another shape.
+    /// The value of each parameter in a path, in order. `None` if the path does not fit.
     fn parameters<'a>(&'a self, path: &'a [u8]) -> Option<Vec<(&'a str, &'a [u8])>> {
         let mut found = Vec::new();
         let mut rest = path;
         let mut segments = self.0.split('/').peekable();
         while let Some(segment) = segments.next() {
-            // Text of any length, slashes included: parameters behind it cannot be told apart.
+            // `*` matches text of any length, slashes included, so parameters after it are ambiguous.
             if segment.starts_with('*') || (segments.peek().is_none() && segment.ends_with('*')) {
                 return Some(found);
             }
@@ -40,7 +40,7 @@ impl UriTemplate {
     }
 }
 
-/// The name of a parameter that a segment is.
+/// The parameter's name, if the segment is one.
 fn parameter(segment: &str) -> Option<&str> {
     segment.strip_prefix(':').filter(|name| !name.is_empty())
 }
@@ -53,7 +53,7 @@ pub struct UriParameters {
 }
 
 impl UriParameters {
-    /// What the first template says that fits the path.
+    /// The parameters of the first template that fits the path.
     pub fn of(templates: &[UriTemplate], path: &[u8]) -> Option<UriParameters> {
         let mut taken = UriParameters::default();
         for (name, value) in templates.iter().find_map(|template| template.parameters(path))? {

@@ -1,4 +1,4 @@
-//! What an exchange answers when it is asked for a variable.
+//! The values of variables in an exchange.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -24,12 +24,12 @@ fn text(value: impl ToString) -> Value<'static> {
     Some(Cow::Owned(value.to_string().into_bytes()))
 }
 
-/// Names are missing where the configuration gives none.
+/// A name; `None` if the configuration gives none.
 fn name(value: Option<&str>) -> Value<'_> {
     value.filter(|value| !value.is_empty()).map(|value| Cow::Borrowed(value.as_bytes()))
 }
 
-/// Seconds with milliseconds, as nginx writes durations; missing while either end is.
+/// Seconds with milliseconds, as nginx writes durations; `None` while either end is unknown.
 fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
     (from_ns != 0 && to_ns != 0).then(|| {
         let ms = to_ns.saturating_sub(from_ns) / 1_000_000;
@@ -39,7 +39,7 @@ fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
 
 impl Variables for Exchange {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
-        // Long, since it is a table: one row for each variable.
+        // Long, since it is a table: one row per variable.
         let request = &self.request;
         match variable {
             Variable::Uri => bytes(request.path()),
@@ -142,7 +142,7 @@ impl Variables for Exchange {
             Variable::TlsClientSerial => certificate(self, |certificate| &certificate.serial),
             Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
             Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
-            // What lies within a body is never read for this: see `Variable::absence`.
+            // GraphQL would need the body, which is not read for this: see `Variable::absence`.
             Variable::GraphqlName
             | Variable::GraphqlOperation
             | Variable::GraphqlRootFields
@@ -162,19 +162,19 @@ impl Variables for Exchange {
 }
 
 impl Exchange {
-    /// What is known of the attempts, as nginx writes it: a list where there were several, with `-` for what is missing.
+    /// A value of each attempt, as nginx writes it: a list if there were several, with `-` for a missing value.
     fn of_attempts<'a>(&'a self, value: impl Fn(&'a AttemptRecord) -> Value<'a>) -> Value<'a> {
         if self.earlier().is_empty() {
             return value(&self.upstream);
         }
-        // One that has not begun, as who waits for a place has none, is not an attempt.
+        // An attempt without an address has not begun, since the exchange still waits for a permit.
         let last = self.upstream.addr.is_some().then_some(&self.upstream);
         let values: Vec<_> =
             self.earlier().iter().chain(last).map(|attempt| value(attempt).unwrap_or(Cow::Borrowed(b"-"))).collect();
         Some(Cow::Owned(values.join(&b", "[..])))
     }
 
-    /// 32 hexadecimal digits: what is different for each exchange of a process, under keys that are different for each
+    /// 32 hexadecimal digits: a hash of values that differ for each exchange of a process, with keys that differ for each
     /// process.
     fn own_id(&self) -> String {
         static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
@@ -183,7 +183,7 @@ impl Exchange {
         format!("{high:016x}{low:016x}")
     }
 
-    /// Path and query as they go upstream.
+    /// Path and query as sent upstream.
     fn upstream_target(&self) -> Vec<u8> {
         let mut target = self.request.path().to_vec();
         if let Some(query) = self.request.query() {
@@ -193,7 +193,7 @@ impl Exchange {
         target
     }
 
-    /// The request line as received; empty if no head could be understood.
+    /// The request line as received; empty if the head could not be parsed.
     fn request_line(&self) -> Vec<u8> {
         if self.request.target().is_empty() {
             return Vec::new();
@@ -203,7 +203,7 @@ impl Exchange {
     }
 }
 
-/// Something of the client's certificate.
+/// A part of the client's certificate.
 fn certificate<'a>(exchange: &'a Exchange, part: impl FnOnce(&'a ClientCertificate) -> &'a str) -> Value<'a> {
     exchange.tls.as_ref()?.certificate.as_ref().map(part).map(|text| Cow::Borrowed(text.as_bytes()))
 }
@@ -237,7 +237,7 @@ fn cookie<'a>(exchange: &'a Exchange, name: &[u8]) -> Value<'a> {
     })
 }
 
-/// The user name in basic credentials, which may be wrong ones (RFC 7617).
+/// The user name in basic credentials (RFC 7617), which have not been verified.
 fn remote_user(exchange: &Exchange) -> Value<'_> {
     use base64::Engine;
     let value = exchange.request.head.value(b"authorization")?;

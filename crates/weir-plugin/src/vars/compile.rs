@@ -1,4 +1,4 @@
-//! From JSON to a tree.
+//! Compiles the JSON form of an expression to a tree.
 
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value;
@@ -9,22 +9,22 @@ use super::number::number;
 use super::{Error, Node};
 use crate::variable::Variable;
 
-/// How deep rules may stand within rules. Compiling and evaluating recurse this far and no further.
+/// Limit of the nesting of rules, and so of the recursion of compiling and evaluating.
 const MAX_DEPTH: usize = 32;
-/// How many comparisons an expression may have.
+/// Limit of the comparisons in an expression.
 const MAX_TESTS: usize = 1_000;
-/// How many constants a list of `in` or `ipmatch` may have.
+/// Limit of the constants in a list of `in` or `ipmatch`.
 const MAX_LIST: usize = 10_000;
-/// How many regular expressions an expression may have: each may take [`MAX_REGEX_SIZE`].
+/// Limit of the regular expressions in an expression: each may take [`MAX_REGEX_SIZE`].
 const MAX_REGEXES: usize = 100;
-/// How long the text of a regular expression may be, in bytes.
+/// Limit of the text of a regular expression, in bytes.
 const MAX_REGEX_TEXT: usize = 16 << 10;
-/// How large a compiled regular expression may be, in bytes, and how large its cache.
+/// Limit of a compiled regular expression, and of its cache, in bytes.
 const MAX_REGEX_SIZE: usize = 1 << 20;
 
 const OPERATORS: &str = "use one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
 
-/// The expression, and what is legal in it and rarely meant.
+/// Compiles an expression; also returns what is valid in it but probably a mistake.
 pub(super) fn compile(value: &Value) -> Result<(Node, Vec<Error>), Error> {
     let mut compiler = ExpressionCompiler { place: Vec::new(), tests: 0, regexes: 0, doubts: Vec::new() };
     let Value::Array(items) = value else {
@@ -61,7 +61,7 @@ impl Connective {
 }
 
 struct ExpressionCompiler {
-    /// The indices that lead to what is being compiled.
+    /// The indices that lead to the value being compiled.
     place: Vec<usize>,
     tests: usize,
     regexes: usize,
@@ -69,7 +69,7 @@ struct ExpressionCompiler {
 }
 
 impl ExpressionCompiler {
-    /// Compiles what stands at `index` of the present place.
+    /// Compiles the value at `index` of the current place.
     fn with_index<T>(&mut self, index: usize, compile: impl FnOnce(&mut Self) -> T) -> T {
         self.place.push(index);
         let result = compile(self);
@@ -121,7 +121,7 @@ impl ExpressionCompiler {
         let not = |value: &Value| value.as_str() == Some("!");
         let equal = Value::from("==");
         let (operator, constant, negated) = match rest {
-            // APISIX: two elements are a variable and what it is.
+            // APISIX: two elements are a variable and the value it must equal.
             [constant] if !constant.as_str().is_some_and(is_operator) => (&equal, constant, false),
             [] | [_] => {
                 return Err(self.error("rule too short", format!("write [\"{name}\", operator, constant]")));
@@ -154,7 +154,7 @@ impl ExpressionCompiler {
         Ok(if inverse != negated { Node::Not(Box::new(node)) } else { node })
     }
 
-    /// YAML reads `yes` and `on` as the boolean that `true` is, and what comes with a request is text.
+    /// YAML reads `yes` and `on` as the boolean `true`, but values of a request are text.
     fn doubt_boolean(&mut self, variable: &Variable, constant: &Value, operator_index: usize) {
         if !matches!(variable, Variable::Argument(_) | Variable::Header(_) | Variable::Cookie(_)) {
             return;
@@ -168,7 +168,7 @@ impl ExpressionCompiler {
         self.doubts.push(doubt);
     }
 
-    /// The condition, and whether its opposite is meant.
+    /// The condition, and whether it is inverted.
     fn condition(&mut self, operator: &str, value: &Value, index: usize) -> Result<(Condition, bool), Error> {
         let value_index = index + 1;
         let condition = match operator {
@@ -211,7 +211,7 @@ impl ExpressionCompiler {
     fn ordered(&self, accepted: Relation, value: &Value) -> Result<Condition, Error> {
         let bound = match self.constant(value)? {
             Constant::Missing => return Err(self.error("invalid expression", "compare with a number or a string")),
-            // ["arg_age", ">", "18"] means the number: as text, 9 would be more.
+            // ["arg_age", ">", "18"] means the number: compared as text, 9 would be greater.
             Constant::Text(text) => number(&text).map_or(Constant::Text(text), Constant::Number),
             Constant::Number(number) => Constant::Number(number),
         };
@@ -274,7 +274,7 @@ impl ExpressionCompiler {
                 .dfa_size_limit(MAX_REGEX_SIZE)
                 .build()
         };
-        // As in PCRE, \w and \d mean ASCII, which also keeps them small. Other alphabets need the Unicode mode.
+        // As in PCRE, \w and \d are ASCII only, which also keeps the automaton small. Non-ASCII text needs the Unicode mode.
         let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };
         built.map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => {
@@ -282,7 +282,7 @@ impl ExpressionCompiler {
                 self.error("regular expression too large", help)
             }
             error => {
-                // The last line says what is wrong; those before it draw an arrow below the expression.
+                // The last line is the reason; the lines before it point at the place in the expression.
                 let text = error.to_string();
                 let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 self.error(
@@ -326,7 +326,7 @@ fn operator_help(operator: &str) -> &'static str {
     }
 }
 
-/// Enough of a text to recognise it by.
+/// A prefix of a text, for error messages.
 fn short(text: &str) -> String {
     const SHOWN: usize = 60;
     match text.char_indices().nth(SHOWN) {

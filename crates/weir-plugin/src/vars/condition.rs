@@ -1,4 +1,4 @@
-//! One comparison: what a variable is held against.
+//! One comparison of a variable with constants.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -17,7 +17,7 @@ pub(super) struct Test {
     pub(super) condition: Condition,
 }
 
-/// What must be true of the variable. A missing variable meets only `Equal(Missing)` and a `OneOf` with a missing.
+/// The condition on a variable. A missing variable satisfies only `Equal(Missing)` and a `OneOf` that contains `Missing`.
 #[derive(Clone, Debug)]
 pub(super) enum Condition {
     Equal(Constant),
@@ -28,7 +28,7 @@ pub(super) enum Condition {
     },
     Matches(Regex),
     OneOf(Set),
-    /// The variable is a list with such an element.
+    /// The variable is a list with an element that equals the constant.
     Has(Constant),
     /// The variable is an address within one of the ranges.
     Within(Box<[IpNet]>),
@@ -50,11 +50,11 @@ pub(super) enum Relation {
     LessOrEqual,
 }
 
-/// The constants of an `in`, in a form that is quick to search.
+/// The constants of an `in`, in a form that is fast to search.
 #[derive(Clone, Debug)]
 pub(super) struct Set {
     missing: bool,
-    /// Sorted.
+    /// Sorted, for a binary search.
     texts: Box<[Box<[u8]>]>,
     numbers: Box<[f64]>,
 }
@@ -97,7 +97,7 @@ impl Constant {
         }
     }
 
-    /// How `value` stands to this bound; `None` when the two do not compare.
+    /// The order of `value` relative to this bound; `None` if they are not comparable.
     fn order_of(&self, value: &[u8]) -> Option<Ordering> {
         match self {
             Constant::Missing => None,
@@ -188,7 +188,7 @@ impl fmt::Display for Set {
     }
 }
 
-/// Long lists are cut: a person reads this.
+/// Long lists are cut, since this text is for people.
 fn write_list(out: &mut fmt::Formatter<'_>, items: impl Iterator<Item = impl fmt::Display>) -> fmt::Result {
     const SHOWN: usize = 8;
     out.write_str("[")?;

@@ -50,14 +50,14 @@ enum Node {
     Test(Test),
 }
 
-/// Why a value is not an expression, or not the one that was meant.
+/// Why a value is not a valid expression, or is probably not what was meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The place within the expression, such as `[1][0]`; empty for the whole of it.
     pub place: String,
     /// What is wrong. Apache APISIX's text, where it has one: `invalid operator '???'`.
     pub reason: String,
-    /// What would be right.
+    /// What to write instead.
     pub help: String,
 }
 
@@ -73,13 +73,13 @@ impl Expression {
     /// Compiles the JSON form. Never panics, whatever the value.
     ///
     /// # Errors
-    /// The first thing that is wrong, and where.
+    /// The first error, and its place.
     pub fn compile(value: &Value) -> Result<Expression, Error> {
         let (root, doubts) = compile::compile(value)?;
         Ok(Expression { root, doubts: doubts.into() })
     }
 
-    /// What is legal in it and rarely meant.
+    /// What is valid in it but probably a mistake.
     pub fn doubts(&self) -> &[Error] {
         &self.doubts
     }
@@ -97,7 +97,7 @@ impl Expression {
         }
     }
 
-    /// The variables it looks at, with repetitions. Some may have no value when it is asked: [`Variable::absence`].
+    /// The variables it uses, with repetitions. Some may have no value when it is evaluated: [`Variable::absence`].
     pub fn variables(&self) -> Vec<&Variable> {
         let mut found = Vec::new();
         self.root.collect_variables(&mut found);

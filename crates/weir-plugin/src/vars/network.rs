@@ -1,11 +1,11 @@
-//! Address ranges as configurations write them.
+//! Address ranges as written in configurations.
 
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Reads an address or a CIDR range, IPv4 or IPv6: `10.0.0.1`, `10.0.0.0/8`, `::1`, `fe80::/10`. Bits after the prefix
-/// do not matter. A range of IPv4-mapped addresses (`::ffff:10.0.0.0/104`) is the IPv4 range it stands for.
+/// Parses an address or a CIDR range, IPv4 or IPv6: `10.0.0.1`, `10.0.0.0/8`, `::1`, `fe80::/10`. Bits after the prefix are
+/// ignored. A range of IPv4-mapped addresses (`::ffff:10.0.0.0/104`) becomes the IPv4 range.
 pub fn parse_network(text: &str) -> Option<IpNet> {
     let network = match text.parse::<IpAddr>() {
         Ok(address) => IpNet::from(address),
@@ -20,7 +20,7 @@ pub fn parse_network(text: &str) -> Option<IpNet> {
     Some(network)
 }
 
-/// Whether one of the ranges has the address. An IPv4 client of a dual-stack socket counts as IPv4.
+/// Whether one of the ranges contains the address. An IPv4-mapped address counts as IPv4.
 pub fn any_contains(networks: &[IpNet], address: IpAddr) -> bool {
     let address = address.to_canonical();
     networks.iter().any(|network| network.contains(&address))

@@ -1,10 +1,10 @@
-//! Text as a number, where an expression compares with one.
+//! Parsing of text as a number, for comparisons with numbers.
 
-/// Numbers are short; what is longer is text.
+/// Longer text is not a number.
 const MAX_LENGTH: usize = 64;
 
-/// Reads a number as Lua's `tonumber` does: decimal with fraction and exponent, or `0x` and hexadecimal digits, with
-/// white space around. Words such as `inf` and `nan` are text here, as nobody means them.
+/// Parses a number like Lua's `tonumber`: decimal with fraction and exponent, or `0x` and hexadecimal digits, with white space
+/// around. Words such as `inf` and `nan` are text here, since they are never meant as numbers.
 pub(super) fn number(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii();
     if text.is_empty() || text.len() > MAX_LENGTH {
@@ -16,7 +16,7 @@ pub(super) fn number(text: &[u8]) -> Option<f64> {
         None => (1.0, text.strip_prefix('+').unwrap_or(text)),
     };
     if let Some(hexadecimal) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        // from_str_radix would take a second sign.
+        // `from_str_radix` would accept a second sign.
         let plain = hexadecimal.bytes().all(|byte| byte.is_ascii_hexdigit());
         return u64::from_str_radix(hexadecimal, 16).ok().filter(|_| plain).map(|value| sign * value as f64);
     }

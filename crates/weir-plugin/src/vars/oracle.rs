@@ -1,4 +1,4 @@
-//! What expressions mean, told a second time by an interpreter that only tries to be plain, and compared.
+//! A second, simple interpreter of expressions, with which the compiled form is compared.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Expression;
 use crate::variable::{Variable, Variables};
 
-/// Values by the name a variable is written with.
+/// Values by the variable's name.
 #[derive(Clone, Debug, Default)]
 struct Request {
     values: HashMap<String, String>,
@@ -76,7 +76,7 @@ fn compare(name: &str, operator: &str, constant: &Value, request: &Request) -> b
         "<=" => ordered(|a, b| a <= b, |a, b| a <= b),
         "in" => constant.as_array().expect("a list").iter().any(|constant| equal(value, constant)),
         "has" => request.lists.get(name).is_some_and(|list| list.iter().any(|item| equal(Some(item), constant))),
-        // The generator only makes literal expressions, in one case, for values in one case.
+        // The generator produces only literal patterns and values in lower case.
         "~~" => value.is_some_and(|value| value.contains(constant.as_str().expect("a string"))),
         "~*" => value.is_some_and(|value| value.contains(&constant.as_str().expect("a string").to_lowercase())),
         "ipmatch" => value.is_some_and(|value| value.starts_with("10.")),
@@ -143,7 +143,7 @@ fn request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// Any JSON at all, leaning towards what looks like an expression.
+/// Any JSON value, biased towards expressions.
 fn anything() -> impl Strategy<Value = Value> {
     let word = prop::sample::select(vec!["AND", "!OR", "!", "==", "~~", "in", "has", "ipmatch", "arg_a", "(", "1"]);
     let leaf = prop_oneof![

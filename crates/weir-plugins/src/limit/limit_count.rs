@@ -4,7 +4,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -264,7 +264,7 @@ impl LimitCount {
     }
 }
 
-impl Described for LimitCount {
+impl HasMetadata for LimitCount {
     type Metadata = LimitCountMetadata;
 
     fn check_metadata(metadata: LimitCountMetadata) -> Result<(), ConfigError> {

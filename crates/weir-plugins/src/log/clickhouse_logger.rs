@@ -5,7 +5,7 @@ use http::header::{HeaderName, HeaderValue};
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -104,7 +104,7 @@ impl Definition for ClickhouseLogger {
     }
 }
 
-impl Described for ClickhouseLogger {
+impl HasMetadata for ClickhouseLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

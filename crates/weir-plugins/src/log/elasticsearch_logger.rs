@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_client::CallError;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage, Template, escape};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -165,7 +165,7 @@ impl Definition for ElasticsearchLogger {
     }
 }
 
-impl Described for ElasticsearchLogger {
+impl HasMetadata for ElasticsearchLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

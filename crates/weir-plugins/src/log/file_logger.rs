@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -85,7 +85,7 @@ impl Definition for FileLogger {
     }
 }
 
-impl Described for FileLogger {
+impl HasMetadata for FileLogger {
     type Metadata = FileLoggerMetadata;
 
     fn check_metadata(metadata: FileLoggerMetadata) -> Result<(), ConfigError> {

@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::IdleConnections;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::http_service::HttpService;
@@ -106,7 +106,7 @@ impl Definition for HttpLogger {
     }
 }
 
-impl Described for HttpLogger {
+impl HasMetadata for HttpLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{HttpClient, ServerVerification, StreamTarget, StreamTls};
 use weir_kafka::{BrokerAccess, KafkaMessage, SaslLogin, SaslMechanism, is_topic_name};
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOutcome, SinkOptions};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -291,7 +291,7 @@ impl KafkaLogger {
     }
 }
 
-impl Described for KafkaLogger {
+impl HasMetadata for KafkaLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

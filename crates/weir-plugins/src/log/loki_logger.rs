@@ -7,7 +7,7 @@ use http::header::{HeaderName, HeaderValue};
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -124,7 +124,7 @@ impl Definition for LokiLogger {
 /// As many as Loki takes.
 const MAX_LABELS: usize = 15;
 
-impl Described for LokiLogger {
+impl HasMetadata for LokiLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

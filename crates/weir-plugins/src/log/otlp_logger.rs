@@ -4,7 +4,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage, Template};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Record, RecordSending};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -85,7 +85,7 @@ impl Definition for OtlpLogger {
     }
 }
 
-impl Described for OtlpLogger {
+impl HasMetadata for OtlpLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

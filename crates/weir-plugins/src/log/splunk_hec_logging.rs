@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -93,7 +93,7 @@ impl Definition for SplunkHecLogging {
     }
 }
 
-impl Described for SplunkHecLogging {
+impl HasMetadata for SplunkHecLogging {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

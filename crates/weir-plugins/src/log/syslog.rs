@@ -4,7 +4,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage, Template};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -112,7 +112,7 @@ impl Definition for Syslog {
     }
 }
 
-impl Described for Syslog {
+impl HasMetadata for Syslog {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -81,7 +81,7 @@ impl Definition for TcpLogger {
     }
 }
 
-impl Described for TcpLogger {
+impl HasMetadata for TcpLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

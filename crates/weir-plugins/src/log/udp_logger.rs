@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Described, Plugin, Stage};
+use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::{Bodies, BodyOptions};
@@ -66,7 +66,7 @@ impl Definition for UdpLogger {
     }
 }
 
-impl Described for UdpLogger {
+impl HasMetadata for UdpLogger {
     type Metadata = LoggerMetadata;
 
     fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
 
 use crate::observe::collector::{CollectorMetadata, OtlpCollector, TraceIdSource};
 use crate::observe::trace::exchange_spans::{ExtraAttributes, error_of};
@@ -161,7 +161,7 @@ fn slow_ns(seconds: f64) -> Result<u64, ConfigError> {
     }
 }
 
-impl Described for Opentelemetry {
+impl HasMetadata for Opentelemetry {
     type Metadata = CollectorMetadata;
 
     fn check_metadata(metadata: CollectorMetadata) -> Result<(), ConfigError> {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
-use weir_plugin::{Build, ConfigError, Definition, Described, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::options::pattern;
 
@@ -127,7 +127,7 @@ impl Definition for Cors {
     }
 }
 
-impl Described for Cors {
+impl HasMetadata for Cors {
     type Metadata = CorsMetadata;
 
     fn check_metadata(metadata: CorsMetadata) -> Result<(), ConfigError> {

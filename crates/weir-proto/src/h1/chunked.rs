@@ -1,12 +1,12 @@
-//! The chunked coding (RFC 9112 §7.1), read byte by byte where it frames and in one piece where it carries data.
+//! The chunked transfer coding (RFC 9112 §7.1): framing is parsed byte by byte, chunk data is passed on in whole slices.
 //!
-//! Strict: upper- or lower-case hexadecimal digits, CRLF and nothing else after data, extensions checked, bounded and
-//! dropped. Trailer fields are collected, checked and bounded; what to do with them is decided above.
+//! Strict: upper- or lower-case hexadecimal digits, CRLF and nothing else after data, extensions checked, bounded and dropped.
+//! Trailer fields are collected, checked and bounded; the caller decides whether to forward them.
 
 use crate::field;
 use crate::trailers::Trailers;
 
-/// Extension bytes one message may carry before it is refused.
+/// Limit of the chunk extension bytes of one message; a message with more is refused.
 pub const MAX_EXTENSION_BYTES: usize = 1024;
 /// Chunk sizes have at most this many digits, leading zeros included.
 const MAX_SIZE_DIGITS: u8 = 16;
@@ -18,7 +18,7 @@ pub struct BadChunk;
 /// What [`ChunkedDecoder::next`] found at the start of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All input was framing and has been taken in; more is needed.
+    /// All of the input was framing and is consumed; the decoder needs more.
     More,
     /// After `skip` bytes of framing there are `length` bytes of data.
     Data { skip: usize, length: usize },
@@ -49,14 +49,14 @@ enum ChunkedState {
 pub struct ChunkedDecoder {
     state: ChunkedState,
     digits: u8,
-    /// Where in `BWS ";" BWS name [ "=" value ]` the extension is.
+    /// Position in one extension, `";" name [ "=" value ]`, while `state` is `Extension`.
     part: Part,
     extension_bytes: u16,
     remaining: u64,
     trailer_limit: u32,
     trailer_fields: u16,
     line_start: u32,
-    /// Trailer lines as received, each `name: value\r\n`.
+    /// Trailer lines as received, each with its CRLF.
     trailers: Vec<u8>,
 }
 
@@ -89,7 +89,7 @@ impl ChunkedDecoder {
         self.state == ChunkedState::Ended
     }
 
-    /// Reads on. Data that is reported counts as consumed: the next call starts after it.
+    /// Decodes the next piece of input. Data in the returned [`Step::Data`] counts as consumed: the next call starts after it.
     pub fn next(&mut self, input: &[u8]) -> Result<Step, BadChunk> {
         let mut at = 0;
         while at < input.len() {
@@ -152,8 +152,8 @@ impl ChunkedDecoder {
         }
     }
 
-    /// `*( ";" token [ "=" ( token / quoted-string ) ] )` without the optional blanks, which are only ever used to
-    /// confuse (RFC 9112 §7.1.1 calls them "bad").
+    /// `*( ";" token [ "=" ( token / quoted-string ) ] )`. The "bad white space" that RFC 9112 §7.1.1 tolerates around these is
+    /// refused: only attacks use it.
     fn extension(&mut self, byte: u8) -> Result<ChunkedState, BadChunk> {
         self.extension_bytes += 1;
         if usize::from(self.extension_bytes) > MAX_EXTENSION_BYTES {

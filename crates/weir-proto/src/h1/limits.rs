@@ -1,6 +1,6 @@
-//! What a peer may make us hold before its message is understood.
+//! Limits of what a peer can make the gateway buffer before a head is parsed.
 
-/// Limits of one head. The same names stand in the configuration file.
+/// Limits of one head. The configuration file uses the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Start line and fields together, in bytes.
@@ -9,16 +9,16 @@ pub struct Limits {
     pub fields: usize,
     /// Length of the request target in bytes.
     pub target_bytes: usize,
-    /// Field names with `_` are dropped unless this is set: `X_User` and `X-User` are one variable to CGI-like upstreams.
+    /// Field names with `_` are dropped unless this is set: CGI-like upstreams map `X_User` and `X-User` to one variable.
     pub underscores_in_names: bool,
-    /// The authority of an absolute target replaces a `Host` that names another (RFC 9112 §3.2.2), which is refused
-    /// otherwise.
+    /// The authority of an absolute-form target replaces a `Host` that differs (RFC 9112 §3.2.2); otherwise such a request is
+    /// refused.
     pub target_replaces_host: bool,
-    /// `;` and `%3B` in paths are refused: upstreams that take parameters out of segments see another path than routes do.
+    /// `;` and `%3B` in paths are refused: an upstream that strips path parameters sees another path than the router does.
     pub refuse_path_parameters: bool,
 }
 
-/// The most fields a head can be told to hold.
+/// Upper bound of [`Limits::fields`].
 pub const MAX_FIELDS: usize = 256;
 
 impl Default for Limits {

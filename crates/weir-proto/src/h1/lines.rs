@@ -1,36 +1,36 @@
-//! Lines of a head, found and checked in one pass.
+//! Finds and checks the lines of a head in one pass.
 //!
-//! A line ends in CRLF and in nothing else. RFC 9112 §2.2 would let us take a lone LF for a line end; we do not, since
-//! others may not see one there.
+//! Only CRLF ends a line. RFC 9112 §2.2 permits taking a lone LF for a line end; that is refused here, since the next parser on
+//! the path may not see a line end there.
 
 use crate::field::{self, Known};
 use crate::head::{Field, Head, Span};
 use crate::scan;
 
-/// A line that is not `name ":" OWS value OWS CRLF`, or more lines than allowed.
+/// Why field lines are refused: a line that is not `name ":" OWS value OWS CRLF`, or more lines than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadLines {
     Syntax,
     TooMany,
 }
 
-/// Where the lines of fields end.
+/// The result of indexing the field lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FieldLines {
-    /// The offset behind the blank line.
+    /// The offset after the blank line.
     pub end: usize,
-    /// Every name holds nothing but letters, digits and `-`.
+    /// Every name contains only letters, digits and `-`.
     pub is_plain: bool,
 }
 
-/// Indexes the field lines of `bytes` from `at` to the blank line, and copies everything to its end into `head`.
-/// Returns that end, or `None` while the blank line is missing. Without the blank line `head` holds the bytes before
-/// `at` and no fields, so that what was said of the start line can still be read.
+/// Indexes the field lines of `bytes` from `at` to the blank line, and copies everything up to and including it into `head`.
+/// Returns the end, or `None` while the blank line is missing. Without the blank line, and on an error, `head` holds only the
+/// bytes before `at` and no fields, so that the start line can still be logged.
 pub(super) fn fields(bytes: &[u8], at: usize, most: usize, head: &mut Head) -> Result<Option<FieldLines>, BadLines> {
     let section = index(bytes, at, most, head);
     let known = match section {
         Ok(Some(section)) => {
-            // Once all are found: in between it would drive what finds them out of the registers.
+            // In a second pass: within the scanning loop this would spill the registers the scanner uses.
             for field in &mut head.fields {
                 field.known = Known::parse(&bytes[field.name.range()]);
             }
@@ -80,7 +80,7 @@ struct FieldValue {
     line_end: usize,
 }
 
-/// The value behind a name, if the line reads `name: value\r\n` as nearly all do.
+/// The value after a name in the common form `name: value\r\n`, without optional white space to trim.
 #[inline(always)]
 fn usual_value(bytes: &[u8], name_end: usize) -> Option<FieldValue> {
     let [b':', b' ', first] = bytes.get(name_end..)?.first_chunk()? else { return None };
@@ -91,8 +91,8 @@ fn usual_value(bytes: &[u8], name_end: usize) -> Option<FieldValue> {
     (!has_blanks).then(|| FieldValue { span: Span::new(start, line_end), line_end })
 }
 
-/// The value behind any name, and whether the line reads as it will be written. A line that begins with a blank (obs-fold,
-/// RFC 9112 §5.2) has no name, and so is refused.
+/// The value after a name in any valid form, and whether the line is byte for byte `name: value\r\n`. `None` while the line is
+/// incomplete. A line that begins with a blank (obs-fold, RFC 9112 §5.2) has no name, and so is refused.
 #[cold]
 fn value(bytes: &[u8], name: Span) -> Result<Option<(FieldValue, bool)>, BadLines> {
     let name_end = name.end as usize;
@@ -119,20 +119,20 @@ fn value(bytes: &[u8], name: Span) -> Result<Option<(FieldValue, bool)>, BadLine
     Ok(Some((FieldValue { span: Span::new(start, end), line_end }, verbatim)))
 }
 
-/// What `Connection` fields say of the connection itself (RFC 9112 §9.3, RFC 9110 §7.8).
+/// Options of the `Connection` fields (RFC 9112 §9.3, RFC 9110 §7.8).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionOptions {
     pub close: bool,
     pub keep_alive: bool,
     pub upgrade: bool,
-    /// Fields are named that are hop-by-hop.
-    pub nominates: bool,
+    /// An option besides `close` and `keep-alive`, which may name a field to remove as hop-by-hop.
+    pub names_field: bool,
 }
 
 impl ConnectionOptions {
     pub(super) fn add(&mut self, value: &[u8]) {
         if field::same_name(value, b"keep-alive") {
-            self.keep_alive = true; // nearly all say this and nothing else
+            self.keep_alive = true; // the usual value, recognised without splitting a list
             return;
         }
         for option in field::list(value) {
@@ -142,13 +142,14 @@ impl ConnectionOptions {
                 self.keep_alive = true;
             } else {
                 self.upgrade |= field::same_name(option, b"upgrade");
-                self.nominates = true;
+                self.names_field = true;
             }
         }
     }
 }
 
-/// A `Content-Length`: digits only (RFC 9110 §8.6). A list, even of equal values, is refused by the caller's count.
+/// Parses a `Content-Length`: digits only (RFC 9110 §8.6). A list, even of equal values, gives `None`; the caller refuses
+/// repeated fields.
 pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;
@@ -156,8 +157,8 @@ pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     value.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
 }
 
-/// Marks the fields a `Connection` names as hop-by-hop (RFC 9110 §7.6.1). What frames or routes the message cannot be
-/// unsaid this way, and neither can the identity fields we set later.
+/// Removes the fields that a `Connection` field names as hop-by-hop (RFC 9110 §7.6.1). `Content-Length`, `Transfer-Encoding` and
+/// `Host` stay, since they frame and route the message. Identity fields are added later, so a client cannot remove them this way.
 pub(super) fn remove_nominated(head: &mut Head) {
     for index in 0..head.fields.len() {
         if head.fields[index].known != Known::Connection {
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        /// httparse is forgiving where we are strict, so it accepts all we accept, and finds the same fields.
+        /// httparse is more lenient, so it must accept every head that is accepted here, and find the same fields.
         #[test]
         fn what_we_accept_httparse_reads_alike(lines in proptest::collection::vec("[A-Za-z-]{1,12}:[ \t]{0,2}[ -~\t]{0,12}\r?\n?", 0..6)) {
             let text = format!("{}\r\n", lines.concat());

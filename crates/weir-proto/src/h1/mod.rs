@@ -1,4 +1,4 @@
-//! HTTP/1.x on the wire (RFC 9112): strict where leniency lets two readers disagree.
+//! HTTP/1.x on the wire (RFC 9112): strict where a lenient parser could disagree with another one.
 
 pub mod chunked;
 pub mod limits;

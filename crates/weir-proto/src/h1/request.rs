@@ -4,7 +4,7 @@ use crate::authority::HostPort;
 use crate::field::{self, Known};
 use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
-use crate::request::{Reject, is_doubtful, method, set_host, set_target_path};
+use crate::request::{Reject, is_dropped_for_underscore, method, set_host, set_target_path};
 use crate::scan;
 
 use super::limits::{Limits, MAX_FIELDS};
@@ -31,7 +31,7 @@ pub fn parse_request(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -
     Ok(Some(skipped + section.end))
 }
 
-/// The longest method that is read, in bytes. The longest one registered has 17.
+/// The longest method accepted, in bytes. The longest registered method has 17.
 const MAX_METHOD: usize = 64;
 
 /// `method SP request-target SP HTTP-version CRLF` (RFC 9112 §3). Returns where the next line starts.
@@ -41,7 +41,7 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
         _ if method_end > MAX_METHOD => return Err(Reject::MethodTooLong),
         None => return Ok(None),
         Some(b' ') if method_end > 0 => {}
-        // A CR may yet become the empty line before a request.
+        // A lone CR may be the start of the empty line that is allowed before a request.
         Some(b'\r') if bytes.len() == 1 => return Ok(None),
         Some(_) => return Err(Reject::Syntax),
     }
@@ -53,23 +53,23 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
     match bytes.get(target_end) {
         None => return Ok(None),
         Some(b' ') if target_end > target_start => {}
-        Some(_) => return Err(Reject::Syntax), // HTTP/0.9 ends here, and so do bytes no target may hold
+        Some(_) => return Err(Reject::Syntax), // HTTP/0.9, or a byte that is not allowed in a target
     }
     const VERSION: usize = "HTTP/1.1\r\n".len();
     let line_end = target_end + 1 + VERSION;
     request.version = match bytes.get(target_end + 1..line_end) {
         Some(b"HTTP/1.1\r\n") => Version::Http11,
         Some(b"HTTP/1.0\r\n") => Version::Http10,
-        // RFC 9110 §2.5: a higher minor version of a major version that we have is processed as the highest we have.
+        // RFC 9110 §2.5: a higher minor version is processed as the highest minor version implemented.
         Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', b'\r', b'\n']) => Version::Http11,
-        // RFC 9110 §15.6.6: a version that exists, or could, has a status of its own.
+        // RFC 9110 §15.6.6: another major version is answered with 505, not 400.
         Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r', b'\n'])
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
             return Err(Reject::Version);
         }
         Some(_) => return Err(Reject::Syntax),
-        // Not even the line is complete; what is there of the version must be able to become one.
+        // The line is incomplete: wait for more only if the bytes received can still become a version.
         None => {
             let rest = &bytes[target_end + 1..];
             let fits = b"HTTP/".starts_with(&rest[..rest.len().min(5)]) && !rest.contains(&b'\n');
@@ -82,7 +82,7 @@ fn request_line(bytes: &[u8], limits: &Limits, request: &mut RequestHead) -> Res
     Ok(Some(line_end))
 }
 
-/// Everything the gateway wants to know of a head, found in one pass over its fields.
+/// Derives the framing, connection options, host and path from the fields, in one pass over them.
 fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Result<(), Reject> {
     let mut seen = SeenFields::default();
     for index in 0..request.head.fields.len() {
@@ -91,7 +91,7 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
             Known::Other if section.is_plain => continue,
             Known::Other => {
                 let name = &request.head.bytes[field.name.range()];
-                field.removed = is_doubtful(name, limits.underscores_in_names);
+                field.removed = is_dropped_for_underscore(name, limits.underscores_in_names);
                 continue;
             }
             Known::Host => seen.host = Some(SeenFields::once(seen.host, field.value).ok_or(Reject::Host)?),
@@ -107,14 +107,14 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
             Known::Te => seen.te = Some(field.value),
             _ => {}
         }
-        // Identity is only ever said by an auth plugin; what a client claims goes no further.
+        // Only auth plugins set identity fields; those a client sends are not forwarded.
         field.removed = field.known.is_hop_by_hop() || field.known == Known::Identity;
     }
-    let ConnectionOptions { close, keep_alive, upgrade, nominates } = seen.connection;
-    if close || nominates {
+    let ConnectionOptions { close, keep_alive, upgrade, names_field } = seen.connection;
+    if close || names_field {
         lines::remove_nominated(&mut request.head);
     }
-    // RFC 9112 §9.3: persistent unless said otherwise; with HTTP/1.0 the other way round.
+    // RFC 9112 §9.3: HTTP/1.1 is persistent unless `close` is sent, HTTP/1.0 only if `keep-alive` is sent.
     request.keep_alive = !close && (request.version != Version::Http10 || keep_alive);
     request.framing = framing(request, &seen)?;
     request.takes_trailers = seen.te.is_some_and(|value| {
@@ -127,7 +127,7 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
         // RFC 9110 §10.1.1: without a body, or from HTTP/1.0, there is nothing to wait for.
         request.expects_continue = request.version != Version::Http10 && request.framing.has_body();
     }
-    // RFC 9110 §7.8; `h2c` is obsolete (RFC 9113 §3.1) and would carry requests past the policy chain.
+    // RFC 9110 §7.8; `h2c` is obsolete (RFC 9113 §3.1), and requests sent over it would bypass the plugins.
     request.upgrade = upgrade
         && request.version == Version::Http11
         && request.method == Method::Get
@@ -136,7 +136,7 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
     target(request, limits, seen.host)
 }
 
-/// An `Upgrade` field asks for a protocol that must not be agreed to.
+/// Whether an `Upgrade` field names a protocol the gateway must not switch to.
 fn names_h2c_or_tls(upgrade: &[u8]) -> bool {
     field::list(upgrade).any(|protocol| {
         let name = protocol.split(|&byte| byte == b'/').next().unwrap_or_default();
@@ -144,7 +144,7 @@ fn names_h2c_or_tls(upgrade: &[u8]) -> bool {
     })
 }
 
-/// Field values that may stand once only.
+/// The field values that `derive` needs after its pass.
 #[derive(Default)]
 struct SeenFields {
     host: Option<Span>,
@@ -157,15 +157,16 @@ struct SeenFields {
 }
 
 impl SeenFields {
+    /// `value`, or `None` if the field occurred before.
     fn once(before: Option<Span>, value: Span) -> Option<Span> {
         before.is_none().then_some(value)
     }
 }
 
-/// RFC 9112 §6.3, less every tolerance it grants.
+/// Determines the message length (RFC 9112 §6.3), without any of the leniency the RFC permits.
 fn framing(request: &RequestHead, seen: &SeenFields) -> Result<Framing, Reject> {
     if let Some(coding) = seen.coding {
-        // RFC 9112 §6.1: both lengths may be request smuggling; a coding from HTTP/1.0 cannot be trusted either.
+        // RFC 9112 §6.1: `Content-Length` with `Transfer-Encoding` may be request smuggling; so may a coding from HTTP/1.0.
         if seen.length.is_some() || request.version == Version::Http10 {
             return Err(Reject::Framing);
         }
@@ -184,8 +185,8 @@ fn transfer_coding(value: &[u8]) -> Result<Framing, Reject> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(Framing::Chunked);
     }
-    // A well-formed coding that we do not have is 501 (RFC 9112 §6.1); chunked elsewhere than last and alone is an
-    // attack or a broken sender.
+    // Unsupported codings, well-formed and without `chunked`, are 501 (RFC 9112 §6.1). `chunked` beside another coding, or a
+    // malformed value, is an attack or a broken sender: 400.
     let is_unknown = !value.is_empty()
         && value.split(|&byte| byte == b',').all(|coding| {
             let coding = field::trim(coding);
@@ -194,7 +195,7 @@ fn transfer_coding(value: &[u8]) -> Result<Framing, Reject> {
     Err(if is_unknown { Reject::TransferCoding } else { Reject::Framing })
 }
 
-/// The request target in its four forms (RFC 9112 §3.2), and the host it is for.
+/// Parses the request target in its four forms (RFC 9112 §3.2), and determines the host.
 fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Result<(), Reject> {
     let Span { start, end } = request.target;
     let host_value = host.map(|host| request.head.slice(host));
@@ -213,8 +214,8 @@ fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Res
         [b'/', ..] => {}
         b"*" if request.method == Method::Options => {}
         target => {
-            // RFC 9112 §3.2.2: the authority of an absolute target replaces Host. We insist that both agree, unless told
-            // otherwise.
+            // RFC 9112 §3.2.2: the authority of an absolute target replaces Host. Both must agree, unless
+            // `target_replaces_host` is set.
             let starts = |scheme: &[u8]| target.get(..scheme.len()).is_some_and(|it| it.eq_ignore_ascii_case(scheme));
             let (scheme, default_port) = match (starts(b"http://"), starts(b"https://")) {
                 (true, _) => (7, 80),
@@ -238,7 +239,7 @@ fn target(request: &mut RequestHead, limits: &Limits, host: Option<Span>) -> Res
     set_target_path(request, limits, Span { start: path_start, end })
 }
 
-/// Whether both name the same host and port, where `default_port` is the one that need not be written (RFC 9110 §4.2.3).
+/// Whether both name the same host and port. `default_port` stands for an omitted port (RFC 9110 §4.2.3).
 fn is_same_authority(one: &[u8], other: &[u8], default_port: u16) -> bool {
     let (Ok(one), Ok(other)) = (HostPort::parse(one), HostPort::parse(other)) else { return false };
     one.host.eq_ignore_ascii_case(other.host) && one.port.unwrap_or(default_port) == other.port.unwrap_or(default_port)

@@ -1,4 +1,4 @@
-//! Response heads from upstreams, which are trusted no more than clients are (RFC 9112 §4, §6.3).
+//! Response heads from upstreams, which are trusted no more than clients (RFC 9112 §4, §6.3).
 
 use crate::field::{self, Known};
 use crate::head::{Framing, ResponseHead, Span, Version};
@@ -12,13 +12,13 @@ use super::lines::{self, BadLines, ConnectionOptions};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadResponse {
     Syntax,
-    /// Both lengths, two lengths, a length that is none, or a coding that is not `chunked`.
+    /// `Content-Length` with `Transfer-Encoding`, differing lengths, a malformed length, or a coding other than `chunked`.
     Framing,
     HeadTooLarge,
 }
 
 impl BadResponse {
-    /// A word for logs and metrics.
+    /// The reason code in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             BadResponse::Syntax => "upstream_bad_syntax",
@@ -28,17 +28,17 @@ impl BadResponse {
     }
 }
 
-/// What an upstream is forgiven that others are refused for.
+/// Deviations from the RFCs that are accepted from an upstream; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tolerance {
-    /// Statuses from 600 to 999, which RFC 9110 §15 knows no class for.
+    /// Statuses from 600 to 999, for which RFC 9110 §15 defines no class.
     pub extended_status: bool,
     /// `Content-Length` several times, or as a list, of equal values (RFC 9110 §8.6).
     pub repeated_length: bool,
 }
 
-/// Parses the response head at the start of `bytes` into `response`, which must be clear; `method` is the one of the
-/// request it answers. Returns the length of the head, or `None` while it is incomplete.
+/// Parses the response head at the start of `bytes` into `response`, which must be clear. `method` is the method of the request
+/// being answered. Returns the length of the head, or `None` while it is incomplete.
 pub fn parse_response(
     bytes: &[u8],
     limits: &Limits,
@@ -62,7 +62,7 @@ pub fn parse_response(
     Ok(Some(length))
 }
 
-/// `HTTP-version SP status-code [ SP [ reason-phrase ] ] CRLF` (RFC 9112 §4); the second blank may be missing with the
+/// `HTTP-version SP status-code [ SP [ reason-phrase ] ] CRLF` (RFC 9112 §4); the second blank may be missing together with the
 /// phrase. Returns where the next line starts.
 fn status_line(
     bytes: &[u8],
@@ -132,8 +132,8 @@ fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> 
     if matches!(response.status, 100..=199 | 204) {
         response.head.remove_known(Known::ContentLength); // RFC 9110 §8.6
     }
-    let ConnectionOptions { close, keep_alive, nominates, .. } = connection;
-    if nominates {
+    let ConnectionOptions { close, keep_alive, names_field, .. } = connection;
+    if names_field {
         lines::remove_nominated(&mut response.head);
     }
     if chunked && (length.is_some() || response.version == Version::Http10) {
@@ -150,7 +150,7 @@ fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> 
     Ok(())
 }
 
-/// The length that a `Content-Length` says; a list of equal ones only where that is tolerated.
+/// Parses a `Content-Length` value; a list of equal lengths only where `tolerance` allows it.
 fn length_of(value: &[u8], tolerance: Tolerance) -> Option<u64> {
     if !tolerance.repeated_length {
         return lines::content_length(value);
@@ -160,7 +160,7 @@ fn length_of(value: &[u8], tolerance: Tolerance) -> Option<u64> {
     lengths.all(|length| length == Some(first)).then_some(first)
 }
 
-/// An upstream that asks for proxy credentials asks the client's side of us: passed on as every gateway does.
+/// Proxy authentication challenges of an upstream are meant for the client, and forwarded, although these fields are hop-by-hop.
 fn is_for_the_client(known: Known) -> bool {
     matches!(known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo)
 }

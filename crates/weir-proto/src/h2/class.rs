@@ -1,9 +1,9 @@
-//! What a field is in a message (RFC 9113 §8.2, §8.3). It is found out once where HPACK remembers the field, so that one
-//! that comes with every request costs nothing more.
+//! The role of a field in a message (RFC 9113 §8.2, §8.3). HPACK tables store it with each entry, so a recurring field is
+//! classified and checked only once.
 
 use crate::field::{self, Known};
 
-/// A field by what it is for, checked on its own.
+/// The role of a field, with its name and value checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Method,
@@ -13,15 +13,15 @@ pub enum Class {
     /// `:protocol` of an extended CONNECT (RFC 8441 §4).
     Protocol,
     Status,
-    /// The crumbs of a cookie are put together (RFC 9113 §8.2.3).
+    /// `cookie`, which may be split into several fields that are joined again (RFC 9113 §8.2.3).
     Cookie,
     Field(Known),
-    /// It makes its message malformed wherever it stands.
+    /// A field that makes its message malformed.
     Malformed,
 }
 
 impl Class {
-    /// What a field of this name is, if its value is good.
+    /// The class of a field with this name, if its value is valid.
     pub fn of_name(name: &[u8]) -> Class {
         match name {
             b":method" => Class::Method,
@@ -33,7 +33,7 @@ impl Class {
             b"cookie" => Class::Cookie,
             _ if !is_lower_case_name(name) => Class::Malformed,
             _ => match Known::parse(name) {
-                // RFC 9113 §8.2.2: they belong to a connection.
+                // RFC 9113 §8.2.2: connection-specific fields are forbidden.
                 Known::Connection
                 | Known::KeepAlive
                 | Known::ProxyConnection
@@ -44,7 +44,8 @@ impl Class {
         }
     }
 
-    /// The same for a field with this value: nothing that could end a line stands in it, or hides at its ends.
+    /// The class after checking the value: bytes that could end a line, and blanks at the ends of a value, make the field
+    /// malformed.
     pub fn with_value(self, value: &[u8]) -> Class {
         if !field::is_value(value) {
             return Class::Malformed;
@@ -57,7 +58,7 @@ impl Class {
         }
     }
 
-    /// What a field is, name and value.
+    /// The class of a field, by name and value.
     pub fn of(name: &[u8], value: &[u8]) -> Class {
         Class::of_name(name).with_value(value)
     }

@@ -1,4 +1,4 @@
-//! One connection, of either side: what has been said on it, and what may be said next.
+//! One HTTP/2 connection, of either role: frames and their state machine, without I/O.
 
 mod content;
 mod receive;
@@ -7,7 +7,7 @@ mod send;
 
 use super::PREFACE;
 use super::credit::Credit;
-use super::frame::{self, ErrorCode, MOST_STREAM};
+use super::frame::{self, ErrorCode, MAX_STREAM_ID};
 use super::hpack::{Decoder, Encoder};
 use super::priority::Priority;
 use super::settings::{self, FIRST_WINDOW, Settings};
@@ -20,71 +20,71 @@ use crate::trailers::Trailers;
 
 pub use send::{FieldWriter, Sent};
 
-/// Which side of the connection is ours.
+/// The role of this end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Client,
     Server,
 }
 
-/// What the peer is held to.
+/// Limits the peer must keep.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerLimits {
-    /// Of a head, and of trailers.
+    /// Limits of a head, and of trailers.
     pub limits: Limits,
-    /// Streams that the peer may have open at a time.
+    /// Streams the peer may have open at a time.
     pub streams: u32,
-    /// Content that may be on its way or waiting here: of a stream, and of all of them.
+    /// Flow-control windows in bytes: content in flight or held here, of one stream and of the connection.
     pub stream_window: u32,
     pub connection_window: u32,
 }
 
-/// Where the next head goes. It must be clear.
+/// Where the next head is decoded to. The head must be clear.
 pub enum HeadTarget<'l> {
     Request(&'l mut RequestHead),
     Response(&'l mut ResponseHead),
 }
 
-/// What has come. `key` is what the user calls the stream.
+/// What was received. `key` is the caller's key for the stream, see [`Connection::set_key`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConnectionEvent<'b> {
-    /// A request began, and stands in the head that was lent. What is refused is still to be answered.
+    /// A request began; its head is in the `HeadTarget`. If `parsed` is an error, the caller still has to respond.
     Request { stream: u32, ended: bool, parsed: Result<(), Reject> },
-    /// A malformed request: its stream was reset.
+    /// A malformed request; its stream was reset.
     Malformed { stream: u32 },
-    /// The head of a response, interim or final, stands where it was lent. After one that is refused the stream is over.
+    /// The head of a response, interim or final, is in the `HeadTarget`. If `parsed` is an error, the stream was reset.
     Response { key: usize, ended: bool, parsed: Result<(), BadResponse> },
-    /// Content; with `ended`, the last of it. Its window opens with [`Connection::release`].
+    /// Content; with `ended`, the last piece. [`Connection::release`] opens the flow-control window again.
     Data { key: usize, bytes: &'b [u8], ended: bool },
-    /// What comes after the content, and ends it.
+    /// Trailers, which end the message.
     Trailers { key: usize, trailers: Trailers },
-    /// The peer has reset the stream.
+    /// The peer reset the stream (RST_STREAM).
     Reset { key: usize, code: ErrorCode },
-    /// The stream was reset for what came on it.
+    /// The stream was reset here, because the peer violated the protocol on it.
     Failed { key: usize, code: ErrorCode },
-    /// More may be sent: on this stream, or on any of them.
-    Opened { key: Option<usize> },
-    /// The peer will go; what began after stream `last` it has not looked at.
-    Leaves { last: u32, code: ErrorCode },
+    /// A send window grew: that of one stream, or with `None` possibly those of all.
+    WindowOpened { key: Option<usize> },
+    /// The peer sent GOAWAY: it has not processed streams above `last`.
+    GoAway { last: u32, code: ErrorCode },
 }
 
-/// How far our own leaving has come (§6.8).
+/// State of our own graceful shutdown (§6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoawayState {
     No,
-    /// It was announced; the peer's answer to a ping says that it knows.
+    /// GOAWAY with the highest stream number was sent, and a PING whose answer shows that the peer has read it.
     Announced,
-    /// This was the last stream.
+    /// The final GOAWAY was sent, with the last stream that is processed.
     Final(u32),
 }
 
-/// A field section whose frames have not all come.
+/// A field section of which more frames are to come.
 #[derive(Clone, Copy, Debug)]
 struct Section {
     stream: u32,
     ended: bool,
     purpose: Purpose,
-    /// It says that the stream depends on itself (RFC 7540 §5.3.1).
+    /// Its HEADERS frame declares that the stream depends on itself (RFC 7540 §5.3.1), an error.
     depends_on_itself: bool,
     frames: u8,
 }
@@ -94,22 +94,23 @@ struct Section {
 enum Purpose {
     Message,
     Trailers,
-    /// Nothing: it is decoded for what it does to the table.
+    /// The section is only decoded to keep the HPACK table in step, then discarded.
     Nothing,
 }
 
-/// A DATA frame whose payload has not all come.
+/// A DATA frame of which more payload is to come.
 #[derive(Clone, Copy, Debug)]
 struct DataFrame {
-    /// 0 where it is thrown away.
+    /// 0 if the payload is discarded.
+    /// Payload bytes to come, padding included.
     stream: u32,
     left: u32,
     padding: u32,
     ended: bool,
 }
 
-/// The state of one connection. It reads bytes with [`Connection::next`]; what it says stands in [`Connection::output`]
-/// until somebody sends it.
+/// The state of one connection. [`Connection::next`] reads received bytes; bytes to send collect in [`Connection::output`] until
+/// the caller sends them.
 #[derive(Debug)]
 pub struct Connection {
     role: Role,
@@ -118,32 +119,32 @@ pub struct Connection {
     decoder: Decoder,
     encoder: Encoder,
     streams: Streams,
-    /// The highest number of a stream that the peer has begun.
+    /// The highest stream number the peer has used.
     last_peer: u32,
-    /// The number of the next stream of ours.
+    /// The number of the next stream this end opens.
     next_own: u32,
     send: SendWindow,
     receive: ReceiveWindow,
     credit: Credit,
-    /// Bytes of the preface that have come.
+    /// Bytes of the client preface received.
     preface: u8,
     settings_seen: bool,
     has_priorities: bool,
-    /// Priorities of streams that have not begun (RFC 9218 §7.1), the oldest first.
+    /// Priorities received for streams that are not open yet (RFC 9218 §7.1), the oldest first.
     early: Vec<(u32, Priority)>,
     leaving: GoawayState,
-    /// The peer has said that it takes no more streams.
-    peer_leaves: bool,
+    /// The peer has sent GOAWAY and accepts no more streams.
+    goaway_received: bool,
     section: Option<Section>,
     section_bytes: Vec<u8>,
-    /// What all field sections have taken on the wire.
+    /// Bytes of all HEADERS and CONTINUATION payloads received.
     sections: u64,
     content: Option<DataFrame>,
     out: Vec<u8>,
 }
 
 impl Connection {
-    /// Begins a connection: what has to be said first stands in the output.
+    /// Begins a connection: the output starts with the preface (client), SETTINGS and WINDOW_UPDATE.
     pub fn new(role: Role, bounds: PeerLimits, now_ns: u64) -> Connection {
         let mut out = Vec::new();
         let mut receive = ReceiveWindow::new(FIRST_WINDOW);
@@ -188,7 +189,7 @@ impl Connection {
             has_priorities: false,
             early: Vec::new(),
             leaving: GoawayState::No,
-            peer_leaves: false,
+            goaway_received: false,
             section: None,
             section_bytes: Vec::new(),
             sections: 0,
@@ -197,12 +198,12 @@ impl Connection {
         }
     }
 
-    /// What is to be sent. It grows by what is said, and the user takes from its front what has left.
+    /// Bytes to send, appended by other methods. The caller removes from the front what it has sent.
     pub fn output(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// What the peer may still do for nothing.
+    /// The peer's credit for frames that cause work and carry no content.
     pub fn credit(&mut self) -> &mut Credit {
         &mut self.credit
     }
@@ -215,98 +216,98 @@ impl Connection {
         self.streams.len()
     }
 
-    /// A head is on its way and not complete; nor is the beginning of the connection, where that is still to come.
+    /// A field section is incomplete, or the preface or the first SETTINGS frame has not arrived.
     pub fn expects_more(&self) -> bool {
         self.section.is_some() || usize::from(self.preface) < PREFACE.len() || !self.settings_seen
     }
 
-    /// Bytes that all field sections have taken on the wire.
+    /// Bytes of all HEADERS and CONTINUATION payloads received.
     pub fn sections(&self) -> u64 {
         self.sections
     }
 
-    /// The preface and the first settings have come.
+    /// The preface and the first SETTINGS frame have arrived.
     pub fn has_begun(&self) -> bool {
         self.settings_seen
     }
 
-    /// The peer says which of its responses matter more.
+    /// The peer has sent priorities for its responses (RFC 9218).
     pub fn has_priorities(&self) -> bool {
         self.has_priorities
     }
 
-    /// Of a stream that is open.
+    /// The priority of an open stream; the default for any other.
     pub fn priority(&self, stream: u32) -> Priority {
         self.streams.get(stream).map(|stream| stream.priority).unwrap_or_default()
     }
 
-    /// From now on events call the stream by this key.
+    /// Sets the caller's key for a stream, which later events carry.
     pub fn set_key(&mut self, stream: u32, key: usize) {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.key = key;
         }
     }
 
-    /// The stream is neither closed nor unknown.
+    /// The stream is open or half closed.
     pub fn is_open(&self, stream: u32) -> bool {
         self.streams.get(stream).is_some()
     }
 
-    /// All streams that are open, by their keys.
+    /// Number and key of all open streams.
     pub fn keys(&self) -> impl Iterator<Item = (u32, usize)> {
         self.streams.iter().map(|stream| (stream.id, stream.key))
     }
 
-    /// Says that it will end, and with which stream once the peer knows (§6.8).
+    /// Begins a graceful shutdown (§6.8): announces it, and sends the final GOAWAY once the peer has answered the PING.
     pub fn leave(&mut self) {
         if self.leaving == GoawayState::No {
             self.leaving = GoawayState::Announced;
-            frame::write_goaway(&mut self.out, MOST_STREAM, ErrorCode::NO_ERROR);
+            frame::write_goaway(&mut self.out, MAX_STREAM_ID, ErrorCode::NO_ERROR);
             frame::write_ping(&mut self.out, 0, LEAVING);
         }
     }
 
-    /// The peer knows which stream is the last, and it has ended.
+    /// The final GOAWAY was sent, and all streams have ended.
     pub fn is_done(&self) -> bool {
         matches!(self.leaving, GoawayState::Final(_)) && self.streams.is_empty()
     }
 
-    /// Asks whether the peer is there: it will answer (§6.7).
+    /// Sends a PING (§6.7); its answer shows that the peer is alive.
     pub fn send_ping(&mut self) {
         frame::write_ping(&mut self.out, 0, ASKING);
     }
 
-    /// Says why the connection ends now.
+    /// Sends GOAWAY with the reason why the connection is closed now.
     pub fn fail(&mut self, code: ErrorCode) {
-        // §6.8: that number never grows.
+        // §6.8: the last stream number of a GOAWAY must not grow.
         let last = if let GoawayState::Final(last) = self.leaving { last } else { self.last_peer };
         frame::write_goaway(&mut self.out, last, code);
     }
 
-    /// From now on heads are held to these limits.
+    /// Changes the limits of heads received from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.bounds.limits = limits;
     }
 
-    /// Gives back the memory that only messages need, while no stream is open.
+    /// Frees the memory that only messages need. To be called while no stream is open.
     pub fn rest(&mut self) {
         self.encoder.forget();
         self.streams.rest();
     }
 
-    /// Memory taken beside the connection's own, in bytes.
+    /// Heap memory in use, in bytes.
     pub fn capacity(&self) -> usize {
         self.decoder.capacity() + self.encoder.capacity() + self.out.capacity() + self.section_bytes.capacity()
     }
 }
 
-/// The most that may wait in the output for a peer that takes nothing: many times what heads and content come to, so what
-/// makes it grow are answers to frames of the connection.
-const MOST_OUTPUT: usize = 8 << 20;
+/// Limit of unsent output, in bytes. Heads and content stay far below it, so only answers to control frames can reach it, of a
+/// peer that does not read them. Then the connection ends with ENHANCE_YOUR_CALM.
+const MAX_OUTPUT_BYTES: usize = 8 << 20;
 
-/// What a ping says whose answer means that the peer knows that we leave.
+/// Payload of the PING that follows the announcement of a graceful shutdown.
 const LEAVING: [u8; 8] = *b"leaving?";
-/// What any other ping says.
+/// Payload of [`Connection::send_ping`].
 const ASKING: [u8; 8] = *b"present?";
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! What a peer does on a connection besides asking for something. Frames that make work and bring nobody anything cost
-//! credit; content in either direction earns it, and so does time. Who has none left is up to no good: streams opened and
-//! reset (CVE-2023-44487), or made to be reset (CVE-2025-8671), pings and settings to be answered (CVE-2019-9512, -9515),
-//! empty frames (-9518), windows opened byte by byte (-9511, -9517).
+//! Protects against floods of frames. Frames that cause work and carry no content cost the peer credit; content in either
+//! direction and time earn it. A peer without credit is considered hostile: streams opened and reset (CVE-2023-44487), or made
+//! to be reset (CVE-2025-8671), pings and settings to be answered (CVE-2019-9512, -9515), empty frames (-9518), windows opened
+//! byte by byte (-9511, -9517).
 
 use super::frame::{END_STREAM, FrameHead, kind};
 
-/// The credit of a new connection, and the most there can be.
+/// The credit of a new connection, and the maximum.
 const MOST: u32 = 10_000;
-/// What a second is worth.
+/// Credit earned per second.
 const PER_SECOND: u64 = 20;
-/// What a DATA frame with something in it is worth, and how many bytes to the peer are worth one.
+/// Credit earned by a DATA frame with content, and bytes sent to the peer that earn one credit.
 const PER_DATA: u32 = 4;
 const BYTES_PER_CREDIT: usize = 8;
-/// What a stream costs that was given up at once.
-const LEFT: u32 = 50;
+/// The cost of a stream that is abandoned at once.
+const ABANDONED_STREAM_COST: u32 = 50;
 
 /// The credit of one peer.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ impl Credit {
         Credit { left: MOST, earned_until_ns: now_ns, sent: 0 }
     }
 
-    /// The peer has used up all its credit.
+    /// The peer has no credit left; none can be earned any more.
     pub fn is_exhausted(&self) -> bool {
         self.left == 0
     }
 
-    /// So many bytes went to the peer.
+    /// Credits `count` bytes sent to the peer.
     pub fn sent(&mut self, count: usize) {
         self.sent += count;
         let earned = u32::try_from(self.sent / BYTES_PER_CREDIT).unwrap_or(MOST);
@@ -41,42 +41,42 @@ impl Credit {
         self.earn(earned);
     }
 
-    /// A stream was given up without a frame that says so, or had to be reset for what came on it.
+    /// Charges for a stream that was abandoned without RST_STREAM, or that had to be reset for an error on it.
     pub fn stream_left(&mut self) {
-        self.left = self.left.saturating_sub(LEFT);
+        self.left = self.left.saturating_sub(ABANDONED_STREAM_COST);
     }
 
-    /// A stream has lasted a while, so that giving it up, if it was, is nothing to be paid for: calls whose upstream hangs
-    /// end by their deadlines, all of them.
+    /// Refunds the charge of a stream that lasted a while: calls to an upstream that hangs are all cancelled by their deadlines,
+    /// which is no abuse.
     pub fn stream_lasted(&mut self) {
-        self.earn(LEFT);
+        self.earn(ABANDONED_STREAM_COST);
     }
 
-    /// Such a frame came.
+    /// Charges or credits a frame received.
     pub fn frame(&mut self, head: FrameHead) {
         let cost = match head.kind {
             kind::DATA if head.length > 0 => return self.earn(PER_DATA),
             kind::DATA if head.has(END_STREAM) => 0,
             kind::HEADERS => 0,
-            kind::RST_STREAM => LEFT,
-            // Of answers to pings and settings there are never more than a thousand that wait for the peer to take them.
+            kind::RST_STREAM => ABANDONED_STREAM_COST,
+            // At this cost fewer than a thousand answers to PING and SETTINGS can wait for a peer that does not read them.
             kind::DATA | kind::SETTINGS | kind::PING | kind::GOAWAY | kind::CONTINUATION => 10,
-            _ => 2, // PRIORITY, WINDOW_UPDATE, and what nobody knows
+            _ => 2, // PRIORITY, WINDOW_UPDATE, and unknown types
         };
         self.left = self.left.saturating_sub(cost);
     }
 
-    /// A frame had to be answered that had no business here.
+    /// Charges for a DATA frame on a closed stream, which is answered with RST_STREAM.
     pub fn answered(&mut self) {
         self.left = self.left.saturating_sub(PER_DATA + 10);
     }
 
-    /// A DATA frame that counted as content held nothing but padding.
+    /// Charges for a DATA frame that [`Credit::frame`] credited as content, but that held only padding.
     pub fn only_padding(&mut self) {
         self.left = self.left.saturating_sub(PER_DATA + 10);
     }
 
-    /// So late it is.
+    /// Credits the time that has passed.
     pub fn earn_time(&mut self, now_ns: u64) {
         const PER_CREDIT_NS: u64 = 1_000_000_000 / PER_SECOND;
         let passed_ns = now_ns.saturating_sub(self.earned_until_ns);
@@ -106,7 +106,7 @@ mod tests {
     const ASK: FrameHead = FrameHead { length: 1, kind: kind::HEADERS, flags: END_STREAM | END_HEADERS, stream: 1 };
     const RESET: FrameHead = FrameHead { length: 4, kind: kind::RST_STREAM, flags: 0, stream: 1 };
 
-    /// How many repetitions it takes until the credit is used up.
+    /// The number of repetitions of `frames` after which the credit is used up.
     fn bearable(frames: &[FrameHead], answer: usize) -> usize {
         let mut credit = Credit::new(0);
         (0..20_000)

@@ -1,11 +1,11 @@
-//! Frames (RFC 9113 §4, §6): how they begin, and those that say one thing.
+//! Frames (RFC 9113 §4, §6): the frame header, and frames with a fixed payload.
 
-/// How a frame begins takes so many bytes.
+/// Length of a frame header in bytes.
 pub const HEAD: usize = 9;
-/// The largest payload that both ends begin with (§6.5.2); we never say that we take more, and never send more.
+/// The initial limit of a frame's payload (§6.5.2), in bytes. We never announce a larger one, and never send a larger frame.
 pub const MOST: usize = 16_384;
 /// Stream identifiers have 31 bits (§5.1.1), as have windows (§6.9.1).
-pub const MOST_STREAM: u32 = 0x7fff_ffff;
+pub const MAX_STREAM_ID: u32 = 0x7fff_ffff;
 
 /// The types of §6, and of RFC 9218 §7.1.
 pub mod kind {
@@ -28,7 +28,7 @@ pub const END_HEADERS: u8 = 0x4;
 pub const PADDED: u8 = 0x8;
 pub const WITH_PRIORITY: u8 = 0x20;
 
-/// Why a stream or a connection ends (§7). Codes that nobody knows are as good as any.
+/// Why a stream or a connection ends (§7). Unknown codes have no special meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCode(pub u32);
 
@@ -48,7 +48,7 @@ impl ErrorCode {
     pub const INADEQUATE_SECURITY: ErrorCode = ErrorCode(0xc);
     pub const HTTP_1_1_REQUIRED: ErrorCode = ErrorCode(0xd);
 
-    /// As the RFC calls it.
+    /// The name in the RFC.
     pub fn name(self) -> &'static str {
         const NAMES: [&str; 14] = [
             "NO_ERROR",
@@ -70,7 +70,7 @@ impl ErrorCode {
     }
 }
 
-/// How a frame begins.
+/// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
     pub length: u32,
@@ -82,8 +82,8 @@ pub struct FrameHead {
 impl FrameHead {
     pub fn parse(bytes: &[u8; HEAD]) -> FrameHead {
         let [a, b, c, kind, flags, stream @ ..] = *bytes;
-        // §4.1: the reserved bit means nothing.
-        let stream = u32::from_be_bytes(stream) & MOST_STREAM;
+        // §4.1: the reserved bit is ignored.
+        let stream = u32::from_be_bytes(stream) & MAX_STREAM_ID;
         FrameHead { length: u32::from_be_bytes([0, a, b, c]), kind, flags, stream }
     }
 
@@ -97,7 +97,7 @@ impl FrameHead {
     }
 }
 
-/// Writes how a frame with this payload begins.
+/// Writes the header of a frame with `length` bytes of payload.
 pub fn write_head(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, length: usize) {
     out.extend_from_slice(&FrameHead { length: length as u32, kind, flags, stream }.bytes());
 }
@@ -125,8 +125,8 @@ pub fn write_goaway(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
     out.extend_from_slice(&code.0.to_be_bytes());
 }
 
-/// Writes a field section that stands at the end of `out`, behind room for its frame's head at `start`, with as many
-/// CONTINUATION frames as it takes (§6.10).
+/// Completes a field section at the end of `out`, which stands after a placeholder of [`HEAD`] bytes at `start`: writes the
+/// HEADERS frame header, and splits a long section into CONTINUATION frames (§6.10).
 pub fn end_headers(out: &mut Vec<u8>, start: usize, stream: u32, ended: bool) {
     let length = out.len() - start - HEAD;
     let end_stream = if ended { END_STREAM } else { 0 };

@@ -1,5 +1,5 @@
-//! HTTP/2 on the wire (RFC 9113): bytes to events and back. What a stream gets wrong ends that stream; the connection
-//! ends where frames or HPACK themselves cannot be understood any more.
+//! HTTP/2 on the wire (RFC 9113): bytes to events and back, without I/O. A stream error ends its stream; the connection ends if
+//! the framing or the HPACK state is broken.
 
 pub mod class;
 pub mod connection;
@@ -25,7 +25,7 @@ use crate::head::{Field, Head, Span};
 /// The first bytes of every HTTP/2 connection (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Appends a field as it would stand in an HTTP/1 head, so that it can be forwarded as it is.
+/// Appends a field as an HTTP/1 line, so that it can be forwarded without rewriting.
 fn push(head: &mut Head, known: Known, name: &[u8], value: &[u8]) {
     let name = head.append(name);
     head.bytes.extend_from_slice(b": ");
@@ -34,14 +34,14 @@ fn push(head: &mut Head, known: Known, name: &[u8], value: &[u8]) {
     head.fields.push(Field { name, value, known, removed: false, added: false, verbatim: true });
 }
 
-/// Adds a crumb to the cookie whose field is the one of this number: to HTTP/1 a request has one `Cookie`
-/// (RFC 9113 §8.2.3).
+/// Appends a crumb to the cookie field with index `cookie`: RFC 9113 §8.2.3 requires one `Cookie` field when a request is
+/// forwarded to HTTP/1.
 fn add_crumb(head: &mut Head, cookie: usize, crumb: &[u8]) {
     let field = head.fields[cookie];
     if field.value.end as usize + 2 == head.bytes.len() {
         head.bytes.truncate(field.value.end as usize);
     } else {
-        // Other fields came in between: it moves behind them.
+        // Other fields follow the cookie: move it behind them.
         let (name, start) = (head.append(b"cookie: "), head.bytes.len());
         head.bytes.extend_from_within(field.value.range());
         head.fields[cookie].name = Span { start: name.start, end: name.end - 2 };

@@ -1,11 +1,11 @@
-//! How much a response matters to its client (RFC 9218).
+//! Priorities of responses (RFC 9218).
 
 /// The parameters of a `Priority` field, or of a PRIORITY_UPDATE frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// 0 is the most urgent, 7 the least.
     pub urgency: u8,
-    /// It is worth having in part, so that others of the same urgency need not wait for its end.
+    /// The client can use parts of the response, so responses of equal urgency may be interleaved.
     pub incremental: bool,
 }
 
@@ -16,8 +16,7 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Reads a dictionary of structured fields as far as it matters here: what is not understood is as if it were not
-    /// there (RFC 9218 §4).
+    /// Parses the `u` and `i` parameters; members that are not understood are ignored (RFC 9218 §4).
     pub fn parse(value: &[u8]) -> Priority {
         let mut priority = Priority::default();
         for member in value.split(|&byte| byte == b',') {

@@ -1,4 +1,4 @@
-//! Requests (RFC 9113 §8.3.1), and WebSockets that ask for a stream of their own (RFC 8441).
+//! Request heads (RFC 9113 §8.3.1), and WebSockets by extended CONNECT (RFC 8441).
 
 use super::class::Class;
 use super::priority::Priority;
@@ -9,9 +9,9 @@ use crate::h1::Limits;
 use crate::h1::content_length;
 use crate::head::{Framing, RequestHead, Span, Version};
 use crate::method::Method;
-use crate::request::{Reject, is_doubtful, method, set_host, set_target_path};
+use crate::request::{Reject, is_dropped_for_underscore, method, set_host, set_target_path};
 
-/// The pseudo-fields of a request, and whether it is over with its head.
+/// The pseudo-fields of a request, and whether the request has no content.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pseudo<'a> {
     pub method: &'a [u8],
@@ -20,12 +20,12 @@ pub struct Pseudo<'a> {
     pub path: Option<&'a [u8]>,
     /// `:protocol` of an extended CONNECT (RFC 8441 §4).
     pub protocol: Option<&'a [u8]>,
-    /// END_STREAM stands on the field section: no content follows.
+    /// END_STREAM is set on the field section: no content follows.
     pub ended: bool,
 }
 
-/// Makes a head of a request's field section; `request` must be clear. The same is refused as in HTTP/1, with the same
-/// answers; what only HTTP/2 can get wrong is [`Reject::Malformed`].
+/// Makes a head of a request's field section; `request` must be clear. What HTTP/1 refuses is refused here with the same reason;
+/// errors that only HTTP/2 can have are [`Reject::Malformed`].
 pub fn request_head<'a>(
     pseudo: &Pseudo<'a>,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -46,7 +46,7 @@ pub fn request_head<'a>(
     reader.finish(pseudo.ended)
 }
 
-/// Fields that mean something, by where their values stand.
+/// Which pseudo-fields have occurred, and the values of fields that are evaluated at the end.
 #[derive(Default)]
 struct Seen {
     method: bool,
@@ -54,7 +54,7 @@ struct Seen {
     authority: bool,
     path: bool,
     protocol: Option<ConnectProtocol>,
-    /// A field that is none of these: no pseudo-field may follow (RFC 9113 §8.3).
+    /// A regular field has occurred: no pseudo-field may follow (RFC 9113 §8.3).
     field: bool,
     host: Option<Span>,
     length: Option<Span>,
@@ -70,7 +70,7 @@ enum ConnectProtocol {
     Other,
 }
 
-/// Makes a head of fields as they are decoded. After something that is refused the rest is only counted.
+/// Builds a head from fields as they are decoded. After a refusal the remaining fields are only checked for being malformed.
 pub struct RequestReader<'r> {
     request: &'r mut RequestHead,
     limits: &'r Limits,
@@ -86,9 +86,9 @@ impl<'r> RequestReader<'r> {
         RequestReader { request, limits, seen: Seen::default(), count: 0, refused: None }
     }
 
-    /// Takes a field, of which it is known what it is.
+    /// Adds a field of a known class.
     pub fn field(&mut self, class: Class, name: &[u8], value: &[u8]) {
-        // What is malformed is that whatever else may be wrong.
+        // A malformed field makes the request malformed, even if it was refused for another reason before.
         if self.refused.is_some() && class != Class::Malformed {
             return;
         }
@@ -124,7 +124,7 @@ impl<'r> RequestReader<'r> {
                 std::mem::replace(&mut seen.scheme, true)
             }
             Class::Authority => {
-                push(&mut request.head, Known::Host, b"host", value); // what asks for `Host` finds it
+                push(&mut request.head, Known::Host, b"host", value); // so that a lookup of `Host` finds it
                 seen.host = request.head.fields.last().map(|field| field.value);
                 std::mem::replace(&mut seen.authority, true)
             }
@@ -143,7 +143,7 @@ impl<'r> RequestReader<'r> {
         if twice { Err(Reject::Malformed) } else { Ok(()) }
     }
 
-    /// Whether there is room for one more field.
+    /// Counts one more field, and checks the limits of number and size.
     fn has_room(&mut self, name: &[u8], value: &[u8]) -> Result<(), Reject> {
         self.seen.field = true;
         self.count += 1;
@@ -173,7 +173,7 @@ impl<'r> RequestReader<'r> {
         if known == Known::Host
             && let Some(host) = seen.host
         {
-            // RFC 9113 §8.3.1: it must not say anything else. Twice is refused as in HTTP/1.
+            // RFC 9113 §8.3.1: `Host` must equal `:authority`. A second `Host` is refused as in HTTP/1.
             return match head.slice(host).eq_ignore_ascii_case(value) && seen.authority {
                 true => Ok(()),
                 false => Err(Reject::Host),
@@ -182,7 +182,7 @@ impl<'r> RequestReader<'r> {
         push(head, known, name, value);
         let field = head.fields.last_mut().expect("it was pushed just now");
         field.removed = match known {
-            Known::Other => is_doubtful(name, self.limits.underscores_in_names),
+            Known::Other => is_dropped_for_underscore(name, self.limits.underscores_in_names),
             known => known.is_hop_by_hop() || known == Known::Identity,
         };
         let once = match known {
@@ -202,17 +202,17 @@ impl<'r> RequestReader<'r> {
         if once.replace(field.value).is_some() { Err(Reject::Framing) } else { Ok(()) }
     }
 
-    /// Fields seen, whether they were kept or not.
+    /// Regular fields seen, whether they were kept or not.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// What the client has said of how much the response matters.
+    /// The client's `Priority` field (RFC 9218).
     pub fn priority(&self) -> Option<Priority> {
         self.seen.priority.map(|priority| Priority::parse(self.request.head.slice(priority)))
     }
 
-    /// The section is complete; with `ended`, so is the request.
+    /// Completes the head. With `ended` the request has no content.
     pub fn finish(mut self, ended: bool) -> Result<(), Reject> {
         if let Some(reject) = self.refused {
             return Err(reject);
@@ -229,7 +229,7 @@ impl<'r> RequestReader<'r> {
         if let Some(timeout) = seen.timeout.filter(|_| request.is_grpc()) {
             request.timeout_ns = grpc::timeout_ns(request.head.slice(timeout));
         }
-        request.takes_trailers = true; // they have a place of their own, and cost nothing to who does not look
+        request.takes_trailers = true; // HTTP/2 has a frame for trailers, which a client may ignore
         match seen.host {
             Some(host) => set_host(request, host)?,
             None => return Err(Reject::Host),
@@ -241,7 +241,7 @@ impl<'r> RequestReader<'r> {
         set_target_path(request, limits, request.target)
     }
 
-    /// Method, target and, in the form HTTP/1 has for it, what is asked for beyond them.
+    /// Checks the pseudo-fields, and converts an extended CONNECT for a WebSocket to its HTTP/1 form.
     fn target(&mut self, ended: bool) -> Result<(), Reject> {
         let (seen, request) = (&self.seen, &mut *self.request);
         if !seen.method {
@@ -260,7 +260,7 @@ impl<'r> RequestReader<'r> {
             _ => return Err(Reject::Target),
         }
         if seen.protocol == Some(ConnectProtocol::Websocket) && !ended {
-            // RFC 8441 §5: what HTTP/1.1 says with a GET and `Upgrade`.
+            // RFC 8441 §5: the equivalent of GET with `Upgrade` in HTTP/1.1.
             request.set_method(b"GET");
             request.upgrade = true;
             push(&mut request.head, Known::Upgrade, b"upgrade", b"websocket");
@@ -274,8 +274,8 @@ fn is_http(scheme: &[u8]) -> bool {
     scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
 }
 
-/// The end of the content is the end of the stream, whatever is said of its length; that both agree is checked as it
-/// comes (RFC 9113 §8.1.1).
+/// The content ends with the stream, whatever `Content-Length` says; that both agree is checked as content arrives (RFC 9113
+/// §8.1.1).
 fn framing(ended: bool, request: &RequestHead, seen: &Seen) -> Result<Framing, Reject> {
     let length = match seen.length {
         None => None,
@@ -287,7 +287,7 @@ fn framing(ended: bool, request: &RequestHead, seen: &Seen) -> Result<Framing, R
         (Some(length), _) => Ok(Framing::Sized(length)),
         (None, false) if request.upgrade => Ok(Framing::None),
         (None, false) => Ok(Framing::UntilClose),
-        // RFC 9110 §8.6: where content is to be expected, HTTP/1 says that there is none.
+        // RFC 9110 §8.6: HTTP/1 sends `Content-Length: 0` where content is expected and there is none.
         (None, true) if matches!(request.method, Method::Post | Method::Put | Method::Patch) => Ok(Framing::Sized(0)),
         (None, true) => Ok(Framing::None),
     }

@@ -1,4 +1,4 @@
-//! Responses of upstreams (RFC 9113 §8.3.2), which are trusted no more than clients are.
+//! Response heads from upstreams (RFC 9113 §8.3.2), which are trusted no more than clients.
 
 use super::class::Class;
 use super::push;
@@ -7,8 +7,8 @@ use crate::h1::{BadResponse, Limits, content_length};
 use crate::head::{Framing, ResponseHead, Version};
 use crate::method::Method;
 
-/// Makes a head of a response's field section; `response` must be clear, and `method` is the one of the request it
-/// answers. `ended` says that no content follows.
+/// Makes a head of a response's field section; `response` must be clear, `method` is the method of the request being answered.
+/// With `ended` no content follows.
 pub fn response_head<'a>(
     status: u16,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -23,7 +23,7 @@ pub fn response_head<'a>(
     reader.finish(ended, method)
 }
 
-/// Makes a head of fields as they are decoded. After something that is refused the rest is only counted.
+/// Builds a head from fields as they are decoded. After a refusal the remaining fields are ignored.
 pub struct ResponseReader<'r> {
     response: &'r mut ResponseHead,
     limits: &'r Limits,
@@ -39,7 +39,7 @@ impl<'r> ResponseReader<'r> {
         ResponseReader { response, limits, length: None, count: 0, refused: None }
     }
 
-    /// Takes a field, of which it is known what it is.
+    /// Adds a field of a known class.
     pub fn field(&mut self, class: Class, name: &[u8], value: &[u8]) {
         if self.refused.is_some() {
             return;
@@ -56,7 +56,7 @@ impl<'r> ResponseReader<'r> {
     fn status(&mut self, value: &[u8]) -> Result<(), BadResponse> {
         let &[a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9'] = value else { return Err(BadResponse::Syntax) };
         let status = u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0');
-        // RFC 9113 §8.3: once, and before the fields; §8.6: 101 is not for HTTP/2.
+        // RFC 9113 §8.3: one `:status`, before the fields; §8.6: 101 does not exist in HTTP/2.
         if self.response.status != 0 || self.count > 0 || status == 101 {
             return Err(BadResponse::Syntax);
         }
@@ -83,7 +83,7 @@ impl<'r> ResponseReader<'r> {
         Ok(())
     }
 
-    /// The section is complete; with `ended`, so is the response to a request of this method.
+    /// Completes the head of a response to a request with this method. With `ended` the response has no content.
     pub fn finish(self, ended: bool, method: Method) -> Result<(), BadResponse> {
         let ResponseReader { response, length, refused, .. } = self;
         if let Some(bad) = refused {

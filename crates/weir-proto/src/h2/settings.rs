@@ -1,6 +1,6 @@
-//! What a peer says about itself (RFC 9113 §6.5).
+//! The settings of a peer (RFC 9113 §6.5).
 
-use super::frame::{ErrorCode, MOST, MOST_STREAM};
+use super::frame::{ErrorCode, MAX_STREAM_ID, MOST};
 
 pub const HEADER_TABLE_SIZE: u16 = 0x1;
 pub const ENABLE_PUSH: u16 = 0x2;
@@ -13,10 +13,10 @@ pub const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 /// RFC 9218 §2.1.
 pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 
-/// A window that nobody has changed (RFC 9113 §6.9.2).
+/// The initial flow-control window of a stream and of the connection (RFC 9113 §6.9.2), in bytes.
 pub const FIRST_WINDOW: u32 = 65_535;
 
-/// The settings of a peer, with the values that hold until it says something else.
+/// The settings of a peer; the default is what holds before its first SETTINGS frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub concurrent_streams: u32,
@@ -37,8 +37,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes the payload of a SETTINGS frame. `from_server`: it comes from one. Of several sizes of the table each counts,
-    /// in turn (RFC 7541 §4.2).
+    /// Applies the payload of a SETTINGS frame, received from a server if `from_server`. Each table size in it is reported, in
+    /// order (RFC 7541 §4.2).
     pub fn update(
         &mut self,
         payload: &[u8],
@@ -53,21 +53,21 @@ impl Settings {
             let value = u32::from_be_bytes(value);
             match u16::from_be_bytes([a, b]) {
                 HEADER_TABLE_SIZE => resize_table(value),
-                // §6.5.2: a server does not say that it takes pushes.
+                // §6.5.2: a server must not enable push.
                 ENABLE_PUSH if value > u32::from(!from_server) => return Err(ErrorCode::PROTOCOL_ERROR),
                 MAX_CONCURRENT_STREAMS => self.concurrent_streams = value,
-                INITIAL_WINDOW_SIZE if value > MOST_STREAM => return Err(ErrorCode::FLOW_CONTROL_ERROR),
+                INITIAL_WINDOW_SIZE if value > MAX_STREAM_ID => return Err(ErrorCode::FLOW_CONTROL_ERROR),
                 INITIAL_WINDOW_SIZE => self.initial_window = value,
                 MAX_FRAME_SIZE if !(MOST as u32..1 << 24).contains(&value) => return Err(ErrorCode::PROTOCOL_ERROR),
                 MAX_FRAME_SIZE => self.max_frame_size = value,
                 ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(ErrorCode::PROTOCOL_ERROR),
-                // RFC 8441 §3: once said it is not taken back.
+                // RFC 8441 §3: it cannot be disabled again.
                 ENABLE_CONNECT_PROTOCOL if value == 0 && self.connect_protocol => {
                     return Err(ErrorCode::PROTOCOL_ERROR);
                 }
                 ENABLE_CONNECT_PROTOCOL => self.connect_protocol = value == 1,
                 NO_RFC7540_PRIORITIES if value > 1 => return Err(ErrorCode::PROTOCOL_ERROR),
-                _ => {} // MAX_HEADER_LIST_SIZE is advice, and what nobody knows is ignored
+                _ => {} // MAX_HEADER_LIST_SIZE is advisory; unknown settings are ignored
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The streams of a connection and the states they are in (RFC 9113 §5.1).
+//! The streams of a connection and their states (RFC 9113 §5.1).
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use super::priority::Priority;
 use super::window::{ReceiveWindow, SendWindow};
 use crate::method::Method;
 
-/// How far a message has come, in one direction.
+/// The progress of a message in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Its head is still to come.
+    /// The head has not been received, or sent.
     Head,
     Content,
     Ended,
@@ -19,16 +19,16 @@ pub enum Progress {
 #[derive(Clone, Debug)]
 pub struct StreamState {
     pub id: u32,
-    /// What its user calls it.
+    /// The caller's key for this stream, returned with each event.
     pub key: usize,
     pub receiving: Progress,
     pub sending: Progress,
     pub receive: ReceiveWindow,
     pub send: SendWindow,
-    /// Content that is still to come, where the peer has said how much there is (§8.1.1).
-    pub to_come: Option<u64>,
+    /// Bytes of content still to be received, if the peer declared a `Content-Length` (§8.1.1).
+    pub content_left: Option<u64>,
     pub priority: Priority,
-    /// What was asked for: the length of a response says something else where it is HEAD.
+    /// The method of the request, since a response to HEAD has no content whatever its length field says.
     pub method: Method,
 }
 
@@ -38,16 +38,16 @@ impl StreamState {
     }
 }
 
-/// Streams that we have reset and that may still bring frames which were on their way.
+/// Limit of remembered streams that we have reset, on which frames already in flight may still arrive.
 const MOST_IGNORED: usize = 128;
-/// Streams that have ended last.
+/// Limit of remembered streams that ended last.
 const MOST_ENDED: usize = 4;
 
-/// Those that are open, and of some of the others how they ended.
+/// The open streams, and a bounded record of how closed ones ended.
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// In ascending order of their numbers. Most streams end in the order in which they began, so the oldest one is taken out
-    /// of the front, which moves no others.
+    /// Sorted by stream number. Most streams end in the order in which they began, so most removals are at the front, which
+    /// moves no other stream.
     open: VecDeque<StreamState>,
     ignored: Vec<u32>,
     next_ignored: usize,
@@ -61,14 +61,14 @@ struct Ended {
     by_reset: bool,
 }
 
-/// Why a stream is taken out.
+/// Why a stream is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
     /// Both messages are complete.
     Complete,
-    /// The peer has reset it.
+    /// The peer reset it.
     ByPeer,
-    /// We have: what still comes on it was on its way.
+    /// We reset it; frames already in flight may still arrive.
     ByUs,
 }
 
@@ -89,13 +89,13 @@ impl Streams {
         self.open.iter()
     }
 
-    /// A new one, whose number is higher than those of all others.
+    /// Adds a stream, whose number must be higher than all others.
     pub fn add(&mut self, stream: StreamState) {
         self.open.push_back(stream);
     }
 
     fn place(&self, id: u32) -> Option<usize> {
-        // Most of the time it is the oldest or the newest.
+        // In most cases it is the oldest or the newest stream.
         if self.open.front()?.id == id {
             return Some(0);
         }
@@ -113,7 +113,7 @@ impl Streams {
         self.place(id).map(|at| &mut self.open[at])
     }
 
-    /// Takes a stream out.
+    /// Removes a stream and records why.
     pub fn remove(&mut self, id: u32, why: StreamEnd) -> Option<StreamState> {
         let stream = self.open.remove(self.place(id)?)?;
         match why {
@@ -141,18 +141,18 @@ impl Streams {
         }
     }
 
-    /// What comes on this stream was on its way when we ended it, as far as is known.
+    /// Frames on this closed stream may have been in flight when we reset it, and are to be ignored.
     pub fn is_ignored(&self, id: u32) -> bool {
-        // Where some are forgotten it is taken for granted.
+        // Once entries have been overwritten, every closed stream is assumed to be one of them.
         self.next_ignored > 0 || self.ignored.contains(&id)
     }
 
-    /// It has ended on both sides, or the peer has reset it, not long ago.
+    /// The stream ended recently: it was completed, or the peer reset it.
     pub fn has_ended(&self, id: u32) -> bool {
         self.ended.iter().any(|ended| ended.stream == id)
     }
 
-    /// It has ended on both sides, not long ago.
+    /// The stream was completed recently.
     pub fn is_complete(&self, id: u32) -> bool {
         self.ended.iter().any(|ended| ended.stream == id && !ended.by_reset)
     }

@@ -1,12 +1,12 @@
-//! Flow control (RFC 9113 §5.2, §6.9): how much content may be on its way, for a stream and for all of them.
+//! Flow control (RFC 9113 §5.2, §6.9): limits of content in flight, for a stream and for the connection.
 
-use super::frame::MOST_STREAM;
+use super::frame::MAX_STREAM_ID;
 
-/// As much as we may send. Settings that make it smaller can bring it below nothing (§6.9.2).
+/// Bytes that may be sent. A reduced SETTINGS_INITIAL_WINDOW_SIZE can make this negative (§6.9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWindow(i64);
 
-/// A window was opened by nothing, or beyond 2^31-1 (§6.9, §6.9.1).
+/// An update would open a window beyond 2^31-1 (§6.9.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadUpdate;
 
@@ -15,7 +15,7 @@ impl SendWindow {
         SendWindow(i64::from(bytes))
     }
 
-    /// As many bytes as may be sent now.
+    /// Bytes that may be sent now.
     pub fn room(self) -> usize {
         self.0.max(0) as usize
     }
@@ -24,25 +24,25 @@ impl SendWindow {
         self.0 -= bytes as i64;
     }
 
-    /// The peer takes more.
+    /// Changes the window by `bytes`, which is negative if a setting reduced it.
     pub fn open(&mut self, bytes: i64) -> Result<(), BadUpdate> {
         self.0 += bytes;
-        if self.0 > i64::from(MOST_STREAM) { Err(BadUpdate) } else { Ok(()) }
+        if self.0 > i64::from(MAX_STREAM_ID) { Err(BadUpdate) } else { Ok(()) }
     }
 }
 
-/// As much as the peer may send, and what was taken of that without telling it yet.
+/// The peer's window: bytes it may send, and bytes consumed here that it has not been told of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveWindow {
-    /// What it may still send.
+    /// Bytes the peer may still send.
     open: u32,
-    /// What was received and taken, which it may send again once it is told.
+    /// Bytes received and consumed, not yet returned to the peer with WINDOW_UPDATE.
     taken: u32,
-    /// What it may have on its way and waiting here altogether.
+    /// The size of the window: bytes in flight or held here at most.
     whole: u32,
 }
 
-/// The peer has sent more than it may (§6.9.1).
+/// The peer has sent more than its window allows (§6.9.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun;
 
@@ -51,7 +51,7 @@ impl ReceiveWindow {
         ReceiveWindow { open: bytes, taken: 0, whole: bytes }
     }
 
-    /// Makes it as large as `whole`; by how much the peer has to be told that it has grown.
+    /// Enlarges the window to `whole`. Returns the increment to send in a WINDOW_UPDATE; a window is never made smaller.
     pub fn grow(&mut self, whole: u32) -> u32 {
         let more = whole.saturating_sub(self.whole);
         self.whole += more;
@@ -64,7 +64,7 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// Content was taken on. By how much the peer should be told that its window opens: nothing until it is worth a frame.
+    /// Consumes received content. Returns the increment for a WINDOW_UPDATE once it is at least half the window; `None` before.
     pub fn take(&mut self, bytes: u32) -> Option<u32> {
         self.taken += bytes;
         if self.taken < self.whole / 2 {
@@ -74,7 +74,7 @@ impl ReceiveWindow {
         Some(std::mem::take(&mut self.taken))
     }
 
-    /// What was received and not taken yet.
+    /// Bytes received and not consumed yet.
     pub fn held(&self) -> u32 {
         self.whole - self.open - self.taken
     }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(window.room(), 0);
         assert_eq!(window.open(8), Ok(()));
         assert_eq!(window.room(), 3);
-        assert_eq!(window.open(i64::from(MOST_STREAM)), Err(BadUpdate));
+        assert_eq!(window.open(i64::from(MAX_STREAM_ID)), Err(BadUpdate));
     }
 
     #[test]

@@ -1,19 +1,19 @@
-//! Which extensions a handshake offers and agrees to (RFC 6455 §9.1). The one that matters is the compression of messages
-//! (RFC 7692); a reader of frames cannot read what another extension has changed.
+//! The extensions a handshake offers and accepts (RFC 6455 §9.1). Only message compression (RFC 7692) is supported;
+//! [`super::FrameReader`] cannot read frames that another extension has changed.
 
 const DEFLATE: &[u8] = b"permessage-deflate";
 
-/// What a server has agreed to.
+/// The extensions a server has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extensions {
     None,
     /// `permessage-deflate` and nothing else.
     Deflate,
-    /// Something that nobody here can read.
+    /// An extension that the frame reader does not support.
     Unknown,
 }
 
-/// The elements of a list that may have commas in quoted parameters.
+/// The elements of a list in which quoted parameters may contain commas.
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut quoted = false;
     let mut escaped = false;
@@ -34,17 +34,17 @@ fn is_deflate(element: &[u8]) -> bool {
     name.trim_ascii().eq_ignore_ascii_case(DEFLATE)
 }
 
-/// Of what a client offers: the offers of compression, as they stand there. Empty if there are none.
+/// The offers of `permessage-deflate` among a client's extension fields, unchanged. Empty if there are none.
 pub fn deflate_offers<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let offers: Vec<&[u8]> = values.flat_map(elements).filter(|element| is_deflate(element)).collect();
     offers.join(&b", "[..])
 }
 
-/// What the fields of a response agree to.
+/// The extensions accepted in the fields of a response.
 pub fn agreed<'a>(values: impl Iterator<Item = &'a [u8]>) -> Extensions {
     let mut agreed = Extensions::None;
     for element in values.flat_map(elements) {
-        // RFC 7692 §5: a second one would want the bit of the first.
+        // RFC 7692 §5: a second compression would use the same reserved bit.
         agreed =
             if is_deflate(element) && agreed == Extensions::None { Extensions::Deflate } else { Extensions::Unknown };
     }

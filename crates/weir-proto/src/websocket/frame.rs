@@ -1,11 +1,11 @@
-//! How a frame begins, and how one is written (RFC 6455 §5.2).
+//! Frame headers, and writing of frames (RFC 6455 §5.2).
 
 /// The longest header: two bytes, eight of length, four of a mask.
 pub const MAX_HEADER: usize = 14;
-/// RFC 6455 §5.5: control frames have no more content.
+/// The longest content of a control frame (RFC 6455 §5.5).
 pub const MAX_CONTROL: usize = 125;
 
-/// What a frame is. Other numbers are reserved (RFC 6455 §5.2).
+/// The type of a frame. Other numbers are reserved (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     Continuation = 0,
@@ -41,10 +41,10 @@ pub enum FrameSender {
     Server,
 }
 
-/// How a frame begins. There is one way to write each header, since lengths are minimal.
+/// A frame header. Its encoding is unique, since lengths are minimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// It is the last frame of its message.
+    /// The last frame of its message.
     pub fin: bool,
     /// RSV1: the message is compressed (RFC 7692 §6).
     pub compressed: bool,
@@ -73,7 +73,7 @@ impl FrameHeader {
     }
 }
 
-/// Masks content, or takes the mask off again (RFC 6455 §5.3). `offset` is where in its frame the content begins.
+/// Masks or unmasks content (RFC 6455 §5.3). `offset` is the position of `content` within its frame.
 pub fn apply_mask(mask: [u8; 4], offset: u64, content: &mut [u8]) {
     let turned: [u8; 4] = std::array::from_fn(|index| mask[(offset as usize + index) % 4]);
     let mut words = content.chunks_exact_mut(4);
@@ -83,7 +83,7 @@ pub fn apply_mask(mask: [u8; 4], offset: u64, content: &mut [u8]) {
     words.into_remainder().iter_mut().zip(turned).for_each(|(byte, mask)| *byte ^= mask);
 }
 
-/// Appends a frame that is a whole message, or a control frame.
+/// Appends a frame that is a whole message or a control frame.
 pub fn write(out: &mut Vec<u8>, opcode: Opcode, mask: Option<[u8; 4]>, content: &[u8]) {
     FrameHeader { fin: true, compressed: false, opcode, length: content.len() as u64, mask }.write(out);
     let start = out.len();

@@ -1,4 +1,4 @@
-//! The frames of one direction, read as their bytes come, and held to the rules of RFC 6455 §5 to §7 and RFC 7692 §6.
+//! Reads and validates the frames of one direction incrementally (RFC 6455 §5 to §7, RFC 7692 §6).
 
 use super::close::CloseCode;
 use super::frame::{FrameHeader, FrameSender, MAX_CONTROL, MAX_HEADER, Opcode, apply_mask};
@@ -7,31 +7,31 @@ use super::utf8::Utf8Follower;
 #[cfg(test)]
 mod tests;
 
-/// What was found at the start of the input.
+/// What was read from the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameEvent<'a> {
     /// A frame of a message begins.
     Begin(FrameHeader),
-    /// Some of its content.
+    /// A piece of the frame's content.
     Content(MaskedContent<'a>),
-    /// The frame has ended, and with the last one its message.
+    /// The frame has ended; if it is the last, so has its message.
     End { is_last: bool },
-    /// A control frame, which may stand between the frames of a message.
+    /// A complete control frame, which may occur between the frames of a message.
     Control(ControlFrame),
 }
 
-/// Content as it travels.
+/// Content as received, masked if a client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedContent<'a> {
-    /// Of the wire.
+    /// The bytes on the wire.
     pub bytes: &'a [u8],
     mask: Option<[u8; 4]>,
-    /// Where in its frame it begins.
+    /// Position of the bytes within their frame.
     offset: u64,
 }
 
 impl MaskedContent<'_> {
-    /// Appends it without its mask.
+    /// Appends the unmasked content.
     pub fn unmask_into(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(self.bytes);
@@ -41,7 +41,7 @@ impl MaskedContent<'_> {
     }
 }
 
-/// A close, a ping or a pong.
+/// A close, ping or pong frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ControlFrame {
     pub opcode: Opcode,
@@ -51,12 +51,12 @@ pub struct ControlFrame {
 }
 
 impl ControlFrame {
-    /// Without its mask.
+    /// The unmasked content.
     pub fn content(&self) -> &[u8] {
         &self.content[..self.length]
     }
 
-    /// Appends it as it came.
+    /// Appends the frame as it was received, with its mask.
     pub fn write(&self, out: &mut Vec<u8>) {
         super::frame::write(out, self.opcode, self.mask, self.content());
     }
@@ -68,43 +68,43 @@ impl std::fmt::Debug for ControlFrame {
     }
 }
 
-/// The rule that was broken. After one nothing more can be read: the connection fails (RFC 6455 §7.1.7).
+/// The rule that a frame violates. Nothing more can be read then: the connection fails (RFC 6455 §7.1.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameFault {
-    /// §5.2: RSV2 and RSV3, and RSV1 where no compression was agreed to.
+    /// §5.2: RSV2 or RSV3 is set, or RSV1 without compression having been accepted.
     ReservedBit,
-    /// §5.2: opcodes 3 to 7 and 11 to 15.
+    /// §5.2: an opcode from 3 to 7 or 11 to 15.
     ReservedOpcode,
-    /// §5.1: a client masks every frame.
+    /// §5.1: a frame from a client is not masked.
     NotMasked,
-    /// §5.1: a server masks none.
+    /// §5.1: a frame from a server is masked.
     Masked,
-    /// §5.2: a length in more bytes than it needs.
+    /// §5.2: a length encoded in more bytes than it needs.
     LengthNotMinimal,
-    /// §5.2: the first bit of a length of eight bytes is 0.
+    /// §5.2: an eight-byte length with its highest bit set.
     LengthTooLarge,
-    /// §5.5: more than 125 bytes.
+    /// §5.5: a control frame with more than 125 bytes of content.
     ControlTooLong,
-    /// §5.5: a control frame in fragments.
+    /// §5.5: a control frame without FIN.
     ControlFragmented,
     /// RFC 7692 §6: RSV1 on a control frame, or not on the first frame of a message.
     CompressionMisplaced,
-    /// §5.4: a continuation of nothing.
+    /// §5.4: a continuation frame outside a message.
     NothingToContinue,
-    /// §5.4: a message that begins within another.
+    /// §5.4: a new message within another.
     MessageWithinMessage,
-    /// §5.6, §8.1: a text that is not UTF-8.
+    /// §5.6, §8.1: a text message that is not UTF-8.
     TextNotUtf8,
     /// §5.5.1: a close frame whose content is one byte.
     CloseTooShort,
-    /// §7.4: a code that no close frame may have.
+    /// §7.4: a code that is not allowed in a close frame.
     CloseCodeInvalid,
     /// §5.5.1: a reason that is not UTF-8.
     ReasonNotUtf8,
 }
 
 impl FrameFault {
-    /// What the side that broke the rule is told (§7.4.1).
+    /// The close code to send to the violating side (§7.4.1).
     pub fn close_code(self) -> CloseCode {
         match self {
             FrameFault::TextNotUtf8 | FrameFault::ReasonNotUtf8 => CloseCode::INVALID_CONTENT,
@@ -112,7 +112,7 @@ impl FrameFault {
         }
     }
 
-    /// The same in words.
+    /// A description for the close frame and logs.
     pub fn reason(self) -> &'static str {
         match self {
             FrameFault::ReservedBit => "a reserved bit is set",
@@ -134,33 +134,33 @@ impl FrameFault {
     }
 }
 
-/// Reads the frames of one direction. It keeps no content but that of a control frame.
+/// Reads the frames of one direction. It buffers only headers and the content of control frames.
 #[derive(Clone, Debug)]
 pub struct FrameReader {
     sender: FrameSender,
-    /// `permessage-deflate` was agreed to.
+    /// `permessage-deflate` was accepted in the handshake.
     may_compress: bool,
     header: [u8; MAX_HEADER],
     header_len: usize,
     frame: Option<OpenFrame>,
     message: Option<OpenMessage>,
-    /// The content of a control frame that has not ended.
+    /// The content of a control frame that is not complete.
     control: [u8; MAX_CONTROL],
     is_closed: bool,
 }
 
-/// A frame whose end has not come.
+/// A frame that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct OpenFrame {
     header: FrameHeader,
-    /// Bytes of its content that have been read.
+    /// Bytes of its content read.
     read: u64,
 }
 
-/// A message whose end has not come.
+/// A message that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct OpenMessage {
-    /// Only of a text that is not compressed: of others it says nothing.
+    /// `Some` for uncompressed text; other messages are not validated.
     text: Option<Utf8Follower>,
 }
 
@@ -178,20 +178,20 @@ impl FrameReader {
         }
     }
 
-    /// Neither a frame nor a header has begun.
+    /// The last byte read was the end of a frame.
     pub fn is_between_frames(&self) -> bool {
         self.frame.is_none() && self.header_len == 0
     }
 
-    /// A close frame has come. What follows is nothing (RFC 6455 §1.4, §5.5.1).
+    /// A close frame was read; everything after it is ignored (RFC 6455 §1.4, §5.5.1).
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Reads on, and takes from the input what it has read; nothing when it needs more.
+    /// Reads one event and removes its bytes from the input. `None` if more input is needed, or after a close frame.
     ///
     /// # Errors
-    /// The rule that was broken.
+    /// The rule that the input violates.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<FrameEvent<'a>>, FrameFault> {
         loop {
             if self.is_closed {
@@ -203,7 +203,7 @@ impl FrameReader {
                 self.begin(&header);
                 self.frame = Some(OpenFrame { header, read: 0 });
                 if header.opcode.is_control() {
-                    continue; // it is told as a whole
+                    continue; // reported once complete
                 }
                 return Ok(Some(FrameEvent::Begin(header)));
             };
@@ -223,7 +223,7 @@ impl FrameReader {
         }
     }
 
-    /// Takes bytes of a header; `Some` once it is complete. Each byte is judged as it comes.
+    /// Reads bytes of a header; `Some` once it is complete. Each byte is checked as it arrives.
     fn take_header(&mut self, input: &mut &[u8]) -> Result<Option<FrameHeader>, FrameFault> {
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
@@ -242,7 +242,7 @@ impl FrameReader {
         Ok(None)
     }
 
-    /// FIN, RSV1 to RSV3 and the opcode.
+    /// Checks FIN, RSV1 to RSV3 and the opcode.
     fn check_first(&self, byte: u8) -> Result<(), FrameFault> {
         let rsv1 = byte & 0x40 != 0;
         if byte & 0x30 != 0 || (rsv1 && !self.may_compress) {
@@ -262,7 +262,7 @@ impl FrameReader {
         }
     }
 
-    /// MASK and the short length.
+    /// Checks the mask bit and the short length.
     fn check_second(&self, byte: u8) -> Result<(), FrameFault> {
         match (self.sender, byte & 0x80 != 0) {
             (FrameSender::Client, false) => return Err(FrameFault::NotMasked),
@@ -273,7 +273,7 @@ impl FrameReader {
         if is_control && byte & 0x7f > 125 { Err(FrameFault::ControlTooLong) } else { Ok(()) }
     }
 
-    /// The header, if all of it is there.
+    /// Parses the header, if it is complete.
     fn header(&self) -> Result<Option<FrameHeader>, FrameFault> {
         let [first, second] = [self.header[0], self.header[1]];
         let length_bytes = match second & 0x7f {
@@ -355,7 +355,7 @@ impl FrameReader {
     }
 }
 
-/// Shows masked content to who follows a text.
+/// Unmasks content in pieces and validates it as UTF-8.
 fn follow(text: &mut Utf8Follower, content: MaskedContent<'_>) -> Result<(), ()> {
     let Some(mask) = content.mask else { return text.push(content.bytes).map_err(|_| ()) };
     let mut plain = [0; 1024];
@@ -370,7 +370,7 @@ fn follow(text: &mut Utf8Follower, content: MaskedContent<'_>) -> Result<(), ()>
     Ok(())
 }
 
-/// RFC 6455 §5.5.1: nothing, or a code and a reason.
+/// Checks the content of a close frame: empty, or a code and a reason (RFC 6455 §5.5.1).
 fn check_close(content: &[u8]) -> Result<(), FrameFault> {
     match content {
         [] => Ok(()),

@@ -1,9 +1,9 @@
-//! UTF-8 that comes in pieces.
+//! Incremental validation of UTF-8.
 
-/// Follows a text, and fails at the first byte with which it cannot become UTF-8 any more.
+/// Validates a text received in pieces; fails at the first byte that makes it invalid.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Utf8Follower {
-    /// The beginning of a character whose end has not come yet.
+    /// The bytes of an incomplete character.
     begun: [u8; 4],
     begun_len: usize,
 }
@@ -21,7 +21,7 @@ impl Utf8Follower {
             self.begun_len += 1;
             match str::from_utf8(&self.begun[..self.begun_len]) {
                 Ok(_) => self.begun_len = 0,
-                // No character has more than four bytes, so there is room for the next one.
+                // At most four bytes: longer sequences are invalid.
                 Err(error) if error.error_len().is_none() => {}
                 Err(_) => return Err(NotUtf8),
             }
@@ -38,7 +38,7 @@ impl Utf8Follower {
         }
     }
 
-    /// The text has ended.
+    /// Fails if the text ends within a character.
     pub(super) fn end(&self) -> Result<(), NotUtf8> {
         if self.begun_len == 0 { Ok(()) } else { Err(NotUtf8) }
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn it_fails_as_soon_as_nothing_can_help() {
-        // Beyond U+10FFFF, a surrogate, an overlong form, a lone continuation: none needs its last byte to be wrong.
+        // Beyond U+10FFFF, a surrogate, an overlong form, a lone continuation: all are detected before the last byte.
         for wrong in [&[0xf4, 0x90][..], &[0xed, 0xa0], &[0xe0, 0x80], &[0xc0], &[0x80], &[0xf5], &[0xff]] {
             assert_eq!(Utf8Follower::default().push(wrong), Err(NotUtf8), "{wrong:x?}");
         }

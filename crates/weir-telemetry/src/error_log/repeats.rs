@@ -1,4 +1,5 @@
-//! Many lines from one place in the code within a short time are a few lines and their number.
+//! Limits repeated log lines: of many lines from one place in the code within a short time, a few are written, and the number of
+//! the others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,32 +15,32 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::ErrorLogFormat;
 
-/// Lines from one place within [`WINDOW`]; the others are counted.
+/// Lines from one place that are written within [`WINDOW`]; further ones are counted.
 pub const LINES: u32 = 30;
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// Formats lines, and leaves out those that repeat too often.
+/// Formats lines, and suppresses those that repeat too often.
 pub struct SummarizeRepeats<F> {
     lines: F,
     shape: ErrorLogFormat,
     windows: Mutex<HashMap<Identifier, Window>>,
 }
 
-/// What one place in the code has logged of late.
+/// The recent lines of one place in the code.
 struct Window {
     began: Instant,
-    /// Lines since then, written or not.
+    /// Lines since `began`, written or suppressed.
     lines: u32,
 }
 
-/// What becomes of a line.
+/// What to do with a line.
 #[derive(Debug, PartialEq, Eq)]
 enum LineVerdict {
     Write,
-    /// It is the last before others are left out.
+    /// Write it, and announce that further lines are suppressed.
     WriteAndTell,
     LeaveOut,
-    /// So many were left out in the window before.
+    /// Report the number of lines suppressed in the previous window, then write the line.
     TellAndWrite(u32),
 }
 
@@ -69,7 +70,7 @@ impl<F> SummarizeRepeats<F> {
         windows.entry(place).or_insert(Window { began: now, lines: 0 }).judge(now)
     }
 
-    /// A line of the log about the log.
+    /// Writes a line of the log about itself.
     fn tell(&self, mut writer: Writer<'_>, of: &Metadata<'_>, what: fmt::Arguments<'_>) -> fmt::Result {
         let level = of.level();
         match self.shape {

@@ -225,7 +225,7 @@ impl Handler<ByteStream> for Answers {
     }
 
     fn event(&mut self, state: &mut State<ByteStream>, event: ConnectionEvent<'_>) {
-        if let ConnectionEvent::Leaves { last, code } = event {
+        if let ConnectionEvent::GoAway { last, code } = event {
             // RFC 9113 §6.8: later streams were not processed. After a GOAWAY with an error this is not relied on.
             let lost = if code == ErrorCode::NO_ERROR { StreamLoss::NotProcessed } else { StreamLoss::Reset(code) };
             state.leaves(last, lost);

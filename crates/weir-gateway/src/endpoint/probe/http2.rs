@@ -128,7 +128,7 @@ impl ProbeExchange {
                 Some(ConnectionEvent::Reset { code, .. } | ConnectionEvent::Failed { code, .. }) => {
                     return Err(io::Error::other(code.name()));
                 }
-                Some(ConnectionEvent::Leaves { last: 0, code }) => return Err(io::Error::other(code.name())),
+                Some(ConnectionEvent::GoAway { last: 0, code }) => return Err(io::Error::other(code.name())),
                 Some(_) => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use weir_plugin::proto::decimal::Decimal;
-use weir_plugin::proto::field::{Line, Name};
+use weir_plugin::proto::field::{Name, PreparedField};
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
 
@@ -23,7 +23,7 @@ pub(super) struct CountQuota {
     count: Amount,
     max_count: u64,
     /// The field with the count, where that is always the same.
-    told: Option<Line>,
+    told: Option<PreparedField>,
     window: Amount,
     pub(super) key: LimitKey,
     /// One of several: passes requests by that have nothing to count.
@@ -164,7 +164,7 @@ impl CountQuota {
         if shown.usual {
             head.remove_named([&names.limit, &names.remaining, &names.reset]);
             match &self.told {
-                Some(line) => head.add_line(line),
+                Some(line) => head.add_prepared_field(line),
                 None => head.add_number(&names.limit, &Decimal::whole(limit)),
             }
             head.add_number(&names.remaining, &Decimal::whole(remaining));
@@ -181,7 +181,7 @@ impl CountQuota {
 }
 
 /// The field with a count that is always the same.
-fn told(count: &Amount, name: &Name) -> Option<Line> {
+fn told(count: &Amount, name: &Name) -> Option<PreparedField> {
     count.fixed().and_then(|count| name.with(count.to_string().as_bytes()))
 }
 

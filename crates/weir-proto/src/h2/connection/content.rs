@@ -1,4 +1,4 @@
-//! Content of the peer: DATA frames (RFC 9113 §6.1).
+//! Content from the peer: DATA frames (RFC 9113 §6.1).
 
 use super::{Connection, ConnectionEvent, DataFrame, Role};
 use crate::h2::frame::{self, END_STREAM, ErrorCode, FrameHead, PADDED};
@@ -26,7 +26,7 @@ impl Connection {
         let left = length - u32::from(padding.is_some());
         let ended = head.has(END_STREAM);
         let content = length - overhead;
-        let wrong = self.wrong_with(id, length, u64::from(content), ended)?;
+        let wrong = self.discard_reason(id, length, u64::from(content), ended)?;
         let stream = if wrong.is_none() { id } else { 0 };
         self.content = Some(DataFrame { stream, left, padding: padding.unwrap_or(0), ended });
         if content == 0 && overhead > 0 && !ended {
@@ -44,8 +44,9 @@ impl Connection {
         }
     }
 
-    /// Why content of a stream is thrown away: for an error, or as nobody wants it any more.
-    fn wrong_with(
+    /// Why the content of a DATA frame is discarded: `None`, it is not; `Some(None)`, without an error, as the stream is closed;
+    /// `Some(Some(code))`, with a stream error. `Err` is a connection error.
+    fn discard_reason(
         &mut self,
         id: u32,
         length: u32,
@@ -54,7 +55,7 @@ impl Connection {
     ) -> Result<Option<Option<ErrorCode>>, ErrorCode> {
         let is_ignored = self.streams.is_ignored(id) || self.role == Role::Client;
         let Some(stream) = self.streams.get_mut(id) else {
-            // §5.1: who has ended a stream sends nothing more on it; after a reset it is told so, and may go on.
+            // §5.1: a frame on a completed stream is a connection error; after a reset by the peer the answer is RST_STREAM.
             if is_ignored {
                 return Ok(Some(None));
             }
@@ -73,17 +74,18 @@ impl Connection {
         if stream.receive.receive(length).is_err() {
             return Ok(Some(Some(ErrorCode::FLOW_CONTROL_ERROR)));
         }
-        // §8.1.1: as much as was said, and neither less nor more.
-        if let Some(to_come) = &mut stream.to_come {
-            match to_come.checked_sub(content) {
-                Some(rest) if !ended || rest == 0 => *to_come = rest,
+        // §8.1.1: exactly as many bytes as `Content-Length` declared.
+        if let Some(content_left) = &mut stream.content_left {
+            match content_left.checked_sub(content) {
+                Some(rest) if !ended || rest == 0 => *content_left = rest,
                 _ => return Ok(Some(Some(ErrorCode::PROTOCOL_ERROR))),
             }
         }
         Ok(None)
     }
 
-    /// What has come of a DATA frame's payload. `None`, and the frame is over or waits for more.
+    /// Reads the payload of the current DATA frame as far as it has arrived. `None` if the frame is complete or needs more
+    /// bytes, without an event.
     pub(super) fn content<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<ConnectionEvent<'b>> {
         let mut frame = self.content.take().expect("a frame has begun");
         let content = (frame.left - frame.padding) as usize;
@@ -94,7 +96,7 @@ impl Connection {
         frame.padding -= padding as u32;
         let is_last = piece.len() == content;
         let key = self.streams.get(frame.stream).map(|stream| stream.key);
-        // The end goes with the last of the content, though padding may follow.
+        // END_STREAM is reported with the last content, even if padding is still to come.
         let ended = is_last && std::mem::take(&mut frame.ended);
         if !is_last {
             frame.ended |= ended;
@@ -104,7 +106,7 @@ impl Connection {
         }
         let Some(key) = key else {
             if frame.stream != 0 {
-                self.release(0, piece.len()); // its stream has ended meanwhile
+                self.release(0, piece.len()); // the stream was closed in the meantime
             }
             return None;
         };

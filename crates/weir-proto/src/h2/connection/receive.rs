@@ -1,19 +1,18 @@
-//! Bytes of the peer.
+//! Reads the bytes of the peer.
 
-use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, LEAVING, MOST_OUTPUT, PREFACE, Role};
-use crate::h2::frame::{self, ACK, ErrorCode, FrameHead, HEAD, MOST, MOST_STREAM, PADDED, kind};
+use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, LEAVING, MAX_OUTPUT_BYTES, PREFACE, Role};
+use crate::h2::frame::{self, ACK, ErrorCode, FrameHead, HEAD, MAX_STREAM_ID, MOST, PADDED, kind};
 use crate::h2::priority::Priority;
 use crate::h2::streams::StreamEnd;
 
-/// The most CONTINUATION frames that a field section may have, and the least that one may take on the wire however small
-/// its limit is (CVE-2024-27316).
+/// Limits of a field section (CVE-2024-27316): its CONTINUATION frames, and the bytes on the wire that are allowed at least,
+/// however small the limit of heads is.
 const MOST_CONTINUATIONS: u8 = 15;
-pub(super) const SECTION: usize = 64 * 1024;
+pub(super) const MIN_SECTION_LIMIT: usize = 64 * 1024;
 
 impl Connection {
-    /// Takes what it can of `bytes`, and says what has come. `Ok(None)`: the rest of them, if there is one, is the
-    /// beginning of a frame. After an error nothing more can be read, and the peer is to be told with
-    /// [`Connection::fail`].
+    /// Reads from the front of `bytes` and returns the next event. `Ok(None)`: any remaining bytes are an incomplete frame.
+    /// After an error nothing more can be read, and the caller closes the connection with [`Connection::fail`].
     pub fn next<'b>(
         &mut self,
         bytes: &mut &'b [u8],
@@ -35,7 +34,7 @@ impl Connection {
             self.check(head)?;
             let event = if head.kind == kind::DATA {
                 let padding = match rest.first() {
-                    // What follows an empty frame belongs to the next one.
+                    // A padding length cannot be read from an empty payload; the next byte belongs to the next frame.
                     _ if !head.has(PADDED) || head.length == 0 => None,
                     None => return Ok(None),
                     padding => padding.copied(),
@@ -52,7 +51,7 @@ impl Connection {
                 }
                 self.frame(head, payload, lent)?
             };
-            if self.credit.is_exhausted() && self.role == Role::Server || self.out.len() > MOST_OUTPUT {
+            if self.credit.is_exhausted() && self.role == Role::Server || self.out.len() > MAX_OUTPUT_BYTES {
                 return Err(ErrorCode::ENHANCE_YOUR_CALM);
             }
             if event.is_some() {
@@ -61,7 +60,7 @@ impl Connection {
         }
     }
 
-    /// RFC 9113 §3.4. `false` where more of it has to come.
+    /// Reads the client preface (RFC 9113 §3.4). `false` if it is incomplete.
     fn preface(&mut self, bytes: &mut &[u8]) -> Result<bool, ErrorCode> {
         let missing = &PREFACE[usize::from(self.preface)..];
         let count = missing.len().min(bytes.len());
@@ -73,24 +72,24 @@ impl Connection {
         Ok(count == missing.len())
     }
 
-    /// What a frame's head alone says to be wrong.
+    /// Checks a frame by its header and the state of the connection.
     fn check(&self, head: FrameHead) -> Result<(), ErrorCode> {
-        // §4.2: no frame may be larger than we have said, or never said otherwise.
+        // §4.2: the limit is the initial one, since we never announce another.
         if head.length as usize > MOST {
             return Err(ErrorCode::FRAME_SIZE_ERROR);
         }
-        // §3.4: settings come first.
+        // §3.4: the first frame is SETTINGS.
         if !self.settings_seen && (head.kind != kind::SETTINGS || head.has(ACK)) {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let Some(section) = self.section else {
             return if head.kind == kind::CONTINUATION { Err(ErrorCode::PROTOCOL_ERROR) } else { Ok(()) };
         };
-        // §6.10: nothing comes between the frames of a section.
+        // §6.10: only CONTINUATION may follow within a section.
         if head.kind != kind::CONTINUATION || head.stream != section.stream {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
-        let most = (2 * self.bounds.limits.head_bytes).max(SECTION);
+        let most = (2 * self.bounds.limits.head_bytes).max(MIN_SECTION_LIMIT);
         if section.frames >= MOST_CONTINUATIONS || self.section_bytes.len() + head.length as usize > most {
             return Err(ErrorCode::ENHANCE_YOUR_CALM);
         }
@@ -109,25 +108,25 @@ impl Connection {
             kind::PRIORITY => self.deprecated_priority(head, payload),
             kind::RST_STREAM => self.reset_by_peer(head, payload),
             kind::SETTINGS => self.settings(head, payload),
-            kind::PUSH_PROMISE => Err(ErrorCode::PROTOCOL_ERROR), // §8.4: we have said that we take none
+            kind::PUSH_PROMISE => Err(ErrorCode::PROTOCOL_ERROR), // §8.4: push is disabled
             kind::PING => self.ping(head, payload),
             kind::GOAWAY => self.goaway(head, payload),
             kind::WINDOW_UPDATE => self.window_update(head, payload),
             kind::PRIORITY_UPDATE => self.priority_update(head, payload),
-            _ => Ok(None), // §4.1: what nobody knows is ignored
+            _ => Ok(None), // §4.1: unknown frame types are ignored
         }
     }
 
-    /// §5.1: nobody has used a stream of this number.
+    /// §5.1: the stream number has not been used yet.
     pub(super) fn is_idle(&self, stream: u32) -> bool {
         match stream % 2 == 1 {
             true if self.role == Role::Server => stream > self.last_peer,
             true => stream >= self.next_own,
-            false => true, // nobody pushes
+            false => true, // there are no pushed streams
         }
     }
 
-    /// Ends a stream for what came on it.
+    /// Ends a stream with an error in what was received on it. On an idle stream this is a connection error.
     pub(super) fn stream_error(
         &mut self,
         stream: u32,
@@ -142,7 +141,7 @@ impl Connection {
         Ok(failed.map(|stream| ConnectionEvent::Failed { key: stream.key, code }))
     }
 
-    /// RFC 7540 §5.3, which RFC 9113 takes back: only what is wrong with it counts.
+    /// PRIORITY frames (RFC 7540 §5.3), deprecated by RFC 9113: validated and ignored.
     fn deprecated_priority(
         &mut self,
         head: FrameHead,
@@ -154,7 +153,7 @@ impl Connection {
         let Some((depends_on, [_])) = payload.split_first_chunk::<4>() else {
             return self.stream_error(head.stream, ErrorCode::FRAME_SIZE_ERROR);
         };
-        match u32::from_be_bytes(*depends_on) & MOST_STREAM == head.stream {
+        match u32::from_be_bytes(*depends_on) & MAX_STREAM_ID == head.stream {
             true => self.stream_error(head.stream, ErrorCode::PROTOCOL_ERROR),
             false => Ok(None),
         }
@@ -170,8 +169,8 @@ impl Connection {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
         let (stream, value) = payload.split_first_chunk::<4>().ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
-        let stream = u32::from_be_bytes(*stream) & MOST_STREAM;
-        // Nobody pushes.
+        let stream = u32::from_be_bytes(*stream) & MAX_STREAM_ID;
+        // There are no pushed streams.
         if stream.is_multiple_of(2) {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
@@ -188,7 +187,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// What was said of a stream's priority before it began. Of streams that were passed over nothing is kept.
+    /// Takes the priority received for a stream before it began. Entries of lower streams, now closed, are dropped.
     pub(super) fn take_early_priority(&mut self, stream: u32) -> Option<Priority> {
         if self.early.is_empty() {
             return None;
@@ -226,7 +225,7 @@ impl Connection {
         self.peer.update(payload, self.role == Role::Client, |size| encoder.resize(size as usize))?;
         self.settings_seen = true;
         frame::write_head(&mut self.out, kind::SETTINGS, ACK, 0, 0);
-        // §6.9.2: of streams that are open, too.
+        // §6.9.2: a new initial window changes those of open streams, too.
         let more = i64::from(self.peer.initial_window) - i64::from(before.initial_window);
         if more == 0 {
             return Ok(None);
@@ -234,7 +233,7 @@ impl Connection {
         for stream in self.streams.iter_mut() {
             stream.send.open(more).map_err(|_| ErrorCode::FLOW_CONTROL_ERROR)?;
         }
-        Ok(Some(ConnectionEvent::Opened { key: None }))
+        Ok(Some(ConnectionEvent::WindowOpened { key: None }))
     }
 
     fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
@@ -258,9 +257,9 @@ impl Connection {
         let Some(([a, b, c, d, code @ ..], _)) = payload.split_first_chunk::<8>() else {
             return Err(ErrorCode::FRAME_SIZE_ERROR);
         };
-        let last = u32::from_be_bytes([*a, *b, *c, *d]) & MOST_STREAM;
-        self.peer_leaves = true;
-        Ok(Some(ConnectionEvent::Leaves { last, code: ErrorCode(u32::from_be_bytes(*code)) }))
+        let last = u32::from_be_bytes([*a, *b, *c, *d]) & MAX_STREAM_ID;
+        self.goaway_received = true;
+        Ok(Some(ConnectionEvent::GoAway { last, code: ErrorCode(u32::from_be_bytes(*code)) }))
     }
 
     fn window_update(
@@ -269,13 +268,13 @@ impl Connection {
         payload: &[u8],
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         let increment: [u8; 4] = payload.try_into().map_err(|_| ErrorCode::FRAME_SIZE_ERROR)?;
-        let increment = i64::from(u32::from_be_bytes(increment) & MOST_STREAM);
+        let increment = i64::from(u32::from_be_bytes(increment) & MAX_STREAM_ID);
         if head.stream == 0 {
             if increment == 0 {
                 return Err(ErrorCode::PROTOCOL_ERROR);
             }
             self.send.open(increment).map_err(|_| ErrorCode::FLOW_CONTROL_ERROR)?;
-            return Ok(Some(ConnectionEvent::Opened { key: None }));
+            return Ok(Some(ConnectionEvent::WindowOpened { key: None }));
         }
         if self.is_idle(head.stream) {
             return Err(ErrorCode::PROTOCOL_ERROR);
@@ -286,7 +285,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(head.stream) else { return Ok(None) };
         let (key, opened) = (stream.key, stream.send.open(increment));
         match opened {
-            Ok(()) => Ok(Some(ConnectionEvent::Opened { key: Some(key) })),
+            Ok(()) => Ok(Some(ConnectionEvent::WindowOpened { key: Some(key) })),
             Err(_) => self.stream_error(head.stream, ErrorCode::FLOW_CONTROL_ERROR),
         }
     }

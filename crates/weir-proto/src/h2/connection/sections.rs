@@ -1,11 +1,11 @@
-//! Field sections of the peer: heads and trailers (RFC 9113 §4.3, §6.2, §6.10).
+//! Field sections from the peer: heads and trailers (RFC 9113 §4.3, §6.2, §6.10).
 
-use super::receive::SECTION;
+use super::receive::MIN_SECTION_LIMIT;
 use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, Purpose, Role, Section};
 use crate::field::Known;
 use crate::h1::Reject;
 use crate::h2::class::Class;
-use crate::h2::frame::{END_HEADERS, END_STREAM, ErrorCode, FrameHead, MOST_STREAM, PADDED, WITH_PRIORITY};
+use crate::h2::frame::{END_HEADERS, END_STREAM, ErrorCode, FrameHead, MAX_STREAM_ID, PADDED, WITH_PRIORITY};
 use crate::h2::request::RequestReader;
 use crate::h2::response::ResponseReader;
 use crate::h2::streams::{Progress, StreamEnd, StreamState};
@@ -14,7 +14,7 @@ use crate::head::{Framing, write_field};
 use crate::method::Method;
 use crate::trailers::Trailers;
 
-/// A section that is decoded to so many times what a head may have is there to do harm (CVE-2016-6581).
+/// A section that decodes to this multiple of the limits of a head is a decompression attack (CVE-2016-6581).
 const BOMB_FIELDS: usize = 10;
 const BOMB_BYTES: usize = 16;
 
@@ -34,7 +34,7 @@ impl Connection {
         let mut depends_on_itself = false;
         if head.has(WITH_PRIORITY) {
             let (depends_on, rest) = block.split_first_chunk::<4>().ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
-            depends_on_itself = u32::from_be_bytes(*depends_on) & MOST_STREAM == head.stream;
+            depends_on_itself = u32::from_be_bytes(*depends_on) & MAX_STREAM_ID == head.stream;
             block = rest.get(1..).ok_or(ErrorCode::FRAME_SIZE_ERROR)?;
         }
         let length = block.len().checked_sub(padding).ok_or(ErrorCode::PROTOCOL_ERROR)?;
@@ -72,9 +72,9 @@ impl Connection {
             return Ok(if stream.receiving == Progress::Head { Purpose::Message } else { Purpose::Trailers });
         }
         if self.role == Role::Server && id % 2 == 1 && id > self.last_peer {
-            // §5.1.1: it ends all lower ones that were not used.
+            // §5.1.1: this closes all lower streams that are idle.
             self.last_peer = id;
-            // §6.8: what comes after the last stream is not looked at.
+            // §6.8: streams after the last one announced are ignored.
             if matches!(self.leaving, GoawayState::Final(last) if id > last) {
                 self.streams.ignore(id);
                 return Ok(Purpose::Nothing);
@@ -87,11 +87,11 @@ impl Connection {
         if self.streams.is_ignored(id) || self.role == Role::Client {
             return Ok(Purpose::Nothing);
         }
-        // §5.1.1: numbers grow.
+        // §5.1.1: stream numbers must increase.
         Err(if self.streams.has_ended(id) { ErrorCode::STREAM_CLOSED } else { ErrorCode::PROTOCOL_ERROR })
     }
 
-    /// All of a section is there.
+    /// Reads a complete section.
     fn read_section(
         &mut self,
         section: Section,
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Decodes a section, whatever becomes of it: both ends have to remember the same.
+    /// Decodes a section. This is done even if the fields are discarded, to keep the HPACK tables of both ends equal.
     fn decode(&mut self, block: &[u8], mut field: impl FnMut(Class, &[u8], &[u8])) -> Result<(), ErrorCode> {
         let (mut fields, mut bytes) = (0, 0);
         let decoded = self.decoder.decode(block, |class, name, value| {
@@ -119,7 +119,8 @@ impl Connection {
         });
         decoded.map_err(|_| ErrorCode::COMPRESSION_ERROR)?;
         let limits = &self.bounds.limits;
-        let is_bomb = fields > BOMB_FIELDS * limits.fields || bytes > BOMB_BYTES * limits.head_bytes.max(SECTION / 2);
+        let is_bomb =
+            fields > BOMB_FIELDS * limits.fields || bytes > BOMB_BYTES * limits.head_bytes.max(MIN_SECTION_LIMIT / 2);
         if is_bomb { Err(ErrorCode::ENHANCE_YOUR_CALM) } else { Ok(()) }
     }
 
@@ -148,7 +149,7 @@ impl Connection {
         }
         self.has_priorities |= priority.is_some();
         let early = self.take_early_priority(stream);
-        let to_come = match request.framing {
+        let content_left = match request.framing {
             Framing::Sized(length) if parsed.is_ok() => Some(length),
             _ => None,
         };
@@ -160,7 +161,7 @@ impl Connection {
             sending: Progress::Head,
             receive: ReceiveWindow::new(self.bounds.stream_window),
             send: SendWindow::new(self.peer.initial_window),
-            to_come,
+            content_left,
             priority: early.or(priority).unwrap_or_default(),
             method: Method::Get,
         });
@@ -181,14 +182,14 @@ impl Connection {
         let mut parsed = reader.finish(ended, stream.method);
         let is_interim = (100..200).contains(&response.status);
         if is_interim && ended && parsed.is_ok() {
-            parsed = Err(crate::h1::BadResponse::Syntax); // §8.1: a final response is to follow
+            parsed = Err(crate::h1::BadResponse::Syntax); // §8.1: a final response must follow
         }
         match parsed {
             Err(_) => drop(self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR)?),
             Ok(()) if is_interim => {}
             Ok(()) => {
                 stream.receiving = Progress::Content;
-                stream.to_come = match response.framing {
+                stream.content_left = match response.framing {
                     Framing::None => Some(0),
                     Framing::Sized(length) => Some(length),
                     _ => None,
@@ -206,7 +207,7 @@ impl Connection {
         let most = self.bounds.limits;
         self.decode(block, |class, name, value| {
             count += 1;
-            // §8.1: pseudo-fields have no place here.
+            // §8.1: trailers have no pseudo-fields.
             is_good &= matches!(class, Class::Field(_) | Class::Cookie) && count <= most.fields;
             is_good &= lines.len() + name.len() + value.len() + 4 <= most.head_bytes;
             if is_good && !matches!(class, Class::Field(Known::Te)) {
@@ -217,8 +218,8 @@ impl Connection {
         if stream.receiving == Progress::Ended {
             return self.stream_error(section.stream, ErrorCode::STREAM_CLOSED);
         }
-        // §8.1: trailers end the message; §8.1.1: the content is as long as was said.
-        let is_end = section.ended && stream.to_come.is_none_or(|to_come| to_come == 0);
+        // §8.1: trailers end the message; §8.1.1: content has the declared length.
+        let is_end = section.ended && stream.content_left.is_none_or(|content_left| content_left == 0);
         if !is_good || !is_end || section.depends_on_itself {
             return self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR);
         }
@@ -227,7 +228,7 @@ impl Connection {
         Ok(Some(ConnectionEvent::Trailers { key, trailers: Trailers::from_lines(lines) }))
     }
 
-    /// The peer's message is complete.
+    /// Marks the peer's message as complete, and removes the stream if ours is complete, too.
     pub(super) fn received_all(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.receiving = Progress::Ended;

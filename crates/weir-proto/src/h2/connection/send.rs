@@ -1,7 +1,7 @@
-//! What is said to the peer.
+//! Writes frames to the peer.
 
 use super::{Connection, Role};
-use crate::h2::frame::{self, END_STREAM, ErrorCode, HEAD, MOST, MOST_STREAM, kind};
+use crate::h2::frame::{self, END_STREAM, ErrorCode, HEAD, MAX_STREAM_ID, MOST, kind};
 use crate::h2::hpack::Encoder;
 use crate::h2::priority::Priority;
 use crate::h2::streams::{Progress, StreamEnd, StreamState};
@@ -9,7 +9,7 @@ use crate::h2::window::{ReceiveWindow, SendWindow};
 use crate::method::Method;
 use crate::trailers::Trailers;
 
-/// Takes the fields of one section.
+/// Encodes the fields of one section.
 pub struct FieldWriter<'w> {
     encoder: &'w mut Encoder,
     out: &'w mut Vec<u8>,
@@ -17,10 +17,10 @@ pub struct FieldWriter<'w> {
 }
 
 impl FieldWriter<'_> {
-    /// Appends a field, by its name in any case.
+    /// Appends a field; the name is converted to lower case.
     pub fn add(&mut self, name: &[u8], value: &[u8]) {
         self.bytes += name.len() + value.len() + 4;
-        // §8.2.1: in lower case. Names are short.
+        // §8.2.1: in lower case. Up to 64 bytes, which nearly all names fit, this needs no allocation.
         let mut lower = [0; 64];
         match lower.get_mut(..name.len()) {
             Some(lower) => {
@@ -32,13 +32,13 @@ impl FieldWriter<'_> {
     }
 }
 
-/// Writes `name` in lower case to where there is as much room, eight bytes at a time: what the library has for slices takes
-/// as many instructions for each byte of a name as this for all of it.
+/// Writes `name` in lower case into `lower`, which has the same length, eight bytes at a time: `make_ascii_lowercase` takes as
+/// many instructions per byte as this per name.
 fn to_lower_case(name: &[u8], lower: &mut [u8]) {
     let Some((last, last_lower)) = name.last_chunk::<8>().zip(lower.last_chunk_mut::<8>()) else {
         return name.iter().zip(lower).for_each(|(byte, lower)| *lower = byte.to_ascii_lowercase());
     };
-    // The last eight may be some of those before once more.
+    // The last eight may overlap the eight before.
     *last_lower = eight_in_lower_case(*last);
     for (eight, lower) in name.as_chunks::<8>().0.iter().zip(lower.as_chunks_mut::<8>().0) {
         *lower = eight_in_lower_case(*eight);
@@ -48,24 +48,25 @@ fn to_lower_case(name: &[u8], lower: &mut [u8]) {
 fn eight_in_lower_case(bytes: [u8; 8]) -> [u8; 8] {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(bytes);
-    // The top bit of each byte says whether the others are at least `A`, and whether they are more than `Z`.
+    // The highest bit of each byte of `from_a` is set from `A` on, of `above_z` after `Z`.
     let (low, top) = (word & (0x7f * EACH), 0x80 * EACH);
     let (from_a, above_z) = (low + u64::from(0x80 - b'A') * EACH, low + u64::from(0x7f - b'Z') * EACH);
     let upper = (from_a ^ above_z) & !word & top;
     (word | upper >> 2).to_le_bytes()
 }
 
-/// A head that was sent.
+/// A head that was written to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Where its frame stands in the output.
+    /// Offset of its frame in the output.
     at: usize,
-    /// What its fields would take in plain lines.
+    /// The size of its fields as HTTP/1 lines, in bytes.
     pub bytes: usize,
 }
 
 impl Connection {
-    /// Sends the head of a response, which is interim with a status below 200. Nothing is sent where the stream is over.
+    /// Sends the head of a response; below status 200 it is interim. Nothing is sent if the stream is closed, or a final head
+    /// was sent.
     pub fn respond(&mut self, id: u32, status: u16, ended: bool, fields: impl FnOnce(&mut FieldWriter<'_>)) -> Sent {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sending == Progress::Head) else {
             return Sent { at: usize::MAX, bytes: 0 };
@@ -83,7 +84,7 @@ impl Connection {
         sent
     }
 
-    /// Ends a message with its head, which stands in the output still.
+    /// Sets END_STREAM on a head that is still in the output, in place of an empty DATA frame.
     pub fn end_with_head(&mut self, id: u32, sent: Sent) {
         if let Some(flags) = self.out.get_mut(sent.at.saturating_add(4)) {
             *flags |= END_STREAM;
@@ -91,15 +92,15 @@ impl Connection {
         }
     }
 
-    /// Whether one more request may be sent now (§5.1.2).
+    /// Whether another request may be sent now (§5.1.2).
     pub fn may_request(&self) -> bool {
         self.role == Role::Client
-            && !self.peer_leaves
+            && !self.goaway_received
             && self.streams.len() < self.peer.concurrent_streams as usize
-            && self.next_own <= MOST_STREAM
+            && self.next_own <= MAX_STREAM_ID
     }
 
-    /// Sends the head of a request; says in which stream.
+    /// Sends the head of a request; returns the stream's number. `None` if [`Connection::may_request`] is false.
     pub fn request(
         &mut self,
         key: usize,
@@ -119,7 +120,7 @@ impl Connection {
             sending: Progress::Content,
             receive: ReceiveWindow::new(self.bounds.stream_window),
             send: SendWindow::new(self.peer.initial_window),
-            to_come: None,
+            content_left: None,
             priority: Priority::default(),
             method,
         });
@@ -130,7 +131,7 @@ impl Connection {
         Some((id, sent))
     }
 
-    /// Sends what comes after the content, and ends the message.
+    /// Sends trailers, which end the message.
     pub fn send_trailers(&mut self, id: u32, trailers: &Trailers) {
         if !self.streams.get(id).is_some_and(|stream| stream.sending == Progress::Content) {
             return;
@@ -150,13 +151,14 @@ impl Connection {
         Sent { at: start, bytes }
     }
 
-    /// As many bytes of content as may be sent on a stream now.
+    /// Bytes of content that the flow-control windows of stream and connection allow now.
     pub fn room(&self, id: u32) -> usize {
         let room = |stream: &StreamState| if stream.sending == Progress::Content { stream.send.room() } else { 0 };
         self.streams.get(id).map_or(0, room).min(self.send.room())
     }
 
-    /// Sends what it may of `bytes`; says how much that is. With `ended` the message is over when all of it was sent.
+    /// Sends as much of `bytes` as the windows allow; returns the count. With `ended`, END_STREAM is set once all of it was
+    /// sent.
     pub fn send_data(&mut self, id: u32, bytes: &[u8], ended: bool) -> usize {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sending == Progress::Content) else {
             return 0;
@@ -193,22 +195,22 @@ impl Connection {
         }
     }
 
-    /// Our message on this stream is complete, or the stream is over.
+    /// Our message on this stream is complete, or the stream is closed.
     pub fn has_sent_all(&self, id: u32) -> bool {
         self.streams.get(id).is_none_or(|stream| stream.sending == Progress::Ended)
     }
 
-    /// The peer has ended its message on this stream, or the stream is over.
-    pub fn has_all(&self, id: u32) -> bool {
+    /// The peer's message on this stream is complete, or the stream is closed.
+    pub fn has_received_all(&self, id: u32) -> bool {
         self.streams.get(id).is_none_or(|stream| stream.receiving == Progress::Ended)
     }
 
-    /// Content that the peer has still to send on this stream, if it has said how much there is.
-    pub fn to_come(&self, id: u32) -> Option<u64> {
-        self.streams.get(id).and_then(|stream| stream.to_come)
+    /// Bytes of content the peer still has to send on this stream, if it declared a `Content-Length`.
+    pub fn content_left(&self, id: u32) -> Option<u64> {
+        self.streams.get(id).and_then(|stream| stream.content_left)
     }
 
-    /// Ends a stream in both directions.
+    /// Resets a stream.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(stream) = self.streams.get(id) else { return };
         let why = if stream.receiving == Progress::Ended { StreamEnd::Complete } else { StreamEnd::ByUs };
@@ -216,7 +218,8 @@ impl Connection {
         frame::write_reset(&mut self.out, id, code);
     }
 
-    /// Content was taken on, so that as much may come again: on the connection, and on the stream if there is more to come.
+    /// Returns `count` bytes of consumed content to the windows of the connection and, if its content has not ended, of the
+    /// stream.
     pub fn release(&mut self, id: u32, count: usize) {
         let count = count as u32;
         if count == 0 {

@@ -1,5 +1,5 @@
-//! A client and a server of ours against each other, in random steps from a seed: what is legal never ends in an error and
-//! loses nothing, and what is not never panics, and takes no more memory than it may.
+//! A client and a server of ours run against each other in random steps from a seed. Valid steps must never cause an error or
+//! lose data; invalid frames must never cause a panic or exceed the memory limit.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,10 +24,10 @@ const BOUNDS: PeerLimits = PeerLimits {
     connection_window: 70_000,
 };
 const STEPS: u64 = 400;
-/// Beside what waits to be sent, a side takes no more than its tables and the largest section.
+/// Without unsent output, a side uses no more than its HPACK tables and the largest section.
 const MOST_MEMORY: usize = 256 * 1024;
 
-/// SplitMix64: a seed gives the same steps everywhere.
+/// SplitMix64, so that a seed gives the same steps on every machine.
 struct Draw(u64);
 
 impl Draw {
@@ -48,11 +48,11 @@ impl Draw {
     }
 }
 
-/// One message as its two ends know it.
+/// One message, as both ends know it.
 #[derive(Debug, Default)]
 struct SimulatedMessage {
     length: usize,
-    /// Sent, and received, of that.
+    /// Bytes of the content sent, and received.
     sent: usize,
     received: usize,
     has_head: bool,
@@ -67,7 +67,7 @@ struct SimulatedExchange {
     is_reset: bool,
 }
 
-/// The content of a message, so that what is lost or twice is seen.
+/// The content of a message, a pattern in which lost or repeated bytes are detected.
 fn content(stream: u32, offset: usize, count: usize) -> Vec<u8> {
     (offset..offset + count).map(|at| (at * 7 + stream as usize) as u8).collect()
 }
@@ -76,7 +76,7 @@ struct World {
     draw: Draw,
     client: Connection,
     server: Connection,
-    /// On their way, cut anywhere.
+    /// Bytes in flight, delivered in pieces of any size.
     to_server: Vec<u8>,
     to_client: Vec<u8>,
     exchanges: BTreeMap<u32, SimulatedExchange>,
@@ -84,7 +84,7 @@ struct World {
     held: [BTreeMap<u32, usize>; 2],
     now_ns: u64,
     is_legal: bool,
-    /// The server has said so.
+    /// The server has announced its shutdown.
     is_leaving: bool,
 }
 
@@ -148,7 +148,7 @@ impl World {
         self.exchanges.insert(id, exchange);
     }
 
-    /// One of the streams that this side may still send on.
+    /// A random stream on which this side may still send.
     fn any(&mut self, role: Role) -> Option<u32> {
         let side = self.side(role);
         let ids: Vec<u32> = side.keys().map(|(id, _)| id).filter(|id| !side.has_sent_all(*id)).collect();
@@ -181,7 +181,7 @@ impl World {
         });
     }
 
-    /// Sends a piece of a message, and what ends it.
+    /// Sends a piece of a message or its end.
     fn send(&mut self, role: Role) {
         let Some(id) = self.any(role) else { return };
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
@@ -211,7 +211,7 @@ impl World {
         self.exchanges.entry(id).or_default().is_reset = true;
     }
 
-    /// What is legal at any time.
+    /// Sends a frame that is valid at any time.
     fn say_something(&mut self) {
         let role = if self.draw.one_in(2) { Role::Client } else { Role::Server };
         let (choice, value) = (self.draw.below(5), self.draw.below(40_000) as u32);
@@ -220,13 +220,13 @@ impl World {
             0 => side.send_ping(),
             1 => {
                 let mut setting = settings::HEADER_TABLE_SIZE.to_be_bytes().to_vec();
-                // Our decoder's table has one size; a smaller one may be used by who was told so.
+                // Our decoder's table has a fixed size; this only changes the peer's encoder.
                 setting.extend_from_slice(&4096u32.to_be_bytes());
                 frame::write_head(&mut side.out, kind::SETTINGS, 0, 0, 6);
                 side.out.extend_from_slice(&setting);
             }
             2 => {
-                frame::write_head(&mut side.out, 0xfa, 0, 0, 4); // a kind that nobody knows (§4.1)
+                frame::write_head(&mut side.out, 0xfa, 0, 0, 4); // an unknown frame type (§4.1)
                 side.out.extend_from_slice(&value.to_be_bytes());
             }
             3 => side.rest(),
@@ -235,14 +235,14 @@ impl World {
         }
     }
 
-    /// Puts a frame that may be wrong in any way between the others.
+    /// Inserts a frame that may be invalid in any way.
     fn break_rules(&mut self) {
         let role = if self.draw.one_in(2) { Role::Client } else { Role::Server };
         let kind = if self.draw.one_in(8) { self.draw.next() as u8 } else { self.draw.below(11) as u8 };
         let stream = match self.draw.below(4) {
             0 => 0,
             1 => self.draw.below(40) as u32,
-            2 => self.draw.next() as u32 & MOST_STREAM,
+            2 => self.draw.next() as u32 & MAX_STREAM_ID,
             _ => self.any(role).unwrap_or(1),
         };
         let flags = self.draw.next() as u8;
@@ -254,7 +254,7 @@ impl World {
         self.exchanges.entry(stream).or_default().is_reset = true;
     }
 
-    /// Takes content on that was held.
+    /// Consumes content that was held.
     fn release(&mut self) {
         for (at, side) in [&mut self.client, &mut self.server].into_iter().enumerate() {
             for (&id, held) in &mut self.held[at] {
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// Hands bytes over to this side, cut anywhere.
+    /// Delivers bytes in flight to this side, in pieces of any size.
     fn deliver(&mut self, role: Role) -> Result<(), SimulatedEnd> {
         self.now_ns += 2_000_000_000;
         self.server.credit().earn_time(self.now_ns);
@@ -283,7 +283,7 @@ impl World {
         waiting.extend_from_slice(&bytes[used..]);
         let memory = {
             let side = self.side(role);
-            // How many of ours there may be is for the peer to say.
+            // The number of a client's streams is limited by its peer.
             assert!(role == Role::Client || side.streams() <= STREAMS as usize, "{} streams", side.streams());
             side.capacity() - side.out.capacity()
         };
@@ -337,20 +337,20 @@ impl World {
                     assert!(!self.is_legal, "malformed");
                     self.exchanges.entry(stream).or_default().is_reset = true;
                 }
-                ConnectionEvent::Leaves { last, .. } => {
-                    // §6.8: what began later is not looked at.
+                ConnectionEvent::GoAway { last, .. } => {
+                    // §6.8: streams above `last` are not processed.
                     self.is_leaving = true;
                     for (&id, exchange) in self.exchanges.range_mut(last.saturating_add(1)..) {
                         exchange.is_reset = true;
                         side.reset(id, ErrorCode::CANCEL);
                     }
                 }
-                ConnectionEvent::Opened { .. } => {}
+                ConnectionEvent::WindowOpened { .. } => {}
             }
         }
     }
 
-    /// Lets everything that has begun come to its end.
+    /// Runs all open exchanges to their end.
     fn finish(&mut self) {
         for _ in 0..20_000 {
             if self.client.streams() + self.server.streams() == 0 && self.to_client.len() + self.to_server.len() == 0 {
@@ -398,8 +398,8 @@ fn run(seed: u64) {
     }
 }
 
-/// 400 seeds, or as many as there is time for where `WEIR_SIMULATION_SECONDS` says how much there is. The seed of a failure
-/// is told; `WEIR_SIMULATION_SEED` runs it alone.
+/// Runs 400 seeds, or as many as fit into `WEIR_SIMULATION_SECONDS`. A failure reports its seed; `WEIR_SIMULATION_SEED` runs one
+/// seed alone.
 #[test]
 fn two_sides_from_seeds() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -37,7 +37,7 @@ fn request(method: &'static str, more: &[(&'static str, &'static str)]) -> Vec<u
 
 const WHOLE: u8 = END_HEADERS | END_STREAM;
 
-/// What a connection has to say of bytes, cut in pieces of this size: events in words, and the error at the end.
+/// Feeds `bytes` to a connection in pieces of `cut` bytes; returns the events as text, and the error at the end.
 fn read(connection: &mut Connection, bytes: &[u8], cut: usize) -> (Vec<String>, Option<ErrorCode>) {
     let (mut events, mut waiting) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(cut) {
@@ -60,7 +60,7 @@ fn read(connection: &mut Connection, bytes: &[u8], cut: usize) -> (Vec<String>, 
                     events.push(format!("{key} answers {} {ended} {parsed:?}", response.status));
                 }
                 Ok(Some(ConnectionEvent::Data { key, bytes, ended })) => {
-                    // However it is cut.
+                    // The pieces of one DATA frame are joined, so the result does not depend on `cut`.
                     let text = bytes.escape_ascii().to_string();
                     match events
                         .last_mut()
@@ -105,7 +105,7 @@ fn server() -> Connection {
 /// Kind, flags, stream and payload.
 type SentFrame = (u8, u8, u32, Vec<u8>);
 
-/// What is said to bytes on a connection on which stream 1 waits for its content, and what the others come to.
+/// Feeds `bytes` to a server on which stream 1 waits for content; returns the events, the error and the frames sent.
 fn said_to(bytes: &[u8]) -> (Vec<String>, Option<ErrorCode>, Vec<SentFrame>) {
     let mut server = server();
     let open = frame(kind::HEADERS, END_HEADERS, 1, &request("POST", &[("content-length", "5")]));
@@ -262,7 +262,7 @@ fn content_waits_for_windows() {
     let (events, _) = read(&mut server, &[open(0, 100_000), open(1, 10)].concat(), 1000);
     assert_eq!(events, ["Opened { key: None }", "Opened { key: Some(1) }"]);
     assert_eq!(server.send_data(1, &content[65_535..], true), 10);
-    // Settings change windows that are open, also to less than nothing.
+    // A smaller initial window reduces those of open streams, also below zero.
     let initial = |bytes: u32| frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &bytes.to_be_bytes()].concat());
     read(&mut server, &[initial(60_000), open(1, 5_000)].concat(), 1000);
     assert_eq!(server.room(1), 0);
@@ -278,8 +278,8 @@ fn content_waits_for_windows() {
 
 #[test]
 fn what_follows_a_request_that_was_not_taken_is_ignored() {
-    // Behind a proxy that shares its connections, the other streams are other people's: gRPC-Web and chunked uploads with
-    // trailers were on their way when their stream ended.
+    // Behind a proxy that shares its connections, other streams belong to other users. gRPC-Web and chunked uploads with
+    // trailers may be in flight when their stream ends.
     let rest = |stream| {
         [frame(kind::DATA, 0, stream, b"abc"), frame(kind::HEADERS, WHOLE, stream, &section(&[("x", "y")]))].concat()
     };
@@ -306,7 +306,7 @@ fn what_follows_a_request_that_was_not_taken_is_ignored() {
     read(&mut leaving, &frame(kind::PING, ACK, 0, &LEAVING), 1000);
     assert_eq!(read(&mut leaving, &[post(3, &[]), rest(3)].concat(), 9), (vec![], None));
     assert_eq!((resets(&mut leaving), leaving.receive.held()), (0, 0));
-    // §6.8: the last stream does not grow.
+    // §6.8: the last stream number must not grow.
     leaving.output().clear();
     leaving.fail(ErrorCode::PROTOCOL_ERROR);
     assert_eq!(frames(leaving.output())[0].3[..4], [0, 0, 0, 1]);
@@ -324,12 +324,12 @@ fn a_peer_that_leaves_is_asked_for_nothing_more() {
 
 #[test]
 fn what_waits_for_a_peer_that_takes_nothing_has_a_bound() {
-    // Only clients have to pay for what makes work; an endpoint's frames are answered as long as it takes the answers.
+    // Only clients are charged credit; an upstream's frames are answered as long as it reads the answers.
     let mut client = Connection::new(Role::Client, BOUNDS, 0);
     read(&mut client, &frame(kind::SETTINGS, 0, 0, &[]), 100);
-    let pings = frame(kind::PING, 0, 0, &[0; 8]).repeat(MOST_OUTPUT / 17 + 1000);
+    let pings = frame(kind::PING, 0, 0, &[0; 8]).repeat(MAX_OUTPUT_BYTES / 17 + 1000);
     assert_eq!(read(&mut client, &pings, usize::MAX).1, Some(ErrorCode::ENHANCE_YOUR_CALM));
-    assert!(client.output().len() <= MOST_OUTPUT + 17);
+    assert!(client.output().len() <= MAX_OUTPUT_BYTES + 17);
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn a_priority_may_come_before_its_request() {
 
 #[test]
 fn a_table_that_was_small_for_a_moment_is_empty() {
-    // RFC 7541 §4.2: the smallest of several sizes is told, also of those in one frame.
+    // RFC 7541 §4.2: the smallest of several sizes is announced, also of those in one frame.
     let mut server = server();
     for stream in [1, 3] {
         read(&mut server, &frame(kind::HEADERS, WHOLE, stream, &request("GET", &[])), 1000);
@@ -467,7 +467,7 @@ fn the_framing_of_a_response_follows_its_request() {
 }
 
 proptest::proptest! {
-    /// However the bytes are cut, the same comes of them; and nothing makes it panic.
+    /// The events do not depend on how the bytes are cut, and no input causes a panic.
     #[test]
     fn pieces_are_as_good_as_the_whole(
         parts in proptest::collection::vec(

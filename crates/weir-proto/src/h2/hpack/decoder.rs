@@ -1,11 +1,11 @@
-//! Field sections of the peer, as they come.
+//! Decodes the field sections of the peer.
 
 use super::statics;
 use super::table::DynamicTable;
 use super::{BrokenFieldSection, TABLE_BYTES, huffman, integer};
 use crate::h2::class::Class;
 
-/// One direction's memory. Its table has the size that RFC 9113 §6.5.2 begins with, which we never change.
+/// The decoding state of one direction. The table keeps the initial size of RFC 9113 §6.5.2; we never announce another.
 #[derive(Debug)]
 pub struct Decoder {
     table: DynamicTable,
@@ -17,12 +17,12 @@ impl Default for Decoder {
     }
 }
 
-/// How a literal is written.
+/// The bit of a string literal that marks Huffman coding (RFC 7541 §5.2).
 const HUFFMAN: u8 = 0x80;
 
 impl Decoder {
-    /// Decodes a whole field section, and gives each of its fields with what it is in a message. After an error nothing
-    /// more can be decoded.
+    /// Decodes a whole field section and calls `field` with the class, name and value of each field. After an error the decoder
+    /// must not be used again.
     pub fn decode(
         &mut self,
         mut block: &[u8],
@@ -32,14 +32,14 @@ impl Decoder {
         while let Some((&first, rest)) = block.split_first() {
             block = rest;
             match first {
-                // RFC 7541 §6.1: an entry.
+                // RFC 7541 §6.1: an indexed field.
                 0x80.. => {
                     let (name, value, class) = self.entry(integer::read(first, 7, &mut block)?)?;
                     field(class, name, value);
                 }
-                // §6.2.1: a literal that becomes an entry.
+                // §6.2.1: a literal that is added to the table.
                 0x40.. => self.literal(integer::read(first, 6, &mut block)?, &mut block, true, &mut field)?,
-                // §6.3: only where a section begins (§4.2), and never more than we have said.
+                // §6.3: a table size update, allowed only at the start of a section (§4.2) and up to the size we announced.
                 0x20.. => {
                     let size = integer::read(first, 5, &mut block)?;
                     if !may_resize || size > TABLE_BYTES {
@@ -48,7 +48,7 @@ impl Decoder {
                     self.table.resize(size);
                     continue;
                 }
-                // §6.2.2 and §6.2.3: literals that do not.
+                // §6.2.2 and §6.2.3: literals that are not added to the table.
                 _ => self.literal(integer::read(first, 4, &mut block)?, &mut block, false, &mut field)?,
             }
             may_resize = false;
@@ -56,7 +56,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Memory taken, in bytes.
+    /// Heap memory in use, in bytes.
     pub fn capacity(&self) -> usize {
         self.table.capacity()
     }
@@ -71,8 +71,8 @@ impl Decoder {
         }
     }
 
-    /// A field whose name is an entry's, or comes first where there is none. It is put together where it would stand as an
-    /// entry.
+    /// Decodes a literal field. Its name is that of entry `name_of`, or a string that follows if that is 0. The field is
+    /// assembled at the end of the table's memory, so that it can become an entry without a copy.
     fn literal(
         &mut self,
         name_of: usize,
@@ -92,7 +92,7 @@ impl Decoder {
             }
             index => {
                 let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(BrokenFieldSection)?;
-                // Its value may have been what was wrong with it.
+                // The entry may be malformed because of its value only; the name is classified again.
 
                 if class == Class::Malformed { Class::of_name(&self.table.draft()[start..]) } else { class }
             }
@@ -111,7 +111,7 @@ impl Decoder {
     }
 }
 
-/// Takes a string (RFC 7541 §5.2).
+/// Reads a string (RFC 7541 §5.2) and appends it to `out`.
 fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
     let (&first, rest) = block.split_first().ok_or(BrokenFieldSection)?;
     *block = rest;

@@ -1,34 +1,35 @@
-//! Field sections for the peer.
+//! Encodes field sections for the peer.
 
 use super::statics;
 use super::table::DynamicTable;
 use super::{TABLE_BYTES, huffman, integer};
 use crate::h2::class::Class;
 
-/// Places by hash: of the entries of the table, and of fields that came once. More entries than half of them do not fit
-/// into a table of 4 KiB.
+/// Slots of the hash index, which holds the table's entries and fields seen once. A table of 4 KiB rarely has more than half as
+/// many entries.
 const PLACES: usize = 128;
 
-/// A place: the hash of what stands there, and which of all entries ever made it is. Idle connections keep their places, so
-/// they are small; two fields of one hash cost a look at the table or an entry that comes early, and numbers begin anew.
+/// A slot: the hash of a field and the sequence number of its table entry. Both are small, since idle connections keep their
+/// slots. A false match, by hash collision or by a wrapped number, costs only a failed comparison or an entry that is made one
+/// occurrence early.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     hash: u16,
-    /// Counted from 1; 0 where it came once, and is no entry yet.
+    /// Counted from 1; 0 if the field was seen once and is not an entry yet.
     number: u16,
 }
 
-/// One direction's memory.
+/// The encoding state of one direction.
 ///
-/// A field becomes an entry when it comes for the second time: what has another value in each message (an identifier, a
-/// length) would only push out what comes again.
+/// A field becomes a table entry when it occurs for the second time: a value that differs in each message (an identifier, a
+/// length) would only evict fields that recur.
 #[derive(Debug)]
 pub struct Encoder {
     table: DynamicTable,
     places: Vec<Place>,
-    /// Entries ever made.
+    /// Sequence number of the newest entry; it wraps around and skips 0.
     made: u16,
-    /// The sizes of the table that the peer has to be told of: the smallest since the last section, and the last one.
+    /// Table sizes to announce to the peer: the smallest since the last section, and the current one (RFC 7541 §4.2).
     resized: Option<(usize, usize)>,
 }
 
@@ -38,13 +39,13 @@ impl Default for Encoder {
     }
 }
 
-/// Names whose values are not to be remembered by anybody (RFC 7541 §7.1.3).
+/// Whether values of this name must never be indexed, here or by an intermediary (RFC 7541 §7.1.3).
 fn is_secret(entry: Option<usize>) -> bool {
     matches!(entry, Some(23 | 32 | 49 | 55)) // authorization, cookie, proxy-authorization, set-cookie
 }
 
 impl Encoder {
-    /// The peer has said how large a table it keeps (RFC 9113 §6.5.2).
+    /// Applies the table size the peer allows (SETTINGS_HEADER_TABLE_SIZE, RFC 9113 §6.5.2), up to `TABLE_BYTES`.
     pub fn resize(&mut self, most: usize) {
         let most = most.min(TABLE_BYTES);
         if most == self.table.max_size() && self.resized.is_none() {
@@ -55,7 +56,7 @@ impl Encoder {
         self.resized = Some((smallest, most));
     }
 
-    /// Forgets all fields and gives back their memory. The peer is told in the next section, by a table of no size for a moment
+    /// Clears the table and frees its memory. The next section tells the peer so, by a table size of 0 and the former size
     /// (RFC 7541 §4.2, §4.3).
     pub fn forget(&mut self) {
         let most = self.table.max_size();
@@ -67,12 +68,12 @@ impl Encoder {
         self.places = Vec::new();
     }
 
-    /// Memory taken, in bytes.
+    /// Heap memory in use, in bytes.
     pub fn capacity(&self) -> usize {
         self.table.capacity() + self.places.capacity() * size_of::<Place>()
     }
 
-    /// Begins a section.
+    /// Begins a section: writes pending table size updates.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some((smallest, last)) = self.resized.take() {
             if smallest < last {
@@ -95,7 +96,7 @@ impl Encoder {
 
     /// Appends a field. Its name must be in lower case.
     pub fn field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-        // Most fields come again and again, so the table is asked first.
+        // Most fields recur, so the dynamic table is searched before the static one.
         let hash = hash(name, value);
         let at = usize::from(hash) % PLACES;
         let place = self.places.get(at).copied().unwrap_or_default();
@@ -105,7 +106,7 @@ impl Encoder {
         }
         let known = statics::with_name(name);
         if let Some(entry) = known {
-            // Few names have more than one entry, and those stand together.
+            // Only names of the first 14 entries occur more than once, in adjacent entries.
             let mut at = entry;
             while let Some((other, known_value)) = statics::ENTRIES.get(at - 1)
                 && *other == name
@@ -138,14 +139,14 @@ impl Encoder {
         string(value, out);
     }
 
-    /// Where the entry of this number stands, if it is there still and this field.
+    /// The index of the entry with this number, if it is still in the table and equals this field.
     fn index_of(&self, number: u16, name: &[u8], value: &[u8]) -> Option<usize> {
         let index = usize::from(self.made.wrapping_sub(number));
         let entry = if number == 0 { None } else { self.table.get(index) };
         entry.is_some_and(|entry| entry.0 == name && entry.1 == value).then_some(index)
     }
 
-    /// Makes an entry, and says which it is.
+    /// Adds an entry and returns its sequence number.
     fn remember(&mut self, name: &[u8], value: &[u8]) -> u16 {
         let start = self.table.begin();
         self.table.draft().extend_from_slice(name);
@@ -156,7 +157,7 @@ impl Encoder {
     }
 }
 
-/// FNV-1a, over eight bytes at a time. The last eight may be some of those before once more.
+/// FNV-1a over eight bytes at a time. The last eight may overlap the eight before.
 fn hash(name: &[u8], value: &[u8]) -> u16 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let mix = |hash: u64, eight: [u8; 8]| (hash ^ u64::from_le_bytes(eight)).wrapping_mul(PRIME).rotate_left(29);
@@ -173,7 +174,7 @@ fn hash(name: &[u8], value: &[u8]) -> u16 {
     (hash >> 48 ^ hash >> 32 ^ hash >> 16 ^ hash) as u16
 }
 
-/// Writes a string, in the shorter of its two forms (RFC 7541 §5.2).
+/// Writes a string literal, Huffman-coded if that is shorter (RFC 7541 §5.2).
 fn string(text: &[u8], out: &mut Vec<u8>) {
     let coded = huffman::encoded_len(text);
     if coded < text.len() {

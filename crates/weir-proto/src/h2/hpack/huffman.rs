@@ -1,9 +1,9 @@
-//! The Huffman code of strings (RFC 7541 §5.2 and appendix B). It is canonical: the lengths of its codes say all of it, and
-//! the tables follow when this is compiled.
+//! The Huffman code of strings (RFC 7541 §5.2 and appendix B). The code is canonical, so the code lengths determine it; all
+//! tables are computed from them at compile time.
 
 use super::BrokenFieldSection;
 
-/// The length of each byte's code in bits, and at the end that of EOS.
+/// The length of each byte's code in bits; the last is that of EOS.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
     28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12,
@@ -16,7 +16,7 @@ const LENGTHS: [u8; 257] = [
     27, 27, 27, 27, 27, 26, 30,
 ];
 
-/// Each byte's code, in the low bits.
+/// Each symbol's code, in the low bits.
 const CODES: [u32; 257] = {
     let mut codes = [0; 257];
     let (mut code, mut length) = (0_u32, 5);
@@ -35,7 +35,8 @@ const CODES: [u32; 257] = {
     codes
 };
 
-/// What the next eight bits begin with: a byte and the length of its code, which is 0 where the code is longer.
+/// For each value of the next eight bits: the first byte they encode and its code length, or length 0 if the code is longer than
+/// 8 bits.
 const SHORT: [(u8, u8); 256] = {
     let mut table = [(0, 0); 256];
     let mut symbol = 0;
@@ -56,7 +57,7 @@ const SHORT: [(u8, u8); 256] = {
 
 const LONGEST: usize = 30;
 
-/// For each length of a code: the first code of it, how many there are, and where their bytes stand in [`SORTED`].
+/// For each code length: the first code of this length, their number, and the position of their symbols in [`SORTED`].
 const GROUPS: [(u32, u32, usize); LONGEST + 1] = {
     let mut groups = [(0, 0, 0); LONGEST + 1];
     let (mut length, mut place) = (1, 0);
@@ -78,7 +79,7 @@ const GROUPS: [(u32, u32, usize); LONGEST + 1] = {
     groups
 };
 
-/// The bytes in the order of their codes, and EOS as the last.
+/// The symbols in the order of their codes; EOS (256) is the last.
 const SORTED: [u16; 257] = {
     let mut sorted = [0; 257];
     let (mut length, mut place) = (1, 0);
@@ -98,13 +99,13 @@ const SORTED: [u16; 257] = {
 
 const EOS: u16 = 256;
 
-/// How many bytes the code of `text` takes.
+/// Length of `text` in the Huffman code, in bytes.
 pub fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
-/// Appends the code of `text`, filled up with ones.
+/// Appends `text` in the Huffman code, padded with ones to a whole byte.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     let (mut bits, mut count) = (0_u64, 0_u32);
     for &byte in text {
@@ -125,10 +126,10 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what `code` stands for. EOS in it, more than seven bits of padding, or padding of other bits than ones is an
-/// error (RFC 7541 §5.2).
+/// Decodes `code` and appends the text. EOS, more than seven bits of padding, or padding other than ones is an error (RFC 7541
+/// §5.2).
 pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
-    // The bits that were not used yet stand at the top.
+    // The next bits to decode are the `count` highest of `bits`.
     let (mut bits, mut count) = (0_u64, 0_u32);
     let mut rest = code;
     loop {
@@ -158,7 +159,7 @@ pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> 
             return end(bits, count, out);
         }
         if count >= LONGEST as u32 || rest.is_empty() && count >= 8 {
-            // A long code, or the end.
+            // A code of more than eight bits, or the end of the input.
             let Some((byte, length)) = long(bits, count)? else { return end(bits, count, out) };
             out.push(byte);
             bits <<= length;
@@ -167,7 +168,7 @@ pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> 
     }
 }
 
-/// The byte whose code of more than eight bits comes next; `None` where fewer bits are left than it takes.
+/// Decodes a code of more than eight bits, to the byte and its length. `None` if fewer bits are left than the code needs.
 fn long(bits: u64, count: u32) -> Result<Option<(u8, u32)>, BrokenFieldSection> {
     for (length, &(first, codes, place)) in GROUPS.iter().enumerate().skip(5) {
         if length as u32 > count {
@@ -184,7 +185,7 @@ fn long(bits: u64, count: u32) -> Result<Option<(u8, u32)>, BrokenFieldSection> 
     Err(BrokenFieldSection)
 }
 
-/// What is left is a last byte of less than eight bits, and padding.
+/// Decodes what is left: codes of less than eight bits, and padding.
 fn end(mut bits: u64, mut count: u32, out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
     while count > 0 {
         let (byte, length) = SHORT[(bits >> 56) as usize];

@@ -1,9 +1,9 @@
-//! Integers with a prefix of some bits (RFC 7541 §5.1).
+//! Integers with a prefix (RFC 7541 §5.1).
 
 use super::BrokenFieldSection;
 
-/// Takes an integer whose first byte is `first`, of which `prefix` bits belong to it. A size or an index that does not
-/// fit 28 bits is an error: nothing that may stand here is as large.
+/// Reads an integer that starts in the low `prefix` bits of `first` and may continue in `bytes`. A continuation of more than
+/// four bytes is an error: no valid size or index needs as many.
 pub fn read(first: u8, prefix: u32, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSection> {
     let most = (1_usize << prefix) - 1;
     let value = usize::from(first) & most;
@@ -26,7 +26,7 @@ fn read_rest(mut value: usize, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSe
     Err(BrokenFieldSection)
 }
 
-/// Writes an integer behind the bits of `pattern`, which are above the prefix.
+/// Writes an integer into the low `prefix` bits below `pattern`, and into further bytes if needed.
 pub fn write(pattern: u8, prefix: u32, value: usize, out: &mut Vec<u8>) {
     let most = (1_usize << prefix) - 1;
     if value < most {

@@ -1,4 +1,4 @@
-//! HPACK (RFC 7541): field sections as they travel, and what both ends remember of them.
+//! HPACK (RFC 7541): header compression, with state that both ends share.
 
 pub mod decoder;
 pub mod encoder;
@@ -10,12 +10,12 @@ mod table;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 
-/// A field section that cannot be decoded. What both ends remember may differ from there on, so this ends the connection
-/// (RFC 9113 §4.3).
+/// A field section that cannot be decoded. The tables of the two ends may differ afterwards, so this ends the connection (RFC
+/// 9113 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokenFieldSection;
 
-/// The size of a table that neither end has changed (RFC 9113 §6.5.2), and the most that either of ours may take.
+/// The initial size of a dynamic table (RFC 9113 §6.5.2), and the largest either of ours may have, in bytes.
 pub const TABLE_BYTES: usize = 4096;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::h2::class::Class;
 
-/// Entry 1 stands at 0.
+/// Entry 1 of the RFC is at index 0.
 pub const ENTRIES: [(&[u8], &[u8]); 61] = [
     (b":authority", b""),
     (b":method", b"GET"),
@@ -67,7 +67,7 @@ pub const ENTRIES: [(&[u8], &[u8]); 61] = [
     (b"www-authenticate", b""),
 ];
 
-/// Entries by name: 0 is an empty place, and a name stands at its own place or one soon after it.
+/// Hash table from names to entries, counted from 1; 0 is an empty slot. Collisions go to the next free slot.
 const PLACES: [u8; 128] = {
     let mut places = [0_u8; 128];
     let mut entry = 0;
@@ -120,7 +120,7 @@ pub fn with_name(name: &[u8]) -> Option<usize> {
     }
 }
 
-/// What each entry is in a message.
+/// The class of each entry.
 pub fn class(entry: usize) -> Class {
     use crate::field::Known;
     match entry {

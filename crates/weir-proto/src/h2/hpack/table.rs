@@ -1,15 +1,15 @@
-//! The dynamic table (RFC 7541 §2.3.2): fields in the order of their coming, as long as they fit.
+//! The dynamic table (RFC 7541 §2.3.2): the most recent fields, in order of insertion, up to a total size.
 
 use std::collections::VecDeque;
 
 use crate::h2::class::Class;
 
-/// What an entry takes beside its bytes (RFC 7541 §4.1).
+/// The size an entry counts in addition to its bytes (RFC 7541 §4.1).
 const OVERHEAD: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
 struct TableEntry {
-    /// Counted from the first byte that the table has ever held.
+    /// Offset of the entry, counted from the first byte the table ever held (wrapping).
     start: u32,
     name: u16,
     value: u16,
@@ -22,21 +22,21 @@ impl TableEntry {
     }
 }
 
-/// Entries stand one after another in one piece of memory; what has been dropped from its beginning is moved over when
-/// there is as much of it as of the rest.
+/// Entries are stored back to back in one buffer. Evicted bytes at its front are reclaimed, by moving the rest, once they are as
+/// many as the rest.
 #[derive(Debug)]
 pub struct DynamicTable {
     bytes: Vec<u8>,
-    /// The number of the first byte.
+    /// Offset of the first byte of `bytes`, counted like `TableEntry::start`.
     base: u32,
     /// The oldest first.
     entries: VecDeque<TableEntry>,
-    /// As RFC 7541 §4.1 counts it.
+    /// Size as defined by RFC 7541 §4.1.
     size: usize,
     most: usize,
 }
 
-/// Dropped bytes that are not worth moving the others for.
+/// Evicted bytes below which reclaiming is not worth the move.
 const LITTLE: usize = 256;
 
 impl DynamicTable {
@@ -52,12 +52,12 @@ impl DynamicTable {
         self.entries.is_empty()
     }
 
-    /// Memory taken, in bytes.
+    /// Heap memory in use, in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
     }
 
-    /// Name, value and class of an entry; 0 is the newest.
+    /// Name, value and class of an entry; index 0 is the newest.
     pub fn get(&self, index: usize) -> Option<(&[u8], &[u8], Class)> {
         let at = self.entries.len().checked_sub(index + 1)?;
         let entry = self.entries[at];
@@ -67,19 +67,19 @@ impl DynamicTable {
         Some((name, value, entry.class))
     }
 
-    /// Changes how much it may hold (RFC 7541 §4.3).
+    /// Changes the maximum size, and evicts entries beyond it (RFC 7541 §4.3).
     pub fn resize(&mut self, most: usize) {
         self.most = most;
         self.drop_until(most);
     }
 
-    /// Where a field may be put together before it is known whether it becomes an entry. It has to be taken back with
+    /// Buffer in which a field is assembled before it is known whether it becomes an entry. Afterwards it must be removed with
     /// [`DynamicTable::discard`] or kept with [`DynamicTable::keep`].
     pub fn draft(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Begins to put a field together; says where.
+    /// Begins to assemble a field; returns its offset in [`DynamicTable::draft`].
     pub fn begin(&mut self) -> usize {
         let dead = self.entries.front().map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize);
         if dead >= LITTLE.max(self.bytes.len() - dead) {
@@ -89,7 +89,7 @@ impl DynamicTable {
         self.bytes.len()
     }
 
-    /// Appends the name of an entry to what is put together, and says what that entry is.
+    /// Appends the name of an entry to the field being assembled, and returns the entry's class.
     pub fn copy_name(&mut self, index: usize) -> Option<Class> {
         let at = self.entries.len().checked_sub(index + 1)?;
         let TableEntry { start, name, class, .. } = self.entries[at];
@@ -98,17 +98,17 @@ impl DynamicTable {
         Some(class)
     }
 
-    /// Takes back what was put together from `start` on.
+    /// Removes the field assembled from `start` on.
     pub fn discard(&mut self, start: usize) {
         self.bytes.truncate(start);
-        // One long string must not stay in memory for as long as the connection.
+        // A single long string must not occupy memory for the lifetime of the connection.
         if self.bytes.capacity() > 2 * super::TABLE_BYTES + LITTLE {
             self.bytes.shrink_to(2 * super::TABLE_BYTES);
         }
     }
 
-    /// Makes an entry of what was put together from `start` on, with a name of so many bytes. One larger than the table
-    /// empties it (RFC 7541 §4.4).
+    /// Makes the field assembled from `start` on, whose name has `name` bytes, an entry. A field larger than the table empties
+    /// it (RFC 7541 §4.4).
     pub fn keep(&mut self, start: usize, name: usize, class: Class) {
         let value = self.bytes.len() - start - name;
         let size = name + value + OVERHEAD;
@@ -118,7 +118,7 @@ impl DynamicTable {
         }
         self.drop_until(self.most - size);
         self.size += size;
-        // Both are smaller than the table.
+        // Both lengths are less than the table's size, so they fit 16 bits.
         let (name, value) = (name as u16, value as u16);
         self.entries.push_back(TableEntry { start: self.base.wrapping_add(start as u32), name, value, class });
     }

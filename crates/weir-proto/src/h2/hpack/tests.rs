@@ -52,7 +52,7 @@ fn requests_of_the_specification() {
     }
 }
 
-/// RFC 7541 appendix C.5 and C.6: responses that push each other out of a table of 256 bytes, which is announced here.
+/// RFC 7541 appendix C.5 and C.6: responses that evict each other from a table of 256 bytes, the size announced here.
 #[test]
 fn responses_of_the_specification() {
     let response = |status, date, more: &[(&'static str, &'static str)]| {
@@ -199,7 +199,7 @@ fn long_fields_leave_no_memory_behind() {
 }
 
 proptest::proptest! {
-    /// Both ends remember the same, whatever comes, with tables of any size.
+    /// Decoder and encoder stay in step for any input and any table sizes.
     #[test]
     fn what_is_encoded_is_decoded(
         sections in proptest::collection::vec(
@@ -222,7 +222,7 @@ proptest::proptest! {
     }
 }
 
-/// What other people's encoders make of 60 sections, with tables that grow and shrink: scripts/hpack-vectors.
+/// 60 sections from other implementations' encoders, with tables that grow and shrink: scripts/hpack-vectors.
 #[test]
 fn sections_of_other_encoders() {
     let sections = |text: &'static str| text.lines().filter(|line| !line.starts_with('#'));

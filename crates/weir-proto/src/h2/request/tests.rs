@@ -77,7 +77,7 @@ fn h08_what_would_become_another_request_is_malformed() {
         assert_eq!(parse(Pseudo { method, ..GET }, &[]).err(), Some(Reject::Malformed));
     }
     for path in [&b"/ HTTP/1.1\r\nhost: x"[..], b"/\0", b"/\n"] {
-        // RFC 9113 §8.2.1 counts them among the values of fields.
+        // RFC 9113 §8.2.1 forbids these bytes in any field value, so the request is malformed.
         assert_eq!(parse(Pseudo { path: Some(path), ..GET }, &[]).err(), Some(Reject::Malformed));
     }
     for path in [&b"/a b"[..], b"relative", b"*", b"http://x/", b"/../x", b"/a#b"] {

@@ -1,4 +1,4 @@
-//! A case for each rule of RFC 6455 §5 to §7 and RFC 7692 §6 that a reader can see.
+//! A case for each rule of RFC 6455 §5 to §7 and RFC 7692 §6 that a reader can check.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// A frame with any first byte, as this sender writes it.
+/// A frame with the given first byte, masked if the sender is a client.
 fn raw(sender: FrameSender, first: u8, content: &[u8]) -> Vec<u8> {
     let mask = (sender == FrameSender::Client).then_some(MASK);
     let mut out = Vec::new();
@@ -16,7 +16,7 @@ fn raw(sender: FrameSender, first: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What came of some bytes: messages and control frames in words, and the rule that was broken.
+/// The result of reading some bytes: messages and control frames as text, and the violated rule.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     seen: Vec<String>,
@@ -51,7 +51,7 @@ fn read(sender: FrameSender, may_compress: bool, pieces: &[&[u8]]) -> Outcome {
     Outcome { seen, fault: None, is_closed: reader.is_closed() }
 }
 
-/// The same of frames that both sides may send, each as it would write it.
+/// The outcome of frames that either side may send, which must be the same for both.
 fn both(frames: &[(u8, &[u8])]) -> Outcome {
     let outcome = |sender| {
         let bytes: Vec<u8> = frames.iter().flat_map(|(first, content)| raw(sender, *first, content)).collect();
@@ -87,7 +87,7 @@ fn rfc6455_5_1_clients_mask_and_servers_do_not() {
     assert_eq!(read(FrameSender::Server, false, &[&plain]).seen, ["Text(Hello)"]);
     assert_eq!(read(FrameSender::Client, false, &[&plain]).fault, Some(FrameFault::NotMasked));
     assert_eq!(read(FrameSender::Server, false, &[&masked]).fault, Some(FrameFault::Masked));
-    // Each frame, not each message; and control frames as well.
+    // The rule applies to each frame, not only the first of a message, and to control frames.
     let unmasked_rest = [raw(FrameSender::Client, 0x01, b"a"), raw(FrameSender::Server, 0x80, b"b")].concat();
     assert_eq!(read(FrameSender::Client, false, &[&unmasked_rest]).fault, Some(FrameFault::NotMasked));
     let ping = raw(FrameSender::Server, 0x89, b"");
@@ -162,7 +162,7 @@ fn rfc6455_5_3_the_mask_of_each_frame_counts() {
 fn rfc6455_5_4_messages_come_in_fragments() {
     passes(&[(0x01, b"frag"), (0x00, b"men"), (0x80, b"t")], &["Text(fragment)"]);
     passes(&[(0x02, b""), (0x00, b""), (0x80, b"")], &["Binary()"]);
-    // Control frames may stand between them, and their messages go on.
+    // Control frames may occur between the frames of a message, which continues after them.
     passes(
         &[(0x01, b"a"), (0x89, b"p"), (0x00, b"b"), (0x8a, b"q"), (0x80, b"c")],
         &["Ping(p)", "Pong(q)", "Text(abc)"],
@@ -214,7 +214,7 @@ fn rfc6455_1_4_what_follows_a_close_is_nothing() {
     for after in [(0x81, &b"late"[..]), (0x89, b"late"), (0x88, b""), (0xff, b"wrong")] {
         passes(&[(0x88, b""), after], &["Close()"]);
     }
-    // A message that had not ended does not end any more.
+    // A message that is incomplete when a close frame arrives is not completed by what follows.
     passes(&[(0x01, b"a"), (0x88, b""), (0x80, b"b")], &["Close()"]);
 }
 
@@ -225,17 +225,17 @@ fn rfc6455_5_6_texts_are_utf8() {
     for cut in 0..=text.len() {
         passes(&[(0x01, &text[..cut]), (0x80, &text[cut..])], &[&want]);
     }
-    // A bad byte fails the message before it ends, and before its frame does.
+    // An invalid byte fails the message at once, before its frame ends.
     fails(&[(0x01, b"a\xff")], FrameFault::TextNotUtf8);
     fails(&[(0x01, b"ok"), (0x00, b"\xed\xa0")], FrameFault::TextNotUtf8);
     let mut begun = raw(FrameSender::Server, 0x81, b"\xf4\x90\x80\x80");
     begun.truncate(4);
     assert_eq!(read(FrameSender::Server, false, &[&begun]).fault, Some(FrameFault::TextNotUtf8));
-    // A character that is not complete fails with its message, not with its frame.
+    // An incomplete character is an error at the end of the message, not of a frame.
     fails(&[(0x81, b"\xe2\x82")], FrameFault::TextNotUtf8);
     fails(&[(0x01, b"\xe2\x82"), (0x80, b"")], FrameFault::TextNotUtf8);
     passes(&[(0x01, b"\xe2\x82"), (0x89, b"\xff"), (0x80, b"\xac")], &["Ping(\\xff)", "Text(\\xe2\\x82\\xac)"]);
-    // Binary messages are anything.
+    // Binary messages may contain any bytes.
     passes(&[(0x82, b"\xff\xfe")], &["Binary(\\xff\\xfe)"]);
 }
 
@@ -249,13 +249,13 @@ fn rfc7692_6_the_first_frame_says_that_a_message_is_compressed() {
         assert_eq!(read(FrameSender::Client, true, &single), outcome);
         outcome
     };
-    // What is compressed need not be UTF-8, whatever comes of it (§6.2).
+    // Compressed messages are not validated as UTF-8 (§6.2).
     assert_eq!(compressed(&[(0xc1, b"\xff\x00")]).seen, ["Text compressed(\\xff\\x00)"]);
     assert_eq!(
         compressed(&[(0x41, b"\xff"), (0x89, b""), (0x80, b"\xff")]).seen,
         ["Ping()", "Text compressed(\\xff\\xff)"]
     );
-    // Each message for itself.
+    // Compression is per message.
     assert_eq!(compressed(&[(0xc2, b"\xff"), (0x81, b"plain")]).seen, ["Binary compressed(\\xff)", "Text(plain)"]);
     assert_eq!(compressed(&[(0x81, b"\xff")]).fault, Some(FrameFault::TextNotUtf8));
     for frames in [
@@ -306,7 +306,7 @@ fn a_frame_goes_on_as_it_came() {
     }
 }
 
-/// Mostly frames as they should be, so that messages get through.
+/// Mostly valid first bytes, so that many messages are complete.
 fn first_byte() -> impl Strategy<Value = u8> {
     prop_oneof![
         4 => prop::sample::select(vec![0x81_u8, 0x82, 0x01, 0x02, 0x00, 0x80, 0x89, 0x8a, 0xc1]),
