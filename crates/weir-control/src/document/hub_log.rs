@@ -1,11 +1,11 @@
-//! Where a hub keeps its events: on its node, or in Kafka.
+//! `log` of a hub: whether its events are kept on the node, or in Kafka.
 
 use weir_hub::{KafkaLogSettings, KafkaTlsSettings, LogSettings};
 use weir_kafka::{SaslLogin, SaslMechanism, is_topic_name};
 
 use crate::text::read::{MapReader, NodeReader, shortened};
 
-/// Partitions of subscriptions, unless they are said.
+/// The default number of partitions for the subscriptions.
 const PARTITIONS: u32 = 8;
 
 const FORMS: &str = "write `log: local` or `log: { kafka: { brokers: [...], topic: ... } }`";
