@@ -70,7 +70,7 @@ impl AcmeTerms {
 
 /// The most concurrent orders. Each takes some seconds, most of them waiting.
 const AT_A_TIME: usize = 4;
-/// How often a process without the lock tries to get it.
+/// How often a process without the lock tries to get it, and how often a paused one checks whether it may go on.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The longest uninterrupted wait, since the clock may be set and the machine may be suspended.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);

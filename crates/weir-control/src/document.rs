@@ -121,7 +121,7 @@ pub struct Document {
     pub node_files: HashMap<Box<str>, Vec<NodeSpec>>,
     /// The store revision of the resources; `None` if they come from a file.
     pub store_revision: Option<u64>,
-    /// When the document was read; the time by which certificates count as expired.
+    /// When the document was read: the time against which the expiry of certificates is checked.
     pub read_at: SystemTime,
     /// The faults that were found without knowledge of the plugins.
     pub faults: Vec<Diagnostic>,

@@ -4,7 +4,7 @@ use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Without the authentication that the definition requires, requests must not pass.
+/// The authentication that the definition requires cannot be converted; requests must not pass without it.
 #[derive(Debug)]
 pub struct NotConvertible;
 

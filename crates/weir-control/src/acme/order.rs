@@ -23,7 +23,7 @@ const PATIENCE: RetryPolicy =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OrderFailure {
     pub reason: String,
-    /// Whether the authority has responded: it counts such failures.
+    /// Set unless the authority did not respond. The authority counts refusals, so the next attempt waits longer after one.
     pub refused: bool,
     /// The authority requests no further order until then.
     pub wait_until: Option<SystemTime>,

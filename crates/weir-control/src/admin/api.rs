@@ -303,9 +303,8 @@ fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
     })
 }
 
-/// Whether a `Host` is one of this node. On loopback: an address, or a name without dots, which public DNS does not have. On
-/// other addresses any name is accepted unless `hosts` is configured, since DNS rebinding gives a page no access that it would
-/// not have anyway.
+/// Whether a `Host` is one of this node. On loopback: an address, a name without dots, which public DNS does not have, or a name
+/// in `hosts`. An address that other machines can reach accepts any name, unless `hosts` is configured.
 fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().to_ascii_lowercase();

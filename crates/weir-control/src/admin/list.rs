@@ -1,4 +1,4 @@
-//! Lists: filtered, sorted, page by page.
+//! Lists of resources: filters, order and pages.
 
 use regex::Regex;
 use serde_json::{Value, json};

@@ -79,7 +79,7 @@ impl NewResource {
     }
 }
 
-/// A change of parts of a resource.
+/// A PATCH of a resource.
 #[derive(Clone, Debug)]
 pub(super) struct PatchOf {
     pub(super) kind: &'static ResourceKind,

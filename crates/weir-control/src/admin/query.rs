@@ -13,7 +13,7 @@ impl Query {
         Query(text.split('&').filter(|text| !text.is_empty()).map(pair).collect())
     }
 
-    /// The first value of a name.
+    /// The first value with this name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }

@@ -64,7 +64,7 @@ pub(super) struct Cataloger<'a, T> {
     uses: Vec<BlockUse>,
     by_identity: Option<HashMap<Fingerprint, (usize, usize)>>,
     blocks: Vec<Arc<Block<T>>>,
-    /// The parts after these blocks.
+    /// The fingerprints and the parts after these blocks, which are in no block yet.
     contents: Vec<Fingerprint>,
     parts: Vec<IdentifiedPart<T>>,
     /// The most parts in a block.

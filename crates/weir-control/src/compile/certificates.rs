@@ -20,7 +20,7 @@ const PROTOCOLS_WITHOUT_HTTP2: &[&str] = &["http/1.1"];
 /// The most memory, in bytes, that the compiled patterns of one certificate may take.
 const PATTERN_SIZE: usize = 1 << 20;
 
-/// The certificates of a document, by their SHA-256 fingerprints.
+/// The certificates of a document, by their SHA-1 fingerprints.
 #[derive(Default)]
 pub(crate) struct DocumentCertificates {
     all: RefCell<HashSet<String>>,

@@ -15,7 +15,7 @@ use crate::text::tree::NodeKind;
 /// The Admin API of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSettings {
-    /// Default: `127.0.0.1:9180`.
+    /// The address to listen on. Default: `127.0.0.1:9180`.
     pub listen: AdminAddress,
     /// May be empty only with `tokens`, on a loopback address, where the node generates a key, or on a Unix socket, which only
     /// its owner can open.

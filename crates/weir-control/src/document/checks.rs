@@ -169,7 +169,7 @@ fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
     Some(ActiveChecksSpec { checks, kind, asked: asked(&fields), service, verify })
 }
 
-/// The request of a check by HTTP.
+/// The request of an HTTP check.
 fn asked(fields: &MapReader) -> CheckRequest {
     let path = fields.get("http_path").and_then(|at| {
         let path = at.text()?;

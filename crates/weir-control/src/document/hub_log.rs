@@ -65,7 +65,7 @@ fn brokers(fields: &MapReader) -> Option<Vec<(Box<str>, u16)>> {
     (!brokers.is_empty()).then_some(brokers)
 }
 
-/// Host and port; an IPv6 address has brackets.
+/// Splits host and port; an IPv6 address has brackets.
 fn broker(text: &str) -> Option<(Box<str>, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -133,7 +133,7 @@ fn attributes(at: &NodeReader, fields: &MapReader) -> String {
     attributes
 }
 
-/// RFC 6265 §4.1.1: a token (RFC 9110 §5.6.2).
+/// A cookie name is a token (RFC 6265 §4.1.1, RFC 9110 §5.6.2).
 fn cookie_name(at: &NodeReader) -> Option<Box<str>> {
     let name = at.text()?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

@@ -21,7 +21,7 @@ pub(crate) fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLo
 /// A reference to a text that is kept by a secret manager.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretReference {
-    /// The manager's id, as `vault/1`.
+    /// The manager's id, such as `vault/1`.
     pub manager: Box<str>,
     /// The path of the secret, which may have several keys.
     pub path: Box<str>,

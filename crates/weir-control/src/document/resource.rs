@@ -11,7 +11,7 @@ use crate::text::tree::{NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 /// The path and position of a resource, for diagnostics that are found later.
 #[derive(Clone, Debug)]
 pub struct ResourceOrigin {
-    /// As in `routes[2]`.
+    /// Such as `routes[2]`.
     pub path: Box<str>,
     pub place: TextPosition,
 }

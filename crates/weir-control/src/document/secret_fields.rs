@@ -61,7 +61,7 @@ pub(crate) enum ApisixStorage {
 
 /// A secret in a resource.
 pub(crate) struct SecretField<'a> {
-    /// As `plugins.key-auth.key` or `keys[0]`.
+    /// Such as `plugins.key-auth.key` or `keys[0]`.
     pub(crate) path: &'a str,
     pub(crate) apisix: ApisixStorage,
 }

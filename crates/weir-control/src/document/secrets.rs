@@ -12,9 +12,9 @@ const TTL: Duration = Duration::from_secs(300);
 /// A HashiCorp Vault, or an OpenBao, which has the same API.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SecretManager {
-    /// As `vault/1`.
+    /// Such as `vault/1`.
     pub id: Box<str>,
-    /// As `https://vault.example:8200`.
+    /// Such as `https://vault.example:8200`.
     pub uri: Box<str>,
     /// The secrets engine and the path that references are relative to: `kv/apisix`, or `kv/data/apisix` for version 2.
     pub prefix: Box<str>,

@@ -80,8 +80,8 @@ impl<S: ResourceStore> ResourceStore for EncryptedStore<S> {
     fn load(&self) -> Result<ResourceSet, StoreFailure> {
         let mut set = self.store.load()?;
         let unreadable = self.open_set(&mut set);
-        // If other nodes write to the store as well, the other resources are served. In a store of this node alone, the keys in
-        // the file have been changed by mistake.
+        // If other nodes write to the store as well, the other resources are served. In a store of this node alone, it means that
+        // the keys of the configuration file are not those that the store was written with.
         if self.store.shared().is_none() && !unreadable.is_empty() {
             let StoreFailure { problem, advice } = refusal(&unreadable);
             return Err(StoreFailure::new(format!("the store {}: {problem}", self.name()), advice));

@@ -33,7 +33,7 @@ use wire::{
 
 /// How long a start waits for etcd before it uses the copy.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a response is awaited; longer than any request takes.
+/// How long a response is awaited; after that, the outcome of the request is reported as unknown.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 /// How long to wait for changes of other nodes that are known to exist.
 const CATCH_UP: Duration = Duration::from_secs(2);

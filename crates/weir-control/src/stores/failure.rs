@@ -26,7 +26,7 @@ impl fmt::Display for StoreFailure {
     }
 }
 
-/// Why nothing was committed.
+/// Why a commit has failed; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitFailure {
     /// The resources that the change is based on have been changed by another node.

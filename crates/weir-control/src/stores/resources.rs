@@ -73,7 +73,7 @@ impl StoredResource {
     }
 }
 
-/// All resources at a revision.
+/// All resources of a store at a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSet {
     /// The revision of the last change; 0 before the first.

@@ -50,7 +50,7 @@ pub struct SourceDocument {
     pub version: SourceVersion,
     /// The included files, in their state from before reading.
     pub(super) included: SeenFiles,
-    /// The same for the same content on every node.
+    /// A revision that is equal on all nodes with the same content.
     pub revision: String,
     /// Set if the document may be part of a file that is still being written. It is then published only by a reload on request.
     pub incomplete: Option<Diagnostic>,

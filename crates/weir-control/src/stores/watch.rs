@@ -69,7 +69,7 @@ impl ConfigWatch {
         })
     }
 
-    /// Loads the document now, changed or not (SIGHUP). Returns at once; the result goes to the log and to the status.
+    /// Loads the document now, changed or not (SIGHUP). Returns at once; the result goes to the subscriber and to the status.
     pub fn reload(&self) {
         // Cannot fail: only dropping the watch ends the thread.
         let _ = self.commands.send(WatchCommand::Reload);

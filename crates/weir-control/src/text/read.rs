@@ -290,7 +290,7 @@ impl<'a> NodeReader<'a> {
         size
     }
 
-    /// One of a few words.
+    /// One of the given words; returns its value.
     pub(crate) fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
         let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
         let NodeKind::Text(text) = &self.node.kind else {

@@ -6,7 +6,7 @@ use weir_plugin::variable::fixed_names;
 /// The most words that are compared, to limit the cost.
 const MOST: usize = 1_000;
 
-/// The closest of `known`, if it is close enough to be what was meant.
+/// The word of `known` that is closest to `word`, if it is close enough to be a typing mistake.
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A typing mistake is not that much longer than a known word, and the distance takes quadratic time.
     if word.len() > 64 {

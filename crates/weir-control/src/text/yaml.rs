@@ -1,7 +1,7 @@
 //! Parses YAML (or JSON, a subset of it) to a tree with positions.
 //!
-//! Untagged plain scalars mean what they mean to Apache APISIX, that is YAML 1.1: `yes`, `no`, `on` and `off` are
-//! booleans and a leading zero makes a number octal; quotes make text. See [`scalar`] for the one difference.
+//! Untagged plain scalars have the types of Apache APISIX, that is of YAML 1.1: `yes`, `no`, `on` and `off` are booleans, and a
+//! leading zero makes a number octal; quotes make text. See [`scalar`] for the one difference.
 
 mod scalar;
 

@@ -1,6 +1,6 @@
 //! AsyncAPI 2 and 3: a route for each channel over WebSocket or HTTP, and a hub for channels over WebSub.
 //!
-//! A channel that requires a login which cannot be converted answers every request with 503.
+//! A channel that requires authentication which cannot be converted responds to every request with 503.
 
 mod channels;
 mod hub;

@@ -47,8 +47,8 @@ impl FieldChanges {
         self.remove.push(name.to_owned());
     }
 
-    /// A field set by default cannot be combined with other changes: if it is, drops all of these, and returns the first one's
-    /// name.
+    /// A field that is set by default cannot be combined with other changes. If it is, drops all such fields, and returns the
+    /// name of the first one.
     pub fn without_mixed_defaults(&mut self) -> Option<String> {
         let is_mixed = self.headers().is_some() && !self.default.is_empty() || self.default.len() > 1;
         if is_mixed { self.default.drain(..).next().map(|(name, _)| name) } else { None }

@@ -1,4 +1,4 @@
-//! `location` blocks: the requests that each one handles, as routes with most specific paths.
+//! `location` blocks: the paths that each one handles, if the most specific path wins.
 
 use super::scope::BlockScope;
 use super::syntax::Directive;

@@ -1,6 +1,6 @@
 //! OpenAPI 3.0 and 3.1: a route for each operation, with the validation that the gateway supports.
 //!
-//! An operation that requires a login which cannot be converted answers every request with 503.
+//! An operation that requires authentication which cannot be converted responds to every request with 503.
 
 mod body;
 mod servers;

@@ -1,6 +1,7 @@
-//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/tail`, `/metrics`, and what orchestrators ask for.
+//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/tail`, `/metrics`, and the health checks of
+//! orchestrators.
 //!
-//! It runs on a thread of its own, so that it answers whatever the workers and the control loop are busy with.
+//! It runs on a separate thread, so that it responds however busy the workers and the control loop are.
 
 use std::convert::Infallible;
 use std::io;

@@ -16,7 +16,7 @@ use super::wire::KeyValue;
 /// The keys of one group of gateways.
 #[derive(Clone, Debug)]
 pub(super) struct KeyLayout {
-    /// Ends in a slash.
+    /// The prefix of the keys of resources, with a final slash.
     resources: String,
     own: String,
 }

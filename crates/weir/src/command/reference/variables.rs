@@ -33,7 +33,7 @@ const PREFIXED: [(&str, &str); 7] = [
 /// Variables of Apache APISIX that never have a value here, since they come from the body.
 const NEVER: [&str; 3] = ["graphql_name", "graphql_operation", "graphql_root_fields"];
 
-/// The page.
+/// The page in Markdown.
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (names, meaning) in FIXED.iter().filter(|(names, _)| !NEVER.contains(&names[0])) {
