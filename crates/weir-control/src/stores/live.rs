@@ -41,7 +41,7 @@ pub struct LiveResources {
 struct DocumentTrial {
     pending: PendingResources,
     records: Vec<RevisionRecord>,
-    /// The resources that are set aside, each with its fault.
+    /// The resources that are set aside (kept in the store, but not served as they are), each with its fault.
     set_aside: BTreeMap<ResourceKey, Diagnostic>,
     /// The keys of the items of each short list in the last document, in order.
     order: BTreeMap<&'static str, Vec<ResourceKey>>,
