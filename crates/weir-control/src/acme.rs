@@ -1,8 +1,8 @@
-//! Certificates that the gateway gets, and renews, for itself (RFC 8555).
+//! Obtains and renews certificates for the gateway (RFC 8555).
 //!
-//! One thread, and on it a task for each host that waits until its certificate is due. What it gets it writes to the
-//! storage: from there certificates go the way of every file that a configuration names, and a watch brings them to the
-//! workers. Only who holds the storage's lock orders, so of two processes one does.
+//! One thread runs a task for each host, which waits until its certificate is due. Certificates are written to the storage; from
+//! there they are loaded like all other files of a configuration, and the watch publishes them to the workers. Only the process
+//! that holds the storage's lock places orders.
 
 mod authority;
 mod challenges;
@@ -33,30 +33,30 @@ use report::ReportStatus;
 pub use report::{AcmeReport, AcmeRole, HostReport};
 use storage::{AcmeStorage, Failures};
 
-/// What is to be got, and from whom.
+/// The certificates to obtain, and the authority.
 #[derive(Clone, Debug)]
 pub struct AcmeTerms {
-    /// What the places of hosts are places in.
+    /// The configuration file that the positions of hosts refer to.
     pub source: Arc<str>,
     pub hosts: Vec<AcmeHost>,
     pub emails: Vec<Box<str>>,
-    /// How the authority is to ask.
+    /// The type of challenge.
     pub challenge: Challenge,
     /// The URL of the authority's directory.
     pub directory: Box<str>,
-    /// Resolves its name as the node does.
+    /// The client, which resolves names as the node does.
     pub http: HttpClient,
-    /// How its server proves who it is.
+    /// The TLS settings for the authority's server.
     pub client: TlsConnector,
-    /// The folder for this authority.
+    /// The folder for the files of this authority.
     pub folder: PathBuf,
-    /// `None` is a third of the lifetime.
+    /// How long before expiry to renew; `None`: a third of the lifetime.
     pub renew_before: Option<Duration>,
     pub external_account: Option<ExternalAccount>,
 }
 
 impl AcmeTerms {
-    /// Whether the same is to be got from the same authority, wherever in the file that stands.
+    /// Whether the terms are equal, regardless of positions in the file.
     fn are(&self, other: &AcmeTerms) -> bool {
         let names = |terms: &AcmeTerms| terms.hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>();
         names(self) == names(other)
@@ -68,54 +68,54 @@ impl AcmeTerms {
     }
 }
 
-/// Orders at a time. Each takes some seconds, most of them waiting.
+/// The most concurrent orders. Each takes some seconds, most of them waiting.
 const AT_A_TIME: usize = 4;
-/// How often a process without the lock tries to get it.
+/// How often a process without the lock tries to get it, and how often a paused one checks whether it may go on.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// The clock may be set, and the machine may sleep: no wait is trusted for longer.
+/// The longest uninterrupted wait, since the clock may be set and the machine may be suspended.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// How long to leave a storage alone that cannot be used.
+/// How long to wait after the storage could not be used.
 const AFTER_STORAGE: Duration = Duration::from_secs(30);
 
-/// How long a process that ends waits for orders to be let go.
+/// How long a process that ends waits for orders to be cancelled.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Says a line to the operator.
+/// Receives lines for the operator.
 type OperatorLog = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Keeps certificates as the configuration wants. Dropping it ends all orders, and lets go of the lock.
+/// Keeps the certificates of the configuration valid. Dropping it cancels all orders and releases the lock.
 pub struct Acme {
     shared: Arc<AcmeShared>,
     stage: Mutex<AcmeStage>,
 }
 
-/// Where it is in its life.
+/// The state of the thread.
 enum AcmeStage {
-    /// Nothing was ever wanted.
+    /// There were no terms yet, so the thread has not been started.
     Idle,
     Running(RunningAcme),
-    /// Nothing is done any more, whatever is wanted.
+    /// Ended for good; further terms are ignored.
     Ended,
 }
 
 struct RunningAcme {
     terms: watch::Sender<Option<Arc<AcmeTerms>>>,
-    /// Closed when the thread has ended.
+    /// Disconnected when the thread has ended.
     ended: mpsc::Receiver<()>,
 }
 
 struct AcmeShared {
     challenges: Arc<Challenges>,
     board: ReportStatus,
-    /// No order begins.
+    /// While set, no new order is started.
     paused: AtomicBool,
-    /// The last configuration's, for the places.
+    /// The terms of the last configuration, for positions in messages.
     latest: Mutex<Option<Arc<AcmeTerms>>>,
     tell: OperatorLog,
 }
 
 impl Acme {
-    /// `challenges` are those that snapshots answer. `tell` gets a line for each certificate and each failure.
+    /// `challenges` are those that snapshots respond with. `tell` receives a line for each certificate and each failure.
     pub fn new(challenges: Arc<Challenges>, tell: impl Fn(&str) + Send + Sync + 'static) -> Acme {
         let shared = AcmeShared {
             challenges,
@@ -127,18 +127,18 @@ impl Acme {
         Acme { shared: Arc::new(shared), stage: Mutex::new(AcmeStage::Idle) }
     }
 
-    /// Answers what a process before this one has open: the authority's question may come here. To be called before
-    /// anybody can ask.
+    /// Loads the open challenges of the previous process: the authority's validation may reach this one. To be called before any
+    /// request is accepted.
     pub fn recall(&self, terms: Option<&Arc<AcmeTerms>>) {
         if let Some(terms) = terms {
             self.shared.challenges.replace(AcmeStorage::new(&terms.folder).challenges());
         }
     }
 
-    /// Does from now on what this configuration wants. Orders that it wants as well go on.
+    /// Applies the terms of a new configuration. Orders continue if the terms have not changed.
     ///
     /// # Errors
-    /// Where no thread can be made.
+    /// If no thread can be started.
     pub fn follow(&self, terms: Option<&Arc<AcmeTerms>>) -> io::Result<()> {
         *lock(&self.shared.latest) = terms.cloned();
         let mut stage = lock(&self.stage);
@@ -172,22 +172,22 @@ impl Acme {
         Ok(())
     }
 
-    /// While paused, no order begins: another process may be about to carry on, on the same sockets.
+    /// While paused, no order is started: during an upgrade, another process may take over the same sockets.
     pub fn pause(&self, paused: bool) {
         self.shared.paused.store(paused, Relaxed);
     }
 
-    /// Ends all orders, and lets another process begin its own.
+    /// Cancels all orders, so that another process can place its own.
     pub fn end(&self) {
         let before = std::mem::replace(&mut *lock(&self.stage), AcmeStage::Ended);
         if let AcmeStage::Running(RunningAcme { terms, ended }) = before {
             drop(terms);
-            // A thread that waits for a file system does not keep the process, nor one that has panicked.
+            // The time limit covers a thread that is blocked by a file system.
             let _ = ended.recv_timeout(END_LIMIT);
         }
     }
 
-    /// How it stands; nothing where the configuration wants nothing.
+    /// The state of all certificates; `None` if the configuration has no `acme`.
     pub fn report(&self) -> Option<AcmeReport> {
         let terms = lock(&self.shared.latest).clone()?;
         Some(self.shared.board.report(&terms))
@@ -205,7 +205,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl AcmeShared {
-    /// Until nobody wants anything any more.
+    /// Runs until `Acme` is dropped or ended.
     async fn run(self: Arc<Self>, mut terms: watch::Receiver<Option<Arc<AcmeTerms>>>) {
         loop {
             let wanted = terms.borrow_and_update().clone();
@@ -223,7 +223,7 @@ impl AcmeShared {
         }
     }
 
-    /// Keeps the certificates of one configuration.
+    /// Keeps the certificates of one configuration valid.
     async fn keep(&self, terms: &Arc<AcmeTerms>) -> Infallible {
         let storage = AcmeStorage::new(&terms.folder);
         self.board.begin(&terms.hosts, |host| storage.validity(host));
@@ -235,14 +235,14 @@ impl AcmeShared {
         std::future::pending().await
     }
 
-    /// Waits until no other process orders.
+    /// Waits until this process holds the storage's lock.
     async fn lock_of(&self, storage: &AcmeStorage, terms: &AcmeTerms) -> storage::Lock {
         let mut said = None;
         let mut tries = 0_u32;
         loop {
             let lock = storage.prepare().and_then(|()| storage.lock());
             match lock.and_then(|lock| match lock {
-                // What is still open there belongs to orders that nobody carries on.
+                // Challenges that are still open belong to orders that have been abandoned.
                 Some(lock) => storage.close_all_challenges().map(|()| Some(lock)),
                 None => Ok(None),
             }) {
@@ -278,7 +278,7 @@ impl AcmeShared {
         }
     }
 
-    /// Keeps the certificate of one host, for ever.
+    /// Keeps the certificate of one host valid, for ever.
     async fn keep_host(
         &self,
         terms: &AcmeTerms,
@@ -322,7 +322,7 @@ impl AcmeShared {
                     let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
                     failures = Some(Failures { count, last, reason: failure.reason });
                     if !failure.refused {
-                        continue; // nobody has counted it
+                        continue; // the authority has not counted it
                     }
                 }
             }
@@ -332,7 +332,7 @@ impl AcmeShared {
         }
     }
 
-    /// Says that an order came to nothing, and when the next one begins.
+    /// Reports a failed order, and returns when the next one starts.
     fn failed(
         &self,
         terms: &AcmeTerms,
@@ -354,7 +354,7 @@ impl AcmeShared {
         again
     }
 
-    /// Says a line with the place in the file, as it is by now.
+    /// Logs a line with the host's position in the current file.
     fn tell(&self, terms: &AcmeTerms, path: &str, host: Option<&str>, problem: &str, advice: &str) {
         let latest = lock(&self.latest).clone();
         let hosts = latest.as_ref().map_or(&terms.hosts, |latest| &latest.hosts);

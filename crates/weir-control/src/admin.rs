@@ -1,6 +1,5 @@
-//! The Admin API: Apache APISIX's, version 3, with more by fields and parameters of our own, and
-//! paths of our own below `/weir/v1`. It knows requests and answers;
-//! sockets are the node's.
+//! The Admin API: version 3 of Apache APISIX's, with additional fields and parameters, and Weir's own paths below `/weir/v1`.
+//! This module handles requests and responses; the node owns the sockets.
 
 mod answer;
 mod api;

@@ -1,4 +1,4 @@
-//! Checking without publishing: what `weir check` does.
+//! Checks a configuration without publishing it, for `weir check`.
 
 mod doubts;
 
@@ -10,15 +10,15 @@ use crate::stores::DocumentLoader;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::yaml::TextLimits;
 
-/// Checks a file, with the variables of this process. Names of hosts are not looked up.
+/// Checks a file, with the environment variables of this process. Host names are not looked up.
 ///
 /// # Errors
-/// Everything that is wrong with it; what is in the `Ok` is accepted but probably not meant.
+/// All faults. The `Ok` value contains what is accepted but probably not intended.
 pub fn check_file(path: &std::path::Path, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     check(DocumentLoader::of_file_directly(path), registry)
 }
 
-/// As [`check_file`], of what standard input says.
+/// Like [`check_file`], for standard input.
 ///
 /// # Errors
 /// As [`check_file`].
@@ -38,7 +38,7 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let Compiled { mut warnings, .. } = compile(document, registry, None)?;
     warnings.extend(doubts::doubts(document, registry).into_iter().map(|doubt| document.located(doubt)));
-    // Stable; the file itself comes before those that it includes, and what has no place comes last.
+    // The sort is stable: the main file comes before the included ones, and findings without a line come last.
     let place = |warning: &Diagnostic| (warning.line.unwrap_or(u32::MAX), warning.column);
     let is_included = |warning: &Diagnostic| warning.source != document.source;
     warnings.sort_by(|a, b| {
@@ -48,7 +48,7 @@ pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Di
     Ok(warnings)
 }
 
-/// Checks a text, with no variables set and no plugins. Never panics, whatever the text.
+/// Checks a text, without environment variables and plugins. Never panics, whatever the text.
 ///
 /// # Errors
 /// As [`check_file`].
@@ -65,8 +65,8 @@ mod tests {
         (0..count).map(item).collect()
     }
 
-    /// R06: ten thousand of anything takes ten times what a thousand takes, not a hundred times. Nothing is timed here;
-    /// what were quadratic would take minutes.
+    /// R06: ten thousand items take ten times as long as a thousand, not a hundred times. Time is not measured; a quadratic
+    /// algorithm would take minutes.
     #[test]
     fn large_documents_take_no_more_than_their_size() {
         const MANY: usize = 10_000;

@@ -1,4 +1,4 @@
-//! From a document to a snapshot: pure, all or nothing, all faults at once.
+//! Compiles a document into a snapshot, without I/O. Either the whole document is compiled, or all of its faults are reported.
 
 mod acme;
 mod built;
@@ -40,29 +40,29 @@ pub use parts::Parts;
 use routes::RouteCompiler;
 use upstreams::Upstreams;
 
-/// A document that can be served.
+/// The result of compiling a document without faults.
 pub struct Compiled {
-    /// With revision 0: numbers are given where snapshots are published.
+    /// Its revision is 0: revisions are numbered when snapshots are published.
     pub snapshot: Snapshot,
-    /// The certificates that are to be got from an authority.
+    /// The certificates to obtain from an ACME authority.
     pub acme: Option<Arc<AcmeTerms>>,
-    /// The hubs that are to run.
+    /// The hubs to run.
     pub hubs: Arc<[HubTerms]>,
-    /// What is accepted but probably not meant.
+    /// Settings that are accepted but probably not intended.
     pub warnings: Vec<Diagnostic>,
-    /// What the next document may have in common with this one.
+    /// The compiled parts that the next document may reuse.
     pub parts: Parts,
     pub(crate) presented: DocumentCertificates,
 }
 
-/// Compiles a document. Does no I/O: names of hosts must have been looked up ([`Document::addresses`]), and a node whose
-/// name has no address gets no endpoint.
+/// Compiles a document. Does no I/O: host names must have been looked up ([`Document::found`]); a node whose name has no address
+/// gets no endpoint.
 ///
-/// What did not change since `previous` is taken from there. That changes the cost and nothing else: the snapshot means the same
-/// as one that was compiled from scratch. Only the numbers of its routes and upstreams may be other ones.
+/// Parts that did not change since `previous` are reused. This affects only the cost: the snapshot is equivalent to one compiled
+/// from scratch, except that its routes and upstreams may have other numbers.
 ///
 /// # Errors
-/// Everything that is wrong with the document, in the order of its text.
+/// All faults of the document, in the order of its text.
 pub fn compile(
     document: &Document,
     registry: &Registry,
@@ -71,15 +71,15 @@ pub fn compile(
     compile_for(document, registry, previous, &NodeServices::default())
 }
 
-/// What of a node lasts longer than its configurations, and is led to by each of them.
+/// The services of a node that outlive its configurations; snapshots refer to them.
 #[derive(Clone, Default)]
 pub(crate) struct NodeServices {
-    /// What an authority may be asking for while orders are open.
+    /// The responses to ACME challenges of open orders.
     pub(crate) challenges: Arc<Challenges>,
     pub(crate) hubs: Arc<Hubs>,
 }
 
-/// The same, for a node.
+/// Like [`compile`], for a node with its services.
 pub(crate) fn compile_for(
     document: &Document,
     registry: &Registry,
@@ -102,12 +102,12 @@ struct Compiler<'a> {
     faults: Faults,
     warnings: Faults,
     presented: DocumentCertificates,
-    /// For the gateway's own requests.
+    /// The client for requests that the gateway itself makes.
     http: HttpClient,
     node: NodeServices,
 }
 
-/// What is made of a document, but for what it keeps for the next one.
+/// What is compiled from a document, without the warnings.
 struct CompiledParts {
     snapshot: Snapshot,
     acme: Option<Arc<AcmeTerms>>,
@@ -130,8 +130,8 @@ impl<'a> Compiler<'a> {
         compiler
     }
 
-    /// Compiles what is not in `parts` already. Nothing where that does not do: something is wrong, and to say all that is wrong
-    /// takes a look at everything, or a change concerns all.
+    /// Compiles what is not in `parts` already. `None` if that is not possible: there is a fault, and listing all faults needs a
+    /// whole compilation, or a change affects everything.
     fn changes(self, registry: &Registry, parts: &Parts) -> Option<Compiled> {
         let unchanged = Unchanged::since(Some(&parts.surroundings), &self.surroundings);
         let made = self.make(registry, Some(parts), unchanged)?;
@@ -145,7 +145,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Compiles everything but the upstreams that are there already, which depend on nothing else.
+    /// Compiles everything, except that unchanged upstreams are reused, since they depend on nothing else.
     fn whole(self, registry: &Registry, previous: Option<&Parts>) -> Result<Compiled, Vec<Diagnostic>> {
         let made = self.make(registry, previous, Unchanged::default());
         let mut faults = self.document.faults.clone();
@@ -156,14 +156,14 @@ impl<'a> Compiler<'a> {
                 Ok(Compiled { snapshot, acme, hubs, warnings, parts, presented: self.presented })
             }
             _ => {
-                // Stable, and what has no place comes last.
+                // The sort is stable; faults without a line come last.
                 faults.sort_by_key(|fault| (fault.line.unwrap_or(u32::MAX), fault.column));
                 Err(faults.into_iter().map(|fault| self.document.located(fault)).collect())
             }
         }
     }
 
-    /// Nothing only where a fault has been reported, or what is used again of `before` does not do.
+    /// `None` only if a fault has been reported, or a reused part of `before` does not fit.
     fn make(&self, registry: &Registry, before: Option<&Parts>, unchanged: Unchanged) -> Option<CompiledParts> {
         let document = self.document;
         let mut upstreams = Upstreams::new(self, before);
@@ -222,7 +222,7 @@ impl<'a> Compiler<'a> {
         self.faults.report_text(path, place, problem, advice);
     }
 
-    /// Warns of variables that are always empty because nobody knows them, and of what is rarely meant.
+    /// Warns of unknown variables, which are always empty, and of conditions that are probably not intended.
     fn warn_of_condition(&self, path: &str, condition: &Expression) {
         for variable in condition.variables() {
             if variable.is_known() {
@@ -239,7 +239,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// What a reference refers to. A reference to nothing is a fault.
+    /// The resource that a reference refers to. A dangling reference is a fault.
     fn referred<T: Copy>(
         &self,
         origin: &ResourceOrigin,
@@ -262,7 +262,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// All of them, each told by the file that it concerns.
+/// All findings, each with the file that it concerns.
 fn located(document: &Document, found: Faults) -> Vec<Diagnostic> {
     found.into_diagnostics().into_iter().map(|diagnostic| document.located(diagnostic)).collect()
 }

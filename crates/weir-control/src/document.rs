@@ -1,7 +1,7 @@
 //! The configuration as written: node settings and resources side by side, with Apache APISIX's names and defaults.
 //!
-//! Reading finds every fault of a text that parses and keeps them in the document; [`crate::compile`] adds its own and
-//! reports all at once.
+//! Reading goes on after a fault: faults of the content are collected in the document; [`crate::compile`] adds its own and
+//! reports all of them together.
 
 mod access_log;
 mod acme;
@@ -78,13 +78,13 @@ pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 /// A configuration as written.
 #[derive(Debug)]
 pub struct Document {
-    /// The name of the file, or of what else it came from.
+    /// The name of the file, or of the store, for diagnostics.
     pub source: Arc<str>,
     pub settings: NodeSettings,
-    /// Hosts whose certificates come from an authority by themselves.
+    /// The hosts whose certificates are obtained from an ACME authority.
     pub acme: Option<AcmeSpec>,
     pub routes: SpecList<RouteSpec>,
-    /// How many of them are switched on.
+    /// The number of routes that are not switched off (`status: 0`).
     pub(crate) enabled_routes: usize,
     pub services: SpecList<ServiceSpec>,
     pub upstreams: SpecList<UpstreamSpec>,
@@ -95,62 +95,62 @@ pub struct Document {
     pub consumers: Vec<ConsumerSpec>,
     pub credentials: Vec<CredentialSpec>,
     pub consumer_groups: Vec<PluginSet>,
-    /// Settings of plugins that hold wherever these are used.
+    /// `plugin_metadata`: settings of a plugin that apply wherever the plugin is used.
     pub plugin_metadata: Vec<PluginSpec>,
-    /// Who keeps secrets that options of plugins refer to.
+    /// The managers of the secrets that options of plugins refer to.
     managers: Vec<SecretManager>,
-    /// What of them is referred to, and where.
+    /// The references to secrets, each with its position.
     secrets: Vec<(SecretReference, TextPosition)>,
-    /// The resources of long lists that refer to secrets, where these came from a store.
+    /// The resources of long lists that refer to secrets, if the document comes from a store.
     referring: Vec<Arc<ReferringResource>>,
-    /// They have been put in for what refers to them.
+    /// Set by [`Document::with_secrets`]: the references have been replaced by their values.
     has_secrets: bool,
-    /// APISIX's list `plugins`: if it is there, no other plugin may be used.
+    /// APISIX's list `plugins`: if present, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
-    /// The names to look up, collected when they are first asked for.
+    /// The names to look up, collected on first use.
     queries: OnceLock<BTreeSet<NameQuery>>,
-    /// What names among the upstreams stand for, as far as the store has looked them up.
+    /// The results of the lookups of host and service names in upstreams, filled in by the store.
     pub found: ResolvedNames,
-    /// The texts that stand in files and variables, as far as the store has read them.
+    /// The contents of referenced files and variables, filled in by the store.
     pub files: Files,
-    /// Where names of files start from.
+    /// The directory that relative file names start from.
     pub directory: PathBuf,
-    /// Certificates of those the system trusts, DER, where they are needed.
+    /// The certificate authorities that the system trusts, in DER; filled in only if needed.
     pub system_roots: Vec<CertificateDer<'static>>,
-    /// The nodes that stand in files of their own.
+    /// The nodes read from the files of `nodes_file`, by the path as written.
     pub node_files: HashMap<Box<str>, Vec<NodeSpec>>,
-    /// The revision of the store that its resources come from.
+    /// The store revision of the resources; `None` if they come from a file.
     pub store_revision: Option<u64>,
-    /// When it was read, to tell what has expired.
+    /// When the document was read: the time against which the expiry of certificates is checked.
     pub read_at: SystemTime,
-    /// What is wrong, as far as one can tell without knowing the plugins.
+    /// The faults that were found without knowledge of the plugins.
     pub faults: Vec<Diagnostic>,
-    /// What each list and setting says, but for long lists, by its key.
+    /// The fingerprint of each top-level key except the long lists.
     sections: Vec<(Box<str>, Fingerprint)>,
-    /// Where lists and settings stand, by their keys.
+    /// The positions of the top-level values, by their keys.
     places: Vec<(Box<str>, TextPosition)>,
-    /// The text that all this was read from.
+    /// The text that the document was parsed from, if any.
     text: Option<DocumentText>,
-    /// The same document with the position of every value. It is parsed when a position is first asked for.
+    /// The same document with the position of every value, parsed when a position is first needed.
     tree: OnceLock<TreeNode>,
-    /// What is read again when secrets are put in.
+    /// The tree with references to secrets, from which the document is built again once their values are known.
     with_references: Option<TreeNode>,
 }
 
-/// The content of files by their names as written, or why they cannot be read. Reading is I/O, too.
+/// The content of each file by its name as written, or why it cannot be read. Reading is I/O, so it is done before compiling.
 pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
 
-/// Plugins that are shared: a plugin_config, a consumer_group, or a global_rule.
+/// A set of plugins that other resources share: a plugin_config, a consumer_group, or a global_rule.
 #[derive(Clone, Debug)]
 pub struct PluginSet {
     pub origin: ResourceOrigin,
-    /// Of all that it says.
+    /// The fingerprint of the whole resource.
     pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub plugins: PluginSpecs,
 }
 
-/// Parts of the object model that have a name and a place but are not carried out yet. An empty list is fine.
+/// Lists of APISIX that are known and not supported yet. An empty list is accepted.
 const NOT_YET: &[&str] = &["protos", "stream_routes"];
 
 /// The lists of resources that a store holds, one key for each resource.
@@ -185,10 +185,10 @@ const RESOURCES: &[&str] = &[
 ];
 
 impl Document {
-    /// Parses and reads a text.
+    /// Parses a text and reads the document from it.
     ///
     /// # Errors
-    /// Where the text is not even YAML. All other faults are in the document.
+    /// If the text is not valid YAML. All other faults are in the document.
     pub fn parse(
         source: &str,
         text: &str,
@@ -199,10 +199,10 @@ impl Document {
         Document::parse_including(source, text, lookup, limits, &mut |node| include::refuse_files(&name, node))
     }
 
-    /// The same of a text that may include files, which `read` reads.
+    /// Like [`Document::parse`], for a text that may include other files; `read` reads them.
     ///
     /// # Errors
-    /// Where the text is not even YAML. What is wrong with the files is in the document, and nothing else then.
+    /// If the text is not valid YAML. If the included files have faults, the document contains only these faults.
     pub(crate) fn parse_including(
         source: &str,
         text: &str,
@@ -220,7 +220,7 @@ impl Document {
         let (text, of_merge) = DocumentText::merge(text, &mut tree, files);
         of_files.extend(of_merge);
         if !of_files.is_empty() {
-            // What is left out could only be missed elsewhere.
+            // With an incomplete tree, other checks would report missing resources, so the document stays empty.
             let nothing = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(Vec::new()) };
             return Ok(Document::of_tree(source, nothing, of_files, lookup));
         }
@@ -230,7 +230,7 @@ impl Document {
         Ok(document)
     }
 
-    /// Reads a tree in which values stand for others that are kept elsewhere. `faults` have been found before.
+    /// Reads a tree, after its references to the environment are resolved. `faults` are faults found earlier.
     pub(crate) fn of_tree(
         source: Arc<str>,
         tree: TreeNode,
@@ -240,7 +240,7 @@ impl Document {
         Document::of_parts(source, tree, None, faults, lookup)
     }
 
-    /// The same of a store's resources: the long lists have been read, all else stands in the tree.
+    /// Like [`Document::of_tree`], for the resources of a store: the long lists are already read, everything else is in the tree.
     pub(crate) fn of_resources(source: Arc<str>, tree: TreeNode, lists: LongLists, lookup: VariableLookup) -> Document {
         Document::of_parts(source, tree, Some(lists), Vec::new(), lookup)
     }
@@ -269,7 +269,7 @@ impl Document {
         document
     }
 
-    /// Resources come from the file or from a store. `lists` stand in the file.
+    /// Resources come either from the file or from a store, not from both. `lists` are those present in the file.
     fn refuse_two_places_for_resources(&mut self, lists: Vec<(&'static str, TextPosition)>) {
         if self.settings.store.is_none() {
             return;
@@ -283,12 +283,12 @@ impl Document {
         }));
     }
 
-    /// The secrets that options refer to, and who keeps them.
+    /// The references to secrets, each with the manager that keeps the secret.
     pub fn secrets(&self) -> impl Iterator<Item = (&SecretManager, &SecretReference)> {
         self.secrets.iter().filter_map(|(secret, _)| Some((self.manager(secret)?, secret)))
     }
 
-    /// The same configuration with secrets put in for what refers to them. What cannot be had is a fault.
+    /// The same document with references replaced by the values of the secrets. A secret that cannot be read is a fault.
     pub fn with_secrets(
         mut self,
         value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>,
@@ -317,8 +317,8 @@ impl Document {
         document
     }
 
-    /// Whether the value at this path is a reference to a secret that was not fetched; `weir check` fetches none. A fault of the
-    /// reference's text is not a fault of the secret.
+    /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none). Such a value
+    /// is not a fault of the options.
     pub(crate) fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
         !self.has_secrets && !self.secrets.is_empty() && references::is_secret(options, path)
     }
@@ -335,10 +335,10 @@ impl Document {
         })
     }
 
-    /// Where a value stands, by its path, as `routes[2].uri`; or what is around it and does exist.
+    /// The position of the value at a path such as `routes[2].uri`, or of its closest ancestor that exists.
     ///
-    /// The first question about something inside of a list has the text parsed once more: few documents are ever asked, and
-    /// for the others a tree with all places would be a third of what they take.
+    /// The first lookup inside a list parses the text again: positions are rarely needed, and a tree with all of them would add a
+    /// third to the memory of each document.
     pub(crate) fn place_at(&self, path: &str) -> TextPosition {
         if !path.contains(['.', '[']) {
             return self.places.iter().find(|(key, _)| **key == *path).map(|(_, place)| *place).unwrap_or_default();
@@ -347,7 +347,7 @@ impl Document {
         self.tree.get_or_init(|| text.tree()).place_of(path)
     }
 
-    /// A diagnostic about this document, told by the file that it concerns.
+    /// The same diagnostic, with the name, line and path in the included file that it concerns.
     pub(crate) fn located(&self, diagnostic: Diagnostic) -> Diagnostic {
         match &self.text {
             Some(text) => text.located(diagnostic),
@@ -355,7 +355,7 @@ impl Document {
         }
     }
 
-    /// The path of a resource, for texts about another one; with its file, if that is one that is included.
+    /// The path of a resource, for diagnostics about another one; with file and line if it is in an included file.
     pub(crate) fn named(&self, origin: &ResourceOrigin) -> String {
         let told = Diagnostic::at_place(&self.source, origin.place, "");
         let told = self.located(Diagnostic { path: origin.path.to_string(), ..told });
@@ -365,12 +365,12 @@ impl Document {
         }
     }
 
-    /// Reads a tree, whether it came from a text or not.
+    /// Reads a document from a tree, without resolving references.
     pub fn read(source: Arc<str>, tree: TreeNode) -> Document {
         Document::build(source, tree, None)
     }
 
-    /// Long lists that are not there yet stand in the tree.
+    /// If `lists` is `None`, the long lists are read from the tree.
     fn build(source: Arc<str>, mut tree: TreeNode, lists: Option<LongLists>) -> Document {
         let faults = Faults::new(source.clone());
         let mut document = Document::empty(source, &tree);
@@ -380,7 +380,7 @@ impl Document {
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
             document.acme = fields.get("acme").and_then(|at| acme::read(&at));
-            // What is not a list has a fault of its own.
+            // The lists were taken out of the tree; this reports a value that is not a list.
             LongLists::KEYS.iter().filter_map(|key| fields.get(key)).for_each(|at| drop(at.items()));
             document.put_lists(lists.unwrap_or_else(|| LongLists::of_nodes(nodes, &faults)), &faults);
             document.read_resources(&fields);
@@ -391,12 +391,13 @@ impl Document {
         document
     }
 
-    /// What the lists and settings say whose key is `wanted`. Routes, services, upstreams and plugin_configs are not among them.
+    /// The combined fingerprint of the top-level keys that `wanted` accepts. The long lists (routes, services, upstreams,
+    /// plugin_configs) are not included.
     pub(crate) fn sections(&self, wanted: impl Fn(&str) -> bool) -> Fingerprint {
         Fingerprint::of_all(self.sections.iter().filter(|(key, _)| wanted(key)).map(Fingerprint::of))
     }
 
-    /// Of a tree that nothing has been read from yet.
+    /// A document of a tree from which nothing has been read yet.
     fn empty(source: Arc<str>, tree: &TreeNode) -> Document {
         Document {
             source,
@@ -459,7 +460,7 @@ impl Document {
         }
     }
 
-    /// Reads the resources of the other lists.
+    /// Reads the resources of the lists that are not long.
     fn read_resources(&mut self, fields: &MapReader) {
         let sets = |key, read: fn(&NodeReader, usize) -> Option<PluginSet>| {
             resource::list(fields, key, read, |set: &PluginSet| (&*set.id).into())
@@ -479,7 +480,7 @@ impl Document {
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 
-    /// What must be looked up before endpoints have addresses.
+    /// The names that must be resolved before endpoints have addresses.
     pub fn queries(&self) -> &BTreeSet<NameQuery> {
         self.queries.get_or_init(|| {
             let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| NameQuery::Host(name.into()));
@@ -488,7 +489,7 @@ impl Document {
         })
     }
 
-    /// Where the name stands that is looked up.
+    /// The position of a name that is looked up.
     pub fn place_of(&self, query: &NameQuery) -> TextPosition {
         let place = match query {
             NameQuery::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
@@ -500,7 +501,7 @@ impl Document {
         place.unwrap_or_default()
     }
 
-    /// What must be read before everything is there: names of files, and `$env://NAME`.
+    /// The files to read before the document is compiled: names of files, and `$env://NAME`.
     pub fn file_names(&self) -> BTreeSet<&str> {
         let of_upstreams = self.noted_upstreams().flat_map(|upstream| upstream.tls.pems());
         let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).chain(&self.settings.trusted);
@@ -509,12 +510,12 @@ impl Document {
         pems.filter_map(Pem::elsewhere).chain(self.node_files_named().map(|file| &*file.path)).collect()
     }
 
-    /// Where certificates are that may not be there yet.
+    /// The certificate files of `acme`, which may not exist yet.
     pub fn files_to_come(&self) -> impl Iterator<Item = String> {
         self.acme.iter().flat_map(|acme| acme.hosts.iter().map(|host| acme.file_of(&host.name)))
     }
 
-    /// Whether some upstream, or an authority, must be vouched for by whom the system trusts.
+    /// Whether some upstream, or the ACME authority, is verified with the authorities that the system trusts.
     pub fn needs_system_roots(&self) -> bool {
         let needs = |upstream: &UpstreamSpec| {
             let verify = upstream.tls.verify.unwrap_or(self.settings.verifies_upstreams());
@@ -525,7 +526,7 @@ impl Document {
         acme || self.settings.trusted.is_none() && self.noted_upstreams().any(needs)
     }
 
-    /// Takes in the nodes that stand in files. What is wrong with them becomes a fault of the document.
+    /// Parses the content of the `nodes_file`s. Their faults become faults of the document.
     pub fn read_nodes(&mut self, lookup: VariableLookup, limits: TextLimits) {
         let named: Vec<NodesFile> = self.node_files_named().cloned().collect();
         self.queries = OnceLock::new();
@@ -556,12 +557,13 @@ impl Document {
         self.noted_upstreams().filter_map(|upstream| upstream.nodes_file.as_ref())
     }
 
-    /// Nodes that may have names: those of upstreams, wherever they stand.
+    /// All nodes of all upstreams, which may have host names.
     fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
         self.noted_upstreams().flat_map(|upstream| &upstream.nodes).chain(self.node_files.values().flatten())
     }
 
-    /// The upstreams that take more than their own text, wherever they stand.
+    /// The upstreams that need more than their own text (see `ListedSpec::is_noted`), in their list, inline, or in options of
+    /// plugins.
     fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
         let inline = self.routes.noted().filter_map(|route| route.upstream.as_deref());
         let of_services = self.services.noted().filter_map(|service| service.upstream.as_ref());
@@ -569,7 +571,7 @@ impl Document {
         self.upstreams.noted().chain(inline).chain(of_services).chain(of_plugins)
     }
 
-    /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource the plugin stands in.
+    /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource that contains the plugin.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &TrafficShare)> {
         let routes = self.routes.noted().map(|route| ("route", &*route.id, &route.plugins));
         let services = self.services.noted().map(|service| ("service", &*service.id, &service.plugins));
@@ -585,7 +587,7 @@ impl Document {
     }
 }
 
-/// The lists of a file that have resources in them, and where they stand.
+/// The lists of resources in a file that are not empty, with their positions.
 fn resources_in(tree: &TreeNode) -> Vec<(&'static str, TextPosition)> {
     let has_items = |node: &TreeNode| match &node.kind {
         NodeKind::Null => false,
@@ -597,7 +599,7 @@ fn resources_in(tree: &TreeNode) -> Vec<(&'static str, TextPosition)> {
     entries.filter(|(_, entry)| has_items(&entry.value)).map(|(list, entry)| (list, entry.key_place)).collect()
 }
 
-/// Where the entries of a map stand.
+/// The positions of the values of a map, by their keys.
 fn places(tree: &TreeNode) -> Vec<(Box<str>, TextPosition)> {
     let NodeKind::Map(entries) = &tree.kind else { return Vec::new() };
     entries.iter().map(|entry| (entry.key.clone(), entry.value.place)).collect()
@@ -623,7 +625,7 @@ fn read_plugin_set(fields: &MapReader, index: usize) -> Option<PluginSet> {
     Some(PluginSet { origin: ResourceOrigin::of(fields.at()), content, id: resource::id(fields, index), plugins })
 }
 
-/// APISIX's list of plugins that are switched on: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`.
+/// APISIX's list of enabled plugins: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`. Stream plugins are left out.
 fn read_enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
     let list = fields.get("plugins")?;
     let names = list.items().filter_map(|item| {

@@ -1,4 +1,4 @@
-//! Why a request goes where it goes, and which plugins it meets on the way.
+//! Explains how a request is routed, and which plugins run for it.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -14,26 +14,26 @@ use crate::compile::{Compiled, compile};
 use crate::document::{Document, PluginSet, PluginSpec, Reference};
 use crate::text::diagnostic::Diagnostic;
 
-/// A request as somebody would describe it.
+/// The description of a hypothetical request.
 #[derive(Clone, Debug)]
 pub struct RequestDescription<'a> {
     pub method: &'a str,
-    /// `https://host/path?query`; without a scheme it is http.
+    /// `https://host/path?query`; the default scheme is http.
     pub url: &'a str,
-    /// As `Name: value`.
+    /// Lines such as `Name: value`.
     pub headers: &'a [String],
-    /// Whom it comes from.
+    /// The client's address.
     pub from: IpAddr,
 }
 
-/// Displays as a few short tables.
+/// The result, whose `Display` prints short tables.
 #[derive(Debug)]
 pub struct Explanation {
-    /// In the order in which they are tried; each with the id of its route.
+    /// Routes in the order in which they are tried, with their ids.
     candidates: Vec<(Box<str>, Candidate)>,
-    /// In the order in which requests pass them.
+    /// In the order in which they run.
     plugins: Vec<PluginRow>,
-    /// Where a consumer is found out, its plugins come in.
+    /// Whether a plugin identifies the consumer, whose plugins then run as well.
     knows_consumers: bool,
 }
 
@@ -43,26 +43,26 @@ struct PluginRow {
     reach: Reach,
     priority: i32,
     plugin: Box<str>,
-    /// The resource that says it, by kind and id.
+    /// The kind and id of the resource that contains it.
     source: String,
     off: bool,
     identifies: bool,
-    /// What it costs, if somebody has said it.
+    /// Its cost, if known.
     price: Option<String>,
 }
 
-/// Why there is no explanation.
+/// Why a request cannot be explained.
 #[derive(Debug)]
 pub enum Unexplained {
     Document(Vec<Diagnostic>),
-    /// The request is none, and is answered with 400 or the like whatever its route.
+    /// The request is malformed, and would be rejected regardless of routes.
     Request(String),
 }
 
-/// Explains what would become of a request. Nothing is sent, and nobody is asked.
+/// Explains how a request would be handled, without sending anything.
 ///
 /// # Errors
-/// Where the document is not valid, or the request is none.
+/// If the document is invalid, or the request malformed.
 pub fn explain(
     document: &Document,
     registry: &Registry,
@@ -88,13 +88,13 @@ pub fn explain(
 }
 
 impl Explanation {
-    /// The id of the route that is chosen.
+    /// The id of the chosen route.
     pub fn route(&self) -> Option<&str> {
         let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == Verdict::Chosen;
         self.candidates.iter().find(is_chosen).map(|(id, _)| &**id)
     }
 
-    /// Says what each plugin costs.
+    /// Sets the cost of each plugin.
     pub fn tell_prices(&mut self, price_of: impl Fn(&str) -> String) {
         self.plugins.iter_mut().for_each(|row| row.price = Some(price_of(&row.plugin)));
     }
@@ -204,7 +204,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// What became of a candidate, in words.
+/// The verdict on a candidate, in words.
 struct VerdictText<'a>(&'a Verdict);
 
 impl fmt::Display for VerdictText<'_> {

@@ -1,8 +1,8 @@
-//! The hubs of a node: those that its configuration wants run, each with its files below `data_dir`.
+//! The hubs of a node, as its configuration lists them, each with its files below `data_dir`.
 //!
-//! Compiling makes responders that lead to a hub by its id, whether it runs or not; [`Hubs::follow`] runs what a published
-//! configuration wants. A hub whose files another process has locked, as the process before at a binary upgrade, is opened
-//! when that lets go of them.
+//! Compiling creates responders that refer to a hub by its id, whether it runs or not; [`Hubs::follow`] starts the hubs of a
+//! published configuration. If another process has locked a hub's files, such as the previous process during a binary upgrade,
+//! the hub is opened as soon as the lock is released.
 
 mod call;
 mod endpoint;
@@ -22,9 +22,9 @@ pub(crate) use endpoint::HubEndpoint;
 use slot::HubSlot;
 pub use slot::HubTerms;
 
-/// How often a hub is tried again whose files another process has.
+/// How often opening is tried while another process has locked the files.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// The same, whose files cannot be used.
+/// How often opening is tried after the files could not be used.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 type TellOperator = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -40,12 +40,12 @@ impl Hubs {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a hub, whether it runs or not.
+    /// The slot of a hub, whether it runs or not.
     pub(crate) fn slot(&self, id: &str) -> Arc<HubSlot> {
         Arc::clone(self.slots().entry(id.into()).or_insert_with(|| Arc::new(HubSlot::new())))
     }
 
-    /// Runs these hubs from now on, and no others. `tell` gets a line for what an operator should know.
+    /// Starts, reconfigures and stops hubs so that exactly these run. `tell` receives lines for the operator.
     pub fn follow(&self, terms: &[HubTerms], tell: impl Fn(&str) + Send + Sync + 'static) {
         let is_ended = self.is_ended.lock().unwrap_or_else(PoisonError::into_inner);
         if *is_ended {
@@ -63,24 +63,24 @@ impl Hubs {
         }
     }
 
-    /// Ends streams of events, since the process is about to end: their clients come again, to another one.
+    /// Ends all streams of events because the process is about to end; clients reconnect, to another process.
     pub fn stop_listening(&self) {
         self.slots().values().filter_map(|slot| slot.running()).for_each(|hub| hub.stop_listening());
     }
 
-    /// Ends all hubs, so that another process can open their files. None is begun any more.
+    /// Stops all hubs, so that another process can open their files. No hub is started any more.
     pub fn end(&self) {
         *self.is_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         let all: Vec<_> = self.slots().values().cloned().collect();
         all.iter().for_each(|slot| slot.close());
     }
 
-    /// What each hub that runs has done, by its id. Blocks for a moment.
+    /// The status of each running hub, by id. Blocks briefly.
     pub fn statuses(&self) -> Vec<(Box<str>, HubStatus)> {
         self.running().into_iter().filter_map(|(id, hub)| Some((id, hub.status()?))).collect()
     }
 
-    /// The hubs that run, by their ids.
+    /// The running hubs, by id.
     pub(crate) fn running(&self) -> Vec<(Box<str>, Arc<Hub>)> {
         let mut running: Vec<_> =
             self.slots().iter().filter_map(|(id, slot)| Some((id.clone(), slot.running()?))).collect();
@@ -89,7 +89,7 @@ impl Hubs {
     }
 }
 
-/// Runs a hub on these terms: opens it, or tells the one that runs.
+/// Opens a hub with these terms, or reconfigures it if it runs.
 fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     let mut wanted = slot.wanted();
     let before = wanted.terms.replace(terms.clone());
@@ -105,7 +105,7 @@ fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     if wanted.is_opening {
         return;
     }
-    // The first time at once, so that a node that says it is ready has its hubs.
+    // The first attempt is synchronous, so that a node that reports readiness has its hubs open.
     if let Ok(Some(hub)) = open(terms, tell) {
         slot.opened(hub);
         return;
@@ -121,7 +121,7 @@ fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     }
 }
 
-/// Tries until the hub runs, or is not wanted any more.
+/// Tries to open the hub until it runs, or is not wanted any more.
 fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
     let mut last_problem = String::new();
     loop {
@@ -156,7 +156,7 @@ fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
     }
 }
 
-/// Nothing while another process has the files.
+/// `None` while another process has locked the files.
 fn open(terms: &HubTerms, tell: &TellOperator) -> io::Result<Option<Hub>> {
     let Some(lock) = weir_hub::lock(&terms.directory)? else { return Ok(None) };
     let (id, of_hub) = (terms.id.clone(), Arc::clone(tell));

@@ -1,8 +1,7 @@
-//! The control plane: a configuration as written becomes a snapshot as meant, or a list of everything that is wrong
-//! with it.
+//! The control plane: compiles a configuration as written into a snapshot, or reports everything that is wrong with it.
 //!
 //! ```text
-//! source -> loader -> Document (as written) -> compile (pure) -> Snapshot (as meant) -> publish -> workers
+//! source -> loader -> Document (as written) -> compile (no I/O) -> Snapshot (compiled) -> publish -> workers
 //! ```
 
 pub mod acme;

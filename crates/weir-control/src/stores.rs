@@ -1,12 +1,12 @@
-//! Where configurations come from. A source yields documents; the loader brings along whatever takes I/O, so that compiling
-//! needs none; a watch publishes what changes.
+//! The sources of configurations. A source yields documents; the loader adds everything that needs I/O, so that compiling needs
+//! none; a watch publishes changes.
 //!
 //! ```text
 //! source (a file, a file and a store) ──> DocumentLoader: secrets, files, names ──Document──> compile ──> publish
 //! ```
 //!
-//! A store keeps resources one by one, with a history. Those of a running node are its `LiveResources`; changes go through its
-//! `ResourceWriter`: planned, compiled, committed, published, in this order.
+//! A store keeps resources individually, with a history. Those of a running node are its `LiveResources`; changes go through its
+//! `ResourceWriter`: planned, compiled, committed and published, in this order.
 
 mod beside;
 pub mod embedded;

@@ -1,6 +1,5 @@
-//! The text of a configuration: YAML with variables put in becomes a tree whose nodes know their place in the text, and
-//! a diagnostic names such a place. Nothing here but `foreign` knows
-//! what the keys of a configuration mean.
+//! The text of a configuration: YAML with variables replaced is parsed to a tree whose nodes have positions in the text, and
+//! diagnostics refer to these positions. Only `foreign` knows what the keys of a configuration mean.
 
 pub mod diagnostic;
 pub(crate) mod fingerprint;

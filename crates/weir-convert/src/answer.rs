@@ -1,4 +1,4 @@
-//! Answers of the gateway's own, as plugins.
+//! Responses of the gateway itself, as plugins.
 
 use crate::yaml::Yaml;
 

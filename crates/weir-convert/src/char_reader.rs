@@ -1,8 +1,8 @@
-//! The text of a configuration file, read character by character with the line where it stands.
+//! Reads a configuration file character by character, and tracks the line.
 
 use crate::{SourcePlace, SyntaxError};
 
-/// What is left of a file.
+/// The rest of a file.
 pub struct CharReader<'a> {
     file: &'a str,
     pub rest: &'a str,
@@ -33,16 +33,16 @@ impl<'a> CharReader<'a> {
         Some(next)
     }
 
-    /// Leaves out the rest of the line, but not its end.
+    /// Skips the rest of the line, but not its end.
     pub fn skip_line(&mut self) {
         let end = self.rest.find('\n').unwrap_or(self.rest.len());
         self.rest = &self.rest[end..];
     }
 
-    /// Text up to a quote that ends it. `escaped` reads what follows a backslash, if a backslash has a meaning there.
+    /// Reads text up to the closing quote. `escaped` reads what follows a backslash, if backslashes are special.
     ///
     /// # Errors
-    /// The quote is missing.
+    /// If the closing quote is missing.
     pub fn quoted(
         &mut self,
         quote: char,

@@ -1,4 +1,4 @@
-//! The conversion of a YAML or JSON document: what it reads, and what came of it so far.
+//! The conversion of a YAML or JSON document: its input, and the output so far.
 
 use crate::SourcePlace;
 use crate::document::DocumentValue;

@@ -1,8 +1,8 @@
-//! Directives, of which the configuration files of nginx and Caddy consist.
+//! Directives, the elements of configuration files of nginx and Caddy.
 
 use crate::SourcePlace;
 
-/// One directive, with what is inside its braces.
+/// A directive, with the content of its braces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
     pub name: String,
@@ -12,22 +12,22 @@ pub struct Directive {
 }
 
 impl Directive {
-    /// An argument, or nothing.
+    /// An argument, or the empty text.
     pub fn argument(&self, index: usize) -> &str {
         self.arguments.get(index).map_or("", String::as_str)
     }
 
-    /// The arguments behind the first one.
+    /// The arguments after the first one.
     pub fn after_first(&self) -> &[String] {
         self.arguments.get(1..).unwrap_or_default()
     }
 
-    /// What is inside its braces.
+    /// The content of its braces.
     pub fn children(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 
-    /// The directive as it was written, without its block.
+    /// The directive as written, without its block.
     pub fn head(&self) -> String {
         let mut words = vec![self.name.clone()];
         words.extend(self.arguments.iter().cloned());
@@ -35,5 +35,5 @@ impl Directive {
     }
 }
 
-/// Finds the files that a pattern means: their names and texts, or why there are none.
+/// Returns the names and texts of the files that a pattern matches, or an error.
 pub type Include<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, String)>, String>;

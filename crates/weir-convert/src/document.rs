@@ -1,4 +1,4 @@
-//! A YAML or JSON document as a tree whose values know their lines.
+//! A YAML or JSON document as a tree of values with their lines.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle};
 use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
 
-/// Lists and maps may lie in one another so deep.
+/// The most levels of nested lists and maps.
 const DEPTH: usize = 64;
-/// Aliases may multiply a document up to so many values.
+/// The most values, with those of aliases counted at each use.
 const VALUES: usize = 1_000_000;
 
 /// A value, and the line on which it begins.
@@ -24,7 +24,7 @@ pub struct DocumentValue {
 pub enum ValueKind {
     #[default]
     Null,
-    /// A scalar, and whether it stands in quotes, which makes it text whatever it looks like.
+    /// A scalar, and whether it is quoted, which makes it text.
     Scalar(String, bool),
     List(Vec<DocumentValue>),
     Map(Vec<(String, DocumentValue)>),
@@ -68,13 +68,13 @@ impl DocumentValue {
         self.text(name).map_or(default, |text| text == "true")
     }
 
-    /// The value behind a pointer within the document, as `#/components/schemas/Order`.
+    /// The target of a pointer within the document, such as `#/components/schemas/Order`.
     pub fn at_pointer(&self, pointer: &str) -> Option<&DocumentValue> {
         let path = pointer.strip_prefix("#/")?;
         path.split('/').try_fold(self, |value, name| value.get(&name.replace("~1", "/").replace("~0", "~")))
     }
 
-    /// The same value, to be written.
+    /// The same value for output.
     pub fn to_yaml(&self) -> Yaml {
         match &self.kind {
             ValueKind::Null => Yaml::Null,
@@ -88,7 +88,7 @@ impl DocumentValue {
     }
 }
 
-/// What a scalar without quotes means.
+/// The value of an unquoted scalar.
 fn plain(text: &str) -> Yaml {
     match text {
         "true" => Yaml::Boolean(true),
@@ -107,7 +107,7 @@ struct OpenValue {
     name: Option<String>,
 }
 
-/// The first document of a text.
+/// Parses the first document of a text.
 pub fn parse(file: &str, text: &str) -> Result<DocumentValue, SyntaxError> {
     let error = |line, text: String| SyntaxError { place: SourcePlace { file: file.to_owned(), line }, text };
     let mut open: Vec<OpenValue> = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Variables that `hash_on: vars` takes beside `arg_NAME`.
+/// Variables that `hash_on: vars` accepts, besides `arg_NAME`.
 const VARIABLES: [&str; 9] = [
     "uri",
     "server_name",
@@ -15,7 +15,7 @@ const VARIABLES: [&str; 9] = [
     "hostname",
 ];
 
-/// `chash` by a variable, which is named without its dollar sign.
+/// `chash` by a variable, given without its dollar sign.
 pub fn hashed(variable: &str) -> YamlMembers {
     let header = variable.strip_prefix("http_").map(|name| name.replace('_', "-"));
     let (kind, key) = match (header, variable.strip_prefix("cookie_"), variable) {

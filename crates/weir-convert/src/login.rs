@@ -4,13 +4,13 @@ use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Requests would pass without the login that the definition requires.
+/// The authentication that the definition requires cannot be converted; requests must not pass without it.
 #[derive(Debug)]
 pub struct NotConvertible;
 
 pub type NamedPlugin = (String, Yaml);
 
-/// The plugin for requirements of which one has to be met; none without requirements.
+/// The plugin for alternative security requirements, one of which must be met; `None` without requirements.
 pub fn plugin(
     conversion: &mut DocumentConversion,
     requirements: Option<&DocumentValue>,
@@ -38,12 +38,12 @@ pub fn plugin(
     }
 }
 
-/// What a route answers whose login was not converted.
+/// The response of a route whose authentication was not converted.
 pub fn refusal() -> NamedPlugin {
     ("fault-injection".to_owned(), Yaml::map([("abort", Yaml::map([("http_status", Yaml::Integer(503))]))]))
 }
 
-/// A requirement: a scheme by its name and the scopes that are needed, or, in AsyncAPI 3, the scheme itself.
+/// Converts a requirement: a scheme by its name with the required scopes, or, in AsyncAPI 3, the scheme itself.
 fn one(conversion: &mut DocumentConversion, alternative: &DocumentValue) -> Result<NamedPlugin, String> {
     let root = conversion.root;
     if let Some(pointer) = alternative.text("$ref") {
@@ -67,7 +67,7 @@ fn one(conversion: &mut DocumentConversion, alternative: &DocumentValue) -> Resu
 }
 
 fn of_scheme(conversion: &mut DocumentConversion, name: &str, scheme: &DocumentValue) -> Result<NamedPlugin, String> {
-    // The API checks the credential itself until now, and goes on to.
+    // The API has checked the credential itself so far, and still does.
     let keeps = ("hide_credentials", Yaml::Boolean(false));
     let text = |member: &str| scheme.text(member).unwrap_or_default().to_ascii_lowercase();
     let (plugin, options) = match (text("type").as_str(), text("scheme").as_str(), text("in").as_str()) {

@@ -1,4 +1,4 @@
-//! What a converted configuration consists of, and how it is written.
+//! A converted configuration, and its output.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::yaml::{Yaml, YamlMembers, write_members};
 use crate::{ConversionFinding, FindingKind, SourcePlace};
 
-/// A configuration that was carried over.
+/// The result of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct Converted {
     /// Settings of the node.
@@ -20,7 +20,7 @@ pub struct Converted {
     pub findings: Vec<ConversionFinding>,
 }
 
-/// A resource, and where it comes from.
+/// A resource, and its origin in the input.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvertedResource {
     pub members: YamlMembers,
@@ -33,7 +33,7 @@ impl Converted {
         self.found(place, FindingKind::Lost, text.into());
     }
 
-    /// Reports something that was carried over and behaves differently.
+    /// Reports something that was converted and behaves differently.
     pub(crate) fn differs(&mut self, place: &SourcePlace, text: impl Into<String>) {
         self.found(place, FindingKind::Differs, text.into());
     }
@@ -42,7 +42,7 @@ impl Converted {
         self.findings.push(ConversionFinding { place: place.clone(), kind, text });
     }
 
-    /// The same with its findings in order, each once.
+    /// Sorts the findings, and removes duplicates.
     pub(crate) fn finished(mut self) -> Converted {
         let mut seen = HashSet::new();
         self.findings.retain(|finding| seen.insert(finding.to_string()));
@@ -50,7 +50,7 @@ impl Converted {
         self
     }
 
-    /// The file. What was lost stands at its beginning.
+    /// The configuration file, with the findings as comments at its beginning.
     pub fn yaml(&self) -> String {
         let mut out = String::new();
         if !self.findings.is_empty() {
@@ -104,12 +104,12 @@ impl ConvertedResource {
     }
 }
 
-/// Text for a comment: without line ends, and without characters that YAML does not allow.
+/// Text for a comment: without line ends and characters that YAML does not allow.
 fn one_line(text: &str) -> String {
     text.replace(|char: char| char.is_control() || "\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}".contains(char), " ")
 }
 
-/// A member of a route with one value or a list of them; nothing without values.
+/// A member of a route with one value or a list of them; `None` without values.
 pub(crate) fn one_or_many(one: &str, many: &str, values: &[String]) -> Option<(String, Yaml)> {
     match values {
         [] => None,

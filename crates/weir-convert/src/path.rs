@@ -1,16 +1,16 @@
-//! Path templates, as the `uri` of a route.
+//! Converts path templates to the `uri` of a route.
 
 use crate::pattern::regex_quoted;
 
-/// What a route asks of the path.
+/// The conditions of a route on the path.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RouteUri {
     pub uri: String,
-    /// An expression that the path has to match, where `uri` alone would let more pass.
+    /// A regular expression for the path, if `uri` alone would match too much.
     pub pattern: Option<String>,
 }
 
-/// A parameter that is a whole segment becomes `:name`. One that shares its segment with other text needs an expression.
+/// A parameter that is a whole segment becomes `:name`; one that shares its segment with other text needs a regular expression.
 pub fn convert(template: &str) -> RouteUri {
     let segments: Vec<&str> = template.split('/').collect();
     let simple: Option<Vec<String>> = segments.iter().map(|segment| simple(segment)).collect();
@@ -23,7 +23,7 @@ pub fn convert(template: &str) -> RouteUri {
     RouteUri { uri: format!("{prefix}*"), pattern: Some(format!("^{pattern}$")) }
 }
 
-/// A segment without a parameter, and without what means something in a `uri`.
+/// Whether a segment has no parameter, and nothing that is special in a `uri`.
 fn simple_text(segment: &str) -> bool {
     !segment.contains(['{', '}', '*']) && !segment.starts_with(':')
 }
@@ -37,7 +37,7 @@ fn simple(segment: &str) -> Option<String> {
         .then(|| format!(":{}", name.replace(|char: char| !char.is_ascii_alphanumeric(), "_")))
 }
 
-/// Text as it is, and parameters as anything without a slash.
+/// A regular expression for a segment, in which a parameter matches any text without a slash.
 fn expression(segment: &str) -> String {
     let mut pattern = String::new();
     let mut rest = segment;

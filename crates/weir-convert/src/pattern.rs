@@ -1,13 +1,13 @@
 //! Regular expressions in converted configurations.
 
-/// Text as a regular expression that matches it alone.
+/// A regular expression that matches exactly this text.
 pub fn regex_quoted(text: &str) -> String {
     text.chars()
         .flat_map(|char| ["\\.+*?()|[]{}^$".contains(char).then_some('\\'), Some(char)].into_iter().flatten())
         .collect()
 }
 
-/// An expression that matches the whole path where `pattern` is found in it: `rewrite` replaces all of the path.
+/// A regular expression that matches the whole path if `pattern` is found in it, since `rewrite` replaces the whole path.
 pub fn whole(pattern: &str, ignores_case: bool) -> String {
     let flags = if ignores_case { "(?i)" } else { "" };
     if pattern.starts_with('^') && pattern.ends_with('$') && !pattern.contains('|') {

@@ -1,19 +1,19 @@
-//! Schemas of OpenAPI and AsyncAPI, as JSON Schemas that stand alone.
+//! Converts schemas of OpenAPI and AsyncAPI to self-contained JSON Schemas.
 
 use crate::conversion::DocumentConversion;
 use crate::document::{DocumentValue, ValueKind};
 use crate::yaml::{Yaml, YamlMembers};
 
-/// A schema of what a client sends.
+/// Converts a schema of what clients send.
 pub struct RequestSchema<'a, 'b> {
     conversion: &'a mut DocumentConversion<'b>,
-    /// OpenAPI 3.0, whose schemas differ from JSON Schema.
+    /// Whether this is OpenAPI 3.0, whose schemas differ from JSON Schema.
     is_older: bool,
-    /// Pointers to other schemas, and their names in `definitions`, those that are written and those that are still to be.
+    /// Pointers to other schemas, and their names in `definitions`: first those converted already, then the pending ones.
     references: Vec<(String, String)>,
 }
 
-/// Text for people, and what means something to other tools alone.
+/// Annotations, which have no effect on validation.
 const LEFT_OUT: [&str; 14] = [
     "title",
     "description",
@@ -59,18 +59,18 @@ impl<'a, 'b> RequestSchema<'a, 'b> {
         RequestSchema { conversion, is_older, references: Vec::new() }
     }
 
-    /// The schema, with those that it refers to under `definitions`.
+    /// Converts a schema, with the schemas that it refers to under `definitions`.
     ///
     /// # Errors
-    /// It refers to something outside of the document.
+    /// If it refers to something outside of the document.
     pub fn convert(self, schema: &DocumentValue) -> Result<Yaml, String> {
         self.convert_any(&[schema])
     }
 
-    /// A schema of what matches one of these.
+    /// A schema that matches what any of these matches.
     ///
     /// # Errors
-    /// One of them refers to something outside of the document.
+    /// If one of them refers to something outside of the document.
     pub fn convert_any(mut self, schemas: &[&DocumentValue]) -> Result<Yaml, String> {
         let mut converted = schemas.iter().map(|schema| self.schema(schema)).collect::<Result<Vec<_>, _>>()?;
         let mut members = match (converted.len(), converted.pop()) {
@@ -145,7 +145,7 @@ impl<'a, 'b> RequestSchema<'a, 'b> {
         }))
     }
 
-    /// Without properties that only responses have.
+    /// The required properties, without those that only responses have.
     fn required(&self, schema: &DocumentValue, names: &DocumentValue) -> Vec<String> {
         let is_sent = |name: &&str| {
             let property = schema.get("properties").and_then(|properties| properties.get(name));
@@ -173,7 +173,7 @@ impl<'a, 'b> RequestSchema<'a, 'b> {
     }
 }
 
-/// In OpenAPI 3.0 whether a bound is exclusive stands beside it, as a boolean.
+/// Converts exclusive bounds, which OpenAPI 3.0 marks by a boolean member.
 fn exclusive_bounds(schema: &DocumentValue, out: &mut YamlMembers) {
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         let Some(flag) = schema.text(exclusive).filter(|flag| ["true", "false"].contains(flag)) else { continue };
@@ -185,7 +185,7 @@ fn exclusive_bounds(schema: &DocumentValue, out: &mut YamlMembers) {
     }
 }
 
-/// The same schema, or null.
+/// The schema, extended by null.
 fn nullable(mut members: YamlMembers) -> Yaml {
     if let Some((_, Yaml::List(values))) = members.iter_mut().find(|(name, _)| name == "enum")
         && !values.contains(&Yaml::Null)

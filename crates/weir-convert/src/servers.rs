@@ -1,14 +1,14 @@
-//! Servers of OpenAPI and AsyncAPI, as upstreams.
+//! Converts servers of OpenAPI and AsyncAPI to upstreams.
 
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// An address that nothing listens on by chance, to be replaced.
+/// The address of an upstream whose address is not known, to be replaced by the user.
 const PLACEHOLDER: &str = "127.0.0.1:8080";
 
-/// A text with the defaults of a server's variables.
+/// A text with a server's variables replaced by their defaults.
 pub fn with_defaults(server: &DocumentValue, member: &str) -> String {
     let mut text = server.text(member).unwrap_or_default().to_owned();
     for (name, variable) in server.get("variables").map_or(&[][..], DocumentValue::members) {
@@ -17,13 +17,13 @@ pub fn with_defaults(server: &DocumentValue, member: &str) -> String {
     text
 }
 
-/// The path of a URL as the beginning of others: without a slash at its end, or nothing.
+/// The path of a URL as a prefix: without a final slash, or empty.
 pub fn base_path(path: &str) -> String {
     let path = path.trim_end_matches('/');
     if path.is_empty() || path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
 
-/// The id of the upstream at an address, or of one that is still to be given its address.
+/// The id of the upstream at an address; without an address, of an upstream with the placeholder.
 pub fn upstream(conversion: &mut DocumentConversion, at: &DocumentValue, scheme: &str, authority: &str) -> String {
     let (scheme, node) = address(scheme, authority).unwrap_or_else(|| {
         conversion.lost(at, format!("no address of a server: write that of the API in place of {PLACEHOLDER}"));
@@ -48,7 +48,7 @@ fn address(scheme: &str, authority: &str) -> Option<(&'static str, String)> {
     Some((scheme, if has_port { authority.to_owned() } else { format!("{authority}:{port}") }))
 }
 
-/// The id of the upstream with this node, which is added unless it is there.
+/// The id of the upstream with this node, which is added if it does not exist.
 fn registered(conversion: &mut DocumentConversion, at: &DocumentValue, scheme: &str, node: String) -> String {
     let mut members: YamlMembers = vec![("nodes".to_owned(), Yaml::Map(vec![(node.clone(), Yaml::Integer(1))]))];
     if scheme != "http" {

@@ -1,4 +1,4 @@
-//! YAML as a person would write it: short lists and maps on one line, the others in blocks.
+//! Writes YAML as a person would: short lists and maps on one line, others in blocks.
 
 use std::fmt::Write;
 
@@ -14,10 +14,10 @@ pub enum Yaml {
     Map(YamlMembers),
 }
 
-/// The members of a map, in their order.
+/// The members of a map, in order.
 pub type YamlMembers = Vec<(String, Yaml)>;
 
-/// Lists and maps that are longer stand in blocks.
+/// The most characters in a line; longer lists and maps are written in blocks.
 const WIDTH: usize = 100;
 
 impl Yaml {
@@ -29,7 +29,7 @@ impl Yaml {
         Yaml::List(texts.into_iter().map(|text| Yaml::text(text.as_ref())).collect())
     }
 
-    /// A map of these members.
+    /// A map with these members.
     pub fn map<const N: usize>(members: [(&str, Yaml); N]) -> Yaml {
         Yaml::Map(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
@@ -39,7 +39,7 @@ impl Yaml {
             || matches!(self, Yaml::Map(members) if members.is_empty())
     }
 
-    /// On one line.
+    /// The value on one line.
     fn flow(&self) -> String {
         match self {
             Yaml::Null => "null".to_owned(),
@@ -56,7 +56,7 @@ impl Yaml {
         }
     }
 
-    /// Whether it is short enough for one line that begins at `column`, and shallow enough to be read there.
+    /// Whether the value fits in a line from `column`, and is not nested too deeply to be readable there.
     fn fits(&self, column: usize) -> bool {
         self.depth() <= 2 && column + self.flow().chars().count() <= WIDTH
     }
@@ -69,7 +69,7 @@ impl Yaml {
         }
     }
 
-    /// Appends the value of a member whose `name:` stands at the end of `out`, and ends the line.
+    /// Appends the value of a member whose `name:` is at the end of `out`, and ends the line.
     pub fn write_member(&self, out: &mut String, indent: usize, name: &str) {
         let is_block = !self.is_empty() && matches!(self, Yaml::List(_) | Yaml::Map(_));
         if !is_block || self.fits(indent + name.len() + 2) {
@@ -108,7 +108,7 @@ pub fn write_members(members: &[(String, Yaml)], out: &mut String, indent: usize
     }
 }
 
-/// Text as a scalar: plain where that is read as the same text, quoted otherwise.
+/// Text as a scalar: plain if that is parsed as the same text, quoted otherwise.
 fn scalar(text: &str) -> String {
     if is_plain(text) {
         return text.to_owned();
@@ -133,7 +133,7 @@ fn scalar(text: &str) -> String {
     quoted
 }
 
-/// Words that YAML 1.1 reads as something else than text.
+/// Words that YAML 1.1 parses as other types than text.
 const WORDS: [&str; 10] = ["true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"];
 
 fn is_plain(text: &str) -> bool {

@@ -1,4 +1,4 @@
-//! The commands, one file each; those of the lab are in its own crate.
+//! The commands, in one file each; those of the lab are in its own crate.
 
 pub mod admin_client;
 pub mod apply;

@@ -1,21 +1,21 @@
-//! How the command ends. The codes are documented in `--help`, and scripts rely on them.
+//! Exit codes. They are documented in `--help`, and scripts rely on them.
 
 use std::process::ExitCode;
 
-/// 0: what was asked for was done.
+/// 0: success.
 pub const DONE: ExitCode = ExitCode::SUCCESS;
 
-/// Why it was not done. Code 2, wrong usage, is clap's.
+/// Failures. Code 2, wrong usage, is clap's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitFailure {
     /// The configuration is not valid, or cannot be read.
     Configuration = 1,
-    /// An address cannot be listened on.
+    /// A listen address cannot be opened.
     Listen = 3,
-    /// Something else the machine refused, such as a thread or a log file.
+    /// The system refused another resource, such as a thread or a log file.
     System = 4,
-    /// A node did not do what it was asked for.
+    /// A node refused the request.
     Refused = 5,
 }
 
@@ -25,7 +25,7 @@ impl From<ExitFailure> for ExitCode {
     }
 }
 
-/// The end of `--help`.
+/// The text at the end of `--help`.
 pub const HELP: &str = "\
 Exit codes:
   0  success; for `run`: the process stopped on request

@@ -1,4 +1,4 @@
-//! `weir`, the command. Here every crate meets every other; what the gateway does stands in the crates themselves.
+//! The `weir` command, which connects all crates; the functions of the gateway are in these crates.
 
 mod command;
 mod exit;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Workers allocate little, but what they do allocate must not wait for other threads.
+/// Workers allocate little, and an allocation must not wait for other threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

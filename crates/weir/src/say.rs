@@ -1,5 +1,5 @@
-//! What the command tells who started it: what was asked for on stdout, and on stderr lines that begin with `weir: `, or objects of JSON where the error log
-//! consists of them.
+//! Output to the terminal: results on stdout; messages on stderr, as lines that begin with `weir: `, or as objects if the log
+//! format is JSON.
 
 use std::fmt::Arguments;
 use std::io::{self, Write as _};
@@ -12,12 +12,12 @@ use crate::exit::{self, ExitFailure};
 
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
-/// From now on lines look as those of the error log in this format do.
+/// Sets the format of the lines to that of the error log.
 pub fn like(format: error_log::ErrorLogFormat) {
     IN_JSON.store(format == error_log::ErrorLogFormat::Json, Relaxed);
 }
 
-/// Writes one line, in one write, so that lines of two processes do not mix during an upgrade.
+/// Writes one line in a single write, so that lines of two processes do not mix during an upgrade.
 pub fn line(text: Arguments) {
     if IN_JSON.load(Relaxed) {
         stderr::write_line(error_log::json_line(&text.to_string()).as_bytes());
@@ -26,7 +26,7 @@ pub fn line(text: Arguments) {
     }
 }
 
-/// Prints what the command was asked for. Whoever reads may have seen enough, as `head` has.
+/// Prints a result. A closed pipe, as with `head`, is not a failure.
 pub fn print(text: &[u8]) -> ExitCode {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -1,4 +1,4 @@
-//! How an authority is asked.
+//! The HTTP client for requests to an authority.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,7 +15,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error};
 use weir_client::{CallSettings, HttpClient, HttpProtocol, ServerVerification, ServiceUrl};
 use weir_net::tls;
 
-/// An answer takes no longer.
+/// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends the requests of `instant-acme`.
@@ -26,7 +26,7 @@ pub(super) struct AuthorityClient {
     told_to_wait: Arc<Mutex<Option<SystemTime>>>,
 }
 
-/// There was no answer. That is not a refusal.
+/// The authority did not respond, which is not a refusal.
 #[derive(Debug)]
 pub(super) struct NoAnswer(String);
 
@@ -50,7 +50,7 @@ impl AuthorityClient {
         AuthorityClient { http, settings, told_to_wait: Arc::default() }
     }
 
-    /// Until when the authority wants to be left alone, if it has said so since this was asked last.
+    /// The time of the last `Retry-After` since the previous call, if there was one.
     pub(super) fn told_to_wait(&self) -> Option<SystemTime> {
         self.told_to_wait.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -67,7 +67,7 @@ impl AuthorityClient {
         Ok(answer.map(Full::new))
     }
 
-    /// Remembers what an authority that is asked too often says of it.
+    /// Stores the `Retry-After` of a response with status 429 or 503.
     fn note(&self, response: &Response<Bytes>) {
         if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             return;

@@ -1,5 +1,5 @@
-//! What an authority asks for while an order is open: over HTTP on port 80 (`http-01`, RFC 8555 §8.3), or in a handshake
-//! on port 443 (`tls-alpn-01`, RFC 8737).
+//! Responses to an authority's validations while an order is open: over HTTP on port 80 (`http-01`, RFC 8555 §8.3), or in a TLS
+//! handshake on port 443 (`tls-alpn-01`, RFC 8737).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use weir_gateway::route::PathSet;
 use weir_gateway::snapshot::ChallengeCertificates;
 use weir_net::tls::{self, ACME_TLS, Facts, Server, ServerTerms, Versions};
 
-/// Where it asks over HTTP; the token follows.
+/// The path prefix of HTTP challenges, before the token.
 pub const PREFIX: &str = "/.well-known/acme-challenge/";
-/// What the names of answers end in that are a certificate and its key. No token has a dot in it.
+/// The suffix in the names of challenges that are a certificate with its key. A token contains no dot.
 pub(super) const CERTIFICATE: &str = ".pem";
 
-/// The answers that are wanted now. Older than any snapshot, as an order is.
+/// The currently open challenges. They outlive snapshots, since an order may take longer.
 #[derive(Default)]
 pub struct Challenges(ArcSwap<OpenChallenges>);
 
 #[derive(Default)]
 struct OpenChallenges {
-    /// All by name, as they are kept for other processes.
+    /// All challenges by their names in the storage, where other processes find them.
     all: HashMap<Box<str>, Arc<str>>,
-    /// Those of HTTP, by token.
+    /// Responses to HTTP challenges, by token.
     answers: HashMap<Box<str>, Arc<str>>,
-    /// Those of handshakes, by host.
+    /// Server identities for handshakes, by host.
     servers: HashMap<Box<str>, Server>,
 }
 
@@ -41,7 +41,7 @@ impl OpenChallenges {
     }
 }
 
-/// Who answers with this certificate, and for whom. Nothing where it is damaged, which the authority will tell.
+/// The host and the server identity of a certificate. `None` if it is damaged; the validation then fails.
 fn server(pem: &str) -> Option<(Box<str>, Server)> {
     let chain = tls::certificates(pem.as_bytes()).ok()?;
     let host = Facts::of(&chain[0]).ok()?.names.first()?.as_str().into();
@@ -51,23 +51,23 @@ fn server(pem: &str) -> Option<(Box<str>, Server)> {
 }
 
 impl Challenges {
-    /// The answer for a path.
+    /// The response for a path.
     pub fn answer(&self, path: &[u8]) -> Option<Arc<str>> {
         let token = std::str::from_utf8(path.strip_prefix(PREFIX.as_bytes())?).ok()?;
         self.0.load().answers.get(token).cloned()
     }
 
-    /// From now on this is answered.
+    /// Adds a challenge.
     pub(super) fn open(&self, name: &str, answer: &str) {
         self.change(|all| drop(all.insert(name.into(), answer.into())));
     }
 
-    /// From now on nobody answers that.
+    /// Removes a challenge.
     pub(super) fn close(&self, name: &str) {
         self.change(|all| drop(all.remove(name)));
     }
 
-    /// From now on these are answered, and no other.
+    /// Replaces all challenges.
     pub(super) fn replace(&self, all: HashMap<Box<str>, Arc<str>>) {
         if self.0.load().all != all {
             self.0.store(Arc::new(OpenChallenges::new(all)));

@@ -1,4 +1,4 @@
-//! One order, from asking for it to key and chain.
+//! One order, from its creation to the key and certificate chain.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,22 +15,22 @@ use super::challenges::{CERTIFICATE, Challenges};
 use super::storage::{AcmeStorage, Validity};
 use crate::document::Challenge;
 
-/// How long an authority may take to look, and how long to issue. It is asked again ever more seldom.
+/// How long the authority may take to validate, and to issue. It is polled with growing intervals.
 const PATIENCE: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
 
-/// Why there is no certificate.
+/// Why an order has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OrderFailure {
     pub reason: String,
-    /// The authority has said no, instead of nothing at all: it counts how often it does.
+    /// Set unless the authority did not respond. The authority counts refusals, so the next attempt waits longer after one.
     pub refused: bool,
-    /// It wants to be left alone until then.
+    /// The authority requests no further order until then.
     pub wait_until: Option<SystemTime>,
 }
 
 impl OrderFailure {
-    /// Something of our own went wrong. It is tried again as seldom as after a refusal.
+    /// A local failure. The next attempt is delayed as after a refusal.
     fn own(reason: impl std::fmt::Display) -> OrderFailure {
         OrderFailure { reason: reason.to_string(), refused: true, wait_until: None }
     }
@@ -47,7 +47,7 @@ impl From<Error> for OrderFailure {
     }
 }
 
-/// What the authority says: the detail, and the kind of problem where it is known by name.
+/// The detail of a problem from the authority, and its type, if present.
 fn in_words(problem: &Problem) -> String {
     let kind = problem.r#type.as_deref().map(|kind| kind.trim_start_matches("urn:ietf:params:acme:error:"));
     match (&problem.detail, kind) {
@@ -63,7 +63,7 @@ pub(super) struct Orders {
     http: AuthorityClient,
     storage: AcmeStorage,
     challenges: Arc<Challenges>,
-    /// Found or made with the first order. The lock lets one make it where several orders begin.
+    /// Loaded or created with the first order. The lock prevents that concurrent orders create several.
     account: tokio::sync::Mutex<Option<Account>>,
 }
 
@@ -73,7 +73,7 @@ impl Orders {
         Orders { terms, http, storage, challenges, account: tokio::sync::Mutex::default() }
     }
 
-    /// Gets a certificate for a host, and saves it with a new key.
+    /// Obtains a certificate for a host, and saves it with a new key.
     pub(super) async fn obtain(&self, host: &str) -> Result<Validity, OrderFailure> {
         let obtained = self.ordered(host).await;
         obtained.map_err(|failure| OrderFailure { wait_until: self.http.told_to_wait(), ..failure })
@@ -83,7 +83,7 @@ impl Orders {
         let account = self.account().await?;
         let identifiers = [Identifier::Dns(host.to_owned())];
         let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
-        // Closed again however this ends.
+        // Closed again when this is dropped.
         let _open = self.prove(&mut order, host).await?;
         match order.poll_ready(&PATIENCE).await {
             Ok(OrderStatus::Ready) => {}
@@ -103,7 +103,7 @@ impl Orders {
         Ok(validity)
     }
 
-    /// Answers each challenge of an order, and says that it can be looked at.
+    /// Opens each challenge of an order, and tells the authority that it is ready.
     async fn prove(&self, order: &mut Order, host: &str) -> Result<Vec<OpenChallenge<'_>>, OrderFailure> {
         let mut open = Vec::new();
         let mut authorizations = order.authorizations();
@@ -111,7 +111,7 @@ impl Orders {
             let mut authorization = authorization?;
             match authorization.status {
                 AuthorizationStatus::Pending => {}
-                AuthorizationStatus::Valid => continue, // proved not long ago
+                AuthorizationStatus::Valid => continue, // validated recently
                 status => {
                     return Err(OrderFailure::own(format!("the authorization already has the status {status:?}")));
                 }
@@ -136,9 +136,9 @@ impl Orders {
         Ok(open)
     }
 
-    /// `kind` is what the name of an answer of its kind ends in.
+    /// `kind` is the suffix of the challenge's name.
     fn open(&self, token: &str, kind: &str, answer: &str) -> Result<OpenChallenge<'_>, OrderFailure> {
-        // In a file as well: a process that is about to carry on answers on the same sockets.
+        // Saved in a file as well, since a new process of an upgrade may accept the authority's connection.
         let unsaved = |error| OrderFailure::own(format!("the answer to the challenge cannot be saved: {error}"));
         let name = self.storage.open_challenge(token, kind, answer).map_err(unsaved)?;
         self.challenges.open(&name, answer);
@@ -173,7 +173,7 @@ impl Orders {
     }
 }
 
-/// A challenge that is answered. Dropping it ends that.
+/// An open challenge. Dropping it closes it.
 struct OpenChallenge<'a> {
     orders: &'a Orders,
     name: Box<str>,
@@ -186,8 +186,7 @@ impl Drop for OpenChallenge<'_> {
     }
 }
 
-/// What proves in a handshake that a host is ours: a certificate for it with the digest that the authority expects, and
-/// its key (RFC 8737 §3).
+/// The certificate for a TLS-ALPN challenge, with the digest that the authority expects, and its key (RFC 8737 §3).
 fn proof(host: &str, digest: &[u8]) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::new([host.to_owned()])?;
     params.custom_extensions.push(CustomExtension::new_acme_identifier(digest));
@@ -195,11 +194,11 @@ fn proof(host: &str, digest: &[u8]) -> Result<String, rcgen::Error> {
     Ok(key.serialize_pem() + &params.self_signed(&key)?.pem())
 }
 
-/// Why an order has come to nothing: the challenge knows it best.
+/// The reason why an order has failed, from the error of its challenge if there is one.
 async fn refusal(order: &mut Order, of_order: Option<OrderFailure>) -> OrderFailure {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
-        // Where it cannot be asked again, what is known of it has to do.
+        // If it cannot be fetched, the last known state is used.
         let _ = authorization.refresh().await;
         let problem = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref());
         if let Some(problem) = problem {

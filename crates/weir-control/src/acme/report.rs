@@ -1,4 +1,4 @@
-//! How it stands with each certificate, for operators.
+//! The state of certificates, for operators.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,45 +11,45 @@ use super::AcmeTerms;
 use super::storage::{Failures, Validity};
 use crate::document::AcmeHost;
 
-/// All certificates, as `/status` shows them.
+/// The state of all certificates, as in `/status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct AcmeReport {
     pub directory: Box<str>,
     pub role: AcmeRole,
-    /// Why nothing can be kept.
+    /// Why the storage cannot be used.
     pub storage_error: Option<String>,
     pub hosts: Vec<HostReport>,
-    /// Orders since the process began, by what became of them.
+    /// The number of successful and failed orders since the process started.
     pub orders_ok: u64,
     pub orders_failed: u64,
 }
 
-/// What this process does about certificates.
+/// The role of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcmeRole {
-    /// Another process orders.
+    /// Another process holds the lock.
     #[default]
     Waiting,
     Ordering,
 }
 
-/// One host. Times are seconds since 1970.
+/// The state of one host. Times are in seconds since 1970.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HostReport {
     pub host: Box<str>,
-    /// When its certificate expires; absent while there is none.
+    /// When its certificate expires; absent if there is none.
     pub expires: Option<u64>,
-    /// An order is going on.
+    /// Whether an order is in progress.
     pub ordering: bool,
-    /// When the next one begins; absent where none is needed to know, or one is going on.
+    /// When the next order starts; absent if it is in progress, or not scheduled.
     pub next_order: Option<u64>,
-    /// In a row.
+    /// The number of consecutive failures.
     pub failures: u32,
     pub last_error: Option<String>,
 }
 
-/// Where it is written down.
+/// The shared state that reports are made from.
 #[derive(Debug, Default)]
 pub(super) struct ReportStatus {
     changing: Mutex<BoardState>,
@@ -69,7 +69,7 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl ReportStatus {
-    /// These hosts, and what certificates there are.
+    /// Sets the hosts, with the expiry of their certificates.
     pub(super) fn begin(&self, hosts: &[AcmeHost], validity: impl Fn(&str) -> Option<Validity>) {
         let report = |host: &AcmeHost| HostReport {
             host: host.name.clone(),

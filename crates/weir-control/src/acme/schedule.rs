@@ -1,30 +1,29 @@
-//! When a certificate is renewed, and when an order that failed is tried again.
+//! The times of renewals, and of attempts after failures.
 
 use std::time::{Duration, SystemTime};
 
 use super::storage::Validity;
 
-/// Before the first order that the authority refused is tried again. Let's Encrypt allows five failures an hour.
+/// The delay after the first refusal by the authority. Let's Encrypt allows five failures an hour.
 const AFTER_REFUSAL: Duration = Duration::from_secs(5 * 60);
-/// The same where there was nobody to refuse it.
+/// The delay after the first failure without a response.
 const AFTER_SILENCE: Duration = Duration::from_secs(5);
-/// No pause is longer, unless the authority asks for it.
+/// The longest delay, unless the authority requests a longer one.
 const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
-/// However often orders have failed before, a process that starts waits no longer than this after the last: somebody may
-/// have mended what was wrong.
+/// The longest delay after the start of a process, counted from the last failure: the operator may have corrected the cause.
 pub(super) const AFTER_START: Duration = Duration::from_secs(15 * 60);
 
-/// When to renew. `chance`, from 0 to 1, spreads those that were ordered together.
+/// The time of a renewal. `chance`, from 0 to 1, spreads the renewals of certificates that were ordered together.
 pub(super) fn renewal(validity: Validity, renew_before: Option<Duration>, chance: f64) -> SystemTime {
     let lifetime = validity.until.duration_since(validity.since).unwrap_or_default();
-    // Who asked for more than half of it would order all the time.
+    // More than half of the lifetime would mean to order all the time.
     let before = renew_before.unwrap_or(lifetime / 3).min(lifetime / 2);
     let earlier = (lifetime / 30).mul_f64(chance.clamp(0.0, 1.0));
     validity.until.checked_sub(before + earlier).unwrap_or(validity.until)
 }
 
-/// How long to wait after so many failures in a row. `lifetime` is that of the certificate there is: one that is good for
-/// a day cannot wait for half of one.
+/// The delay after this many consecutive failures. `lifetime` is that of the present certificate, and limits the delay if it is
+/// short.
 pub(super) fn pause(failures: u32, refused: bool, lifetime: Option<Duration>, chance: f64) -> Duration {
     let first = if refused { AFTER_REFUSAL } else { AFTER_SILENCE };
     let longest = lifetime.map_or(LONGEST, |lifetime| (lifetime / 24).min(LONGEST)).max(first);

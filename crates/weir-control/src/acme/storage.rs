@@ -1,4 +1,4 @@
-//! Where an account and its certificates are kept: a folder of files that only their owner may read.
+//! The storage of an account and its certificates: a folder of files that only their owner may read.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -19,23 +19,23 @@ pub(super) struct AcmeStorage {
     folder: PathBuf,
 }
 
-/// Held by the one process that orders. It ends with the process, however that ends.
+/// The lock held by the process that places orders. The kernel releases it when the process ends.
 #[derive(Debug)]
 pub(super) struct Lock(#[expect(dead_code, reason = "closing it is what lets go")] File);
 
-/// How long a certificate is good.
+/// The period in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity {
     pub since: SystemTime,
     pub until: SystemTime,
 }
 
-/// What became of the last orders for a host, for whoever starts after a crash: an authority counts failures.
+/// The last failures for a host. They are stored so that a restarted process keeps to the authority's limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Failures {
-    /// In a row.
+    /// The number of consecutive failures.
     pub count: u32,
-    /// Seconds since 1970.
+    /// The time of the last one, in seconds since 1970.
     pub last: u64,
     pub reason: String,
 }
@@ -49,12 +49,12 @@ impl AcmeStorage {
         AcmeStorage { folder: folder.to_owned() }
     }
 
-    /// Makes the folder where there is none.
+    /// Creates the folder if it does not exist.
     pub(super) fn prepare(&self) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join(CHALLENGES))
     }
 
-    /// Nothing while another process has it.
+    /// `None` while another process holds the lock.
     pub(super) fn lock(&self) -> io::Result<Option<Lock>> {
         let file = self.options().create(true).truncate(false).open(self.folder.join(LOCK))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -64,7 +64,7 @@ impl AcmeStorage {
         }
     }
 
-    /// The account, as it was saved. A damaged one is an error: whoever made a new one would lose the old one's rights.
+    /// The saved account. A damaged file is an error: a new account would not have the rights of the old one.
     pub(super) fn account<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
         self.json(ACCOUNT)
     }
@@ -73,12 +73,12 @@ impl AcmeStorage {
         self.save(ACCOUNT, &serde_json::to_vec(account).map_err(io::Error::other)?)
     }
 
-    /// How long the certificate of a host is good; nothing where there is none that can be used.
+    /// The validity of a host's certificate; `None` if there is no usable one.
     pub(super) fn validity(&self, host: &str) -> Option<Validity> {
         Validity::of(&fs::read(self.certificate(host)).ok()?, host).ok()
     }
 
-    /// Key and chain in one file, so that one never stands there without the other.
+    /// Saves key and chain in one file, so that they always match.
     pub(super) fn save_certificate(&self, host: &str, pem: &str) -> io::Result<()> {
         self.save_at(&self.certificate(host), pem.as_bytes())
     }
@@ -88,7 +88,7 @@ impl AcmeStorage {
     }
 
     pub(super) fn failures(&self, host: &str) -> Option<Failures> {
-        // Whatever cannot be read says nothing about the host.
+        // A file that cannot be read is treated as absent.
         self.json(&format!("{host}.failed")).ok().flatten()
     }
 
@@ -100,7 +100,7 @@ impl AcmeStorage {
         }
     }
 
-    /// The challenges that are open, whichever process has opened them.
+    /// The open challenges of all processes.
     pub(super) fn challenges(&self) -> HashMap<Box<str>, Arc<str>> {
         let entries = fs::read_dir(self.folder.join(CHALLENGES)).into_iter().flatten().flatten();
         let read = |path: PathBuf| {
@@ -110,10 +110,10 @@ impl AcmeStorage {
         entries.filter_map(|entry| read(entry.path())).collect()
     }
 
-    /// Gives the name under which others find it: the token, and what the names of its kind end in.
+    /// Saves a challenge. Returns its name: the token, with the suffix of its kind.
     ///
     /// # Errors
-    /// Also where the authority has sent a token that is none (RFC 8555 §8.3), which could be any path.
+    /// Also if the token of the authority is malformed (RFC 8555 §8.3), since it could be any path.
     pub(super) fn open_challenge(&self, token: &str, kind: &str, answer: &str) -> io::Result<Box<str>> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if token.is_empty() || token.len() > 200 || !token.bytes().all(plain) {
@@ -125,7 +125,7 @@ impl AcmeStorage {
     }
 
     pub(super) fn close_challenge(&self, name: &str) {
-        // One that stays behind is removed by whoever orders next.
+        // A remaining file is removed by the next process that gets the lock.
         let _ = fs::remove_file(self.challenge(name));
     }
 
@@ -155,7 +155,7 @@ impl AcmeStorage {
         self.save_at(&self.folder.join(name), content)
     }
 
-    /// Either the old content stands there or the new one, whatever happens meanwhile.
+    /// Replaces a file atomically: it always has either the old or the new content.
     fn save_at(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let unfinished = self.folder.join("unfinished");
         gone(fs::remove_file(&unfinished))?;
@@ -173,7 +173,7 @@ impl AcmeStorage {
     }
 }
 
-/// That it was not there is as good.
+/// Ignores the error that the file does not exist.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -182,7 +182,7 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
 }
 
 impl Validity {
-    /// Of the certificate in a text of key and chain.
+    /// The validity of the certificate in a text of key and chain.
     ///
     /// # Errors
     /// Why it cannot be used for this host.

@@ -1,4 +1,4 @@
-//! Answers of the Admin API, in the shapes of Apache APISIX.
+//! Responses of the Admin API, in the format of Apache APISIX.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
@@ -11,17 +11,17 @@ use crate::text::diagnostic::Diagnostic;
 
 pub(super) type AdminResponse = Response<Bytes>;
 
-/// An answer instead of what was asked for.
+/// A result, or a response to return instead.
 pub(super) type Refused<T> = Result<T, Box<AdminResponse>>;
 
-/// The revision of the store that an answer is about.
+/// The store revision that a response refers to.
 pub(super) const REVISION: HeaderName = HeaderName::from_static("x-weir-revision");
 
 pub(super) fn json_of(status: StatusCode, value: &Value) -> AdminResponse {
     text(status, value.to_string())
 }
 
-/// Texts go out as JSON, too: that is what APISIX says of them.
+/// Plain texts have the media type of JSON as well, as in APISIX.
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> AdminResponse {
     let mut answer = Response::new(text.into());
     *answer.status_mut() = status;
@@ -77,14 +77,14 @@ pub(super) fn failed(failure: &StoreFailure) -> AdminResponse {
     json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": failure.to_string() }))
 }
 
-/// Everything that is wrong, the first of it where clients of APISIX look.
+/// A response with all faults; the first one is also in `error_msg`, where clients of APISIX look.
 pub(super) fn invalid(diagnostics: &[Diagnostic]) -> AdminResponse {
     let first = diagnostics.first().map_or_else(|| "invalid configuration".to_owned(), message);
     let listed: Vec<Value> = diagnostics.iter().map(diagnostic).collect();
     json_of(StatusCode::BAD_REQUEST, &json!({ "error_msg": first, "diagnostics": listed }))
 }
 
-/// The text that APISIX has for such a fault, with our place and advice in it.
+/// The message in the form that APISIX has for such a fault, with the path and advice of the diagnostic.
 pub(super) fn message(fault: &Diagnostic) -> String {
     let told = match &fault.advice {
         Some(advice) => format!("{}; {advice}", fault.problem),
@@ -113,7 +113,7 @@ pub(super) fn diagnostic(fault: &Diagnostic) -> Value {
     told
 }
 
-/// What `If-Match` of a later request is compared with.
+/// Sets the `ETag`, which `If-Match` of later requests is compared with.
 pub(super) fn tag(answer: &mut AdminResponse, revision: u64) {
     let value = HeaderValue::from_str(&format!("\"{revision}\"")).expect("digits in quotes are a field value");
     answer.headers_mut().insert(ETAG, value);

@@ -1,4 +1,4 @@
-//! The Admin API: from a request to its answer. Start reading at [`AdminApi::answer`].
+//! The Admin API: from a request to its response. Start reading at [`AdminApi::answer`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -31,18 +31,18 @@ use crate::hubs::Hubs;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
 
-/// Where everything stands.
+/// The base path of APISIX's API.
 const BASE: &str = "/apisix/admin";
-/// Where that stands which Apache APISIX does not have.
+/// The base path of what Apache APISIX does not have.
 const OWN_BASE: &str = "/weir/v1";
-/// So long a wrong key waits for its answer: who guesses gets through few.
+/// The delay of the response to a wrong key, which limits the rate of guessing.
 const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
-/// ADC reads a version here, and does what Apache APISIX of that version can.
+/// The tool ADC reads the version here, and uses the features of that version of Apache APISIX.
 const SERVED_BY: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"), " APISIX/3.18.0");
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, PUT, OPTIONS, DELETE, PATCH");
 
-/// What an Admin API is made of.
+/// The components of an Admin API.
 pub struct AdminParts {
     pub live: Arc<LiveResources>,
     pub hubs: Arc<Hubs>,
@@ -51,26 +51,26 @@ pub struct AdminParts {
     pub keys: AdminKeys,
     /// Tokens that are accepted in place of keys.
     pub tokens: Option<AcceptedTokens>,
-    /// Names that it may be asked for by, besides addresses and names of this machine.
+    /// Host names that requests may have, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
-    /// Web pages that may read its answers.
+    /// Origins of web pages that may read responses (CORS).
     pub origins: Vec<Box<str>>,
-    /// Its resources come all at once, by `PUT /apisix/admin/configs`.
+    /// The resources are replaced as a whole, by `PUT /apisix/admin/configs`.
     pub is_standalone: bool,
     pub served: ServedRevisions,
-    /// Where lines of the audit log go; nothing where there is none.
+    /// The sink for lines of the audit log, if there is one.
     pub audit: Option<AuditSink>,
 }
 
-/// What a request is about.
+/// The path and query of a request.
 struct AdminTarget {
-    /// Below Weir's own base, not APISIX's.
+    /// Whether it is below Weir's own base path, not APISIX's.
     is_own: bool,
     path: Vec<String>,
     query: Query,
 }
 
-/// Answers requests.
+/// Responds to requests.
 pub struct AdminApi {
     context: AdminContext,
     hubs: Arc<Hubs>,
@@ -90,8 +90,8 @@ impl AdminApi {
         AdminApi { context, hubs, keys, tokens, hosts, origins, audit }
     }
 
-    /// Judges a request in the order of Apache APISIX; the first thing that is wrong answers. `read` reads the body, no more
-    /// than so many bytes of it; it is not asked to for those without a key.
+    /// Checks a request in the order of Apache APISIX; the first failed check determines the response. `read` reads at most the
+    /// given number of bytes of the body; it is not called for unauthenticated requests.
     pub async fn answer(
         &self,
         head: Parts,
@@ -130,12 +130,12 @@ impl AdminApi {
         self.origins.iter().any(|own| **own == *origin)
     }
 
-    /// A web page elsewhere can make a browser on this machine send requests here, by the name of this address (CSRF) or by a
-    /// name of its own that means this address (DNS rebinding).
+    /// Refuses requests that a web page of another site makes a browser on this machine send, by this address (CSRF) or by a host
+    /// name of its own that resolves to it (DNS rebinding).
     fn refusal_of_origin(&self, head: &Parts, peer: AdminPeer, origin: Option<&HeaderValue>) -> Option<AdminResponse> {
         let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
         let host = head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default();
-        // No browser connects to a Unix socket.
+        // Browsers cannot connect to a Unix socket.
         let is_misdirected = |local: SocketAddr| !is_own_name(host, local.ip(), &self.hosts);
         if matches!(peer, AdminPeer::Tcp { local, .. } if is_misdirected(local)) {
             let problem =
@@ -166,7 +166,7 @@ impl AdminApi {
         let path: Vec<String> = rest.split('/').filter(|part| !part.is_empty()).map(decoded).collect();
         match head.method {
             Method::OPTIONS => return options(),
-            // A ping, which tells a client nothing but the version.
+            // A ping; the response contains only the version.
             Method::HEAD if path.is_empty() => return text(StatusCode::OK, ""),
             Method::HEAD if path != ["configs"] => return answer::not_found(),
             Method::GET | Method::HEAD | Method::PUT | Method::POST | Method::PATCH | Method::DELETE => {}
@@ -184,8 +184,8 @@ impl AdminApi {
         answer
     }
 
-    /// By the key, or where there is none by the token. Where the node has neither, it has a Unix socket, and who may connect to
-    /// that may do everything.
+    /// Authenticates by the key, or by the token if there is no key. If neither is configured, the API is on a Unix socket, and
+    /// everyone who can connect to it is an admin.
     async fn caller(&self, query: &Query, headers: &HeaderMap, peer: AdminPeer) -> Refused<Caller> {
         if matches!(peer, AdminPeer::Unix) && self.keys.is_empty() && self.tokens.is_none() {
             return Ok(Caller::of_socket());
@@ -303,8 +303,8 @@ fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
     })
 }
 
-/// On loopback: an address, or a name without dots, which no public name server knows. Elsewhere any name does: a page cannot
-/// make it mean another machine than it means to everybody.
+/// Whether a `Host` is one of this node. On loopback: an address, a name without dots, which public DNS does not have, or a name
+/// in `hosts`. An address that other machines can reach accepts any name, unless `hosts` is configured.
 fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().to_ascii_lowercase();
@@ -316,10 +316,10 @@ fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
         || !local.is_loopback() && hosts.is_empty()
 }
 
-/// The name that a generated key has in the history.
+/// The author name of a generated key in the history.
 pub const GENERATED_KEY: &str = "generated";
 
-/// A key that was made for a node without any.
+/// The key that is generated for a node without keys.
 pub fn generated_key(key: &str) -> AdminKey {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
     let hash = hash.as_ref().try_into().expect("SHA-256 has 32 bytes");

@@ -1,5 +1,5 @@
-//! The audit log: one JSON line for each requested change, applied or not, and for each request that is refused
-//! because of who sends it. No line has the value of a member.
+//! The audit log: one JSON line for each requested change, applied or not, and for each request that was refused because of its
+//! sender. No line contains values of members.
 
 use http::request::Parts;
 use http::{Method, StatusCode};
@@ -14,24 +14,24 @@ use super::request::{AdminPeer, is_check};
 use crate::document::AdminRole;
 use crate::stores::resources::{ResourceChange, RevisionRecord};
 
-/// Takes the lines, which have no line break. It neither waits nor fails.
+/// The sink for lines, without line breaks. It neither blocks nor fails.
 pub type AuditSink = Box<dyn Fn(String) + Send + Sync>;
 
-/// Who has sent a request, left with the answer to it.
+/// The sender of a request, passed in an extension of the response.
 #[derive(Clone)]
 pub(super) struct AuditedCaller {
     pub(super) name: String,
     pub(super) role: AdminRole,
 }
 
-/// What was changed, or would have been, left with the answer.
+/// The change that was made or, in a dry run, would have been, passed in an extension of the response.
 #[derive(Clone)]
 pub(super) struct AuditedChange {
     pub(super) record: RevisionRecord,
     pub(super) dry_run: bool,
 }
 
-/// What a request says of itself, before it is judged.
+/// The facts of a request that are known before it is processed.
 pub(super) struct AuditedRequest {
     method: Method,
     path: String,
@@ -41,11 +41,11 @@ pub(super) struct AuditedRequest {
     dry_run: bool,
 }
 
-/// Characters of what a client says of itself.
+/// The most characters of each field from the client.
 const MAX_TOLD: usize = 256;
 
 impl AuditedRequest {
-    /// The query is left out: it may have a key.
+    /// The query is left out, since it may contain a key.
     pub(super) fn of(head: &Parts, peer: AdminPeer) -> AuditedRequest {
         let field = |name: &str| {
             let value = head.headers.get(name).and_then(|value| value.to_str().ok());
@@ -61,7 +61,7 @@ impl AuditedRequest {
         }
     }
 
-    /// The line about it; nothing where it has changed nothing and was not to.
+    /// The line about the request; `None` if it neither changed nor was to change anything.
     pub(super) fn line(self, answer: &mut AdminResponse) -> Option<String> {
         let caller = answer.extensions_mut().remove::<AuditedCaller>();
         let change = answer.extensions_mut().remove::<AuditedChange>();
@@ -117,7 +117,7 @@ impl AuditedRequest {
     }
 }
 
-/// What became of a resource, by names alone.
+/// The effect on a resource, without values.
 fn told(change: &ResourceChange) -> Value {
     let kind = match change.key.consumer_of_credential() {
         Some(_) => Some(&CREDENTIAL),
@@ -137,7 +137,7 @@ fn told(change: &ResourceChange) -> Value {
     })
 }
 
-/// Why a request was refused. Of a configuration that is wrong only the places are told: what stands there may be a secret.
+/// Why a request was refused. Of an invalid configuration only the paths are logged, since its values may be secrets.
 fn reason(answer: &AdminResponse) -> Value {
     let body: Map<String, Value> = serde_json::from_slice(answer.body()).unwrap_or_default();
     if let Some(diagnostics) = body.get("diagnostics").and_then(Value::as_array) {

@@ -1,5 +1,5 @@
-//! `/apisix/admin/configs`: many resources at once. PATCH is a transaction; GET, HEAD and PUT are those of API-driven
-//! standalone mode, where the whole configuration comes in one request.
+//! `/apisix/admin/configs`: many resources at once. PATCH is a transaction; GET, HEAD and PUT are those of API-driven standalone
+//! mode, where one request replaces the whole configuration.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
 
-/// The list of plugins has a version as well.
+/// The list of plugins, which has a version as well.
 const PLUGINS: &str = "plugins";
 
 pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
@@ -81,7 +81,7 @@ fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
     answer
 }
 
-/// The configuration as it came, with its versions.
+/// The configuration as it was sent, with its versions.
 fn whole(state: &StandaloneState, request: &AdminRequest) -> AdminResponse {
     let mut body = Map::new();
     for (list, items) in &state.lists {
@@ -99,7 +99,7 @@ fn whole(state: &StandaloneState, request: &AdminRequest) -> AdminResponse {
     mark(&mut answer, state);
     let accepted = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     if accepted.is_some_and(|accepted| accepted.starts_with("application/yaml")) {
-        // JSON is YAML, too.
+        // JSON is valid YAML.
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
     }
     answer
@@ -145,17 +145,17 @@ async fn replace(
         WriteOutcome::Failed(failure) => return Ok(answer::failed(&failure)),
     };
     next.digest = Some(digest.to_owned());
-    // Two changes in one second are told apart.
+    // Increases with each change, even within one second.
     next.last_modified = now_seconds().max(state.last_modified + 1);
     *state = next;
-    // With `?wait=` all workers have been told when it is answered, which APISIX says with a 200.
+    // With `?wait=`, all workers serve the change when the response is sent; APISIX has status 200 for that.
     let status = if request.query.get("wait").is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
     let mut answer = text(status, "");
     mark(&mut answer, &state);
     Ok(context.after_wait(request, &receipt, answer).await)
 }
 
-/// What the lists and their versions will be.
+/// The lists and versions after this request.
 fn next_state(state: &StandaloneState, sent: &Map<String, Value>) -> Refused<StandaloneState> {
     let mut next = state.clone();
     for list in versioned_lists() {
@@ -174,7 +174,7 @@ fn next_state(state: &StandaloneState, sent: &Map<String, Value>) -> Refused<Sta
         let replaces = version > stored;
         next.versions.insert(list, version);
         match sent.get(list) {
-            // The same version is the same list, whatever was sent.
+            // An equal version means an unchanged list, whatever was sent.
             _ if !replaces => {}
             Some(items) if items.as_array().is_some_and(|items| !items.is_empty()) => {
                 drop(next.lists.insert(list, items.clone()));

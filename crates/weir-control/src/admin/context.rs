@@ -1,4 +1,4 @@
-//! What the parts of the Admin API share.
+//! The state shared by the handlers of the Admin API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::stores::shared::NodeReport;
 use crate::stores::store::StoreFailure;
 use crate::stores::writes::{ResourceWriter, WriteReceipt};
 
-/// Asks each worker for the revision of the snapshot it serves.
+/// Returns the revision of the snapshot that each worker serves.
 pub type ServedRevisions = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
 
 pub(super) struct AdminContext {
@@ -29,29 +29,29 @@ pub(super) struct AdminContext {
     pub(super) writer: ResourceWriter,
     pub(super) registry: Registry,
     pub(super) served: ServedRevisions,
-    /// What came with the last `PUT /apisix/admin/configs`; nothing where resources come one by one.
+    /// The configuration of the last `PUT /apisix/admin/configs`; `None` if resources are changed individually.
     pub(super) standalone: Option<Mutex<StandaloneState>>,
 }
 
-/// The configuration as a whole, as its author numbers it (API-driven standalone).
+/// The whole configuration, with the versions that its author gives it (API-driven standalone mode).
 #[derive(Clone, Debug, Default)]
 pub(super) struct StandaloneState {
     pub(super) digest: Option<String>,
     pub(super) last_modified: u64,
     pub(super) versions: BTreeMap<&'static str, u64>,
-    /// The lists as they came.
+    /// The lists as they were sent.
     pub(super) lists: BTreeMap<&'static str, Value>,
 }
 
 /// How often workers are polled while a request waits for their revision.
 const LOOK: Duration = Duration::from_millis(2);
-/// The same of nodes, which are asked by way of the store.
+/// How often nodes are polled, which takes a request to the store.
 const LOOK_AT_NODES: Duration = Duration::from_millis(20);
 const MOST_WAIT: Duration = Duration::from_secs(60);
 
 impl AdminContext {
-    /// The answer to a change, once every worker serves it, or the time is over that `?wait=` gives them: then it is 202, with
-    /// those that do not.
+    /// The response to a change, once every worker serves it, or after the time-out of `?wait=`: the status is then 202, and the
+    /// body lists the workers or nodes that are behind.
     pub(super) async fn after_wait(
         &self,
         request: &AdminRequest,
@@ -97,16 +97,16 @@ impl AdminContext {
         }
     }
 
-    /// All nodes that live; nothing where the store is this node's own.
+    /// All nodes that are alive; `None` if the store is not shared.
     pub(super) async fn nodes(&self) -> Option<Result<Vec<NodeReport>, StoreFailure>> {
         self.live.store().shared()?;
         let live = Arc::clone(&self.live);
-        // It waits for the store, and others are to be answered meanwhile.
+        // The query blocks, and must not delay other requests.
         let asked = spawn_blocking(move || live.store().shared().map(|shared| shared.nodes())).await;
         asked.unwrap_or_else(|_| Some(Err(StoreFailure::new("the query of the store failed", ""))))
     }
 
-    /// The nodes that do not serve a revision yet, where the store is shared.
+    /// The nodes that do not serve a revision yet, if the store is shared.
     async fn nodes_behind(&self, revision: u64) -> Vec<Value> {
         match self.nodes().await {
             None => Vec::new(),
@@ -118,7 +118,7 @@ impl AdminContext {
         }
     }
 
-    /// What a change would do.
+    /// The response to a dry run.
     pub(super) fn tried(&self, request: &AdminRequest, record: &RevisionRecord) -> AdminResponse {
         let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
         let body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
@@ -132,7 +132,7 @@ fn audited(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
     answer.extensions_mut().insert(AuditedChange { record: record.clone(), dry_run });
 }
 
-/// `5s`, `500ms`, or seconds.
+/// Parses `5s`, `500ms`, or a number of seconds.
 fn wait_of(text: &str) -> Option<Duration> {
     let seconds = match text.strip_suffix("ms") {
         Some(ms) => ms.parse::<f64>().ok()? / 1_000.0,

@@ -1,4 +1,4 @@
-//! What a change made different, member by member.
+//! The difference that a change makes, member by member.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::redact::redact;
 use crate::document::AdminRole;
 use crate::stores::resources::{ResourceChange, StoredResource};
 
-/// A change, member by member, without what its reader may not see.
+/// A change, member by member, without secrets that the reader's role may not see.
 pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
     let value = |resource: &Option<StoredResource>| {
         let mut value = resource.as_ref().map(StoredResource::value)?;

@@ -1,4 +1,4 @@
-//! The history of a store: what changed, when, by whom; and the way back.
+//! The history of a store: what changed, when, and by whom; and rollback.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::stores::writes::{WriteOutcome, WriteRequest};
 const DEFAULT_COUNT: usize = 50;
 const MOST_COUNT: usize = 1_000;
 
-/// Answers below `/history`.
+/// Responds to requests below `/history`.
 pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, path: &[&str]) -> Refused<AdminResponse> {
     match (path, &request.method) {
         ([], &Method::GET) => list(context, request),
@@ -33,7 +33,7 @@ fn number(text: &str) -> Refused<u64> {
     text.parse().map_or_else(|_| refuse(format!("`{text}` is not a revision number")), Ok)
 }
 
-/// The latest first; `?before=` goes on where a page ended, `?key=` shows one resource alone.
+/// The latest revision first; `?before=` continues after a page, `?key=` selects one resource.
 fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let before = request.query.get("before").map_or(Ok(u64::MAX), number)?;
     let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
@@ -63,7 +63,7 @@ fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> Refused
     })
 }
 
-/// The part of a revision that a caller may see; nothing where it is none of it.
+/// The part of a revision that a caller may see; `None` if that is nothing.
 fn seen(context: &AdminContext, caller: &Caller, mut record: RevisionRecord) -> Option<RevisionRecord> {
     if caller.scopes.is_empty() {
         return Some(record);
@@ -85,7 +85,7 @@ fn told(record: &RevisionRecord, role: AdminRole) -> Value {
     })
 }
 
-/// Makes everything what it was at a revision, as a revision of its own.
+/// Restores all resources to their state at a revision, as a new revision.
 async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Refused<AdminResponse> {
     if request.caller.role != AdminRole::Admin {
         let problem = json!({ "error_msg": "only the role admin may roll back" });
@@ -128,7 +128,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     })
 }
 
-/// What every resource that has changed after revision `to` was at it.
+/// The state at revision `to` of every resource that has changed since.
 fn before_revision(
     context: &AdminContext,
     to: u64,
@@ -137,7 +137,7 @@ fn before_revision(
     let count = usize::try_from(now - to).unwrap_or(usize::MAX).saturating_add(1);
     let mut records =
         context.live.store().history(now + 1, count).map_err(|failure| Box::new(answer::failed(&failure)))?;
-    // Those of a shared store are not numbered one by one. That one from before is kept says that all after it are.
+    // Revisions of a shared store have gaps. If a revision from `to` or before is kept, all later ones are as well.
     let is_complete = records.iter().any(|record| record.revision <= to);
     records.retain(|record| record.revision > to);
     if !is_complete && records.last().is_none_or(|oldest| oldest.revision != to + 1) {
@@ -147,7 +147,7 @@ fn before_revision(
         ));
     }
     let mut was = BTreeMap::new();
-    // The latest first, so that the oldest of them has the last word.
+    // In the order from the latest to the oldest, so that the oldest change determines the state.
     for change in records.into_iter().flat_map(|record| record.changes) {
         was.insert(change.key, change.before);
     }

@@ -1,4 +1,4 @@
-//! Who may do what: keys, and the roles they have.
+//! Authentication by keys, and the rights of roles.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderMap};
 use super::query::Query;
 use crate::document::{AdminKey, AdminRole, AdminScope};
 
-/// Why nothing is answered.
+/// Why a request has no valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyFault {
     Missing,
     Wrong,
 }
 
-/// Who has sent a request, by a key or a token.
+/// The sender of a request, authenticated by a key or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) name: Box<str>,
     pub(super) role: AdminRole,
-    /// The resources that it is good for; none is all.
+    /// The resources that it may access; empty: all.
     pub(super) scopes: Arc<[AdminScope]>,
 }
 
@@ -30,7 +30,7 @@ impl Caller {
         Caller { name: key.name.clone(), role: key.role, scopes: Arc::clone(&key.scopes) }
     }
 
-    /// Who connects to a Unix socket of a node without keys.
+    /// A client of the Unix socket of a node without keys.
     pub(super) fn of_socket() -> Caller {
         Caller { name: "socket".into(), role: AdminRole::Admin, scopes: Arc::default() }
     }
@@ -49,8 +49,8 @@ impl AdminKeys {
         self.0.is_empty()
     }
 
-    /// The key that a request brings. How long that takes tells nothing about any key: each is compared, hashed, in constant
-    /// time.
+    /// The key of a request. Its hash is compared with that of every key, in constant time, so that the duration reveals nothing
+    /// about any key.
     pub(super) fn of_request(&self, query: &Query, headers: &HeaderMap) -> Result<&AdminKey, KeyFault> {
         let brought = brought(query, headers).ok_or(KeyFault::Missing)?;
         let hash = digest(&SHA256, brought.as_bytes());
@@ -70,7 +70,7 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
-/// In the order in which Apache APISIX looks: query, field, cookie.
+/// The key in the query, a header field or a cookie, in the order of Apache APISIX.
 fn brought<'r>(query: &'r Query, headers: &'r HeaderMap) -> Option<&'r str> {
     let field = || headers.get("x-api-key").and_then(|value| value.to_str().ok());
     let cookie = || {
@@ -81,7 +81,7 @@ fn brought<'r>(query: &'r Query, headers: &'r HeaderMap) -> Option<&'r str> {
     query.get("api_key").or_else(field).or_else(cookie).filter(|key| !key.is_empty())
 }
 
-/// Whether a role is enough for a change of a list.
+/// Whether a role may change resources of a list.
 pub(super) fn may_write(role: AdminRole, list: &str) -> bool {
     match role {
         AdminRole::Viewer => false,

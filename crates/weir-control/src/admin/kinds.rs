@@ -1,9 +1,9 @@
-//! The resources of the Admin API: what each is called, and what may be done to it.
+//! The kinds of resources of the Admin API: their names, and the operations they allow.
 
-/// Whether a resource has an id of its author's, and which.
+/// How the id of a resource is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdRule {
-    /// In the path or in the body; POST makes one.
+    /// In the path or in the body; POST generates one.
     Any,
     /// In the path or in the body.
     Required,
@@ -11,20 +11,20 @@ pub(super) enum IdRule {
     Username,
     /// The name of a plugin.
     Plugin,
-    /// The kind of a manager and an id: `vault/1`.
+    /// The kind and id of a secret manager: `vault/1`.
     Manager,
 }
 
-/// One kind of resource, as Apache APISIX names it.
+/// A kind of resource, with the names of Apache APISIX.
 #[derive(Debug)]
 pub(super) struct ResourceKind {
-    /// As it stands in paths and keys.
+    /// The name in paths and keys.
     pub(super) list: &'static str,
-    /// As it stands in messages.
+    /// The name in messages.
     pub(super) name: &'static str,
     pub(super) id: IdRule,
     pub(super) patch: bool,
-    /// It has the times of its making and of its last change.
+    /// Whether it has `create_time` and `update_time`.
     pub(super) timed: bool,
 }
 
@@ -32,7 +32,7 @@ const fn kind(list: &'static str, name: &'static str, id: IdRule, patch: bool) -
     ResourceKind { list, name, id, patch, timed: true }
 }
 
-/// Credentials stand below consumers.
+/// Credentials are below consumers.
 pub(super) const CREDENTIAL: ResourceKind = kind("consumers", "credential", IdRule::Required, false);
 
 pub(super) const KINDS: &[ResourceKind] = &[

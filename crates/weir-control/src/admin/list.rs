@@ -1,4 +1,4 @@
-//! Lists: filtered, sorted, page by page.
+//! Lists of resources: filters, order and pages.
 
 use regex::Regex;
 use serde_json::{Value, json};
@@ -10,15 +10,15 @@ use crate::stores::resources::{ResourceKey, StoredResource};
 
 const PAGE_SIZES: std::ops::RangeInclusive<u64> = 10..=500;
 
-/// What of a list is asked for.
+/// The filters and page of a list request.
 #[derive(Debug)]
 pub(super) struct ListQuery {
     name: Option<Regex>,
     uri: Option<Regex>,
     label: Option<String>,
-    /// Members that must have this value.
+    /// Members that must have the given value.
     members: Vec<(String, String)>,
-    /// The page, from 1, and how many stand on one.
+    /// The page, from 1, and its size.
     page: Option<(u64, u64)>,
 }
 
@@ -65,7 +65,7 @@ impl ListQuery {
             && self.members.iter().all(|(name, wanted)| value.get(name).and_then(id_text).as_ref() == Some(wanted))
     }
 
-    /// The list as it is answered. `show` makes of a resource what may be seen of it.
+    /// The list for the response. `show` returns the visible part of a resource.
     pub(super) fn answer(
         &self,
         found: Vec<(&ResourceKey, &StoredResource)>,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::answer::{self, AdminResponse, Refused};
 use super::context::AdminContext;
 
-/// Every node with what it serves, and whether that is what this one has.
+/// All nodes with what they serve, and whether that is equal to this node's state.
 pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
     let Some(nodes) = context.nodes().await else {
         return answer::refuse(

@@ -1,9 +1,9 @@
-//! PATCH: a change of parts of a resource.
+//! PATCH: changes of parts of a resource.
 
 use serde_json::{Map, Value};
 
-/// Merges `patch` into `value` as Apache APISIX does: maps merge, `null` removes, and everything else replaces, an empty map
-/// included.
+/// Merges `patch` into `value` as Apache APISIX does: maps are merged, `null` removes, and everything else replaces, including an
+/// empty map.
 pub(super) fn merge(value: &mut Value, patch: &Value) {
     let (Value::Object(members), Value::Object(changes)) = (&mut *value, patch) else {
         *value = patch.clone();
@@ -18,7 +18,7 @@ pub(super) fn merge(value: &mut Value, patch: &Value) {
     }
 }
 
-/// What is new has nothing to remove.
+/// A new value: `null` has nothing to remove, so it is left out.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -29,10 +29,10 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Sets the value at a path, as `upstream/nodes`; missing maps on the way are made.
+/// Sets the value at a path such as `upstream/nodes`; missing maps are created.
 ///
 /// # Errors
-/// Where something on the way is not a map.
+/// If something on the path is not a map.
 pub(super) fn set(value: &mut Value, path: &str, new: Value) -> Result<(), String> {
     let invalid = || format!("invalid sub-path: /{path}");
     let mut steps = path.split('/').peekable();

@@ -1,4 +1,4 @@
-//! From what a request asks for to edits of resources. A plan looks at the resources as they are when its turn comes.
+//! Plans: functions from the current resources to edits, for each kind of request. They run when the change is made.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,11 +15,11 @@ use crate::stores::writes::PlanRefusal;
 
 type Planned = Result<Vec<ResourceEdit>, PlanRefusal>;
 
-/// What a resource must be for a change to be made (`If-Match`, `If-None-Match`).
+/// The required state of a resource (`If-Match`, `If-None-Match`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Precondition {
     matches: Option<Vec<String>>,
-    /// There must be none.
+    /// It must not exist.
     is_new: bool,
 }
 
@@ -50,7 +50,7 @@ impl Precondition {
     }
 }
 
-/// What PUT and POST have in common.
+/// A resource that PUT or POST writes.
 #[derive(Clone, Debug)]
 pub(super) struct NewResource {
     pub(super) kind: &'static ResourceKind,
@@ -73,18 +73,18 @@ impl NewResource {
         Ok(vec![ResourceEdit::Put { key: key.clone(), value, expires_ms: self.expires_ms }])
     }
 
-    /// The id is the number of the revision that makes the resource.
+    /// The id is the number of the revision that creates the resource.
     pub(super) fn post(&self, view: &ResourceView) -> Planned {
         self.put(view, &ResourceKey::new(self.kind.list, &format!("{:020}", view.revision + 1)))
     }
 }
 
-/// A change of parts of a resource.
+/// A PATCH of a resource.
 #[derive(Clone, Debug)]
 pub(super) struct PatchOf {
     pub(super) kind: &'static ResourceKind,
     pub(super) key: ResourceKey,
-    /// The part that is replaced; without one the patch is a map and is merged.
+    /// The path of the part to replace; without one, the patch is a map and is merged.
     pub(super) path: Option<String>,
     pub(super) patch: Value,
     pub(super) expires_ms: Option<u64>,
@@ -113,7 +113,7 @@ impl PatchOf {
     }
 }
 
-/// Deletes a resource, with what belongs to it.
+/// Deletes a resource; with a consumer also its credentials.
 pub(super) fn delete(view: &ResourceView, key: &ResourceKey, condition: &Precondition, forced: bool) -> Planned {
     let found = view.get(key);
     condition.check(found)?;
@@ -131,12 +131,12 @@ pub(super) fn delete(view: &ResourceView, key: &ResourceKey, condition: &Precond
     Ok(edits)
 }
 
-/// Adds what every resource has: its id and its times.
+/// Adds the members that every resource has: its id and its times.
 pub(super) fn complete(kind: &ResourceKind, key: &ResourceKey, value: &mut Value, old: Option<&Value>) {
     let Value::Object(members) = value else { return };
     match kind.id {
         IdRule::Username => drop(members.shift_remove("id")),
-        // One that came as a number stays a number.
+        // An id that was sent as a number stays a number.
         _ if members.get("id").and_then(references::id_text).as_deref() == Some(last_of(key)) => {}
         _ => drop(members.insert("id".to_owned(), id_of(key).into())),
     }
@@ -151,7 +151,7 @@ pub(super) fn complete(kind: &ResourceKind, key: &ResourceKey, value: &mut Value
     }
 }
 
-/// A credential's own id; of others all of it.
+/// The credential's own id, or the whole id of other resources.
 fn id_of(key: &ResourceKey) -> &str {
     match key.consumer_of_credential() {
         Some(_) => last_of(key),
@@ -163,7 +163,7 @@ fn last_of(key: &ResourceKey) -> &str {
     key.id().rsplit('/').next().unwrap_or_default()
 }
 
-/// What can be said against a resource without compiling it, in the words of Apache APISIX.
+/// Checks that need no compilation, with the messages of Apache APISIX.
 fn admit(view: &ResourceView, kind: &ResourceKind, key: &ResourceKey, value: &Value) -> Result<(), PlanRefusal> {
     if value.get("host").is_some() && value.get("hosts").is_some() {
         return Err(PlanRefusal::Wrong("only one of host or hosts is allowed".to_owned()));

@@ -1,4 +1,4 @@
-//! What plugins there are, and what each takes.
+//! The list of plugins and their schemas.
 
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use weir_plugin::{Entry, Registry};
 use super::answer::{self, AdminResponse, text, wrong};
 use super::query::Query;
 
-/// Answers below `/plugins` and `/schema/plugins`.
+/// Responds to requests below `/plugins` and `/schema/plugins`.
 pub(super) fn answer(registry: Registry, method: &Method, path: &[&str], query: &Query) -> AdminResponse {
     let is_read = *method == Method::GET;
     match path {
@@ -25,7 +25,7 @@ pub(super) fn answer(registry: Registry, method: &Method, path: &[&str], query: 
     }
 }
 
-/// Plugins are part of the program, so there is nothing to do.
+/// Plugins are part of the program, so there is nothing to reload.
 fn reload(method: &Method) -> AdminResponse {
     if *method == Method::PUT {
         return text(StatusCode::OK, "done\n");

@@ -13,7 +13,7 @@ impl Query {
         Query(text.split('&').filter(|text| !text.is_empty()).map(pair).collect())
     }
 
-    /// The first value of a name.
+    /// The first value with this name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
@@ -27,7 +27,7 @@ impl Query {
     }
 }
 
-/// `%41` is `A`, `+` is a blank. What is not an escape stays as it is.
+/// Decodes `%41` to `A`, and `+` to a space. Invalid escapes stay as they are.
 pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,10 +1,10 @@
-//! What is a secret in an answer.
+//! Masks secrets in responses.
 
 use serde_json::Value;
 
 use crate::document::{AdminRole, for_each_secret};
 
-/// What stands in its place.
+/// The replacement of a secret.
 const MASK: &str = "***";
 
 /// Removes secrets from a resource. No role sees private keys of certificates or tokens of secret managers; a viewer sees no
@@ -26,7 +26,7 @@ fn mask(list: &str, value: &mut Value) {
     for_each_secret(list, value, |_, text| MASK.clone_into(text));
 }
 
-/// Puts back what was masked: who sends a resource as it was shown means to leave its secrets as they are.
+/// Restores masked secrets from the stored resource: a client that sends back a resource as it was shown keeps its secrets.
 pub(super) fn unmask(value: &mut Value, stored: &Value) {
     match (value, stored) {
         (Value::String(text), Value::String(secret)) if text == MASK => text.clone_from(secret),

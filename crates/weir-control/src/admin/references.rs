@@ -1,4 +1,4 @@
-//! What resources refer to, and which resources refer to them. Both are read within the change, so no other change comes between.
+//! References between resources, in both directions. They are checked as part of the change, so no other change can come between.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::stores::writes::PlanRefusal;
 struct ReferenceLink {
     member: &'static str,
     list: &'static str,
-    /// As it stands in messages.
+    /// The name in messages.
     name: &'static str,
 }
 
@@ -29,7 +29,7 @@ fn links(list: &str) -> &'static [ReferenceLink] {
     }
 }
 
-/// Whether everything is there that a resource refers to.
+/// Checks that every resource that a resource refers to exists.
 pub(super) fn check(view: &ResourceView, kind: &ResourceKind, value: &Value) -> Result<(), PlanRefusal> {
     for ReferenceLink { member, list, name } in links(kind.list) {
         let Some(id) = value.get(member).and_then(id_text) else { continue };
@@ -41,7 +41,7 @@ pub(super) fn check(view: &ResourceView, kind: &ResourceKind, value: &Value) -> 
     Ok(())
 }
 
-/// An id is a text or a number.
+/// The text of an id, which may be a text or a number.
 pub(super) fn id_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -50,7 +50,7 @@ pub(super) fn id_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Refuses to delete what others refer to, and says who.
+/// Refuses to delete a resource that others refer to, and names one of these.
 pub(super) fn refuse_if_used(view: &ResourceView, key: &ResourceKey) -> Result<(), PlanRefusal> {
     let refuse = |problem: String| Err(PlanRefusal::Wrong(problem));
     match key.list() {
@@ -89,7 +89,7 @@ pub(super) fn refuse_if_used(view: &ResourceView, key: &ResourceKey) -> Result<(
     }
 }
 
-/// The first resource of these lists whose `member` is `id`: its kind and its id.
+/// The kind and id of the first resource in these lists whose `member` is `id`.
 fn user(view: &ResourceView, id: &str, member: &str, lists: &[(&str, &'static str)]) -> Option<(&'static str, String)> {
     for (list, kind) in lists {
         let uses = |json: &str, value: &dyn Fn() -> Value| {
@@ -104,7 +104,7 @@ fn user(view: &ResourceView, id: &str, member: &str, lists: &[(&str, &'static st
     None
 }
 
-/// The first resource whose `traffic-split` names the upstream.
+/// The first resource whose `traffic-split` refers to the upstream.
 fn split_with(view: &ResourceView, id: &str) -> Option<(&'static str, String)> {
     const OWNERS: [(&str, &str); 6] = [
         ("routes", "route"),

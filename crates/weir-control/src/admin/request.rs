@@ -1,4 +1,4 @@
-//! A request as the Admin API reads it.
+//! A request to the Admin API, authenticated and with its body.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use crate::stores::live::now_ms;
 use crate::stores::resources::Author;
 use crate::text::json;
 
-/// The largest body, as in Apache APISIX.
+/// The most bytes of a body, as in Apache APISIX.
 pub(super) const MAX_BODY: usize = 1_572_864;
-/// The largest of those that bring a whole configuration, which APISIX does not limit.
+/// The most bytes of a body with a whole configuration, which APISIX does not limit.
 pub(super) const MAX_CONFIGURATION: usize = 64 << 20;
 
 /// Why a body could not be read.
@@ -27,19 +27,19 @@ pub enum BodyFault {
     Incomplete,
 }
 
-/// Where a request came in, and from.
+/// The addresses of a client.
 #[derive(Clone, Copy, Debug)]
 pub enum AdminPeer {
     Tcp {
         local: SocketAddr,
         remote: SocketAddr,
     },
-    /// A process of this machine that may connect to the Unix socket.
+    /// A process on this machine that may connect to the Unix socket.
     Unix,
 }
 
 impl AdminPeer {
-    /// The sender's address, as history and audit log tell it.
+    /// The client's address in the history and the audit log.
     pub(super) fn address(self) -> String {
         match self {
             AdminPeer::Tcp { remote, .. } => remote.ip().to_string(),
@@ -57,10 +57,10 @@ impl fmt::Display for AdminPeer {
     }
 }
 
-/// A request whose sender is known.
+/// A request from an authenticated sender.
 pub(super) struct AdminRequest {
     pub(super) method: Method,
-    /// Behind `/apisix/admin/` or `/weir/v1/`, part by part.
+    /// The parts of the path after `/apisix/admin/` or `/weir/v1/`.
     pub(super) path: Vec<String>,
     pub(super) query: Query,
     pub(super) headers: HeaderMap,
@@ -74,7 +74,7 @@ impl AdminRequest {
         self.path.iter().map(String::as_str).collect()
     }
 
-    /// The body as JSON; nothing where there is none.
+    /// The body as JSON; `None` if it is empty.
     pub(super) fn json(&self) -> Refused<Option<Value>> {
         if self.body.is_empty() {
             return Ok(None);
@@ -104,7 +104,7 @@ impl AdminRequest {
         }
     }
 
-    /// When what is written goes by itself.
+    /// When the written resource expires, in milliseconds since 1970.
     pub(super) fn expires_ms(&self) -> Refused<Option<u64>> {
         let Some(ttl) = self.query.get("ttl") else { return Ok(None) };
         match ttl.parse::<f64>() {
@@ -115,17 +115,17 @@ impl AdminRequest {
     }
 }
 
-/// Reads what is sent with it, and changes nothing.
+/// Whether the path is one of a check, which changes nothing.
 pub(super) fn is_check(path: &[String]) -> bool {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
 }
 
-/// Of a body that is not JSON.
+/// The most bytes shown of a body that is not JSON.
 const MAX_SHOWN: usize = 1_024;
-/// Characters of what a client says of itself.
+/// The most characters of a field from the client.
 const MAX_TOLD: usize = 256;
-/// A hundred years.
+/// In seconds: a hundred years.
 const MAX_TTL: f64 = 3.2e9;
 
 pub(super) fn unreadable(fault: BodyFault, limit: usize) -> AdminResponse {

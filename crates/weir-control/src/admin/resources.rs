@@ -1,4 +1,4 @@
-//! Resources: read, list, put, post, patch, delete.
+//! Requests for resources: read, list, put, post, patch, delete.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -16,16 +16,16 @@ use super::scopes::within;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
 use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
 
-/// Where a resource stands in answers.
+/// The prefix of keys in responses.
 const PREFIX: &str = "/apisix";
 
-/// A resource, or a list of them, as a path names it.
+/// The resource or list that a path refers to.
 struct ResourceTarget {
     kind: &'static ResourceKind,
-    /// The keys of the list begin so.
+    /// The prefix of the list's keys.
     list: String,
     id: Option<String>,
-    /// The part of the resource that is meant.
+    /// The path of a part of the resource.
     part: Option<String>,
 }
 
@@ -71,12 +71,12 @@ impl ResourceTarget {
         }
     }
 
-    /// Of the path, or of the body.
+    /// The key from the path, or from the body.
     fn key_of_put(&self, value: &Value) -> Refused<ResourceKey> {
         let name = self.kind.name;
         let member = if self.kind.id == IdRule::Username { "username" } else { "id" };
         let own = value.get(member).and_then(id_text);
-        // A manager's resource says all of it: `vault/1`.
+        // The `id` of a secret manager contains its kind: `vault/1`.
         let own = own.map(|own| own.rsplit('/').next().unwrap_or_default().to_owned());
         let id = match (&self.id, own) {
             (Some(id), Some(own)) if *id != own => {
@@ -125,7 +125,7 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
         return Err(Box::new(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))));
     }
     if let Some(part) = target.part.as_ref().filter(|_| !matches!(request.method, Method::GET | Method::PATCH)) {
-        // To delete or replace all of a resource would not be what was meant.
+        // Only PATCH may address a part; deleting or replacing the whole resource would not be intended.
         return refuse(format!(
             "invalid sub-path: /{part}; only PATCH changes a part of a {}, and `null` removes it",
             kind.name
@@ -168,7 +168,7 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
     Ok(write(context, request, within(&request.caller.scopes, plan)).await)
 }
 
-/// A body that must be there and be a map.
+/// The body, which must be a map.
 fn map(body: Option<Value>) -> Refused<Value> {
     match body {
         Some(value @ Value::Object(_)) => Ok(value),
@@ -177,7 +177,7 @@ fn map(body: Option<Value>) -> Refused<Value> {
     }
 }
 
-/// What is to be written, as far as it can be judged alone.
+/// Checks of a new resource that need no other resource.
 fn checked(body: Option<Value>, kind: &ResourceKind) -> Refused<Value> {
     let value = map(body)?;
     if !kind.timed {
@@ -218,7 +218,7 @@ fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget)
     let mut found = view.below(&target.list);
     found.retain(|(key, _)| is_credential || key.consumer_of_credential().is_none());
     found.retain(|(key, resource)| request.caller.sees(&view, key, resource));
-    // These lists have no place of their own in APISIX's store: an empty one is not there.
+    // APISIX stores no such list, so an empty one is reported as not found.
     if is_credential && found.is_empty() {
         return Ok(answer::key_not_found());
     }
@@ -229,7 +229,7 @@ fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget)
     Ok(answer)
 }
 
-/// A resource as it stands in answers to reads.
+/// A resource as shown in responses to reads.
 pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &AdminRequest) -> Value {
     let mut value = resource.value();
     redact(key.list(), &mut value, request.caller.role);
@@ -241,7 +241,7 @@ pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &Admi
     })
 }
 
-/// Makes a change, and answers with the resource that was changed first.
+/// Makes a change, and responds with the first changed resource.
 async fn write(context: &AdminContext, request: &AdminRequest, plan: Box<Plan>) -> AdminResponse {
     let forced = request.query.is_true("force");
     let dry_run = request.query.is_true("dry_run");

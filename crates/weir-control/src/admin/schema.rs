@@ -1,9 +1,9 @@
-//! JSON Schemas of resources, for editors and forms. What a document may say is decided where documents are read; a test holds
-//! the two together.
+//! JSON Schemas of resources, for editors and forms. They are not used for validation, which is done by reading documents; a test
+//! keeps both consistent.
 
 use serde_json::{Value, json};
 
-/// The schema of a kind of resource, by its name in the singular.
+/// The schema of a kind of resource, by its singular name.
 pub(super) fn of(name: &str) -> Option<Value> {
     Some(match name {
         "route" => route(),
@@ -38,7 +38,7 @@ pub(super) fn of(name: &str) -> Option<Value> {
     })
 }
 
-/// A map with these members and those that all resources have.
+/// A map with these members and those common to all resources.
 fn object(own: Value, required: &[&str]) -> Value {
     let mut properties = json!({
         "id": id(),
@@ -118,7 +118,7 @@ fn route() -> Value {
     schema
 }
 
-/// The last three are not in Apache APISIX.
+/// The types of APISIX, and three of Weir's own.
 const UPSTREAM_TYPES: [&str; 7] = ["roundrobin", "chash", "ewma", "least_conn", "least_time", "random", "ip_hash"];
 
 fn upstream() -> Value {
@@ -153,7 +153,7 @@ fn upstream() -> Value {
     .as_object()
     .map(|schema| {
         let mut schema = schema.clone();
-        // Further members are Weir's own: see the guide to balancing.
+        // Weir has further members: see the guide to balancing.
         schema.shift_remove("additionalProperties");
         Value::Object(schema)
     })
@@ -182,7 +182,7 @@ fn ssl() -> Value {
 mod tests {
     use super::*;
 
-    /// Every member of a schema is one that documents know, so that no form offers what is refused.
+    /// Every member of a schema must be known to documents, so that a form offers nothing that is refused.
     #[test]
     fn schemas_offer_what_documents_know() {
         let lists = [

@@ -1,4 +1,4 @@
-//! Callers who are good for some of the resources only.
+//! Scopes: keys and tokens that give access to some resources only.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceChange, ResourceKey, ResourceView, StoredResource};
 use crate::stores::writes::{Plan, PlanRefusal};
 
-/// Whether a resource is one of those that a caller is good for. Credentials have the labels of their consumer, which `consumer`
-/// looks up.
+/// Whether scopes include a resource. A credential has the labels of its consumer, which `consumer` looks up.
 fn covers(
     scopes: &[AdminScope],
     key: &ResourceKey,
@@ -38,17 +37,17 @@ fn covers(
 }
 
 impl Caller {
-    /// Whether the caller may see a resource that is in the store.
+    /// Whether the caller may see a resource of the store.
     pub(super) fn sees(&self, view: &ResourceView, key: &ResourceKey, resource: &StoredResource) -> bool {
         self.scopes.is_empty() || covers(&self.scopes, key, &resource.value(), |key| value_of(view, key))
     }
 
-    /// Whether the caller may see what became of a resource: before and afterwards.
+    /// Whether the caller may see a change, that is the resource before and after it.
     pub(super) fn sees_change(&self, view: &ResourceView, change: &ResourceChange) -> bool {
         [&change.before, &change.after].into_iter().flatten().all(|resource| self.sees(view, &change.key, resource))
     }
 
-    /// What concerns all resources is for those who are good for all.
+    /// Refuses operations on all resources to callers with scopes.
     pub(super) fn needs_all(&self, what: &str) -> Refused<()> {
         match self.scopes.is_empty() {
             true => Ok(()),
@@ -64,7 +63,7 @@ fn value_of(view: &ResourceView, key: &ResourceKey) -> Option<Value> {
     view.get(key).map(StoredResource::value)
 }
 
-/// The same plan, refused where it changes anything else than scopes cover: what was there, and what will be.
+/// Wraps a plan so that it is refused if it changes a resource outside of the scopes, either before or after the change.
 pub(super) fn within(scopes: &Arc<[AdminScope]>, plan: Box<Plan>) -> Box<Plan> {
     if scopes.is_empty() {
         return plan;
@@ -72,7 +71,7 @@ pub(super) fn within(scopes: &Arc<[AdminScope]>, plan: Box<Plan>) -> Box<Plan> {
     let scopes = Arc::clone(scopes);
     Box::new(move |view| {
         let edits = plan(view)?;
-        // The consumer of a credential may come with it.
+        // The consumer of a credential may be created by the same plan.
         let consumer = |wanted: &ResourceKey| {
             let made = edits.iter().find_map(|edit| match edit {
                 ResourceEdit::Put { key, value, .. } if key == wanted => Some(value.clone()),

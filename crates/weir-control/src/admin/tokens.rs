@@ -1,4 +1,4 @@
-//! Callers who show a token in place of a key.
+//! Authentication by tokens in place of keys.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::keys::Caller;
 use crate::document::{AdminGrant, TokenRoles};
 
-/// What a good token says, once it is known to be good.
+/// The future of the claims of a token, which resolves when the token has been verified.
 pub type VerifiedClaims<'a> = Pin<Box<dyn Future<Output = Result<Map<String, Value>, TokenFault>> + Send + 'a>>;
 
-/// Verifies tokens: signature, issuer, audience and times.
+/// Verifies the signature, issuer, audience and times of tokens.
 pub trait TokenVerifier: Send + Sync {
     fn verify<'a>(&'a self, token: &'a str) -> VerifiedClaims<'a>;
 }
@@ -19,15 +19,15 @@ pub trait TokenVerifier: Send + Sync {
 /// Why a token is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenFault {
-    /// It is not valid; why.
+    /// The token is invalid; the reason.
     Invalid(String),
-    /// It cannot be verified at the moment; why.
+    /// The token cannot be verified at present; the reason.
     Unverifiable(String),
-    /// It is valid, but grants no role.
+    /// The token is valid, but grants no role.
     NoRole,
 }
 
-/// Tokens that are accepted.
+/// The verifier of tokens, and the mapping from claims to roles.
 pub struct AcceptedTokens {
     roles: TokenRoles,
     verifier: Box<dyn TokenVerifier>,
@@ -41,7 +41,7 @@ impl AcceptedTokens {
         AcceptedTokens { roles, verifier }
     }
 
-    /// Whom a token is of, and what it is good for.
+    /// The caller that a token identifies, with its rights.
     pub(super) async fn caller(&self, token: &str) -> Result<Caller, TokenFault> {
         let claims = self.verifier.verify(token).await?;
         let AdminGrant { role, scopes } = self.grant(&claims).ok_or(TokenFault::NoRole)?.clone();
@@ -50,11 +50,11 @@ impl AcceptedTokens {
         if subject.is_empty() {
             return Err(TokenFault::Invalid("the token does not say whose it is (sub)".to_owned()));
         }
-        // The prefix keeps the name apart from the names of keys.
+        // The prefix distinguishes the name from names of keys.
         Ok(Caller { name: format!("token:{subject}").into(), role, scopes })
     }
 
-    /// What the first value counts for that the claim has.
+    /// The first grant in the configuration whose value is in the claim.
     fn grant(&self, claims: &Map<String, Value>) -> Option<&AdminGrant> {
         let values: Vec<&str> = match claim(claims, &self.roles.claim)? {
             Value::String(text) => text.split(' ').collect(),
@@ -66,7 +66,7 @@ impl AcceptedTokens {
     }
 }
 
-/// A claim of this name, or the member that a path such as `realm_access.roles` leads to.
+/// The claim of this name, or the member at a path such as `realm_access.roles`.
 fn claim<'c>(claims: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
     claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;

@@ -1,4 +1,4 @@
-//! A transaction: changes of many resources, all of them or none.
+//! Transactions: changes of several resources, applied all or none.
 
 use serde_json::Value;
 
@@ -13,14 +13,14 @@ use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
 
-/// Operations of one transaction.
+/// The most operations in one transaction.
 const MOST_OPERATIONS: usize = 20_000;
 
-/// Changes in their order. What they refer to is looked at when all of them have been made, so it may come later.
+/// Operations, in order. References are checked after all of them, so a resource may refer to one that a later operation creates.
 #[derive(Clone, Debug)]
 pub(super) struct Transaction {
     operations: Vec<Operation>,
-    /// The revision that the author has seen.
+    /// The store revision that the transaction is based on.
     if_revision: Option<u64>,
     pub(super) message: Option<String>,
 }
@@ -40,7 +40,7 @@ enum Action {
 }
 
 impl Transaction {
-    /// Of `{"operations": [{"put": "routes/r1", "value": {}}, {"patch": …, "value": {}}, {"delete": …}]}`.
+    /// Reads `{"operations": [{"put": "routes/r1", "value": {}}, {"patch": …, "value": {}}, {"delete": …}]}`.
     pub(super) fn of(body: &Value, request: &AdminRequest) -> Refused<Transaction> {
         let Some(list) = body["operations"].as_array() else {
             return refuse("missing `operations`: write a list of `{ \"put\": \"routes/r1\", \"value\": {} }`");
@@ -128,7 +128,7 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
     Ok(Operation { kind, key, action })
 }
 
-/// Edits by key, the last one of each, in the order of the first.
+/// Edits by key: the last one of each key, in the order of the first ones.
 mod indexed {
     use std::collections::HashMap;
 

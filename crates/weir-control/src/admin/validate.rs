@@ -1,4 +1,4 @@
-//! Checks of what is not written: one resource by its schema, or whole lists.
+//! Validation without a change: of one resource, or of whole lists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::yaml::{self, TextLimits};
 
-/// `POST schema/validate/routes`: what stands in the resource itself. Plugins and references are not looked at.
+/// `POST schema/validate/routes`: validates the resource itself, without plugins and references.
 pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> {
     if kinds::find(list).is_none() {
         return refuse(format!("not found schema: {list}"));
@@ -29,7 +29,8 @@ pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> 
     })
 }
 
-/// `POST configs/validate`: lists of resources, with their plugins. References are not looked at, as others may bring them.
+/// `POST configs/validate`: validates lists of resources with their plugins. References are not checked, since they may be to
+/// resources outside of the lists.
 pub(super) fn lists(registry: Registry, request: &AdminRequest) -> Refused<AdminResponse> {
     let lists = body(request)?;
     let errors = errors(registry, &lists);
@@ -66,7 +67,7 @@ fn of_yaml(request: &AdminRequest) -> Refused<Value> {
     }
 }
 
-/// What is wrong with an item of a list.
+/// A fault of a list, or of an item in it.
 pub(super) struct ListError {
     list: &'static str,
     index: Option<usize>,
@@ -87,7 +88,7 @@ impl ListError {
     }
 }
 
-/// Everything that is wrong with lists of resources, in their order.
+/// All faults of lists of resources, in order.
 pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<ListError> {
     let mut errors = Vec::new();
     let mut known = Map::new();
@@ -116,7 +117,7 @@ pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<List
     errors
 }
 
-/// What tells a worker of APISIX whether it knows an item already.
+/// Removes the number by which an APISIX worker recognizes unchanged items.
 pub(super) fn without_index(item: &mut Value) {
     if let Value::Object(members) = item {
         members.shift_remove("modifiedIndex");
@@ -141,20 +142,20 @@ fn duplicates(list: &'static str, items: &Value) -> Vec<ListError> {
     errors
 }
 
-/// Others may bring what is referred to.
+/// Whether the fault is a dangling reference, whose target may be outside of the lists.
 fn is_reference(fault: &Diagnostic) -> bool {
     fault.path.ends_with("_id") && fault.problem.contains(" has no ")
         || fault.problem.starts_with("there is no secrets manager")
 }
 
-/// The list and the index that a path begins with; no index where the list itself is meant.
+/// The list and index at the start of a path; no index if the path is the list itself.
 fn place(path: &str) -> Option<(&'static str, Option<usize>)> {
     let (list, rest) = path.split_once('[').unwrap_or((path, ""));
     let list = RESOURCE_LISTS.iter().find(|known| **known == list)?;
     Some((list, rest.split_once(']').and_then(|(index, _)| index.parse().ok())))
 }
 
-/// The same fault with a path that begins at the resource.
+/// The same fault, with a path relative to the resource.
 fn below(fault: &Diagnostic) -> Diagnostic {
     let rest = fault.path.split_once(']').map_or("", |(_, rest)| rest.trim_start_matches('.'));
     Diagnostic { path: format!("request: {rest}"), ..fault.clone() }

@@ -1,5 +1,5 @@
-//! What is legal and rarely meant. Only `weir check` looks for it: it takes a look at all resources together, which a reload must
-//! not take.
+//! Findings about configurations that are valid but probably not intended. Only `weir check` looks for them: it compares all
+//! resources with each other, which would make a reload too slow.
 
 mod consumers;
 mod routes;
@@ -15,7 +15,7 @@ use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
 use crate::text::tree::TextPosition;
 
-/// The doubts about a document that compiles, in the order of its text.
+/// The findings about a document that compiles, in the order of its text.
 pub(super) fn doubts(document: &Document, registry: &Registry) -> Vec<Diagnostic> {
     let found = Doubts { document, resources: ResourcesById::of(document), list: Faults::new(document.source.clone()) };
     routes::indistinguishable(&found);
@@ -26,7 +26,7 @@ pub(super) fn doubts(document: &Document, registry: &Registry) -> Vec<Diagnostic
     found.list.into_diagnostics()
 }
 
-/// The doubts so far, and what they are about.
+/// The findings so far, with the document.
 struct Doubts<'a> {
     document: &'a Document,
     resources: ResourcesById<'a>,
@@ -42,7 +42,7 @@ impl<'a> Doubts<'a> {
         self.list.report_text(path, place, problem, Some(advice));
     }
 
-    /// The same about one of a route's `uris`, which may be its `uri`.
+    /// Reports a finding about one of a route's `uris`, or its `uri`.
     fn report_uri(&self, route: &RouteSpec, index: usize, problem: String, advice: String) {
         let place_of = |key: &str| {
             let path = join(&route.origin.path, key);
@@ -57,7 +57,7 @@ impl<'a> Doubts<'a> {
     }
 }
 
-/// What routes refer to.
+/// The resources that routes refer to, by id.
 struct ResourcesById<'a> {
     services: HashMap<&'a str, &'a ServiceSpec>,
     plugin_configs: HashMap<&'a str, &'a PluginSet>,

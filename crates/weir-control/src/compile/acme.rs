@@ -1,4 +1,4 @@
-//! `acme`: what is to be got, what has been got, and where the authority finds its answers.
+//! `acme`: the certificates to order, those already obtained, and the responses to the authority's challenges.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -12,11 +12,11 @@ use super::Compiler;
 use crate::acme::{AcmeTerms, Challenges, PREFIX};
 use crate::document::{AcmeHost, Challenge};
 
-/// What challenges are called where routes have ids; no route of a file can have this one.
+/// The id of the challenge route; a route of a file cannot have it, since ids contain no slash.
 const ROUTE: &str = "acme/http-01";
 
 impl Compiler<'_> {
-    /// What is to be got: a certificate for each host that `ssls` has none for.
+    /// The certificates to order: one for each host that has none in `ssls`.
     pub(super) fn acme(&self, configured: &Certificates) -> Option<Arc<AcmeTerms>> {
         let written = self.document.acme.as_ref()?;
         let own = match &written.authorities {
@@ -68,7 +68,8 @@ impl Compiler<'_> {
         })
     }
 
-    /// Adds the certificates that have been got. One that cannot be used is a warning, since nobody has written it.
+    /// Adds the certificates obtained so far. One that cannot be used is only a warning, since it is not part of the
+    /// configuration.
     pub(super) fn add_obtained(&self, hosts: &[AcmeHost], certificates: &mut Certificates) {
         for host in hosts {
             let file = self.document.acme.as_ref().map(|acme| acme.file_of(&host.name)).unwrap_or_default();
@@ -94,7 +95,7 @@ impl Compiler<'_> {
         let facts = Facts::of(&chain[0]).map_err(|error| error.to_string())?;
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
-            // Some look at the name alone, and others get to see a reason.
+            // The warning names the host, and `/status` shows why the renewal failed.
             let advice = Some("see `/status` for the reason why it was not renewed".to_owned());
             let problem = format!("the certificate of `{}` has expired", host.name);
             self.warnings.report_text(&host.origin.path, host.origin.place, problem, advice);
@@ -105,8 +106,8 @@ impl Compiler<'_> {
         Ok(Certificate { server: Server::new(terms).map_err(|wrong| wrong.to_string())?, proof: None })
     }
 
-    /// Challenges are a route like any other, so requests that are none of them pay nothing. It takes only the tokens of
-    /// orders that are open, and no plugin of anybody stands before it: an authority cannot log in.
+    /// Challenges are served by a route, so that other requests cost nothing more. It matches only the tokens of open orders, and
+    /// runs no other plugin: an authority cannot authenticate.
     pub(super) fn challenge_route(&self, hosts: &[AcmeHost], number: usize) -> (RouteRule, Route) {
         let challenges = &self.node.challenges;
         let rule = RouteRule {
@@ -123,7 +124,7 @@ impl Compiler<'_> {
         let link = Link {
             step: Arc::new(ChallengeAnswer(Arc::clone(challenges))),
             rank: Rank { stage: Stage::Access, reach: Reach::Own, priority: std::cmp::Reverse(0) },
-            // It has no number among the plugins that can be configured, and no price.
+            // It is not a plugin that can be configured, so it has no plugin number and its cost is not measured.
             plugin: u16::MAX,
             name: "acme",
             identifies: false,
@@ -141,7 +142,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Answers an authority.
+/// Responds to the challenges of an authority.
 struct ChallengeAnswer(Arc<Challenges>);
 
 impl Plugin for ChallengeAnswer {
@@ -149,7 +150,7 @@ impl Plugin for ChallengeAnswer {
         match self.0.answer(exchange.request.path()) {
             // RFC 8555 §8.3.
             Some(answer) => Err(exchange.respond(200, "application/octet-stream", answer.as_bytes())),
-            // The order has ended since the route was found.
+            // The order has ended since the route matched.
             None => Err(Stop::Respond(404)),
         }
     }

@@ -1,4 +1,4 @@
-//! Plugins that have been built: those of one resource, and the sets that later documents use again.
+//! Built plugins: those of one resource, and the sets that later documents reuse.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,25 +10,25 @@ use weir_plugin::{BuildInputs, Declaration};
 
 use crate::text::fingerprint::Fingerprint;
 
-/// The plugins of a resource that several may share, once built.
+/// The built plugins of a resource that several routes may share.
 #[derive(Clone)]
 pub(super) struct BuiltSet {
-    /// What it was made from; nothing if that caused a warning.
+    /// The fingerprint of all inputs; `None` if building caused a warning.
     pub(super) key: Option<Fingerprint>,
     pub(super) built: Arc<[BuiltPlugin]>,
-    pub(super) told: Arc<[Declaration]>,
-    /// What its plugins were built from besides their options.
+    pub(super) declarations: Arc<[Declaration]>,
+    /// The inputs of its plugins besides their options.
     pub(super) inputs: BuildInputs,
 }
 
-/// What a resource says about one plugin: how it runs, or that it does not.
+/// One plugin of a resource: its link in the chain, or that it is disabled.
 pub(super) struct BuiltPlugin {
     pub(super) name: Box<str>,
-    /// Nothing where `_meta.disable` is set; that, too, overrides what a service says.
+    /// `None` if `_meta.disable` is set, which also disables the plugin of the same name in a service.
     pub(super) link: Option<Link>,
 }
 
-/// Each plugin from the nearest that names it.
+/// Each plugin by name, from the first layer that has it.
 pub(super) fn nearest<'b>(
     layers: impl IntoIterator<Item = Option<&'b [BuiltPlugin]>>,
 ) -> impl Iterator<Item = &'b BuiltPlugin> {
@@ -36,7 +36,7 @@ pub(super) fn nearest<'b>(
     layers.into_iter().flatten().flatten().filter(move |built| taken.insert(&built.name))
 }
 
-/// Sets of plugins that were built, by what they were built from: those of the document before, and those that are used.
+/// Sets of built plugins, by the fingerprint of their inputs: those of the previous document, and those used by this one.
 pub(super) struct Sets<'a> {
     before: Option<&'a HashMap<Fingerprint, BuiltSet>>,
     used: RefCell<HashMap<Fingerprint, BuiltSet>>,

@@ -1,5 +1,5 @@
-//! The parts that a list of resources was compiled to, in blocks. A block whose resources are all as they were is taken over
-//! whole, so that a change costs the block it is in and not the list.
+//! The compiled parts of a list of resources, in blocks. A block whose resources are all unchanged is reused whole, so that the
+//! cost of a change depends on the size of a block and not on that of the list.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,71 +10,71 @@ use weir_plugin::Declaration;
 use super::dependencies::Dependencies;
 use crate::text::fingerprint::Fingerprint;
 
-/// Parts in a block of a long list, at most. In a short one a block has about as many as there are blocks.
+/// The most parts in a block of a long list. In a short list, a block has about as many parts as there are blocks.
 const MOST: usize = 256;
 
-/// What one resource was compiled to.
+/// The compiled form of one resource.
 pub(super) trait CompiledPart: Clone {
     fn number(&self) -> usize;
-    /// What it was compiled from besides what the resource says. Nothing if it must be compiled again in any case.
+    /// The inputs besides the text of the resource. `None` if it must be compiled again in any case.
     fn depends_on(&self) -> Option<Dependencies>;
-    /// What its plugins have told.
-    fn told(&self) -> Option<&Arc<[Declaration]>>;
+    /// The declarations of its plugins.
+    fn declarations(&self) -> Option<&Arc<[Declaration]>>;
 }
 
-/// Parts in the order of the document, with numbers of which each belongs to one part.
+/// The parts in the order of the document, each with a number of its own.
 pub(super) struct Catalog<T> {
     blocks: Vec<Arc<Block<T>>>,
     numbers: Numbers,
 }
 
-/// Neighbours in a catalog.
+/// A run of consecutive parts of a catalog.
 pub(super) struct Block<T> {
-    /// What the resources say, each beside its part.
+    /// The fingerprint of each resource, at the index of its part.
     contents: Box<[Fingerprint]>,
     parts: Box<[IdentifiedPart<T>]>,
-    /// What any of the parts depends on; nothing if one of them must be compiled again in any case.
+    /// The inputs of all of its parts together; `None` if one of them must be compiled again in any case.
     depends_on: Option<Dependencies>,
-    /// What the plugins of the parts have told, each once.
-    told: Box<[Arc<[Declaration]>]>,
+    /// The declarations of the plugins of its parts, without duplicates.
+    declarations: Box<[Arc<[Declaration]>]>,
 }
 
 #[derive(Clone)]
 struct IdentifiedPart<T> {
-    /// The kind and id of the resource.
+    /// The fingerprint of the kind and id of the resource.
     identity: Fingerprint,
     part: T,
 }
 
 #[derive(Clone, Default)]
 struct Numbers {
-    /// All from here on are free,
+    /// All numbers from this one on are free,
     next: usize,
-    /// and these.
+    /// and these as well.
     free: Vec<usize>,
 }
 
-/// Makes a catalog, and finds parts of the one before by their identity. Where documents are alike, the part that is looked
-/// for is the one after the last that was found.
+/// Builds a catalog, and finds parts of the previous one by their identity. Since successive documents are similar, it first
+/// looks at the part after the last one found.
 pub(super) struct Cataloger<'a, T> {
     before: &'a [Arc<Block<T>>],
-    /// Where the part stands that is expected next: its block, and its index there.
+    /// The position of the part expected next: its block, and its index in it.
     next: (usize, usize),
-    /// Beside the blocks before.
+    /// The use of each previous block, at the same index.
     uses: Vec<BlockUse>,
     by_identity: Option<HashMap<Fingerprint, (usize, usize)>>,
     blocks: Vec<Arc<Block<T>>>,
-    /// What comes after these blocks.
+    /// The fingerprints and the parts after these blocks, which are in no block yet.
     contents: Vec<Fingerprint>,
     parts: Vec<IdentifiedPart<T>>,
-    /// Parts in a block, at most.
+    /// The most parts in a block.
     most: usize,
     numbers: Numbers,
-    /// Numbers that are free once the catalog is complete.
+    /// Numbers that become free when the catalog is complete.
     released: Vec<usize>,
 }
 
-/// Which parts of a block have been found again.
+/// Which parts of a previous block are reused.
 #[derive(Clone)]
 enum BlockUse {
     None,
@@ -87,9 +87,13 @@ impl<T: CompiledPart> Block<T> {
         let of_each = parts.iter().map(|one| one.part.depends_on());
         let depends_on = of_each.reduce(|all, one| Some(all?.and(one?))).flatten();
         let mut seen: HashSet<&[Declaration]> = HashSet::new();
-        let told = parts.iter().filter_map(|one| one.part.told()).filter(|told| seen.insert(told)).cloned();
-        let told = told.collect();
-        Block { contents: contents.into(), depends_on, told, parts: parts.into() }
+        let declarations = parts
+            .iter()
+            .filter_map(|one| one.part.declarations())
+            .filter(|declarations| seen.insert(declarations))
+            .cloned();
+        let declarations = declarations.collect();
+        Block { contents: contents.into(), depends_on, declarations, parts: parts.into() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -100,13 +104,13 @@ impl<T: CompiledPart> Block<T> {
         self.parts.iter().map(|one| &one.part)
     }
 
-    pub(super) fn told(&self) -> &[Arc<[Declaration]>] {
-        &self.told
+    pub(super) fn declarations(&self) -> &[Arc<[Declaration]>] {
+        &self.declarations
     }
 }
 
 impl<'a, T: CompiledPart> Cataloger<'a, T> {
-    /// For so many parts, and those before.
+    /// `count`: the expected number of parts. `before`: the previous catalog.
     pub(super) fn new(count: usize, before: Option<&'a Catalog<T>>) -> Self {
         let (blocks, numbers) = before.map_or((&[][..], Numbers::default()), |it| (&*it.blocks, it.numbers.clone()));
         Cataloger {
@@ -123,20 +127,20 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         }
     }
 
-    /// The block that is expected next, if all of it may be used again: `contents`, of the resources that come next, begin with
-    /// its own, and what it depends on is among what is `unchanged`.
+    /// The block expected next, if all of it can be reused: `contents`, of the resources that follow, begins with the block's,
+    /// and all of its inputs are `unchanged`.
     pub(super) fn next_block(&self, contents: &[Fingerprint], unchanged: Dependencies) -> Option<&'a Block<T>> {
         let (at, 0) = self.next else { return None };
         let block = &**self.before.get(at)?;
         let is_free = matches!(self.uses[at], BlockUse::None);
         let fits = block.depends_on?.are_among(unchanged) && contents.starts_with(&block.contents);
-        // Smaller ones are taken apart and joined to their neighbours.
+        // Smaller blocks are split up, and their parts joined to the neighbouring blocks.
         let fewest = self.most / 4;
         let is_worth_it = block.len() >= fewest && (self.parts.is_empty() || self.parts.len() >= fewest);
         (is_free && fits && is_worth_it).then_some(block)
     }
 
-    /// Takes over the block that [`Cataloger::next_block`] has found.
+    /// Reuses the block that [`Cataloger::next_block`] has returned.
     pub(super) fn take_block(&mut self) {
         self.close_blocks();
         let at = self.next.0;
@@ -145,7 +149,7 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         self.next = (at + 1, 0);
     }
 
-    /// The part of this identity that was there before, once.
+    /// The part with this identity in the previous catalog; each is returned only once.
     pub(super) fn find(&mut self, identity: Fingerprint) -> Option<&'a T> {
         let before = self.before;
         let at = match self.at_next() {
@@ -169,7 +173,7 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         Some(&block.parts[at.1].part)
     }
 
-    /// The part that is expected next.
+    /// The previous part that is expected next.
     pub(super) fn expected(&self) -> Option<&'a T> {
         self.at_next().map(|one| &one.part)
     }
@@ -185,7 +189,7 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         })
     }
 
-    /// A number that belongs to none of the parts is free once the catalog is complete.
+    /// Frees a number that belongs to no part, once the catalog is complete.
     pub(super) fn release(&mut self, number: usize) {
         self.released.push(number);
     }
@@ -198,7 +202,7 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         }
     }
 
-    /// Makes blocks of the parts that are in none yet.
+    /// Turns the parts that are in no block yet into blocks.
     fn close_blocks(&mut self) {
         let (mut contents, mut parts) = (std::mem::take(&mut self.contents), std::mem::take(&mut self.parts));
         while !parts.is_empty() {
@@ -209,7 +213,7 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         }
     }
 
-    /// Ends with the new catalog, and the parts that were not found again. Their numbers are free from now on.
+    /// Returns the new catalog, and the previous parts that were not reused, whose numbers are free from then on.
     pub(super) fn finish(mut self) -> (Catalog<T>, Vec<&'a T>) {
         self.close_blocks();
         let mut gone = Vec::new();
@@ -248,7 +252,7 @@ mod tests {
             Some(Dependencies::default())
         }
 
-        fn told(&self) -> Option<&Arc<[Declaration]>> {
+        fn declarations(&self) -> Option<&Arc<[Declaration]>> {
             None
         }
     }
@@ -279,7 +283,7 @@ mod tests {
         assert_eq!((numbers, gone), (vec![0, 1, 4, 2], vec![3]));
     }
 
-    /// Returns how many parts were looked at one by one.
+    /// Returns also how many parts were looked at one by one.
     fn by_blocks(before: Option<&Catalog<usize>>, names: &[usize]) -> (Catalog<usize>, usize, Vec<usize>) {
         let contents: Vec<Fingerprint> = names.iter().map(of).collect();
         let mut cataloger = Cataloger::new(names.len(), before);

@@ -1,4 +1,4 @@
-//! `ssls`: who we are to clients, and what they must prove.
+//! `ssls`: the certificates that clients see, and the requirement of client certificates.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -14,41 +14,41 @@ use crate::document::{Pem, PemSource, ServerName, Ssl};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::read::shortened;
 
-/// What is spoken inside TLS, with HTTP/2 and without.
+/// The protocols offered by ALPN.
 const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 const PROTOCOLS_WITHOUT_HTTP2: &[&str] = &["http/1.1"];
-/// As much memory as the patterns of one certificate may take once compiled.
+/// The most memory, in bytes, that the compiled patterns of one certificate may take.
 const PATTERN_SIZE: usize = 1 << 20;
 
-/// The certificates of a document, by their fingerprints.
+/// The certificates of a document, by their SHA-1 fingerprints.
 #[derive(Default)]
 pub(crate) struct DocumentCertificates {
     all: RefCell<HashSet<String>>,
-    /// Those that nobody accepts today.
+    /// The expired and the not yet valid ones, with their warnings.
     untimely: RefCell<Vec<(String, Diagnostic)>>,
-    /// When those of a name expire: the first of them.
+    /// The earliest expiry of the certificates of each name, in seconds since 1970.
     ends: RefCell<BTreeMap<String, i64>>,
 }
 
 /// When a certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateEnd {
-    /// The first name that it is good for, or its subject.
+    /// The first name in the certificate, or its subject.
     pub name: Arc<str>,
     /// Seconds since 1970.
     pub at: i64,
 }
 
 impl DocumentCertificates {
-    /// What is to be said against following `served` with these: certificates that nobody accepts, and that were not there
-    /// before. One whose time ran out while it was served keeps nothing else from changing.
+    /// The reasons to refuse these certificates as the successors of `served`: invalid dates in certificates that are not served
+    /// yet. A certificate that expires while it is served does not block other changes.
     pub(crate) fn against(&self, served: &DocumentCertificates) -> Vec<Diagnostic> {
         let served = served.all.borrow();
         let untimely = self.untimely.borrow();
         untimely.iter().filter(|(fingerprint, _)| !served.contains(fingerprint)).map(|(_, told)| told.clone()).collect()
     }
 
-    /// When they expire, the first to do so first.
+    /// The expiries, earliest first.
     pub(crate) fn ends(&self) -> Vec<CertificateEnd> {
         let ends = self.ends.borrow();
         let mut all: Vec<_> =
@@ -99,7 +99,7 @@ impl Compiler<'_> {
                 Some(built.map_err(complain).ok()?)
             }
         };
-        // Fewer than written means that a fault has been reported.
+        // If there are fewer than written, a fault has been reported.
         if keys.is_empty() || keys.len() < written.pairs.len() {
             return None;
         }
@@ -125,9 +125,9 @@ impl Compiler<'_> {
         if self.document.settings.clients.http2 { PROTOCOLS } else { PROTOCOLS_WITHOUT_HTTP2 }
     }
 
-    /// A certificate with its key. Faults are reported where they are.
+    /// A certificate with its key. Faults are reported at their own places.
     pub(super) fn certified(&self, names: &[ServerName], cert: &Pem, key: &Pem) -> Option<Arc<CertifiedKey>> {
-        // Both are looked at before the first fault ends it.
+        // Both are read before returning, so that the faults of both are reported.
         let (chain, text) = (self.chain(cert), self.text(key));
         let (chain, text) = (chain?, text?);
         let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
@@ -141,7 +141,7 @@ impl Compiler<'_> {
         Some(certified)
     }
 
-    /// A certificate outside of its time is told of; whether it is accepted depends on what is served already.
+    /// Warns of a certificate that is not valid now; whether it is refused depends on what is served already.
     fn present(&self, cert: &Pem, facts: &Facts) {
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(now).unwrap_or(i64::MAX);
@@ -164,13 +164,13 @@ impl Compiler<'_> {
         ends.entry(name).and_modify(|end| *end = facts.until.min(*end)).or_insert(facts.until);
     }
 
-    /// The certificates of a text, one at least.
+    /// The certificates of a text, at least one.
     pub(super) fn chain(&self, pem: &Pem) -> Option<Vec<CertificateDer<'static>>> {
         let text = self.text(pem)?;
         tls::certificates(&text).map_err(|error| self.report_pem(pem, &error)).ok()
     }
 
-    /// The text itself, from here or from where the store found it.
+    /// The PEM text, inline or as read by the store.
     fn text(&self, pem: &Pem) -> Option<Arc<[u8]>> {
         let name = match &pem.source {
             PemSource::Here(text) => return Some(text.as_bytes().into()),
@@ -206,7 +206,7 @@ impl Compiler<'_> {
         self.report(&pem.origin.path, pem.place(), problem, Some(advice.into()));
     }
 
-    /// Warns where TLS is spoken with nothing to say, or certificates have nobody to be shown to.
+    /// Warns of TLS addresses without a certificate, and of certificates without a TLS address.
     pub(super) fn warn_of_silence(&self, certificates: &Certificates) {
         let document = self.document;
         let speaks = document.settings.listen.iter().any(|listen| listen.tls);

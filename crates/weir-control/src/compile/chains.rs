@@ -1,4 +1,4 @@
-//! Plugins: built once where they are written, merged per route, and put in order.
+//! Plugins: built once per resource, merged per route, and sorted.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -18,22 +18,22 @@ use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, 
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::join;
 
-/// What building a route's own plugins has shown.
+/// Findings from building a route's own plugins.
 pub(super) struct OwnPlugins {
-    pub(super) told: Vec<Declaration>,
-    /// What they were built from besides their options.
+    pub(super) declarations: Vec<Declaration>,
+    /// The inputs of these plugins besides their options.
     pub(super) inputs: BuildInputs,
 }
 
-/// What a route has of its own plugins, and those it shares.
+/// The plugins that a route shares with others, with the key of all of its plugins.
 pub(super) struct RoutePlugins<'c> {
     config: Option<&'c BuiltSet>,
     service: Option<&'c BuiltSet>,
-    /// What all of them were made from; nothing if that caused a warning.
+    /// The fingerprint of the inputs of all plugins; `None` if building caused a warning.
     pub(super) key: Option<Fingerprint>,
 }
 
-/// Makes the chain of each route.
+/// Builds the plugin chain of each route.
 pub(super) struct Chains<'a> {
     compiler: &'a Compiler<'a>,
     registry: &'a Registry,
@@ -42,15 +42,15 @@ pub(super) struct Chains<'a> {
     plugin_configs: HashMap<&'a str, usize>,
     sets: Vec<BuiltSet>,
     global: Vec<Link>,
-    /// What the global rules were made from; nothing if that caused a warning.
+    /// The fingerprint of the inputs of the global rules; `None` if building caused a warning.
     global_key: Option<Fingerprint>,
     known_sets: Sets<'a>,
-    /// What sets of plugins may be used again by.
+    /// The inputs that have not changed; sets built only from these are reused.
     unchanged: Dependencies,
     disagrees: Cell<bool>,
     groups: HashMap<&'a str, usize>,
     overlays: Vec<OverlayLayers<'a>>,
-    /// The numbers of upstreams that stand in options, by the path of what names them.
+    /// The numbers of the upstreams in options, by the path of the option.
     upstreams: HashMap<&'a str, u32>,
     shared: Rc<BuildContext>,
 }
@@ -98,7 +98,7 @@ impl<'a> Chains<'a> {
         let mut keys = Some(Vec::new());
         for PluginSet { id, origin, content, plugins } in &document.global_rules {
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
-                // APISIX drops such a plugin altogether.
+                // APISIX would silently ignore the second one.
                 let problem = format!("`{}` is in two global rules", plugin.name);
                 chains.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
             }
@@ -115,12 +115,12 @@ impl<'a> Chains<'a> {
         chains
     }
 
-    /// What the global rules were made from; nothing if that caused a warning.
+    /// The fingerprint of the inputs of the global rules; `None` if building caused a warning.
     pub(super) fn global_key(&self) -> Option<Fingerprint> {
         self.global_key
     }
 
-    /// What the sets that routes refer to were made from; nothing if that caused a warning.
+    /// The fingerprint of the inputs of all sets that routes refer to; `None` if building caused a warning.
     pub(super) fn sets_key(&self) -> Option<Fingerprint> {
         let document = self.compiler.document;
         let key = |set: &BuiltSet| set.key;
@@ -131,12 +131,12 @@ impl<'a> Chains<'a> {
         Some(Fingerprint::of((services.collect::<Option<Vec<_>>>()?, configs.collect::<Option<Vec<_>>>()?)))
     }
 
-    /// What runs where no route matches.
+    /// The chain for requests that match no route.
     pub(super) fn unmatched(&self) -> Chain {
         Chain::new(self.global.clone())
     }
 
-    /// The plugins that a route shares with others, and what all of its plugins are made from.
+    /// The plugins that a route shares with others, and the key of all of its plugins.
     pub(super) fn plugins_of(&self, route: &document::RouteSpec, service: Option<&ServiceSpec>) -> RoutePlugins<'_> {
         let reference = &route.plugin_config_id;
         let config = self
@@ -144,7 +144,7 @@ impl<'a> Chains<'a> {
             .referred(&route.origin, "plugin_config_id", reference, &self.plugin_configs, "plugin_configs")
             .map(|index| &self.sets[index]);
         let service = service.and_then(|service| self.services.get(&*service.id));
-        // Nothing where one of them has no key.
+        // `None` if one of them has no key.
         let shared = |set: Option<&BuiltSet>| set.map_or(Some(None), |set| set.key.map(Some));
         let key = || {
             let own = self.share_numbers(&route.plugins);
@@ -153,30 +153,33 @@ impl<'a> Chains<'a> {
         RoutePlugins { config, service, key: key() }
     }
 
-    /// The chain of a route, and what building its own plugins has shown. Each plugin is taken whole from the route, or else from its
-    /// plugin_config, or else from its service.
+    /// The chain of a route, and the findings from building its own plugins. A plugin is taken as a whole from the route, or else
+    /// from its plugin_config, or else from its service.
     pub(super) fn of_route(&self, route: &document::RouteSpec, plugins: &RoutePlugins) -> (Chain, OwnPlugins) {
         let own = self.built(&format!("route/{}", route.id), &route.origin, &route.plugins);
         let mut links = self.global.clone();
         let shared = [plugins.config, plugins.service].map(|set| set.map(|set| &*set.built));
         let layers = [Some(&*own), shared[0], shared[1]];
         links.extend(nearest(layers).filter_map(|built| built.link.clone()));
-        (Chain::new(links), OwnPlugins { told: self.shared.take_declarations(), inputs: self.shared.take_inputs() })
+        (
+            Chain::new(links),
+            OwnPlugins { declarations: self.shared.take_declarations(), inputs: self.shared.take_inputs() },
+        )
     }
 
-    /// Takes note of what plugins have told that are used again.
-    pub(super) fn redeclare(&self, told: &[Declaration]) {
-        if !told.iter().all(|told| self.shared.redeclare(told)) {
+    /// Repeats the declarations of plugins that are reused.
+    pub(super) fn redeclare(&self, declarations: &[Declaration]) {
+        if !declarations.iter().all(|declarations| self.shared.redeclare(declarations)) {
             self.disagrees.set(true);
         }
     }
 
-    /// Whether plugins that were used again do not go together with the others.
+    /// Whether reused plugins contradict others.
     pub(super) fn disagrees(&self) -> bool {
         self.disagrees.get()
     }
 
-    /// Names of header fields that are secrets. To be asked when every plugin is built.
+    /// Names of header fields that are secrets. Complete only after every plugin has been built.
     pub(super) fn secret_fields(&self) -> Vec<Box<[u8]>> {
         self.shared.secret_fields()
     }
@@ -185,7 +188,7 @@ impl<'a> Chains<'a> {
         self.known_sets
     }
 
-    /// The plugins of a resource of this kind and id.
+    /// The plugins of a resource of this kind and id, reused if possible.
     fn set(
         &self,
         kind: &str,
@@ -197,38 +200,38 @@ impl<'a> Chains<'a> {
         let written = Fingerprint::of((kind, id, content, self.share_numbers(plugins)));
         let is_same = |known: &BuiltSet| Dependencies::from(known.inputs).are_among(self.unchanged);
         if let Some(known) = self.known_sets.find(written, is_same) {
-            self.redeclare(&known.told);
+            self.redeclare(&known.declarations);
             return known.clone();
         }
         let warnings = self.compiler.warnings.count();
         let built = self.built(&format!("{kind}/{id}"), origin, plugins).into();
         let has_warned = self.compiler.warnings.count() > warnings;
-        let (told, inputs) = (self.shared.take_declarations().into(), self.shared.take_inputs());
-        // Routes are compiled again with a set that was, though what it says is the same.
+        let (declarations, inputs) = (self.shared.take_declarations().into(), self.shared.take_inputs());
+        // The key contains the inputs, so that routes are compiled again together with a set whose text is unchanged.
         let key = (!has_warned).then(|| Fingerprint::of((written, self.compiler.surroundings.of_inputs(inputs))));
-        let set = BuiltSet { key, built, told, inputs };
+        let set = BuiltSet { key, built, declarations, inputs };
         if !has_warned {
             self.known_sets.add(written, set.clone());
         }
         set
     }
 
-    /// The numbers of the upstreams that stand in options.
+    /// The numbers of the upstreams in options.
     fn share_numbers(&self, plugins: &[PluginSpec]) -> Vec<Option<u32>> {
         let shares = plugins.iter().flat_map(|plugin| &plugin.shares);
         shares.map(|share| self.upstreams.get(&*share.origin.path).copied()).collect()
     }
 
-    /// Names of query arguments that plugins take for secrets. To be asked when every plugin is built.
+    /// Names of query arguments that plugins treat as secrets. Complete only after every plugin has been built.
     pub(super) fn secret_arguments(&self) -> Vec<Arc<[u8]>> {
         self.shared.secret_arguments()
     }
 
-    /// What each consumer, or its group, adds to every route.
+    /// The plugins that each consumer, or its group, adds to every route.
     pub(super) fn overlays(&self) -> Vec<Overlay> {
         let overlay = |layers: &OverlayLayers| {
             let own = layers.consumer.map(|consumer| {
-                // Credentials have been read before.
+                // Credentials have been read before, by `consumers::read`.
                 let is_proof = |plugin: &PluginSpec| {
                     self.registry.find(&plugin.name).is_some_and(|entry| entry.credential.is_some())
                 };
@@ -247,7 +250,7 @@ impl<'a> Chains<'a> {
         self.overlays.iter().map(overlay).collect()
     }
 
-    /// Authentication belongs to routes: an auth plugin cannot be a policy of a consumer, who is already authenticated.
+    /// Refuses auth plugins among the plugins of a consumer: these run when the consumer is already authenticated.
     fn refuse_doors(&self, origin: &ResourceOrigin, plugins: &[PluginSpec]) {
         let is_door = |plugin: &&PluginSpec| self.registry.find(&plugin.name).is_some_and(|entry| entry.identifies);
         for plugin in plugins.iter().filter(is_door) {
@@ -264,7 +267,7 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// The plugins of `owner`, a resource by kind and id.
+    /// Builds the plugins of `owner`, a resource by kind and id.
     fn built(&self, owner: &str, origin: &ResourceOrigin, plugins: &[PluginSpec]) -> Vec<BuiltPlugin> {
         let build = |plugin: &PluginSpec| {
             let link = match plugin.disabled {
@@ -273,13 +276,13 @@ impl<'a> Chains<'a> {
             };
             Some(BuiltPlugin { name: plugin.name.clone(), link })
         };
-        // By name, so that plugins of one priority have an order that does not hang on the text's.
+        // Sorted by name, so that the order of plugins with equal priority does not depend on the text.
         let mut built: Vec<BuiltPlugin> = plugins.iter().filter_map(build).collect();
         built.sort_by(|a, b| a.name.cmp(&b.name));
         built
     }
 
-    /// Nothing where a fault has been reported.
+    /// `None` if a fault has been reported.
     fn link(&self, owner: &str, origin: &ResourceOrigin, plugin: &PluginSpec) -> Option<Link> {
         let Some(entry) = self.registry.find(&plugin.name) else {
             report_unknown(self.compiler, self.registry, &path_of(origin, plugin), plugin);

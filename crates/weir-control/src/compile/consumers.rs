@@ -1,4 +1,4 @@
-//! Consumers: what proves who they are, and what they add to the routes they use.
+//! Consumers: their credentials, and the plugins they add to the routes they use.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -10,14 +10,14 @@ use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
 use crate::document::{self, CredentialSpec, PluginSet, PluginSpec, ResourceOrigin};
 
-/// What has to be known before any plugin can be built, and whose plugins become overlays.
+/// The inputs that are needed before any plugin can be built, and the sources of overlays.
 pub(super) struct KnownConsumers<'a> {
     pub(super) shared: BuildContext,
     /// Indexed by [`Consumer::overlay`].
     pub(super) overlays: Vec<OverlayLayers<'a>>,
 }
 
-/// Whose plugins make up an overlay. A consumer's own count before those of its group.
+/// The sources of an overlay. A consumer's own plugins take precedence over those of its group.
 #[derive(Clone, Copy)]
 pub(super) struct OverlayLayers<'a> {
     pub(super) consumer: Option<&'a document::ConsumerSpec>,
@@ -44,7 +44,7 @@ struct ConsumerReader<'a> {
     compiler: &'a Compiler<'a>,
     registry: &'a Registry,
     shared: BuildContext,
-    /// What credentials are found by, each for its plugin, and where it stands.
+    /// The keys of all credentials, by plugin, with the resource that each one is from.
     taken: HashMap<(&'a str, String), &'a ResourceOrigin>,
 }
 
@@ -133,8 +133,8 @@ impl<'a> ConsumerReader<'a> {
         self.registry.find(&plugin.name).is_some_and(|entry| entry.credential.is_some())
     }
 
-    /// A plugin's options as proof of who somebody is; nothing if it proves nothing. The inner nothing is a fault that
-    /// has been reported.
+    /// The options of a plugin as a credential; `None` if the plugin takes no credentials. The inner `None` stands for a fault
+    /// that has been reported.
     fn proof(&mut self, origin: &'a ResourceOrigin, plugin: &'a PluginSpec, id: &str) -> Option<Option<Proof>> {
         let entry = self.registry.find(&plugin.name)?;
         let credential = entry.credential?;
@@ -150,7 +150,7 @@ impl<'a> ConsumerReader<'a> {
         match self.taken.entry((entry.name, key)) {
             Slot::Vacant(slot) => slot.insert(origin),
             Slot::Occupied(other) => {
-                // The key itself is a secret.
+                // The key is not shown, since it is a secret.
                 let problem = format!("has the same key as {}", self.compiler.document.named(other.get()));
                 let advice = "give each consumer a different key".to_owned();
                 self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));

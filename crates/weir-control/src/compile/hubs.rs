@@ -1,4 +1,4 @@
-//! Hubs: what is to run, and the responders that routes lead to.
+//! Hubs: those to run, and the responders that routes refer to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl<'a> HubEndpoints<'a> {
         }
     }
 
-    /// What a route leads to, if it leads to a hub. A reference to nothing is a fault.
+    /// The responder of a route that refers to a hub. A dangling reference is a fault.
     pub(super) fn of(&self, compiler: &Compiler<'_>, route: &RouteSpec) -> Option<Arc<dyn Responder>> {
         let index = compiler.referred(&route.origin, "hub_id", &route.hub_id, &self.by_id, "hubs")?;
         Some(Arc::clone(&self.responders[index]))
@@ -34,7 +34,7 @@ impl<'a> HubEndpoints<'a> {
 }
 
 impl Compiler<'_> {
-    /// What is to run.
+    /// The hubs to run.
     pub(super) fn hub_terms(&self) -> Arc<[HubTerms]> {
         let document = self.document;
         let data = data_directory(&document.settings, &document.directory);

@@ -1,4 +1,4 @@
-//! `_meta.filter` and `_meta.error_response`: what a plugin's neighbourhood decides for it.
+//! `_meta.filter` and `_meta.error_response`: a wrapper around a plugin.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use weir_plugin::{Exchange, Expression, Filter, Flow, MessageFilter, MessageProt
 
 use crate::document::ErrorResponse;
 
-/// The step, as its `_meta` wants it.
+/// The plugin with its `_meta` applied.
 pub(super) fn wrapped(
     step: Arc<dyn Plugin>,
     filter: Option<Expression>,
@@ -26,7 +26,7 @@ struct PluginWithMeta {
 
 struct Meta {
     filter: Option<Expression>,
-    /// Under which an exchange notes what the filter said of its request.
+    /// The key under which an exchange keeps the result of the filter for its request.
     note: NoteKey,
     error_response: Option<Body>,
 }
@@ -51,8 +51,8 @@ impl Body {
 }
 
 impl Meta {
-    /// Asked once for a plugin that sees the request, so that what it begins it also ends. A plugin that sees only the
-    /// response may have a filter that looks at it.
+    /// Evaluates the filter once per exchange for a plugin that sees the request, so that the later phases run for the same
+    /// exchanges. The filter of a plugin that sees only the response is evaluated then, and may use the response.
     fn applies_to_request(&self, exchange: &mut Exchange) -> bool {
         let Some(filter) = &self.filter else { return true };
         let applies = filter.holds(exchange);
@@ -68,7 +68,7 @@ impl Meta {
         }
     }
 
-    /// Replaces the body of a refusal; its other fields, such as `WWW-Authenticate`, stay.
+    /// Replaces the body of an error response; its other fields, such as `WWW-Authenticate`, stay.
     fn ended(&self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<(), Stop> {
         end.map_err(|stop| self.replaced(exchange, stop))
     }

@@ -1,7 +1,7 @@
-//! What compiling one document has made, for the next one to use again where it says the same.
+//! The compiled parts of one document, for the next document to reuse where it is unchanged.
 //!
-//! A part is found by its identity (the kind and id of what it was made from) and used again if its key, which is everything it
-//! was made from, is the same. What caused a warning is made anew each time, since the warning has to be given again.
+//! A part is found by its identity (the kind and id of its resource) and reused if its key, the fingerprint of all its inputs, is
+//! the same. A part that caused a warning is compiled each time, since the warning has to be repeated.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::text::fingerprint::Fingerprint;
 #[derive(Clone)]
 pub struct Parts {
     pub(super) surroundings: Surroundings,
-    /// What references could refer to; nothing if something of it must be compiled again in any case.
+    /// The fingerprint of everything that references could refer to; `None` if some of it must be compiled again in any case.
     pub(super) references: Option<Fingerprint>,
-    /// What the global rules were made from; nothing if that caused a warning.
+    /// The fingerprint of the inputs of the global rules; `None` if building caused a warning.
     pub(super) global: Option<Fingerprint>,
-    /// Those that stand in lists of their own, in services, or in options of plugins.
+    /// The upstreams in lists of their own, in services, or in options of plugins.
     pub(super) upstreams: Arc<Catalog<UpstreamPart>>,
     pub(super) upstream_pieces: Pieces<Arc<Upstream>>,
     pub(super) routes: Arc<Catalog<RoutePart>>,
@@ -34,7 +34,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The routes, as they stand in the snapshot.
+    /// The routes of the snapshot.
     pub(crate) fn routes(&self) -> &Pieces<Arc<Route>> {
         &self.route_pieces
     }
@@ -49,18 +49,18 @@ pub(super) struct UpstreamPart {
 
 #[derive(Clone)]
 pub(super) struct RoutePart {
-    /// Routes that are switched off have a number and no piece.
+    /// Disabled routes have a number and no piece.
     pub(super) number: usize,
     pub(super) key: Option<Fingerprint>,
-    /// What its own plugins were built from besides their options, and what it refers to.
+    /// The inputs of its own plugins besides their options, and whether it has references.
     pub(super) depends_on: Dependencies,
-    /// What its rule in the table was made from; nothing if it has none.
+    /// The fingerprint of the inputs of its rule in the route table; `None` if it has none.
     pub(super) rule: Option<Fingerprint>,
-    /// Its place among the rules.
+    /// The sort key of its rule among all rules.
     pub(super) order: u64,
-    /// What its own plugins have told.
-    pub(super) told: Option<Arc<[Declaration]>>,
-    /// The upstream that stands in it.
+    /// The declarations of its own plugins.
+    pub(super) declarations: Option<Arc<[Declaration]>>,
+    /// Its inline upstream.
     pub(super) upstream: Option<UpstreamPart>,
 }
 
@@ -73,7 +73,7 @@ impl CompiledPart for UpstreamPart {
         self.key.map(|_| self.depends_on)
     }
 
-    fn told(&self) -> Option<&Arc<[Declaration]>> {
+    fn declarations(&self) -> Option<&Arc<[Declaration]>> {
         None
     }
 }
@@ -92,30 +92,30 @@ impl CompiledPart for RoutePart {
         Some(self.depends_on | of_upstream)
     }
 
-    fn told(&self) -> Option<&Arc<[Declaration]>> {
-        self.told.as_ref()
+    fn declarations(&self) -> Option<&Arc<[Declaration]>> {
+        self.declarations.as_ref()
     }
 }
 
-/// The places of rules among each other, as numbers with room between them.
+/// Assigns sort keys to rules, with gaps for later insertions.
 pub(super) struct Places {
     last: u64,
 }
 
 impl Places {
-    /// So far apart are neighbours at first.
+    /// The distance between neighbours at first.
     const APART: u64 = 1 << 32;
 
     pub(super) fn new() -> Places {
         Places { last: 0 }
     }
 
-    /// Whether those that have these places, in order, may keep them.
+    /// Whether rules with these sort keys, in ascending order, may keep them.
     pub(super) fn keep_all(&mut self, first: u64, last: u64) -> bool {
         first > self.last && self.keep(last)
     }
 
-    /// Whether the one that has this place may keep it.
+    /// Whether the rule with this sort key may keep it: it must follow the previous one.
     pub(super) fn keep(&mut self, place: u64) -> bool {
         let stays = place > self.last;
         if stays {
@@ -124,11 +124,11 @@ impl Places {
         stays
     }
 
-    /// A place after the last one, and before `next`; nothing if there is no room left.
+    /// A sort key after the last one and before `next`; `None` if there is no gap.
     pub(super) fn before(&mut self, next: Option<u64>) -> Option<u64> {
         let place = match next {
             Some(next) if next > self.last => self.last + (next - self.last) / 2,
-            // What comes next has moved, too.
+            // The rule after it has moved as well.
             Some(_) => return None,
             None => self.last + Places::APART,
         };

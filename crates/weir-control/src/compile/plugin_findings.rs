@@ -1,4 +1,4 @@
-//! Where findings about a plugin's options stand, and what to say of plugins that are not known.
+//! The positions of findings in a plugin's options, and the advice for unknown plugins.
 
 use weir_plugin::{ConfigError, Registry};
 
@@ -8,7 +8,7 @@ use crate::text::read::{join, listed};
 use crate::text::suggest::closest;
 use crate::text::tree::{TextPosition, TreePath};
 
-/// What plugins of other gateways are called here; docs/guide/coming-from.md has the same.
+/// Plugins of other gateways, and their equivalents here; docs/guide/coming-from.md has the same list.
 const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("acl", "consumer-restriction"),
     ("api-key", "key-auth"),
@@ -37,7 +37,7 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("response-transformer", "response-rewrite"),
 ];
 
-/// The advice never says to leave the plugin out: it may be what keeps strangers away.
+/// The advice is never to leave the plugin out: it may be the one that restricts access.
 pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &str, plugin: &PluginSpec) {
     let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name).collect();
     let foreign = FOREIGN_NAMES.iter().find(|(theirs, ours)| *theirs == &*plugin.name && names.contains(ours));
@@ -52,7 +52,7 @@ pub(super) fn report_unknown(compiler: &Compiler, registry: &Registry, path: &st
     compiler.report(path, plugin.place, format!("this version has no plugin `{}`", plugin.name), Some(advice));
 }
 
-/// The path and place of what is wrong inside the options at `path`.
+/// The path and position of a finding inside the options at `path`.
 pub(super) fn inside(
     compiler: &Compiler,
     path: String,

@@ -1,4 +1,4 @@
-//! Routes: each becomes a piece of the snapshot, and a rule of the table that finds it.
+//! Routes: each is compiled to a piece of the snapshot, and to a rule of the route table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use crate::document::{self, AcmeHost, ServiceSpec};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::join;
 
-/// The routes of a snapshot while it is made.
+/// The routes of a snapshot while it is built.
 pub(super) struct RouteCompiler<'a> {
     compiler: &'a Compiler<'a>,
-    /// What routes and rules may be used again of; upstreams may be in any case.
+    /// The parts whose routes and rules may be reused; `None`: none. Upstreams are reused in any case.
     before: Option<&'a Parts>,
     unchanged: Unchanged,
     hubs: HubEndpoints<'a>,
     catalog: Cataloger<'a, RoutePart>,
     pieces: Pieces<Arc<Route>>,
     places: Places,
-    /// Rules that the table does not have yet, each beside the route it is of; ours has none.
+    /// Rules to add to the table, and the routes they are of, at the same indices; the challenge rule has none.
     added: Vec<RouteRule>,
     sources: Vec<Option<&'a document::RouteSpec>>,
-    /// Numbers whose rules the table has and is not to have any more.
+    /// Numbers of routes whose rules are to be removed from the table.
     removed: Vec<u32>,
-    /// Rules have changed places so that there is no room for others between them.
+    /// Some rule could not be given a sort key between its neighbours.
     has_no_room: bool,
 }
 
-/// What a route refers to, and what stands in it.
+/// The service and upstream of a route.
 struct RouteOrigins<'s> {
     service: Option<&'s ServiceSpec>,
-    /// The upstream that stands in it.
+    /// The route's inline upstream.
     inline: Option<UpstreamPart>,
-    /// The number of its upstream, wherever that stands.
+    /// The number of the upstream, wherever it is defined.
     upstream: Option<usize>,
 }
 
 impl<'a> RouteCompiler<'a> {
-    /// Uses again of `before` what is `unchanged`: all upstreams, and routes where they may be used again.
+    /// Reuses the parts of `before` that are `unchanged`: all upstreams, and routes where possible.
     pub(super) fn new(compiler: &'a Compiler<'a>, before: Option<&'a Parts>, unchanged: Unchanged) -> Self {
         let reused = before.filter(|_| unchanged.general);
         RouteCompiler {
@@ -66,7 +66,8 @@ impl<'a> RouteCompiler<'a> {
         }
     }
 
-    /// Returns what references could refer to; nothing if something of it must be compiled again in any case.
+    /// Returns the fingerprint of everything that references could refer to; `None` if some of it must be compiled again in any
+    /// case.
     pub(super) fn add_all(&mut self, upstreams: &mut Upstreams<'a>, chains: &Chains<'a>) -> Option<Fingerprint> {
         let document = self.compiler.document;
         let services: HashMap<&str, &ServiceSpec> = by_id(document.services.iter(), |service| &service.id);
@@ -86,7 +87,7 @@ impl<'a> RouteCompiler<'a> {
                 && let Some(block) = self.catalog.next_block(&document.routes.contents()[index..], unchanged)
                 && self.keep_places(block)
             {
-                block.told().iter().for_each(|told| chains.redeclare(told));
+                block.declarations().iter().for_each(|declarations| chains.redeclare(declarations));
                 index += block.len();
                 self.catalog.take_block();
                 continue;
@@ -97,7 +98,7 @@ impl<'a> RouteCompiler<'a> {
         references
     }
 
-    /// What routes may be used again by blocks, if they may be.
+    /// The inputs that have not changed, if whole blocks of routes may be reused.
     fn unchanged_with(&self, references: Option<Fingerprint>, chains: &Chains<'a>) -> Option<Dependencies> {
         let before = self.before?;
         let same_references = references.is_some() && references == before.references;
@@ -105,7 +106,7 @@ impl<'a> RouteCompiler<'a> {
         same_rules.then(|| self.unchanged.dependencies | Dependencies::REFERENCES.only_if(same_references))
     }
 
-    /// Whether the rules of a block keep their places.
+    /// Whether the rules of a block keep their sort keys.
     fn keep_places(&mut self, block: &Block<RoutePart>) -> bool {
         let mut orders = block.parts().filter(|part| part.rule.is_some()).map(|part| part.order);
         match (orders.next(), orders.next_back()) {
@@ -154,7 +155,7 @@ impl<'a> RouteCompiler<'a> {
         let plugins = chains.plugins_of(written, service);
         let content = (written.content, service.map(|service| service.content));
         let key = plugins.key.map(|plugins| Fingerprint::of((content, plugins, upstream)));
-        // A route without uris has a fault already.
+        // A fault has been reported for a route without uris.
         let is_on = written.enabled && !written.uris.is_empty();
         let rule_key = is_on.then(|| Fingerprint::of(content));
         let order = self.place(known, rule_key, number);
@@ -169,7 +170,7 @@ impl<'a> RouteCompiler<'a> {
             key.is_some() && known.key == key && known.depends_on.are_among(unchanged)
         };
         if let Some(known) = known.filter(is_same) {
-            known.told.iter().for_each(|told| chains.redeclare(told));
+            known.declarations.iter().for_each(|declarations| chains.redeclare(declarations));
             let part = RoutePart { order, upstream: inline, ..known.clone() };
             return self.catalog.add(identity, written.content, part);
         }
@@ -189,13 +190,13 @@ impl<'a> RouteCompiler<'a> {
             false => drop(self.pieces.remove(number)),
         }
         let key = key.filter(|_| self.compiler.warnings.count() == warnings);
-        let told = (!own.told.is_empty()).then(|| own.told.into());
+        let declarations = (!own.declarations.is_empty()).then(|| own.declarations.into());
         let depends_on = Dependencies::from(own.inputs) | Dependencies::REFERENCES.only_if(refers(written));
-        let part = RoutePart { number, key, depends_on, rule: rule_key, order, told, upstream: inline };
+        let part = RoutePart { number, key, depends_on, rule: rule_key, order, declarations, upstream: inline };
         self.catalog.add(identity, written.content, part);
     }
 
-    /// The place of a rule: the one that it had, if it did not change and still stands after the one before it.
+    /// The sort key of a rule: the previous one, if that still follows the key of the rule before it.
     fn place(&mut self, known: Option<&RoutePart>, rule: Option<Fingerprint>, number: usize) -> u64 {
         if let Some(known) = known {
             if known.rule == rule && (rule.is_none() || self.places.keep(known.order)) {
@@ -247,7 +248,7 @@ impl<'a> RouteCompiler<'a> {
         }
     }
 
-    /// The route of an authority's challenges, which is made anew each time.
+    /// The route of ACME challenges, which is compiled each time.
     pub(super) fn add_challenges(&mut self, hosts: &[AcmeHost]) {
         let identity = Fingerprint::of(("acme", "challenges"));
         let known = self.catalog.find(identity);
@@ -259,11 +260,11 @@ impl<'a> RouteCompiler<'a> {
         self.pieces.set(number, Arc::new(route));
         let depends_on = Dependencies::default();
         let (rule, order) = (Some(identity), u64::MAX);
-        let part = RoutePart { number, key: None, depends_on, rule, order, told: None, upstream: None };
+        let part = RoutePart { number, key: None, depends_on, rule, order, declarations: None, upstream: None };
         self.catalog.add(identity, identity, part);
     }
 
-    /// Nothing where a fault has been reported, or the table must be made from scratch.
+    /// `None` if a fault has been reported, or the table must be built from scratch.
     pub(super) fn finish(
         mut self,
         upstreams: &mut Upstreams<'a>,
@@ -289,12 +290,12 @@ impl<'a> RouteCompiler<'a> {
 
 impl Compiler<'_> {
     pub(super) fn report_rule(&self, sources: &[Option<&document::RouteSpec>], error: &BuildError) {
-        // One rule may be our own.
+        // The challenge rule belongs to no route.
         let Some(route) = sources.get(error.rule).copied().flatten() else {
             let place = self.document.place_at("acme");
             return self.report("acme", place, format!("{}: {}", error.place, error.reason), None);
         };
-        // The table counts in lists; a route may say `uri` and `host`, or have its hosts from the service.
+        // The table reports indices of lists; a route may have `uri` or `host` instead, or its hosts from the service.
         let written = self.document.place_at(&join(&route.origin.path, &error.place));
         let (single, _) = error.place.split_once("s[").unwrap_or((&error.place, ""));
         let path = join(&route.origin.path, single);
@@ -306,7 +307,7 @@ impl Compiler<'_> {
     }
 }
 
-/// It depends on what its references refer to. Upstreams that stand in options may be references as well.
+/// Whether a route depends on what its references refer to. Upstreams in options may be references as well.
 fn refers(written: &document::RouteSpec) -> bool {
     let references = [&written.service_id, &written.upstream_id, &written.plugin_config_id];
     references.iter().any(|reference| reference.is_some()) || written.plugins.iter().any(|one| !one.shares.is_empty())

@@ -1,4 +1,4 @@
-//! Upstreams that are spoken to in TLS: whom to believe, and who we are.
+//! TLS to upstreams: the authorities to trust, and the client certificate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +9,23 @@ use super::Compiler;
 use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
 use crate::text::read::join;
 
-/// What is spoken inside TLS: one or the other, as the configuration says.
+/// The protocol offered by ALPN: exactly the one that is configured.
 const HTTP1: &[&str] = &["http/1.1"];
 const HTTP2: &[&str] = &["h2"];
 
-/// The clients made so far. Upstreams on the same terms share one, with everything the system trusts in it.
+/// The TLS connectors built so far. Upstreams with equal terms share one, since it contains all authorities that the system
+/// trusts.
 pub(super) struct Secured<'a> {
     compiler: &'a Compiler<'a>,
-    /// The entries of `ssls` that are shown to upstreams.
+    /// The entries of `ssls` with `type: client`.
     identities: HashMap<&'a str, &'a Ssl>,
     clients: HashMap<Terms, Option<TlsConnector>>,
 }
 
-/// Where the parts of an upstream's terms come from.
+/// The sources of an upstream's TLS settings.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Terms {
-    /// `None` believes everybody.
+    /// `None`: certificates are not verified.
     trust: Option<AuthoritySource>,
     identity: Option<(PemSource, PemSource)>,
     http2: bool,
@@ -42,7 +43,7 @@ impl<'a> Secured<'a> {
         Secured { compiler, identities: ssls.map(|ssl| (&*ssl.id, ssl)).collect(), clients: HashMap::new() }
     }
 
-    /// `None` for upstreams in the clear, and where a fault has been reported.
+    /// `None` for upstreams without TLS, and if a fault has been reported.
     pub(super) fn client(&mut self, written: &document::UpstreamSpec) -> Option<TlsConnector> {
         if !written.scheme.is_secured() {
             return None;
@@ -51,8 +52,8 @@ impl<'a> Secured<'a> {
         self.on_terms(written, self.verifies(written), written.http2)
     }
 
-    /// Whoever comes from APISIX, where nobody is verified unless it is asked for, may not know that it happens here. Who
-    /// says anything of it in the file does.
+    /// Warns that certificates are verified, unless the file has a setting about it: users of APISIX, where verification is off
+    /// by default, may not expect it.
     fn point_out(&self, written: &document::UpstreamSpec) {
         let settings = &self.compiler.document.settings;
         let tls = &written.tls;
@@ -66,7 +67,7 @@ impl<'a> Secured<'a> {
         self.compiler.warnings.report_text(path, place, problem, Some(advice.into()));
     }
 
-    /// The same for active checks.
+    /// The connector for active checks.
     pub(super) fn checker(&mut self, written: &document::UpstreamSpec) -> Option<TlsConnector> {
         let active = written.active.as_ref()?;
         let verify = active.verifies(self.verifies(written))?;
@@ -116,7 +117,7 @@ impl<'a> Secured<'a> {
         pair: Option<(&Pem, &Pem)>,
     ) -> Option<TlsConnector> {
         let compiler = self.compiler;
-        // Both are looked at before the first fault ends it.
+        // Both are read before returning, so that the faults of both are reported.
         let identity = pair.map(|(cert, key)| compiler.certified(&[], cert, key));
         let own = authorities.map(|pem| compiler.chain(pem));
         let identity: Option<Arc<CertifiedKey>> = match identity {

@@ -1,4 +1,4 @@
-//! Upstreams: nodes become endpoints.
+//! Upstreams: their nodes are compiled to endpoints.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -21,15 +21,15 @@ use crate::document::{
 };
 use crate::text::fingerprint::Fingerprint;
 
-/// More addresses of one name are not used: nobody has so many for one backend.
+/// The most addresses of one name that are used.
 const MAX_ADDRESSES: usize = 1_000;
 
-/// The upstreams of a snapshot while it is made: the named ones first, then the inline ones.
+/// The upstreams of a snapshot while it is built: the named ones first, then the inline ones.
 pub(super) struct Upstreams<'a> {
     compiler: &'a Compiler<'a>,
-    /// By their ids; made when one is asked for that a search in the document does not find.
+    /// The named upstreams by id; built only when an id is not found by binary search in the document.
     named: OnceCell<HashMap<&'a str, usize>>,
-    /// Beside those of the document.
+    /// The number of each upstream of the document, at the same index.
     numbers: Vec<usize>,
     catalog: Cataloger<'a, UpstreamPart>,
     pieces: Pieces<Arc<Upstream>>,
@@ -37,7 +37,7 @@ pub(super) struct Upstreams<'a> {
     tls_has_warned: bool,
 }
 
-/// Where an upstream stands: the kind and id of a resource, and a path within its plugins.
+/// The place of an upstream: the kind and id of a resource, and a path within its plugins.
 pub(super) type UpstreamName<'n> = (&'n str, &'n str, &'n str);
 
 impl<'a> Upstreams<'a> {
@@ -80,12 +80,12 @@ impl<'a> Upstreams<'a> {
         })
     }
 
-    /// The numbers of those that can be referred to, in the order of the document.
+    /// The numbers of the named upstreams, in the order of the document.
     pub(super) fn numbers(&self) -> &[usize] {
         &self.numbers
     }
 
-    /// The upstream that a service, or a share of traffic, has or refers to.
+    /// The upstream of a service, or of a share of traffic, inline or by reference.
     pub(super) fn of(
         &mut self,
         origin: &ResourceOrigin,
@@ -103,14 +103,14 @@ impl<'a> Upstreams<'a> {
     pub(super) fn referred(&self, origin: &ResourceOrigin, reference: &Option<Reference>) -> Option<usize> {
         let id = &reference.as_ref()?.id;
         let document = self.compiler.document;
-        // An index costs what there is, and a change of one route looks for one upstream.
+        // Building the index takes time in proportion to all upstreams; a change of one route looks up only one.
         if let Some(position) = document.upstreams.position(id) {
             return Some(self.numbers[position]);
         }
         self.compiler.referred(origin, "upstream_id", reference, self.named(), "upstreams")
     }
 
-    /// Those that plugins give shares of traffic to, by the path of the share.
+    /// The upstreams of the shares that plugins give, by the path of the share.
     pub(super) fn of_shares(&mut self) -> HashMap<&'a str, u32> {
         let document = self.compiler.document;
         let number = |(kind, id, share): (&str, &str, &'a TrafficShare)| {
@@ -120,7 +120,7 @@ impl<'a> Upstreams<'a> {
         document.shares().filter_map(number).collect()
     }
 
-    /// Its number.
+    /// Returns its number.
     fn add(&mut self, written: &document::UpstreamSpec, name: UpstreamName) -> usize {
         let identity = Fingerprint::of(name);
         let known = self.catalog.find(identity);
@@ -130,7 +130,7 @@ impl<'a> Upstreams<'a> {
         number
     }
 
-    /// The part of an upstream, which is the one that is `known` where nothing has changed.
+    /// The part of an upstream; `known`, the previous one, if nothing has changed.
     pub(super) fn part(
         &mut self,
         written: &document::UpstreamSpec,
@@ -148,7 +148,8 @@ impl<'a> Upstreams<'a> {
         let upstream = self.compile(written, &shown(name));
         self.pieces.set(number, Arc::new(upstream));
         let has_warned = self.compiler.warnings.count() > warnings;
-        // Upstreams share what they need for TLS, and only the first of them causes the warnings.
+        // Upstreams with equal TLS settings share a connector, and only the first of them causes its warnings; so none of them is
+        // reused after a warning.
         self.tls_has_warned |= has_warned && is_secured(written);
         let stays = !has_warned && written.tls.identity.is_none() && !(self.tls_has_warned && is_secured(written));
         let depends_on =
@@ -156,13 +157,13 @@ impl<'a> Upstreams<'a> {
         UpstreamPart { number, key: stays.then_some(key), depends_on }
     }
 
-    /// Lets go of the upstream of a part that is not in the catalog.
+    /// Removes the upstream of a part that is not in the catalog.
     pub(super) fn remove(&mut self, part: &UpstreamPart) {
         self.pieces.remove(part.number);
         self.catalog.release(part.number);
     }
 
-    /// Everything that an upstream is made from.
+    /// The fingerprint of all inputs of an upstream.
     fn key(&self, written: &document::UpstreamSpec) -> Fingerprint {
         let document = self.compiler.document;
         let addresses = written.is_elsewhere.then(|| {
@@ -182,7 +183,7 @@ impl<'a> Upstreams<'a> {
             let checks = |active: &document::ActiveChecksSpec| {
                 let http2 = active.is_http2(written.scheme, written.http2);
                 let mut checks = active.of_node(&endpoint.host, endpoint.addr, checker.as_ref(), http2);
-                // A port of its own is for checks alone, and need not expect the header.
+                // A separate port for checks does not expect the PROXY header.
                 checks.question.proxy_protocol = written.proxy_protocol.filter(|_| checks.question.port.is_none());
                 checks
             };
@@ -198,12 +199,12 @@ impl<'a> Upstreams<'a> {
     }
 }
 
-/// It, or its checks, may need TLS.
+/// Whether the upstream, or its checks, may need TLS.
 fn is_secured(written: &document::UpstreamSpec) -> bool {
     written.scheme.is_secured() || written.active.is_some()
 }
 
-/// As logs and metrics name it.
+/// The name of the upstream in logs and metrics.
 fn shown((kind, id, path): UpstreamName) -> String {
     match (kind, path) {
         ("", _) => id.to_owned(),
@@ -250,7 +251,7 @@ fn compiled(
     }
 }
 
-/// Nearly all upstreams have one of two.
+/// Nearly all upstreams have one of two settings, which are shared.
 fn passive(written: &document::UpstreamSpec) -> Arc<PassiveChecks> {
     static USUAL: LazyLock<[Arc<PassiveChecks>; 2]> = LazyLock::new(|| {
         [false, true].map(|until_checked| Arc::new(PassiveChecks { until_checked, ..Default::default() }))
@@ -276,7 +277,7 @@ fn balance(written: &document::BalanceSpec, endpoints: &[Endpoint]) -> Balance {
 /// A node and its addresses.
 type NodeAddresses<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
 
-/// The nodes that have addresses, wherever they come from.
+/// The nodes that have addresses, from the list, a file or a service.
 fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Vec<NodeAddresses<'a>> {
     if let Some((service, place)) = &written.service {
         let Some(ResolvedName::Targets(targets)) = document.found.get(&NameQuery::Service(service.clone())) else {
@@ -322,8 +323,8 @@ fn addresses_of(node: &NodeSpec, found: &ResolvedNames) -> Vec<IpAddr> {
     }
 }
 
-/// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are
-/// multiplied by what makes every share a whole number.
+/// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are multiplied
+/// by the least factor that makes every share a whole number.
 fn shares(nodes: &[NodeAddresses]) -> Vec<u32> {
     let multiple = nodes.iter().fold(1_u64, |multiple, (_, found)| {
         let count = found.len() as u64;
@@ -334,7 +335,7 @@ fn shares(nodes: &[NodeAddresses]) -> Vec<u32> {
         .map(|(node, found)| u64::from(node.weight).checked_mul(multiple / found.len() as u64))
         .map(|share| u32::try_from(share?).ok())
         .collect();
-    // Only names with very odd numbers of addresses come here; then the shares are as near as they can be.
+    // The factor overflows only with very uneven numbers of addresses; the shares are then approximate.
     exact.unwrap_or_else(|| {
         nodes
             .iter()

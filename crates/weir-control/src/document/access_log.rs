@@ -1,4 +1,4 @@
-//! `enable_access_log`: where lines go, and what they say.
+//! `enable_access_log`: the file of the access log, and the format of its lines.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::text::read::{NodeReader, shortened};
 use crate::text::suggest::meant;
 use crate::text::tree::{MapEntry, NodeKind};
 
-/// Where the access log goes, and what a line looks like.
+/// The file of the access log, and the format of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogSpec {
     pub path: PathBuf,
@@ -19,11 +19,11 @@ pub struct AccessLogSpec {
 pub enum AccessLogFormat {
     /// nginx's `combined`.
     Combined,
-    /// One JSON object a line, with the usual fields.
+    /// One JSON object per line, with the usual fields.
     Json,
     /// A line with `$variables`.
     Template(String),
-    /// One JSON object a line, with these fields; values are templates.
+    /// One JSON object per line, with these fields; values are templates.
     Fields(Vec<(String, String)>),
 }
 
@@ -72,7 +72,7 @@ fn format(at: &NodeReader) -> Option<AccessLogFormat> {
     }
 }
 
-/// A text with variables, all of which may have a value.
+/// Checks a template: each of its variables must exist, and be available when a record is written.
 fn template_of(at: &NodeReader, text: &str) -> Option<String> {
     let template = Template::compile(text);
     let absent = |variable: &Variable| Some((variable.absence(Moment::Record)?, meant(variable)));

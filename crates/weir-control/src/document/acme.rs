@@ -1,4 +1,4 @@
-//! `acme`: names whose certificates the gateway gets for itself.
+//! `acme`: hosts whose certificates the gateway obtains from a certificate authority.
 
 use std::time::Duration;
 
@@ -6,33 +6,33 @@ use super::certificate::{self, Pem};
 use super::resource::ResourceOrigin;
 use crate::text::read::{MapReader, NodeReader, shortened};
 
-/// Certificates that an authority issues on request (RFC 8555).
+/// The settings for certificates issued by an ACME authority (RFC 8555).
 #[derive(Clone, Debug)]
 pub struct AcmeSpec {
     pub origin: ResourceOrigin,
-    /// One certificate each.
+    /// Each host gets a certificate of its own.
     pub hosts: Vec<AcmeHost>,
-    /// Mail addresses that the authority may write to.
+    /// Contact addresses of the account at the authority.
     pub emails: Vec<Box<str>>,
-    /// How the authority is to ask; `None` is what the addresses allow.
+    /// The type of challenge; `None`: chosen by the addresses that the node listens on.
     pub challenge: Option<Challenge>,
-    /// Where the authority says what it offers.
+    /// The URL of the authority's directory (RFC 8555 §7.1.1).
     pub directory: Box<str>,
-    /// Who vouches for the authority's own server; `None` is whom the system trusts.
+    /// The authorities that certify the server of `directory`; `None`: those that the system trusts.
     pub authorities: Option<Pem>,
-    /// Where the account and the certificates are kept, as written.
+    /// The directory for the account and the certificates, as written.
     pub storage: Box<str>,
-    /// How long before its end a certificate is renewed; `None` is a third of its lifetime.
+    /// How long before a certificate expires it is renewed; `None`: a third of its lifetime.
     pub renew_before: Option<Duration>,
     pub external_account: Option<ExternalAccount>,
 }
 
-/// How an authority asks whether a host is ours.
+/// How the authority validates that a host is served by this gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// With a request on port 80 (RFC 8555 §8.3).
+    /// By a request on port 80 (RFC 8555 §8.3).
     Http01,
-    /// With a handshake on port 443 (RFC 8737).
+    /// By a TLS handshake on port 443 (RFC 8737).
     TlsAlpn01,
 }
 
@@ -43,11 +43,11 @@ pub struct AcmeHost {
     pub origin: ResourceOrigin,
 }
 
-/// What ties an account to one that the authority knows already (RFC 8555 §7.3.4).
+/// Binds the ACME account to an existing account at the authority (RFC 8555 §7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
     pub key_id: Box<str>,
-    /// In base64 without padding, for URLs.
+    /// In base64url without padding.
     pub hmac_key: Box<str>,
 }
 
@@ -60,7 +60,7 @@ impl std::fmt::Debug for ExternalAccount {
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 const STORAGE: &str = "acme";
-/// More would take days to get, one by one, and are a matter for a certificate with a wildcard.
+/// Certificates are obtained one by one, so more hosts would take days; a wildcard certificate is the better choice then.
 const MOST_HOSTS: usize = 1_000;
 
 pub(super) fn read(at: &NodeReader) -> Option<AcmeSpec> {
@@ -197,7 +197,7 @@ fn external_account(at: &NodeReader) -> Option<ExternalAccount> {
     let hmac_key = hmac_key?.trim_end_matches('=');
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if !hmac_key.bytes().all(is_key) || hmac_key.len() % 4 == 1 {
-        // Not shown: it is a secret.
+        // The value is not shown, since it is a secret.
         fields.get("hmac_key")?.report_advising("is not base64url", "copy the text as the authority shows it");
         return None;
     }
@@ -205,8 +205,8 @@ fn external_account(at: &NodeReader) -> Option<ExternalAccount> {
 }
 
 impl AcmeSpec {
-    /// Where things of this authority are kept, as it would stand in the configuration: those of another one, as of a
-    /// staging directory, are not taken for its own.
+    /// The folder for the files of this authority, under `storage`. Each directory URL has its own, so that certificates of a
+    /// staging directory are not used in production.
     pub fn folder(&self) -> String {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
         let rest = self.directory.strip_prefix("https://").unwrap_or(&self.directory);
@@ -214,7 +214,7 @@ impl AcmeSpec {
         format!("{}/{}", self.storage.trim_end_matches('/'), name.trim_matches(['-', '.']))
     }
 
-    /// The file of a host's certificate and key.
+    /// The file of a host's certificate chain and key.
     pub fn file_of(&self, host: &str) -> String {
         format!("{}/{host}.pem", self.folder())
     }

@@ -1,4 +1,4 @@
-//! `admin` and `store`: where resources come from when not from the file, and who may change them.
+//! `admin` and `store`: the source of resources if it is not the file, and who may change them.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,16 +15,17 @@ use crate::text::tree::NodeKind;
 /// The Admin API of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSettings {
-    /// Default: `127.0.0.1:9180`.
+    /// The address to listen on. Default: `127.0.0.1:9180`.
     pub listen: AdminAddress,
-    /// None only with tokens, on loopback, where the node makes one, or on a Unix socket, which is its owner's alone.
+    /// May be empty only with `tokens`, on a loopback address, where the node generates a key, or on a Unix socket, which only
+    /// its owner can open.
     pub keys: Vec<AdminKey>,
     pub tls: Option<AdminTls>,
-    /// Names that it may be asked for by, besides addresses and names of this machine.
+    /// Host names that requests may have in `Host`, besides addresses and the names of this machine.
     pub hosts: Vec<Box<str>>,
-    /// Web pages that may read its answers, as `https://console.example`.
+    /// Origins of web pages that may read responses (CORS), as `https://console.example`.
     pub origins: Vec<Box<str>>,
-    /// Tokens that are accepted in place of keys.
+    /// JSON Web Tokens that are accepted in place of keys.
     pub tokens: Option<AdminTokens>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
@@ -34,18 +35,19 @@ pub struct AdminSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
     Tcp(SocketAddr),
-    /// A Unix socket that only the user of the process can connect to; a relative path begins at the file's directory.
+    /// A Unix socket that only the user of the process can connect to; a relative path starts at the directory of the
+    /// configuration.
     Unix(PathBuf),
 }
 
-/// Who may use the Admin API, by what.
+/// A key of the Admin API, with the rights that it gives.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminKey {
     pub name: Box<str>,
     /// SHA-256 of the key: the key itself is not kept.
     pub hash: [u8; 32],
     pub role: AdminRole,
-    /// The resources that it is good for; none is all.
+    /// The resources that it gives access to; empty: all.
     pub scopes: Arc<[AdminScope]>,
 }
 
@@ -55,7 +57,7 @@ impl std::fmt::Debug for AdminKey {
     }
 }
 
-/// Files in PEM. With `ca` clients must have a certificate that it vouches for.
+/// PEM files. With `ca`, clients must present a certificate issued by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminTls {
     pub cert: Box<str>,
@@ -67,13 +69,13 @@ pub struct AdminTls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     pub kind: StoreKind,
-    /// Revisions that are kept.
+    /// The number of revisions in the history.
     pub history: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// A file; without a path, one in the directory for data.
+    /// A file; without a path, one in the data directory.
     Embedded {
         path: Option<Box<str>>,
     },
@@ -85,14 +87,14 @@ pub enum StoreKind {
 /// A cluster of etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdSettings {
-    /// As `http://127.0.0.1:2379`.
+    /// URLs such as `http://127.0.0.1:2379`.
     pub hosts: Vec<Box<str>>,
-    /// What the keys of resources begin with.
+    /// The prefix of the keys of all resources.
     pub prefix: Box<str>,
     /// A name and a password.
     pub user: Option<(Box<str>, Box<str>)>,
     pub tls: Option<EtcdTlsFiles>,
-    /// Longer than this no answer is waited for.
+    /// The time limit of a request.
     pub timeout: Duration,
 }
 
@@ -102,13 +104,13 @@ impl std::fmt::Debug for EtcdSettings {
     }
 }
 
-/// Files in PEM.
+/// PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdTlsFiles {
     pub authorities: Option<Box<str>>,
-    /// The certificate that this node shows, and its key.
+    /// The client certificate of this node, and its key.
     pub identity: Option<(Box<str>, Box<str>)>,
-    /// The name that certificates of members must have, where it is not the one in `hosts`.
+    /// The name that the members' certificates must have, if it is not the host in `hosts`.
     pub server_name: Option<Box<str>>,
 }
 
@@ -116,15 +118,15 @@ const DEFAULT_PORT: u16 = 9180;
 const DEFAULT_PREFIX: &str = "/apisix";
 const ETCD_TIMEOUT_S: i64 = 5;
 const DEFAULT_HISTORY: u64 = 1_000;
-/// Shorter ones can be guessed.
+/// In characters; shorter keys could be guessed.
 const LEAST_KEY: usize = 16;
-/// Hashes of keys that stand in the documentation and the packages of Apache APISIX: everybody knows them.
+/// Default keys of Apache APISIX's documentation and packages, which are publicly known.
 const KNOWN_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
-/// What the address of a Unix socket begins with.
+/// The prefix of the address of a Unix socket.
 const UNIX: &str = "unix:";
-/// The kernel takes 107 bytes, and a name beside it is needed while the socket is made.
+/// In bytes. The kernel allows 107; the socket is created under a longer, temporary name beside it.
 const MOST_SOCKET_PATH: usize = 100;
-/// A key that is written as its hash begins so.
+/// The prefix of a key given by its SHA-256 hash.
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
@@ -169,7 +171,7 @@ fn audit(at: &NodeReader) -> Option<PathBuf> {
     path.text_of(1..=4096).map(PathBuf::from)
 }
 
-/// `embedded` where there is an Admin API and nothing else is said.
+/// The default is `embedded` if there is an Admin API, and no store otherwise.
 pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
     let embedded = |path| StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY };
     let Some(at) = fields.get("store") else { return fields.has("admin").then(|| embedded(None)) };

@@ -1,4 +1,4 @@
-//! Who may do what by the Admin API: roles, `scopes`, and `tokens` of others.
+//! Rights in the Admin API: roles, `scopes`, and the `tokens` of an identity provider.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use super::RESOURCE_LISTS;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
 
-/// What a key is good for.
+/// The role of a key or token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AdminRole {
-    /// Reads, and sees no secrets.
+    /// May read, with secrets masked.
     Viewer,
-    /// Reads and writes, but neither managers of secrets nor what concerns the store as a whole.
+    /// May read and write, except secret managers and operations on the store as a whole.
     Editor,
     Admin,
 }
@@ -29,25 +29,25 @@ impl AdminRole {
     }
 }
 
-/// Some of the resources. A resource is one of them if all that is said here holds for it.
+/// A subset of the resources: those that match all fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminScope {
-    /// Lists such as `routes`; none is all.
+    /// Lists such as `routes`; empty: all.
     pub kinds: Vec<&'static str>,
-    /// What ids begin with.
+    /// The prefix of their ids.
     pub id_prefix: Box<str>,
-    /// Labels that it must have.
+    /// Labels that a resource must have.
     pub labels: Vec<(Box<str>, Box<str>)>,
 }
 
-/// What a caller may do, and with which resources. Without scopes: with all.
+/// The rights of a caller: a role, and the resources it applies to. Without scopes, all resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminGrant {
     pub role: AdminRole,
     pub scopes: Arc<[AdminScope]>,
 }
 
-/// Whose tokens are accepted, and what they are good for.
+/// The identity provider whose tokens are accepted, and the rights they give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminTokens {
     pub issuer: Box<str>,
@@ -56,21 +56,21 @@ pub struct AdminTokens {
     pub roles: TokenRoles,
 }
 
-/// What tokens are good for.
+/// The mapping from claims of tokens to rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRoles {
-    /// The claim that says what a token is good for: a member of the token, or `realm_access.roles`.
+    /// The claim that determines the rights: a member of the token's payload, or a path such as `realm_access.roles`.
     pub claim: Box<str>,
-    /// By values of the claim. The first that a token has counts.
+    /// Rights by value of the claim; the first one whose value the token has applies.
     pub grants: Vec<(Box<str>, AdminGrant)>,
 }
 
-/// Where the keys are that tokens are signed with.
+/// Where the keys are published that tokens are signed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenKeys {
-    /// A document that says where the key set is (OpenID Connect Discovery).
+    /// The URL of a metadata document that names the key set (OpenID Connect Discovery).
     Discovery(Box<str>),
-    /// The key set (RFC 7517).
+    /// The URL of the key set (RFC 7517).
     KeySet(Box<str>),
 }
 
@@ -79,7 +79,7 @@ pub(super) const ROLES: &[(&str, AdminRole)] =
 
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 
-/// `scopes`, beside `role`. None is all resources.
+/// `scopes`, beside `role`. If absent: all resources.
 pub(super) fn scopes(fields: &MapReader) -> Arc<[AdminScope]> {
     let Some(at) = fields.get("scopes") else { return Arc::default() };
     let scopes: Vec<AdminScope> = at.items().filter_map(|item| scope(&item)).collect();
@@ -168,7 +168,7 @@ fn url(at: &NodeReader) -> Option<Box<str>> {
     trusted_url(at, at.text_of(1..=2048)?)
 }
 
-/// Who can change the keys on their way makes tokens of their own.
+/// The URL must be trusted, since anyone able to replace the keys in transit could issue valid tokens.
 fn trusted_url(at: &NodeReader, text: &str) -> Option<Box<str>> {
     if !is_trusted_url(text) {
         at.report_advising(
@@ -180,7 +180,7 @@ fn trusted_url(at: &NodeReader, text: &str) -> Option<Box<str>> {
     Some(text.into())
 }
 
-/// Whether what is read there cannot be changed on the way: `https`, or this machine.
+/// Whether content read from this URL cannot be modified in transit: it is `https`, or on this machine.
 pub fn is_trusted_url(text: &str) -> bool {
     let Ok(url) = ServiceUrl::parse(text) else { return false };
     let host = &*url.origin().host;

@@ -56,7 +56,7 @@ const HASH_ON: &[(&str, HashOn)] = &[
     ("vars_combinations", HashOn::Combination),
 ];
 
-/// What APISIX lets `hash_on: vars` name, beside `arg_…`.
+/// The variables that APISIX allows with `hash_on: vars`, besides `arg_…`.
 const VARS: &[&str] = &[
     "uri",
     "server_name",
@@ -109,7 +109,7 @@ fn hash_key(hash_on: HashOn, key: &str, at: &NodeReader) -> HashKey {
             HashKey::ClientAddr
         }
         HashOn::Header => {
-            // APISIX lets one write the name of the variable as well.
+            // As in APISIX, the name may also be written as a variable, with the prefix `http_`.
             let name = key.strip_prefix("http_").unwrap_or(key);
             HashKey::Variable(Variable::Header(name.to_ascii_lowercase().replace('_', "-").into()))
         }

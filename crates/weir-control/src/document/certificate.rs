@@ -1,4 +1,4 @@
-//! Certificates: `ssls`, for clients to know us by, and for upstreams.
+//! Certificates: `ssls` for clients, and the `tls` of upstreams.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use crate::text::tree::TextPosition;
 pub struct Ssl {
     pub origin: ResourceOrigin,
     pub id: Box<str>,
-    /// APISIX `type: client`: shown to upstreams that ask for it by `tls.client_cert_id`.
+    /// APISIX `type: client`: a client certificate for upstreams, referred to by `tls.client_cert_id`.
     pub for_upstreams: bool,
     /// In lower case: `example.com`, `*.example.com` or `*`.
     pub names: Vec<ServerName>,
-    /// Certificates with their keys; several for several kinds of keys.
+    /// Certificates with their keys; several for several key types.
     pub pairs: Vec<(Pem, Pem)>,
     pub clients: Option<ClientVerification>,
     /// APISIX `ssl_protocols`.
@@ -33,7 +33,7 @@ pub struct ServerName {
     pub origin: ResourceOrigin,
 }
 
-/// APISIX `ssl.client`: whom clients must be certified by.
+/// APISIX `ssl.client`: the authorities that client certificates must be issued by.
 #[derive(Clone, Debug)]
 pub struct ClientVerification {
     pub authorities: Pem,
@@ -42,17 +42,17 @@ pub struct ClientVerification {
     pub except: Vec<(String, ResourceOrigin)>,
 }
 
-/// APISIX `upstream.tls`, and whom to believe, which APISIX has for the whole node.
+/// APISIX `upstream.tls`, and the verification of endpoints, which APISIX configures for the whole node only.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTls {
-    /// `None` is what the node says: yes, unless `upstream_tls_verify: false`.
+    /// `None`: as the node is configured, which is yes unless `upstream_tls_verify: false`.
     pub verify: Option<bool>,
-    /// Who must vouch for endpoints; `None` is what the node says.
+    /// The authorities that endpoints' certificates must be issued by; `None`: those of the node.
     pub authorities: Option<Box<Pem>>,
     pub identity: Option<Box<UpstreamIdentity>>,
 }
 
-/// What proves to an upstream who we are.
+/// The client certificate that is presented to an upstream.
 #[derive(Clone, Debug)]
 pub enum UpstreamIdentity {
     /// `client_cert` and `client_key`.
@@ -68,16 +68,16 @@ pub struct Pem {
     pub source: PemSource,
 }
 
-/// Where the text is.
+/// The text itself, or the name of its source.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum PemSource {
     Here(Box<str>),
-    /// A file, or `$env://NAME`: the store brings it along in [`super::Document::files`].
+    /// A file, or `$env://NAME`; the store reads it into [`super::Document::files`].
     Elsewhere(Box<str>),
 }
 
 impl std::fmt::Debug for PemSource {
-    /// Without the text, which may be a key.
+    /// Without the text, which may be a private key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             PemSource::Here(_) => f.write_str("Here(..)"),
@@ -89,7 +89,7 @@ impl std::fmt::Debug for PemSource {
 /// The largest certificate chain or key, as in APISIX.
 const MOST_PEM: usize = 64 * 1024;
 const MOST_PATTERN: usize = 4096;
-/// A chain of certificates longer than this is nobody's.
+/// The longest certificate chain that `depth` allows.
 const MOST_DEPTH: usize = 16;
 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
@@ -274,7 +274,7 @@ pub(super) fn read_upstream(at: &NodeReader) -> Option<UpstreamTls> {
 }
 
 impl UpstreamTls {
-    /// Every text that may stand elsewhere.
+    /// All PEM texts of the section, each of which may be in a file.
     pub fn pems(&self) -> impl Iterator<Item = &Pem> {
         let own = match self.identity.as_deref() {
             Some(UpstreamIdentity::Own(cert, key)) => vec![cert, key],
@@ -285,7 +285,7 @@ impl UpstreamTls {
 }
 
 impl Ssl {
-    /// Every text that may stand elsewhere.
+    /// All PEM texts of the resource, each of which may be in a file.
     pub fn pems(&self) -> impl Iterator<Item = &Pem> {
         let pairs = self.pairs.iter().flat_map(|(cert, key)| [cert, key]);
         pairs.chain(self.clients.iter().map(|clients| &clients.authorities))
@@ -293,7 +293,7 @@ impl Ssl {
 }
 
 impl Pem {
-    /// What it is to be read from.
+    /// The file or variable to read the text from; `None` if it is inline.
     pub fn elsewhere(&self) -> Option<&str> {
         match &self.source {
             PemSource::Here(_) => None,

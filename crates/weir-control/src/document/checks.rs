@@ -1,4 +1,4 @@
-//! APISIX `checks`: how the health of endpoints is told.
+//! APISIX `checks`: active and passive health checks of endpoints.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,27 +10,28 @@ use super::resource::host_pattern;
 use super::scheme::Scheme;
 use crate::text::read::{MapReader, NodeReader};
 
-/// APISIX `checks.active`: requests of our own that ask an endpoint how it is.
+/// APISIX `checks.active`: requests that the gateway sends to endpoints to check their health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveChecksSpec {
-    /// What is the same for all nodes. Its question is a connection until [`Active::of_node`] puts in the request.
+    /// The settings common to all nodes. The question is a plain TCP connection until [`ActiveChecksSpec::of_node`] replaces it.
     checks: ActiveChecks,
     kind: CheckType,
-    /// Its `host` is empty where the node's own name is asked for.
+    /// The HTTP request; an empty `host` stands for the node's own name.
     asked: CheckRequest,
-    /// Of gRPC: the service that is asked about.
+    /// For gRPC: the name of the service to check.
     service: Box<str>,
     /// APISIX `https_verify_certificate`; the upstream's `tls.verify` if absent.
     verify: Option<bool>,
 }
 
 impl ActiveChecksSpec {
-    /// Whether endpoints are asked over TLS, and have to prove who they are: `unless_said` counts where nothing is said.
+    /// Whether checks use TLS (`None`: no), and whether they verify certificates; `unless_said` applies if
+    /// `https_verify_certificate` is absent.
     pub fn verifies(&self, unless_said: bool) -> Option<bool> {
         self.kind.is_secured().then(|| self.verify.unwrap_or(unless_said))
     }
 
-    /// Whether endpoints are asked in HTTP/2. A request is, where traffic goes to them so, with TLS as without.
+    /// Whether checks use HTTP/2. A check over HTTP does if the traffic does and both, or neither, use TLS.
     pub fn is_http2(&self, traffic: Scheme, traffic_is_http2: bool) -> bool {
         match self.kind {
             CheckType::Grpc | CheckType::Grpcs => true,
@@ -38,7 +39,7 @@ impl ActiveChecksSpec {
         }
     }
 
-    /// The checks of a node, whose `Host` this is, where over TLS by `client`.
+    /// The checks of one node; `host` is its `Host` field, `client` the connector for checks over TLS.
     pub fn of_node(
         &self,
         host: &str,
@@ -82,7 +83,7 @@ impl CheckType {
     }
 }
 
-/// Those of APISIX, and gRPC's own.
+/// The types of APISIX, and those of the gRPC health checking protocol.
 const TYPES: &[(&str, CheckType)] = &[
     ("http", CheckType::Http),
     ("https", CheckType::Https),
@@ -91,7 +92,7 @@ const TYPES: &[(&str, CheckType)] = &[
     ("grpcs", CheckType::Grpcs),
 ];
 
-/// What passive checks are called makes no difference to them.
+/// The types that passive checks accept; the type has no effect there.
 const PASSIVE_TYPES: &[(&str, CheckType)] = TYPES.split_at(3).0;
 
 const METHODS: &[(&str, &str)] = &[
@@ -107,11 +108,11 @@ const METHODS: &[(&str, &str)] = &[
     ("PURGE", "PURGE"),
 ];
 
-/// An endpoint that failed is tried again after this time where nothing else brings it back.
+/// How long after a failure an endpoint without active checks is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// Reads `checks`. Passive checks alone are fine here: an endpoint comes back by being tried again, while APISIX needs
-/// active checks for that.
+/// Reads `checks`. Passive checks are allowed without active ones, which APISIX requires: here, an endpoint comes back by being
+/// tried again.
 pub(super) fn read(at: &NodeReader) -> (Option<ActiveChecksSpec>, Option<PassiveChecks>) {
     let Some(fields) = at.fields(&["active", "passive"]) else { return (None, None) };
     if !fields.has("active") && !fields.has("passive") {
@@ -168,7 +169,7 @@ fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
     Some(ActiveChecksSpec { checks, kind, asked: asked(&fields), service, verify })
 }
 
-/// The request of a check by HTTP.
+/// The request of an HTTP check.
 fn asked(fields: &MapReader) -> CheckRequest {
     let path = fields.get("http_path").and_then(|at| {
         let path = at.text()?;
@@ -199,7 +200,7 @@ fn asked(fields: &MapReader) -> CheckRequest {
     }
 }
 
-/// Reports what has no effect in a check of this kind.
+/// Reports settings that have no effect in a check of this kind.
 fn fitting(fields: &MapReader, verdicts: [Option<MapReader>; 2], kind: CheckType) {
     if !kind.is_grpc() {
         if let Some(at) = fields.get("grpc_service") {

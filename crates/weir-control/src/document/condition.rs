@@ -4,8 +4,8 @@ use weir_plugin::{Expression, Moment, Variable};
 
 use crate::text::read::NodeReader;
 
-/// A condition that is evaluated at this moment. Unknown variable names only cause a warning, later: in APISIX a plugin may
-/// define them.
+/// Reads a condition that is evaluated at `moment`. Unknown variables cause a warning only, when the document is compiled: in
+/// APISIX a plugin may define them.
 pub(super) fn read(at: &NodeReader, moment: Moment) -> Option<Expression> {
     let condition = match Expression::compile(&at.node().to_json()) {
         Ok(condition) => condition,

@@ -1,4 +1,4 @@
-//! Who may use routes: consumers and their credentials, which stand in one list as Apache APISIX keeps them.
+//! Consumers and their credentials, which are in one list, as in Apache APISIX.
 
 use super::plugins::{self, PluginSpecs};
 use super::resource::{self, Reference, ResourceOrigin};
@@ -12,18 +12,18 @@ pub struct ConsumerSpec {
     /// `labels.custom_id`; empty is none.
     pub custom_id: Box<str>,
     pub group_id: Option<Reference>,
-    /// Options of auth plugins, which prove who somebody is, and policies for whatever the consumer does.
+    /// Options of auth plugins, which identify the consumer, and policies for all its requests.
     pub plugins: PluginSpecs,
 }
 
-/// APISIX `credential`: a further proof of who a consumer is. An item of `consumers` whose id is `jack/credentials/one`.
+/// APISIX `credential`: a further credential of a consumer. An item of `consumers` whose id is `jack/credentials/one`.
 #[derive(Clone, Debug)]
 pub struct CredentialSpec {
     pub origin: ResourceOrigin,
     /// Without the consumer's name.
     pub id: Box<str>,
     pub consumer: Reference,
-    /// One, of an auth plugin.
+    /// Exactly one, of an auth plugin.
     pub plugins: PluginSpecs,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum ConsumerItem {
 }
 
 impl ConsumerItem {
-    /// What no two items may have in common.
+    /// The id, which must be unique in the list.
     pub(super) fn key(&self) -> String {
         match self {
             ConsumerItem::Consumer(consumer) => consumer.username.to_string(),
@@ -88,7 +88,7 @@ fn read_consumer(at: &NodeReader, fields: &MapReader) -> Option<ConsumerSpec> {
         return None;
     };
     let name = username.text_of(1..=256)?;
-    // A name becomes the value of a header field.
+    // The name is sent in a header field.
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
         let problem = format!("`{}` is not the name of a consumer", shortened(name));
         username.report_advising(problem, "use letters, digits, `-` and `_`");
@@ -99,7 +99,7 @@ fn read_consumer(at: &NodeReader, fields: &MapReader) -> Option<ConsumerSpec> {
         let label = labels.entries()?.iter().find(|entry| &*entry.key == "custom_id")?;
         let at = labels.below(label);
         let text = at.text()?;
-        // Blanks have been reported with all labels.
+        // White space has been reported with all labels.
         if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             at.report_advising("is sent in a header field", "use only visible ASCII characters");
         }

@@ -1,18 +1,18 @@
-//! `data_encryption`: the keys that secrets are encrypted with where a store keeps them.
+//! `data_encryption`: the keys that a store encrypts secrets with.
 
 use std::fmt;
 
 use crate::text::read::{MapReader, NodeReader, listed};
 
-/// What a secret begins with that no key of the ring decrypts: nothing is served with it.
+/// The prefix of a secret that no key of the ring decrypts; it is never used as a value.
 pub(crate) const UNREADABLE: &str = "$encrypted://";
 
 /// How a store encrypts secrets (APISIX `apisix.data_encryption`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataEncryption {
-    /// All decrypt; the first encrypts.
+    /// All keys decrypt; the first one encrypts.
     pub keyring: Vec<EncryptionKey>,
-    /// Off, secrets are stored as they are, and what is encrypted is still decrypted.
+    /// If off, secrets are stored in plain text, and encrypted ones are still decrypted.
     pub enable: bool,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Debug for EncryptionKey {
     }
 }
 
-/// APISIX's default ring. Everybody knows these.
+/// APISIX's default ring, which is publicly known.
 const KNOWN_KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
 
 const GENERATE: &str = "generate a key of 32 characters: `openssl rand -hex 16`";
@@ -70,13 +70,13 @@ fn key(at: &NodeReader, encrypts: bool) -> Option<EncryptionKey> {
     Some(EncryptionKey(text.as_bytes().into()))
 }
 
-/// What is wrong with a secret that cannot be decrypted, and what to do.
+/// The problem and the advice for one secret that cannot be decrypted.
 pub(crate) fn unreadable() -> (String, String) {
     let problem = "is encrypted, and no key of `data_encryption.keyring` decrypts it".to_owned();
     (problem, "add the key that it was encrypted with, or write the value again".to_owned())
 }
 
-/// Several of them, by where they are.
+/// The same for several secrets, given by their places.
 pub(crate) fn all_unreadable(places: &[String]) -> (String, String) {
     const TOLD: usize = 3;
     let told: Vec<&str> = places.iter().take(TOLD).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Hubs: topics, who may publish and subscribe, and how events are kept and delivered.
+//! Hubs: topics, rights to publish and subscribe, retention and delivery of events.
 
 use ipnet::IpNet;
 use weir_hub::{
@@ -102,7 +102,7 @@ fn header(at: &NodeReader) -> Option<Box<str>> {
     Some(text.to_ascii_lowercase().into())
 }
 
-/// A record of the journal has 64 MiB at most.
+/// The limit follows from that of a journal's record, which is 64 MiB.
 fn bounded_size(at: &NodeReader) -> Option<usize> {
     const MOST: u64 = 32 << 20;
     let size = at.size()?;
@@ -113,7 +113,7 @@ fn bounded_size(at: &NodeReader) -> Option<usize> {
     Some(size as usize)
 }
 
-/// Scheme and authority of a URL, in lower case.
+/// Reads an origin: scheme and authority of a URL. Returns it in lower case.
 fn origin(at: &NodeReader) -> Option<String> {
     let text = at.text_of(1..=2048)?;
     let origin = origin_of(text).filter(|origin| is_http_url(origin) && origin.len() == text.len());

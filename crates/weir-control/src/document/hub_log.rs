@@ -1,11 +1,11 @@
-//! Where a hub keeps its events: on its node, or in Kafka.
+//! `log` of a hub: whether its events are kept on the node, or in Kafka.
 
 use weir_hub::{KafkaLogSettings, KafkaTlsSettings, LogSettings};
 use weir_kafka::{SaslLogin, SaslMechanism, is_topic_name};
 
 use crate::text::read::{MapReader, NodeReader, shortened};
 
-/// Partitions of subscriptions, unless they are said.
+/// The default number of partitions for the subscriptions.
 const PARTITIONS: u32 = 8;
 
 const FORMS: &str = "write `log: local` or `log: { kafka: { brokers: [...], topic: ... } }`";
@@ -65,7 +65,7 @@ fn brokers(fields: &MapReader) -> Option<Vec<(Box<str>, u16)>> {
     (!brokers.is_empty()).then_some(brokers)
 }
 
-/// Host and port; an IPv6 address has brackets.
+/// Splits host and port; an IPv6 address has brackets.
 fn broker(text: &str) -> Option<(Box<str>, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -1,7 +1,7 @@
-//! Files that a configuration includes: their resources are added to its own.
+//! Included files: their resources are added to those of the main file.
 //!
-//! The lines of all texts are numbered on, as if they were one text, so that a place needs no room for the file it is in.
-//! [`DocumentText::located`] tells a diagnostic in the lines of its file.
+//! Line numbers continue from one text to the next, as if all were one text, so that a position need not store its file.
+//! [`DocumentText::located`] translates a diagnostic to the name and lines of its file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -13,7 +13,7 @@ use crate::text::read::shortened;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 use crate::text::yaml::{Parsed, SourceText};
 
-/// A file that is included, and what was read from it.
+/// An included file, and the tree that was read from it.
 #[derive(Debug)]
 pub(crate) struct IncludedFile {
     pub(crate) name: Arc<str>,
@@ -21,7 +21,7 @@ pub(crate) struct IncludedFile {
     pub(crate) tree: TreeNode,
 }
 
-/// The files that a document includes, and what is wrong with them.
+/// The included files of a document, and the faults in them.
 #[derive(Debug, Default)]
 pub(crate) struct IncludedFiles {
     pub(crate) files: Vec<IncludedFile>,
@@ -42,14 +42,14 @@ pub(crate) struct DocumentText {
 struct IncludedText {
     name: Arc<str>,
     text: SourceText,
-    /// How many lines come before its first one.
+    /// The number of lines before its first one.
     lines_before: u32,
-    /// How many items are in the lists before its own ones.
+    /// The number of items in each list before those of this file.
     items_before: Vec<(Box<str>, usize)>,
 }
 
 impl DocumentText {
-    /// Adds what stands in the files to the tree of the main text. Also returns what is wrong with that.
+    /// Adds the items of the files to the tree of the main text. Also returns the faults found by that.
     pub(crate) fn merge(
         main: SourceText,
         tree: &mut TreeNode,
@@ -74,7 +74,7 @@ impl DocumentText {
         (text, merger.faults)
     }
 
-    /// The tree of all of it, with the position of every value.
+    /// The merged tree, with the position of every value.
     pub(crate) fn tree(&self) -> TreeNode {
         const PARSED: &str = "it has been parsed before";
         let mut tree = self.main.parse().expect(PARSED).tree;
@@ -103,7 +103,7 @@ impl DocumentText {
 }
 
 impl IncludedText {
-    /// The path of an item as its own file counts. Nothing if it stays as it is.
+    /// The path with the index that the item has in its own file; `None` if it does not change.
     fn own_path(&self, path: &str) -> Option<String> {
         let (list, rest) = path.split_once('[')?;
         let (index, rest) = rest.split_once(']')?;
@@ -117,7 +117,7 @@ fn is_list_of_resources(key: &str) -> bool {
     key == "hubs" || RESOURCE_LISTS.contains(&key)
 }
 
-/// Appends the items of the lists of one tree to those of another. Returns how many were there before.
+/// Appends the items of the lists of one tree to those of another. Returns how many items each list had before.
 fn append(tree: &mut TreeNode, added: TreeNode) -> Vec<(Box<str>, usize)> {
     let (NodeKind::Map(entries), NodeKind::Map(added)) = (&mut tree.kind, added.kind) else { return Vec::new() };
     let mut before = Vec::new();
@@ -133,7 +133,7 @@ fn append(tree: &mut TreeNode, added: TreeNode) -> Vec<(Box<str>, usize)> {
                 known.extend(items);
                 count
             }
-            // No value counts as absent. What else is no list has a fault of its own.
+            // A key without a value counts as absent. Any other value that is not a list is reported elsewhere.
             Some(kind @ NodeKind::Null) => {
                 *kind = NodeKind::List(items);
                 0
@@ -150,7 +150,7 @@ fn append(tree: &mut TreeNode, added: TreeNode) -> Vec<(Box<str>, usize)> {
     before
 }
 
-/// Moves all places down by so many lines.
+/// Moves all positions down by this many lines.
 fn shift(node: &mut TreeNode, lines: u32) {
     node.place.line = node.place.line.saturating_add(lines);
     match &mut node.kind {
@@ -168,9 +168,9 @@ fn shift(node: &mut TreeNode, lines: u32) {
 type ListAndId = (Box<str>, Box<str>);
 type FileAndPlace = (Arc<str>, TextPosition);
 
-/// What is wrong with the texts of one document together.
+/// Checks the texts of one document together.
 struct Merger {
-    /// By list and id: the file and the place of the resource that has it.
+    /// The file and position of each resource, by list and id.
     known: HashMap<ListAndId, FileAndPlace>,
     faults: Vec<Diagnostic>,
 }
@@ -181,7 +181,7 @@ impl Merger {
         self.faults.push(Diagnostic { path, ..fault });
     }
 
-    /// Where a resource with this id was before, if it is not the first.
+    /// The file and position of an earlier resource with this id; if there is none, this one is recorded.
     fn first_of(&mut self, list: &str, id: &str, (name, place): (&Arc<str>, TextPosition)) -> Option<FileAndPlace> {
         match self.known.entry((list.into(), id.into())) {
             Slot::Occupied(first) => Some(first.get().clone()),
@@ -192,7 +192,7 @@ impl Merger {
         }
     }
 
-    /// Reports what cannot be in a file that is included.
+    /// Reports content that is not allowed in an included file.
     fn check(&mut self, name: &Arc<str>, tree: &TreeNode) {
         let NodeKind::Map(entries) = &tree.kind else {
             let problem = "expected a map with lists of resources".to_owned();
@@ -211,7 +211,7 @@ impl Merger {
         }
     }
 
-    /// Reports ids that are there twice, in one file or in two.
+    /// Reports ids that occur twice, in one file or in two.
     fn note_ids(&mut self, name: &Arc<str>, tree: &TreeNode, lines_before: u32) {
         let NodeKind::Map(entries) = &tree.kind else { return };
         for MapEntry { key: list, value, .. } in entries.iter().filter(|entry| is_list_of_resources(&entry.key)) {
@@ -228,7 +228,7 @@ impl Merger {
     }
 }
 
-/// What a resource is found by, if it says that.
+/// The id of a resource, or its `username`, if present.
 fn id_of(item: &TreeNode) -> Option<Box<str>> {
     let entry = item.entry("username").or_else(|| item.entry("id"))?;
     match &entry.value.kind {
@@ -238,7 +238,7 @@ fn id_of(item: &TreeNode) -> Option<Box<str>> {
     }
 }
 
-/// What reads no files: a text that did not come from one.
+/// The reader for texts that did not come from a file: it refuses all includes.
 pub(crate) fn refuse_files(source: &Arc<str>, include: &TreeNode) -> IncludedFiles {
     let fault = Diagnostic::at_place(source, include.place, "files cannot be included here");
     let fault = Diagnostic { path: "include".to_owned(), ..fault.advise("write the resources themselves") };
@@ -247,7 +247,7 @@ pub(crate) fn refuse_files(source: &Arc<str>, include: &TreeNode) -> IncludedFil
 
 impl IncludedFile {
     /// # Errors
-    /// Where the text is not YAML, or has keys twice.
+    /// If the text is not YAML, or has duplicate keys.
     pub(crate) fn parse(name: Arc<str>, text: SourceText) -> Result<IncludedFile, Vec<Diagnostic>> {
         let Parsed { tree, faults } = text.parse()?;
         if faults.is_empty() { Ok(IncludedFile { name, text, tree }) } else { Err(faults) }

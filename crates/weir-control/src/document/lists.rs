@@ -1,5 +1,5 @@
-//! The lists of a document that may be long. Documents share the resources that say the same in all of them, so that a change of
-//! one costs what it is and not what there is.
+//! The lists of a document that may be long. Successive documents share their unchanged resources, so that the cost of a change
+//! depends on its size and not on the size of the list.
 
 use std::borrow::Cow;
 use std::ops::Index;
@@ -15,16 +15,16 @@ use crate::text::read::NodeReader;
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{PathStep, TreeNode, TreePath};
 
-/// A resource that stands in a list that may be long.
+/// A resource of a list that may be long.
 pub(crate) trait ListedSpec: Sized {
     const LIST: &'static str;
 
     fn read(at: &NodeReader, index: usize) -> Option<Self>;
     fn id(&self) -> &str;
-    /// Of all that it says.
+    /// The fingerprint of the whole resource.
     fn content(&self) -> Fingerprint;
-    /// Whether it takes more than its own text to serve it: names, files, authorities, or upstreams in options of plugins. Few do,
-    /// and they are found by this flag, without a search through all resources.
+    /// Whether serving it needs more than its own text: host names, files, authorities, or upstreams in options of plugins. Such
+    /// resources are few; the flag finds them without a search through all.
     fn is_noted(&self) -> bool;
 }
 
@@ -32,9 +32,9 @@ pub(crate) trait ListedSpec: Sized {
 #[derive(Debug)]
 pub struct SpecList<T> {
     all: Arc<Vec<Arc<T>>>,
-    /// Beside them.
+    /// The fingerprints of the resources, at the same indices as `all`.
     contents: Arc<Vec<Fingerprint>>,
-    /// Those that are, in the same order.
+    /// The resources for which `is_noted` is true, in the same order.
     noted: Arc<Vec<Arc<T>>>,
 }
 
@@ -76,7 +76,7 @@ impl<T> SpecList<T> {
         self.all.iter().map(|one| &**one)
     }
 
-    /// Of what each says, so that documents are compared quickly.
+    /// The fingerprint of each resource, for a quick comparison of documents.
     pub(crate) fn contents(&self) -> &[Fingerprint] {
         &self.contents
     }
@@ -88,7 +88,7 @@ impl<T> SpecList<T> {
 
 #[expect(private_bounds, reason = "only lists of this crate's own resources are put together")]
 impl<T: ListedSpec> SpecList<T> {
-    /// Reads a list whose tree is freed meanwhile: it may be long.
+    /// Reads a list and frees its tree meanwhile, since it may be long.
     fn of_nodes(nodes: Option<Vec<TreeNode>>, faults: &Faults) -> SpecList<T> {
         let all = resource::long_list(nodes, faults, T::LIST, T::read, |one| Cow::Borrowed(one.id()));
         let all: Vec<Arc<T>> = all.into_iter().map(Arc::new).collect();
@@ -97,23 +97,22 @@ impl<T: ListedSpec> SpecList<T> {
         SpecList { all: Arc::new(all), contents: Arc::new(contents), noted: Arc::new(noted) }
     }
 
-    /// Where a resource stands in a list that is in the order of ids; or where it would.
+    /// The index of the resource with this id in a list sorted by id, or the index where it would be inserted.
     fn position_of(all: &[Arc<T>], id: &str) -> Result<usize, usize> {
         all.binary_search_by(|one| one.id().cmp(id))
     }
 
-    /// The resource of this id in a list that is in the order of ids.
+    /// The resource with this id in a list sorted by id.
     pub(crate) fn find(&self, id: &str) -> Option<&T> {
         self.position(id).map(|at| &*self.all[at])
     }
 
-    /// Where the resource of this id stands. A list of a store is in the order of ids; in another order it may not be found.
+    /// The index of the resource with this id. Lists of a store are sorted by id; in an unsorted list it may not be found.
     pub(crate) fn position(&self, id: &str) -> Option<usize> {
         Self::position_of(&self.all, id).ok()
     }
 
-    /// Puts a resource in its place in a list that is in the order of ids, or takes it out. Documents that have the list keep what
-    /// they have.
+    /// Inserts, replaces or removes a resource in a list sorted by id. Other documents that share the list are not affected.
     pub(crate) fn set(&mut self, id: &str, resource: Option<Arc<T>>) {
         let (all, contents) = (Arc::make_mut(&mut self.all), Arc::make_mut(&mut self.contents));
         let was_noted = match (Self::position_of(all, id), &resource) {
@@ -150,12 +149,12 @@ impl<T: ListedSpec> SpecList<T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LongLists {
     pub(crate) routes: SpecList<RouteSpec>,
-    /// How many of them are switched on.
+    /// The number of routes that are not switched off.
     pub(crate) enabled_routes: usize,
     pub(crate) services: SpecList<ServiceSpec>,
     pub(crate) upstreams: SpecList<UpstreamSpec>,
     pub(crate) plugin_configs: SpecList<PluginSet>,
-    /// What is wrong with resources of these lists.
+    /// The faults of resources of these lists.
     pub(crate) faults: Vec<Diagnostic>,
     /// The resources of these lists that refer to secrets.
     pub(crate) referring: Vec<Arc<ReferringResource>>,
@@ -179,7 +178,7 @@ impl LongLists {
         }
     }
 
-    /// Puts secrets in for what refers to them. What cannot be had is a fault.
+    /// Replaces references to secrets by their values. A secret that cannot be read is a fault.
     pub(super) fn put_secrets(&mut self, source: &Arc<str>, value: references::SecretLookup) {
         for referring in std::mem::take(&mut self.referring) {
             match referring.list {
@@ -217,16 +216,16 @@ impl ReferringResource {
     }
 }
 
-/// One resource of a store's list, read on its own.
+/// One resource of a store's list, read separately.
 pub(crate) struct ReadResource<T> {
-    /// Nothing where it cannot be read.
+    /// `None` if it cannot be read.
     pub(crate) spec: Option<Arc<T>>,
     pub(crate) faults: Vec<Diagnostic>,
     pub(crate) referring: Option<Arc<ReferringResource>>,
 }
 
 impl<T: ListedSpec> ReadResource<T> {
-    /// Faults have their place by the resource's id: `routes[r1].uri`.
+    /// Reads one resource. The paths of its faults contain its id: `routes[r1].uri`.
     pub(crate) fn of(source: &Arc<str>, id: &str, mut tree: TreeNode, lookup: VariableLookup) -> ReadResource<T> {
         let mut faults = references::resolve(source, &mut tree, lookup);
         let (secrets, wrong) = references::secrets(source, &mut tree);
@@ -245,7 +244,7 @@ fn read_one<T: ListedSpec>(source: &Arc<str>, id: &str, tree: &TreeNode) -> (Opt
     let faults = Faults::new(Arc::clone(source));
     let list = TreePath::below(&TreePath::ROOT, PathStep::Key(T::LIST));
     let path = TreePath::below(&list, PathStep::Id(id));
-    // Where the id is wrong, it has another one, and a fault.
+    // If the id in the tree is wrong, the resource read has another id; a fault has been reported.
     let spec = T::read(&NodeReader::at(tree, path, &faults), 0).filter(|spec| spec.id() == id);
     (spec.map(Arc::new), faults.into_diagnostics())
 }

@@ -1,11 +1,11 @@
-//! Names that stand for endpoints, and what they have been found to stand for.
+//! Host and service names that stand for endpoints, and the results of their lookups.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use weir_client::ServiceTarget;
 
-/// What is looked up.
+/// A DNS lookup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NameQuery {
     /// The addresses of a host (A, AAAA).
@@ -22,12 +22,12 @@ impl NameQuery {
     }
 }
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolvedName {
     Addresses(Vec<IpAddr>),
     Targets(Vec<ServiceTarget>),
 }
 
-/// What names have been found to stand for. Looking up is I/O, so the store does it before the document is compiled.
+/// The results of all lookups. Lookups are I/O, so the store performs them before the document is compiled.
 pub type ResolvedNames = HashMap<NameQuery, ResolvedName>;

@@ -6,7 +6,7 @@ use weir_gateway::snapshot::{Endpoint, WhenGone};
 
 use crate::text::read::{MapReader, NodeReader, shortened};
 
-/// How clients stay with their endpoint, as written.
+/// Session persistence: how clients stay with their endpoint, as written.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PersistenceSpec {
     ClientIp,
@@ -26,7 +26,7 @@ impl std::fmt::Debug for PersistenceSpec {
 }
 
 impl PersistenceSpec {
-    /// `None` where the way of choosing endpoints does it.
+    /// `None` for `client_ip`, which is implemented by the balancer.
     pub fn compile(&self, endpoints: &[Endpoint]) -> Option<weir_gateway::snapshot::Persistence> {
         use weir_gateway::snapshot::Persistence as Compiled;
         match self {
@@ -59,9 +59,9 @@ const WHEN_GONE: &[(&str, WhenGone)] = &[("another", WhenGone::Another), ("refus
 const SAME_SITE: &[(&str, &str)] = &[("Lax", "Lax"), ("Strict", "Strict"), ("None", "None")];
 
 const DEFAULT_NAME: &str = "weir_endpoint";
-/// As long as application servers keep sessions by default.
+/// The default session time-out of most application servers.
 const IDLE: Duration = Duration::from_secs(30 * 60);
-/// Shorter secrets can be found by trying.
+/// In characters; shorter secrets could be guessed.
 const MIN_SECRET: usize = 16;
 
 pub(super) fn read(at: &NodeReader) -> Option<PersistenceSpec> {
@@ -111,7 +111,7 @@ pub(super) fn read(at: &NodeReader) -> Option<PersistenceSpec> {
     }
 }
 
-/// What follows the value in `Set-Cookie`.
+/// The attributes that follow the value in `Set-Cookie`.
 fn attributes(at: &NodeReader, fields: &MapReader) -> String {
     let part = |key: &str| fields.get(key).and_then(|at| attribute(&at));
     let secure = fields.get("secure").and_then(|at| at.boolean()).unwrap_or(false);
@@ -133,7 +133,7 @@ fn attributes(at: &NodeReader, fields: &MapReader) -> String {
     attributes
 }
 
-/// RFC 6265 §4.1.1: a token (RFC 9110 §5.6.2).
+/// A cookie name is a token (RFC 6265 §4.1.1, RFC 9110 §5.6.2).
 fn cookie_name(at: &NodeReader) -> Option<Box<str>> {
     let name = at.text()?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

@@ -18,19 +18,19 @@ pub struct PluginSpec {
     pub place: TextPosition,
     /// Without `_meta`.
     pub options: Value,
-    /// `_meta.disable`: as if it were not there; its options may even be wrong.
+    /// `_meta.disable`: the plugin is ignored; its options may even be invalid.
     pub disabled: bool,
-    /// `_meta.priority`: its place in the order, among the plugins it stands with.
+    /// `_meta.priority`: its position among the plugins of the same stage.
     pub priority: Option<i32>,
-    /// `_meta.filter`: requests for which this does not hold pass the plugin by.
+    /// `_meta.filter`: the plugin runs only for exchanges for which this holds.
     pub filter: Option<Expression>,
-    /// `_meta.error_response`: what the plugin answers instead of its own refusals.
+    /// `_meta.error_response`: the body that replaces those of the plugin's error responses.
     pub error_response: Option<ErrorResponse>,
-    /// Upstreams that stand in the options.
+    /// The upstreams in its options.
     pub shares: Vec<TrafficShare>,
 }
 
-/// The body that replaces those a plugin answers with a status of 400 or more.
+/// The body that replaces that of the plugin's responses with a status of 400 or more.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ErrorResponse {
     Text(Box<str>),
@@ -53,7 +53,7 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
         error_response: None,
         shares: Vec::new(),
     };
-    // `key-auth:` with nothing behind it is the plugin with its defaults.
+    // `key-auth:` without a value is the plugin with its default options.
     let entries = if at.is_null() { &[] } else { at.entries()? };
     let (meta, options): (Vec<&MapEntry>, Vec<&MapEntry>) = entries.iter().partition(|option| &*option.key == "_meta");
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
@@ -65,7 +65,7 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
     Some(plugin)
 }
 
-/// An item of `plugin_metadata`, whose id is the name of a plugin; everything else in it are options.
+/// An item of `plugin_metadata`, whose id is the name of a plugin; all other members are options.
 pub(super) fn read_metadata(at: &NodeReader, _: usize) -> Option<PluginSpec> {
     let (about, options): (Vec<&MapEntry>, Vec<&MapEntry>) =
         at.entries()?.iter().partition(|entry| matches!(&*entry.key, "id" | "create_time" | "update_time"));

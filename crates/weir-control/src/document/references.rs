@@ -1,7 +1,7 @@
-//! Texts in options of plugins that stand for what is kept elsewhere (APISIX): `$env://NAME` and `$env://NAME/member`,
-//! the value of an environment variable or a member of the JSON it holds, and `$secret://vault/ID/PATH/KEY`.
+//! References in options of plugins to values kept elsewhere (APISIX): `$env://NAME` and `$env://NAME/member`, the value of an
+//! environment variable or a member of the JSON in it, and `$secret://vault/ID/PATH/KEY`.
 //!
-//! Other than `${{NAME}}` they stand for one text each, so that no value can change what is around it.
+//! Unlike `${{NAME}}`, each stands for one whole text, so that its value cannot change the structure around it.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 
-/// Puts values in for references to the environment. What cannot be found is a fault: the reference itself must not
-/// become the password.
+/// Replaces references to the environment by their values. A reference that cannot be resolved is a fault: the text of the
+/// reference must not become the password.
 pub(crate) fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup) -> Vec<Diagnostic> {
     replace(source, tree, &mut |text, _| variable(text, lookup))
 }
 
-/// A text that is kept by a manager of secrets.
+/// A reference to a text that is kept by a secret manager.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretReference {
-    /// The manager's id, as `vault/1`.
+    /// The manager's id, such as `vault/1`.
     pub manager: Box<str>,
-    /// Where the manager keeps it, with others.
+    /// The path of the secret, which may have several keys.
     pub path: Box<str>,
-    /// Which of them.
+    /// The key of the text in the secret.
     pub key: Box<str>,
 }
 
-/// The secrets that options refer to, and where. What is not a complete reference is a fault.
+/// The references to secrets in options, with their positions. An incomplete reference is a fault.
 pub(crate) fn secrets(
     source: &Arc<str>,
     tree: &mut TreeNode,
@@ -45,7 +45,7 @@ pub(crate) fn secrets(
     (found, faults)
 }
 
-/// Whether there is a reference to a secret at a path of options, as `auth.password` or `keys[0]`.
+/// Whether the value at a path of options, such as `auth.password` or `keys[0]`, is a reference to a secret.
 pub(crate) fn is_secret(options: &Value, path: &str) -> bool {
     let step = |value, step: &str| match step.parse::<usize>() {
         Ok(index) => Value::get(value, index).or_else(|| value.get(step)),
@@ -56,10 +56,10 @@ pub(crate) fn is_secret(options: &Value, path: &str) -> bool {
     found.is_some_and(|text| after(text, "$secret://").is_some())
 }
 
-/// What a reference to a secret stands for, or why that cannot be had.
+/// Returns the value of a secret, or why it cannot be read.
 pub(crate) type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, String>;
 
-/// Puts values in for references to secrets.
+/// Replaces references to secrets by their values.
 pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretLookup) -> Vec<Diagnostic> {
     replace(source, tree, &mut |text, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
@@ -73,7 +73,7 @@ pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretL
 type ReferenceFault = (String, String);
 
 impl SecretReference {
-    /// Nothing if it is no such reference.
+    /// `None` if the text is not a reference to a secret.
     fn parse(text: &str) -> Option<Result<SecretReference, ReferenceFault>> {
         let reference = after(text, "$secret://")?;
         let parts: Vec<&str> = reference.split('/').collect();
@@ -89,7 +89,7 @@ impl SecretReference {
         })
     }
 
-    /// The text in what a manager keeps at the path.
+    /// The value of the key in what the manager returned for the path.
     pub(crate) fn of(&self, kept: &Map<String, Value>) -> Result<String, String> {
         match kept.get(&*self.key) {
             Some(Value::String(text)) => Ok(text.clone()),
@@ -100,13 +100,14 @@ impl SecretReference {
     }
 }
 
-/// What follows a scheme, which is written in any case.
+/// The text after the scheme, which is compared without regard to case.
 fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
     let (start, rest) = text.split_at_checked(scheme.len())?;
     start.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// What a text refers to in the environment; nothing if it is not a reference. Ciphertext must not become the password either.
+/// The value of a reference to the environment; `None` if the text is no such reference. Ciphertext is refused here as well, so
+/// that it does not become the password.
 fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, ReferenceFault>> {
     if text.starts_with(UNREADABLE) {
         return Some(Err(unreadable()));
@@ -131,7 +132,7 @@ fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, Referen
     })
 }
 
-/// What a text stands for, or why it cannot be told; nothing leaves it as it is.
+/// Returns the value that a text refers to, or a fault; `None` leaves the text as it is.
 type ReferenceMeaning<'a> = &'a mut dyn FnMut(&str, TextPosition) -> Option<Result<String, ReferenceFault>>;
 
 fn replace(source: &Arc<str>, tree: &mut TreeNode, meaning: ReferenceMeaning) -> Vec<Diagnostic> {
@@ -163,7 +164,7 @@ impl ReferenceResolver<'_> {
                     self.node(item, &TreePath::below(path, PathStep::Index(index)), in_options);
                 }
             }
-            // The options of a plugin that is switched off may even be wrong.
+            // Options of a disabled plugin may be invalid, so they are skipped.
             NodeKind::Map(entries) if in_options && is_disabled(entries) => {}
             NodeKind::Map(entries) => {
                 for MapEntry { key, value, .. } in entries {

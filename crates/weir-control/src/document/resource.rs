@@ -1,4 +1,4 @@
-//! What all resources have: an id, a name, labels, and a place.
+//! The fields common to all resources: id, name, labels, and the place in the document.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 
-/// Where a resource was written, for diagnostics that are found later.
+/// The path and position of a resource, for diagnostics that are found later.
 #[derive(Clone, Debug)]
 pub struct ResourceOrigin {
-    /// As in `routes[2]`.
+    /// Such as `routes[2]`.
     pub path: Box<str>,
     pub place: TextPosition,
 }
@@ -22,17 +22,17 @@ impl ResourceOrigin {
     }
 }
 
-/// The id of another resource.
+/// A reference to another resource by its id.
 #[derive(Clone, Debug)]
 pub struct Reference {
     pub id: Box<str>,
     pub place: TextPosition,
 }
 
-/// Metadata every resource may carry besides `id`.
+/// Metadata that every resource may have besides `id`.
 pub(super) const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_time", "update_time"];
 
-/// Reads a list of resources. An id that is there twice is reported.
+/// Reads a list of resources. A duplicate id is reported.
 pub(super) fn list<T>(
     fields: &MapReader,
     key: &str,
@@ -45,7 +45,7 @@ pub(super) fn list<T>(
     resources.read
 }
 
-/// The same of a list that may be so long that its tree is freed while it is read.
+/// Like [`list`], for a list that may be long: its tree is freed while it is read.
 pub(super) fn long_list<T>(
     list: Option<Vec<TreeNode>>,
     faults: &Faults,
@@ -63,11 +63,11 @@ pub(super) fn long_list<T>(
     resources.read
 }
 
-/// Resources of one list while it is read.
+/// The resources read so far from a list.
 struct Resources<'k, T> {
     key: &'k str,
     read: Vec<T>,
-    /// By fingerprints of ids: the index of the resource.
+    /// The index of each resource, by the fingerprint of its id.
     seen: HashMap<Fingerprint, usize>,
 }
 
@@ -92,7 +92,7 @@ impl<'k, T> Resources<'k, T> {
     }
 }
 
-/// The id, or for want of one the name APISIX gives such an item: `arr_1` for the first.
+/// The id; if absent, the id that APISIX gives to such an item: `arr_1` for the first.
 pub(super) fn id(fields: &MapReader, index: usize) -> Box<str> {
     fields.get("id").and_then(|at| read_id(&at)).unwrap_or_else(|| format!("arr_{}", index + 1).into())
 }
@@ -121,7 +121,7 @@ fn read_id(at: &NodeReader) -> Option<Box<str>> {
     Some(id.into())
 }
 
-/// Checks the metadata and returns the name.
+/// Checks the common fields and returns the name.
 pub(super) fn common(fields: &MapReader) -> Box<str> {
     let name = fields.get("name").and_then(|at| at.text_of(1..=256));
     if let Some(at) = fields.get("desc") {
@@ -142,8 +142,8 @@ pub(super) fn common(fields: &MapReader) -> Box<str> {
     name.unwrap_or_default().into()
 }
 
-/// A host name, address or pattern with a leading `*`, in lower case. APISIX's pattern of `host`, made a little
-/// stricter: a port or a `*` elsewhere would never match.
+/// A host name, address or pattern with a leading `*`, in lower case. Stricter than APISIX: a port, or a `*` elsewhere, would
+/// never match and is reported.
 pub(super) fn host_pattern(at: &NodeReader) -> Option<String> {
     let text = at.text()?;
     let name = text.strip_prefix('*').unwrap_or(text);

@@ -16,21 +16,21 @@ use crate::text::read::{MapReader, NodeReader, shortened};
 #[derive(Clone, Debug)]
 pub struct RouteSpec {
     pub origin: ResourceOrigin,
-    /// Of all that it says, and its id.
+    /// The fingerprint of the whole route, with its id.
     pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
     /// At least one in a valid document.
     pub uris: Vec<String>,
-    /// In lower case; none is any.
+    /// In lower case; empty: any host.
     pub hosts: Vec<String>,
-    /// None is any.
+    /// Empty: any method.
     pub methods: Vec<String>,
-    /// None is any.
+    /// Empty: any address.
     pub remote_addrs: Vec<IpNet>,
     pub priority: i64,
     pub vars: Option<Expression>,
-    /// APISIX `status`: a route that is switched off matches nothing.
+    /// APISIX `status`: a disabled route matches no request.
     pub enabled: bool,
     pub timeouts: Option<Timeouts>,
     pub enable_websocket: Option<bool>,
@@ -39,19 +39,19 @@ pub struct RouteSpec {
     pub service_id: Option<Reference>,
     pub upstream_id: Option<Reference>,
     pub upstream: Option<Box<UpstreamSpec>>,
-    /// The hub that answers.
+    /// The hub that answers requests, in place of an upstream.
     pub hub_id: Option<Reference>,
 }
 
-/// APISIX `service`: what routes have in common.
+/// APISIX `service`: settings that several routes share.
 #[derive(Clone, Debug)]
 pub struct ServiceSpec {
     pub origin: ResourceOrigin,
-    /// Of all that it says.
+    /// The fingerprint of the whole service.
     pub(crate) content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
-    /// For routes that name no host themselves.
+    /// For routes without hosts of their own.
     pub hosts: Vec<String>,
     pub enable_websocket: Option<bool>,
     pub plugins: PluginSpecs,

@@ -1,20 +1,20 @@
-//! APISIX `scheme`: the protocol in which an upstream is spoken to.
+//! APISIX `scheme`: the protocol between the gateway and an upstream.
 
 use crate::text::read::MapReader;
 
-/// What an upstream speaks (APISIX `scheme`).
+/// The protocol of an upstream (APISIX `scheme`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
     #[default]
     Http,
     Https,
-    /// HTTP/2 in the clear, and in TLS.
+    /// HTTP/2 without TLS; `Grpcs`: with TLS.
     Grpc,
     Grpcs,
 }
 
 impl Scheme {
-    /// The port of nodes that name none.
+    /// The default port of nodes.
     pub fn port(self) -> u16 {
         match self {
             Scheme::Http | Scheme::Grpc => 80,

@@ -1,8 +1,8 @@
-//! Which members of a resource are secrets: the one list that says what answers mask and what stores encrypt.
+//! The members of a resource that are secrets. This one list decides what API responses mask and what stores encrypt.
 
 use serde_json::Value;
 
-/// Members whose value is a secret wherever they stand, in options of plugins and elsewhere.
+/// Members whose value is a secret in every resource and plugin.
 const SECRET_NAMES: &[&str] = &[
     "access_key_id",
     "auth_header",
@@ -21,7 +21,8 @@ const SECRET_NAMES: &[&str] = &[
     "token",
 ];
 
-/// Plugins whose `key` is a secret; of others it says what is counted or hashed. In consumers it is one for every plugin.
+/// Plugins whose `key` is a secret; in other plugins it names what is counted or hashed. In consumers, `key` is a secret in every
+/// plugin.
 const KEY_IS_SECRET: &[&str] = &["csrf"];
 
 /// Options that Apache APISIX encrypts (`encrypt_fields` of its plugins). The value is a text, or a list or map of texts.
@@ -42,37 +43,37 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("splunk-hec-logging", &["endpoint.token"]),
 ];
 
-/// The same of plugins that APISIX does not have.
+/// Secret options of plugins that APISIX does not have.
 const OWN_OPTIONS: &[(&str, &[&str])] = &[("otlp-logger", &["headers"])];
 
-/// The same in consumers and credentials, besides those above.
+/// Options that APISIX encrypts in consumers and credentials, besides those above.
 const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =
     &[("basic-auth", &["password"]), ("hmac-auth", &["secret_key"]), ("jwt-auth", &["secret"]), ("key-auth", &["key"])];
 
-/// What Apache APISIX does with a secret where it keeps it (etcd).
+/// How Apache APISIX stores a secret in etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApisixStorage {
     Plain,
     Encrypted,
-    /// A private key, which is encrypted if it is PEM.
+    /// A private key; encrypted if it is PEM.
     EncryptedPem,
 }
 
 /// A secret in a resource.
 pub(crate) struct SecretField<'a> {
-    /// As `plugins.key-auth.key` or `keys[0]`.
+    /// Such as `plugins.key-auth.key` or `keys[0]`.
     pub(crate) path: &'a str,
     pub(crate) apisix: ApisixStorage,
 }
 
-/// Calls `visit` with each secret of a resource of a list, and its text. Texts such as `$secret://vault/1/jack/key` only say where
-/// a secret is, and are left out.
+/// Calls `visit` with each secret in a resource of this list, and its text. References such as `$secret://vault/1/jack/key`
+/// contain no secret and are left out.
 pub(crate) fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
     let mut walk = SecretWalk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
     walk.value(resource);
 }
 
-/// Whether a text only says where something is kept.
+/// Whether a text is a reference to a value kept elsewhere.
 pub(crate) fn is_reference(text: &str) -> bool {
     ["$secret://", "$env://"]
         .iter()
@@ -82,7 +83,7 @@ pub(crate) fn is_reference(text: &str) -> bool {
 struct SecretWalk<'v> {
     list: &'v str,
     path: String,
-    /// The members on the way; lists on it have no part.
+    /// The names of the members that lead to the current value, without indices of lists.
     names: Vec<String>,
     visit: &'v mut dyn FnMut(SecretField<'_>, &mut String),
 }
@@ -119,7 +120,7 @@ impl SecretWalk<'_> {
     }
 }
 
-/// Whether what stands under these names is a secret, and what APISIX does with it.
+/// Whether the value under these names is a secret, and how APISIX stores it.
 fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
     let is_named = |name: &&str| SECRET_NAMES.contains(name);
     match (list, names) {
@@ -149,7 +150,7 @@ fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
     }
 }
 
-/// Whether an option is the one that is written as `auth.password`, or in the map that is.
+/// Whether an option is the one written as `auth.password`, or a direct member of it.
 fn leads_to(wanted: &str, option: &[&str]) -> bool {
     let mut rest = option.iter();
     wanted.split('.').all(|part| rest.next() == Some(&part)) && rest.count() <= 1

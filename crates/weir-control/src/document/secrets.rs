@@ -1,4 +1,4 @@
-//! Managers of secrets, which `$secret://vault/1/PATH/KEY` in options of plugins refers to (APISIX `secret`).
+//! Secret managers, which `$secret://vault/1/PATH/KEY` in options of plugins refers to (APISIX `secret`).
 
 use std::fmt;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::resource;
 use crate::text::read::NodeReader;
 
-/// As long as APISIX keeps what it has fetched.
+/// APISIX's cache time for fetched secrets.
 const TTL: Duration = Duration::from_secs(300);
 
-/// A Vault, or an OpenBao, which answers alike.
+/// A HashiCorp Vault, or an OpenBao, which has the same API.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SecretManager {
-    /// As `vault/1`.
+    /// Such as `vault/1`.
     pub id: Box<str>,
-    /// As `https://vault.example:8200`.
+    /// Such as `https://vault.example:8200`.
     pub uri: Box<str>,
-    /// The secrets engine and the path in it that references begin at: `kv/apisix`, or `kv/data/apisix` for version 2.
+    /// The secrets engine and the path that references are relative to: `kv/apisix`, or `kv/data/apisix` for version 2.
     pub prefix: Box<str>,
     pub token: Box<str>,
     pub namespace: Option<Box<str>>,

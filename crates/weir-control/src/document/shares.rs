@@ -1,4 +1,4 @@
-//! Upstreams that stand in the options of a plugin: the shares of APISIX `traffic-split`.
+//! Upstreams in the options of a plugin: the shares of APISIX `traffic-split`.
 
 use super::resource::{self, Reference, ResourceOrigin};
 use super::upstream::{self, UpstreamSpec};
@@ -7,17 +7,17 @@ use crate::text::read::NodeReader;
 /// The plugin whose options name upstreams.
 const PLUGIN: &str = "traffic-split";
 
-/// An item of `weighted_upstreams` that names an upstream, one way or the other.
+/// An item of `weighted_upstreams` that has an upstream, inline or by id.
 #[derive(Clone, Debug)]
 pub struct TrafficShare {
     pub origin: ResourceOrigin,
-    /// Where it stands in the options: `rules[0].weighted_upstreams[1]`.
+    /// Its path in the options: `rules[0].weighted_upstreams[1]`.
     pub path: Box<str>,
     pub upstream: Option<UpstreamSpec>,
     pub upstream_id: Option<Reference>,
 }
 
-/// The shares in the options of a plugin. What is wrong with the shape of the options is for the plugin to say.
+/// The shares in the options of a plugin. Options of a wrong type are skipped; the plugin reports them.
 pub(super) fn read(plugin: &str, options: &NodeReader) -> Vec<TrafficShare> {
     let mut shares = Vec::new();
     if plugin != PLUGIN {
@@ -42,9 +42,9 @@ pub(super) fn read(plugin: &str, options: &NodeReader) -> Vec<TrafficShare> {
     shares
 }
 
-/// Nothing for the share that stays with the route's own upstream.
+/// `None` for the share that stays with the route's own upstream.
 fn share(item: &NodeReader, path: String) -> Option<TrafficShare> {
-    // Keys that nobody knows are the plugin's to report.
+    // Unknown keys are reported by the plugin, so all are accepted here.
     let known: Vec<&str> = item.entries()?.iter().map(|entry| &*entry.key).collect();
     let fields = item.fields(&known)?;
     fields.at_most_one("upstream", "upstream_id");

@@ -21,59 +21,60 @@ use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 
 /// APISIX `upstream`, in a list of its own or inside a route or service.
 ///
-/// Files may have a hundred thousand of them: what few of them have stands apart.
+/// A document may have a hundred thousand of them, so rarely used fields are boxed.
 #[derive(Clone, Debug)]
 pub struct UpstreamSpec {
     pub origin: ResourceOrigin,
-    /// Of all that it says.
+    /// The fingerprint of the whole upstream.
     pub(crate) content: Fingerprint,
-    /// Empty when it stands inline without one.
+    /// Empty for an inline upstream without an id.
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
-    /// Where its nodes are is not known from what it says: they have names, or stand elsewhere.
+    /// The endpoints do not follow from its text alone: nodes have host names, come from a service or from a file.
     pub(crate) is_elsewhere: bool,
     pub scheme: Scheme,
-    /// Its nodes are spoken to in HTTP/2.
+    /// Requests to its nodes use HTTP/2.
     pub http2: bool,
-    /// Not in APISIX: its nodes are told who the client is before anything else.
+    /// Not in APISIX: a connection to a node begins with a PROXY header that names the client.
     pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub tls: UpstreamTls,
-    /// The name of a service whose SRV records say where its nodes are, and where the name stands.
+    /// The name of a service whose SRV records give the nodes, and the position of the name.
     pub service: Option<(Box<str>, TextPosition)>,
-    /// Not in APISIX: nodes that stand in a file of their own.
+    /// Not in APISIX: a file that contains the nodes.
     pub nodes_file: Option<NodesFile>,
     pub balance: BalanceSpec,
     pub persistence: Option<PersistenceSpec>,
-    /// Not in APISIX: how long the share of an endpoint grows after it has come into rotation.
+    /// Not in APISIX: the time over which an endpoint's share grows to its full size after it has come into rotation.
     pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
-    /// `None` is as many as there are further nodes.
+    /// `None`: as many as there are further nodes.
     pub retries: Option<u32>,
     pub retry_timeout: Option<Duration>,
-    /// Not in APISIX: retries, in percent of requests.
+    /// Not in APISIX: the most retries, in percent of requests.
     pub retry_budget: u32,
-    /// Not in APISIX: what happens while every endpoint is out of rotation.
+    /// Not in APISIX: a read time-out, too, is a reason to try another endpoint.
     pub retry_read_timeouts: bool,
+    /// Not in APISIX: what happens while every endpoint is out of rotation.
     pub all_down: AllDownPolicy,
-    /// Not in APISIX: what is forgiven in its responses.
+    /// Not in APISIX: faults in responses that are tolerated.
     pub tolerance: Tolerance,
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
-    /// Not in APISIX: how many requests an endpoint may have in flight from one worker.
+    /// Not in APISIX: the most requests that one worker may have in flight at an endpoint.
     pub concurrency: Concurrency,
-    /// Not in APISIX: who waits for a place at an endpoint.
+    /// Not in APISIX: the queue of requests that wait for a permit of an endpoint.
     pub queue: Queue,
     pub active: Option<Box<ActiveChecksSpec>>,
     pub passive: Option<Arc<PassiveChecks>>,
 }
 
-/// A file that holds nodes, in either form of `nodes`.
+/// A file with nodes, in either form of `nodes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodesFile {
-    /// As written: relative to the directory of the configuration.
+    /// As written, relative to the directory of the configuration.
     pub path: Box<str>,
     pub place: TextPosition,
-    /// The port of nodes that name none.
+    /// The port of nodes without one.
     pub default_port: u16,
 }
 
@@ -83,9 +84,9 @@ pub struct NodeSpec {
     /// In lower case, without brackets.
     pub host: Box<str>,
     pub port: u16,
-    /// 0 is never picked.
+    /// A node of weight 0 is never picked.
     pub weight: u32,
-    /// Higher is used first.
+    /// Nodes of higher priority are used first.
     pub priority: i64,
     pub place: TextPosition,
 }
@@ -101,10 +102,10 @@ impl NodeSpec {
     }
 }
 
-/// Enough to tell shares of a thousandth of a percent, and far from overflow where weights are multiplied.
+/// Enough for shares of a thousandth of a percent, and small enough that products of weights do not overflow.
 const MAX_WEIGHT: u32 = 100_000;
 
-/// In percent: enough for an endpoint that fails now and then, too little to make an outage worse.
+/// In percent of requests: enough for an endpoint that fails now and then, too little to make an outage worse.
 const RETRY_BUDGET: u32 = 20;
 
 const ALL_DOWN: &[(&str, AllDownPolicy)] = &[("try", AllDownPolicy::Try), ("refuse", AllDownPolicy::Refuse)];
@@ -183,7 +184,7 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
         slow_start: fields.get("slow_start").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         timeouts: fields.get("timeout").and_then(|at| timeouts(&at)).unwrap_or_default(),
         retries: fields.get("retries").and_then(|at| at.integer(0..=u16::MAX.into())),
-        // APISIX: 0 is no limit.
+        // In APISIX, 0 means no limit.
         retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         retry_budget: fields.get("retry_budget").and_then(|at| at.integer(0..=1_000)).unwrap_or(RETRY_BUDGET),
         retry_read_timeouts: fields.get("retry_on").is_some_and(|at| retries_timeouts(&at)),
@@ -198,7 +199,7 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
     })
 }
 
-/// Reports an upstream without nodes, and one that takes them from two places.
+/// Reports an upstream without nodes, and one with several sources of nodes.
 fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
     if !["nodes", "service_name", "nodes_file"].iter().any(|key| fields.has(key)) {
         at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
@@ -213,12 +214,12 @@ fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
     }
 }
 
-/// Not in APISIX: what else than a connection that failed is a reason for another endpoint.
+/// Not in APISIX: failures other than of the connection after which another endpoint is tried. `read_timeout` is the only one.
 fn retries_timeouts(at: &NodeReader) -> bool {
     at.items().filter_map(|item| item.choice(&[("read_timeout", ())])).count() > 0
 }
 
-/// Not in APISIX: faults of responses that are forgiven, by name.
+/// Not in APISIX: the faults in responses that are tolerated, by name.
 fn tolerance(at: &NodeReader) -> Tolerance {
     const FAULTS: &[(&str, Tolerance)] = &[
         ("extended_status", Tolerance { extended_status: true, repeated_length: false }),
@@ -231,9 +232,9 @@ fn tolerance(at: &NodeReader) -> Tolerance {
 }
 
 enum Discovered {
-    /// `name:port`: the addresses of a host.
+    /// `name:port`: the addresses of a host (A, AAAA).
     Node(NodeSpec),
-    /// A name alone: the targets of a service.
+    /// A name without a port: the targets of a service (SRV).
     Service(Box<str>, TextPosition),
 }
 
@@ -269,7 +270,7 @@ fn discovered(fields: &MapReader) -> Option<Discovered> {
     }
 }
 
-/// APISIX `timeout`: all three or none.
+/// APISIX `timeout`: all three fields are required.
 pub(super) fn timeouts(at: &NodeReader) -> Option<Timeouts> {
     let fields = at.fields(&["connect", "send", "read"])?;
     let one = |key: &str| match fields.get(key) {
@@ -408,7 +409,7 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
     let text = host_at.text()?;
     let host = match host_and_port(text) {
         Ok((host, None)) => host,
-        // Without a port beside it, IPv6 needs no brackets.
+        // `port` is a field of its own here, so IPv6 needs no brackets.
         Err(_) if text.parse::<Ipv6Addr>().is_ok() => text.to_ascii_lowercase().into(),
         Ok((_, Some(port))) => {
             host_at.report_advising("contains a port", format!("write the port separately: `port: {port}`"));
@@ -422,7 +423,7 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
     Some(NodeSpec { host, port: port.unwrap_or(Some(default_port))?, weight, priority, place: at.place() })
 }
 
-/// `host`, `host:port`, `[v6]` or `[v6]:port`. An error is what is wrong and what would be right.
+/// `host`, `host:port`, `[v6]` or `[v6]:port`. The error is a problem and an advice.
 fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)> {
     let shown = shortened(text);
     if text.parse::<Ipv6Addr>().is_ok() {
@@ -462,7 +463,7 @@ fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)
     Ok((host.to_ascii_lowercase().into(), port))
 }
 
-/// RFC 1123 §2.1, and `_`, which names inside clusters have. All digits and dots would be a broken address.
+/// RFC 1123 §2.1, and `_`, which occurs in names inside clusters. Only digits and dots would be a malformed address.
 fn is_host_name(host: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,4 +1,4 @@
-//! One request to a hub: what it says, and what its caller may do.
+//! One request to a hub: its arguments, and the rights of its caller.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(super) struct HubCall {
     pub(super) request: ResponderRequest,
 }
 
-/// Answers with a refusal's status and reason (W3C WebSub §5.1.2: errors in plain text).
+/// Responds with a refusal's status and reason (W3C WebSub §5.1.2: errors in plain text).
 pub(super) async fn refuse(reply: &mut Reply, refusal: &Refusal) -> Result<(), Stop> {
     let content = format!("{}\n", refusal.reason);
     let (length, wait) = (content.len().to_string(), refusal.retry_after_s.map(|seconds| seconds.to_string()));
@@ -24,13 +24,13 @@ pub(super) async fn refuse(reply: &mut Reply, refusal: &Refusal) -> Result<(), S
 }
 
 impl HubCall {
-    /// The topic whose URL has this request's path.
+    /// The topic whose URL has the path of this request.
     pub(super) fn topic_at_path(&self) -> Option<String> {
         let path = std::str::from_utf8(self.request.head.path()).ok()?;
         self.settings.topics.iter().find_map(|pattern| pattern.at_path(path))
     }
 
-    /// The value of an argument of the query.
+    /// The value of a query argument.
     pub(super) fn argument(&self, name: &[u8]) -> Option<String> {
         let query = self.request.head.query()?;
         let (_, value) = form::pairs(query).find(|(key, _)| **key == *name)?;
@@ -62,7 +62,7 @@ impl HubCall {
         }
     }
 
-    /// Counts an event with the quotas that plugins of the route have.
+    /// Counts an event against the quotas of the route's plugins.
     pub(super) fn count_event(&self, topic: &str, bytes: usize) -> Result<(), Refusal> {
         for quota in &self.request.publish_quotas {
             quota.take(topic, bytes as u64).map_err(|PublishRefusal { status, reason, retry_after_s }| Refusal {
@@ -74,7 +74,7 @@ impl HubCall {
         Ok(())
     }
 
-    /// Whether the caller may subscribe, read and listen.
+    /// Whether the caller may subscribe to events, read them and stream them.
     pub(super) fn may_listen(&self) -> Result<(), Refusal> {
         let consumers = &self.settings.subscribe.consumers;
         match self.consumer() {
@@ -84,7 +84,7 @@ impl HubCall {
         }
     }
 
-    /// Hub and topic, as `Link` says them (§4).
+    /// The `Link` field with the hub and the topic (§4).
     pub(super) fn links(&self, topic: &str) -> String {
         links(&self.settings.url, topic)
     }

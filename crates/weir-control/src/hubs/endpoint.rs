@@ -1,4 +1,4 @@
-//! A hub's endpoints: where subscribers ask, publishers publish, and others read and listen.
+//! The HTTP endpoint of a hub, for subscribers, publishers and readers of topics.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A topic's own URL: its newest content, its events as a stream (SSE), and the next event when it comes (long polling).
+//! GET on a topic's own URL: its newest content, a stream of its events (SSE), or the next event (long polling).
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use weir_proto::Method;
 
 use super::call::{HubCall, refuse};
 
-/// Proxies between cut streams off on which nothing comes.
+/// The interval of comments in an idle stream, so that proxies in between do not cut it off.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Events that are taken at once.
+/// The most events taken from the hub at once.
 const BATCH: usize = 64;
-/// How long a poll waits, unless it says so itself.
+/// The default time-out of a long poll, in seconds.
 const POLL_S: u64 = 25;
 const MAX_POLL_S: u64 = 50;
 
-/// Answers a GET or HEAD.
+/// Responds to a GET or HEAD request.
 pub(super) async fn answer(call: &HubCall, reply: &mut Reply) -> Result<(), Stop> {
     let Some(topic) = call.topic_at_path() else {
         return refuse(
@@ -44,7 +44,7 @@ pub(super) async fn answer(call: &HubCall, reply: &mut Reply) -> Result<(), Stop
     }
 }
 
-/// The content that subscribers were sent last, with the links of discovery (W3C WebSub §4).
+/// The newest content of the topic, with the links for discovery (W3C WebSub §4).
 async fn newest(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
     match call.hub.latest(topic).await? {
         Some(event) => content(call, &event, reply).await,
@@ -66,7 +66,7 @@ async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
     }
 }
 
-/// The event after the one that the caller has; `earliest` is before the first. 204 if none comes in time.
+/// Responds with the event after the given id, or with the first one after `earliest`; 204 if there is none in time.
 async fn poll(call: &HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
     let after = position(after).ok_or_else(|| Refusal::new(400, "`after` is neither an event id nor `earliest`"))?;
     let wait_s = call.argument(b"wait").and_then(|text| text.parse().ok()).unwrap_or(POLL_S).min(MAX_POLL_S);
@@ -88,13 +88,13 @@ fn position(text: &str) -> Option<u64> {
     }
 }
 
-/// Server-sent events, from the one after `Last-Event-ID` on. The client's reading is what paces them: the next ones are taken
-/// when those before have gone.
+/// Streams server-sent events, starting after `Last-Event-ID`. The client's reading provides the back-pressure: the next events
+/// are taken when the previous ones have been sent.
 async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
     let newest = call.hub.latest(topic).await?.map_or(0, |event| event.seq);
     let last = call.field(b"last-event-id").and_then(|value| std::str::from_utf8(value).ok().map(str::to_owned));
     let last = last.or_else(|| call.argument(b"last_event_id"));
-    // An id from a log that is lost is none.
+    // An id that is greater than the newest one is from a lost log, and is ignored.
     let mut after = last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest);
     let links = call.links(topic);
     reply.begin(
@@ -116,13 +116,13 @@ async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Re
                     after = event.seq;
                 }
             }
-            // The hub is being closed: the stream ends, and the client comes again.
+            // The hub is being closed: the stream ends, and the client reconnects.
             Ok(_) => return Ok(()),
         }
     }
 }
 
-/// One event (HTML Standard §9.2). Content that is not UTF-8 has the type `binary` and stands in base64.
+/// One event (HTML Standard §9.2). Content that is not UTF-8 has the type `binary` and is encoded in base64.
 fn server_sent(event: &Event) -> Vec<u8> {
     let mut out = format!("id: {}\n", event.seq).into_bytes();
     match std::str::from_utf8(&event.content) {

@@ -1,15 +1,15 @@
-//! What is posted to a hub: events, requests for subscriptions, and pings.
+//! POST to a hub: events, subscription requests, and pings.
 
 use weir_hub::{HubForm, Refusal, known_topic, read_form};
 use weir_plugin::{Content, Reply, Stop, form};
 
 use super::call::{HubCall, refuse};
 
-/// A form is larger only by mistake.
+/// The most bytes of a form.
 const MAX_FORM_BYTES: usize = 64 << 10;
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
-/// Answers what is posted: an event, or a form.
+/// Responds to an event, or to a form.
 pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Reply) -> Result<(), Stop> {
     let answered = match published_topic(call) {
         Some(topic) => publish(call, &topic, &mut content).await?,
@@ -24,7 +24,7 @@ pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Rep
     }
 }
 
-/// What the request publishes, if it has the content itself: the topic in its query, or the topic's own URL.
+/// The topic, if the request has the content of an event itself: from the query, or from the path if that is of a topic.
 fn published_topic(call: &HubCall) -> Option<String> {
     if call.argument(b"hub.mode").is_some_and(|mode| mode == "publish") {
         return call.argument(b"hub.topic").or_else(|| call.topic_at_path());
@@ -51,7 +51,7 @@ async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<R
     Ok(call.hub.publish(&topic, content_type, &content).await.map(drop))
 }
 
-/// A subscription, its end, or a ping (§5.1, §6).
+/// Handles a subscription, an unsubscription, or a ping (§5.1, §6).
 async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
     let kind = call.field(b"content-type").unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The place of one hub, which routes lead to whether the hub runs or not.
+//! The slot of a hub, which routes refer to whether the hub runs or not.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,20 +8,20 @@ use tokio::sync::watch;
 use weir_client::HttpClientSettings;
 use weir_hub::{Hub, HubSettings};
 
-/// One hub as a configuration wants it.
+/// The terms of one hub in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTerms {
     pub id: Box<str>,
     pub settings: HubSettings,
     pub directory: PathBuf,
-    /// How the node resolves names, and whom it believes.
+    /// The node's settings for name resolution and TLS trust.
     pub http: HttpClientSettings,
 }
 
 /// How long a request waits for a hub that is being opened.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The place of one hub. It outlives configurations.
+/// The slot of one hub. It outlives configurations.
 pub(crate) struct HubSlot {
     running: watch::Sender<Option<Arc<Hub>>>,
     wanted: Mutex<WantedHub>,
@@ -30,7 +30,7 @@ pub(crate) struct HubSlot {
 #[derive(Default)]
 pub(super) struct WantedHub {
     pub(super) terms: Option<HubTerms>,
-    /// A thread tries to open it.
+    /// Whether a thread is trying to open it.
     pub(super) is_opening: bool,
 }
 
@@ -51,12 +51,12 @@ impl HubSlot {
         self.running.send_replace(Some(Arc::new(hub)));
     }
 
-    /// The hub, waited for while it is being opened.
+    /// The running hub; waits while it is being opened.
     pub(super) async fn hub(&self) -> Option<Arc<Hub>> {
         if let Some(hub) = self.running() {
             return Some(hub);
         }
-        // Nothing opens one that is not wanted.
+        // A hub that is not wanted is never opened.
         self.wanted().terms.as_ref()?;
         let mut changes = self.running.subscribe();
         let running = changes.wait_for(|hub| hub.is_some());
@@ -69,7 +69,7 @@ impl HubSlot {
         self.stop();
     }
 
-    /// Ends the hub that runs, if there is one.
+    /// Stops the hub if it runs.
     pub(super) fn stop(&self) {
         if let Some(hub) = self.running.send_replace(None) {
             hub.close();

@@ -1,4 +1,4 @@
-//! Files that a configuration names: certificates and keys.
+//! Files that a configuration refers to: certificates, keys, lists of nodes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use super::seen::SeenFiles;
 use crate::document::Files;
 use crate::text::substitute::process_environment;
 
-/// No certificate chain is longer.
+/// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What was read.
+/// The content of the files.
 #[derive(Debug, Default)]
 pub(super) struct FilesBeside {
     pub(super) content: Files,
-    /// From before it was read, so that what is written meanwhile is a change.
+    /// The state of the files from before they were read, so that a write meanwhile counts as a change.
     pub(super) seen: SeenFiles,
 }
 
-/// Reads each of `names`: files, relative ones beside the configuration, and `$env://NAME`.
+/// Reads each of `names`: files, relative to `directory`, and `$env://NAME`.
 pub(super) fn read<'n>(
     names: impl Iterator<Item = &'n str>,
     directory: &Path,
@@ -52,7 +52,7 @@ pub(super) fn read<'n>(
     })
 }
 
-/// The authorities that the system trusts. What of it cannot be read is left out: it is not ours to mend.
+/// The authorities that the system trusts. Those that cannot be read are left out: they are not part of the configuration.
 pub(super) fn system_roots() -> Vec<CertificateDer<'static>> {
     rustls_native_certs::load_native_certs().certs
 }

@@ -1,6 +1,6 @@
-//! Resources in one file of this node (redb).
+//! A store in one file of this node (redb).
 //!
-//! A commit is on the disk when it returns. A file that is not a store, or a damaged one, is refused and left as it is.
+//! A commit is durable when it returns. A file that is not a store, or damaged, is refused and not changed.
 
 use std::fs;
 use std::io;
@@ -15,35 +15,35 @@ use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, Re
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 
-/// What is written is of this shape.
+/// The version of the file's schema.
 const FORMAT: u64 = 1;
 
-/// A resource's key and itself, as JSON.
+/// From a resource's key to the resource, as JSON.
 const RESOURCES: TableDefinition<&str, &[u8]> = TableDefinition::new("resources");
-/// A revision's number and its record, as JSON.
+/// From a revision's number to its record, as JSON.
 const REVISIONS: TableDefinition<u64, &[u8]> = TableDefinition::new("revisions");
 const ABOUT: TableDefinition<&str, u64> = TableDefinition::new("about");
 
-/// Pages of the file that are kept in memory: resources are read once.
+/// The cache of pages, in bytes. Small, since resources are read only once.
 const CACHE_BYTES: usize = 8 << 20;
-/// A process before this one that ends, or hands over, closes the file within this time.
+/// How long to wait for the lock of the file: a previous process that ends, or hands over, releases it within this time.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// A file with resources and their history.
 pub struct EmbeddedStore {
     path: PathBuf,
-    /// Revisions that are kept.
+    /// The number of revisions that are kept.
     kept: u64,
-    /// Nothing while another process has it.
+    /// `None` while the file is lent to another process.
     database: RwLock<Option<Database>>,
 }
 
 impl EmbeddedStore {
-    /// Opens the file, or makes it where there is none. Keeps the last `kept` revisions.
+    /// Opens the file, or creates it. Keeps the last `kept` revisions.
     ///
     /// # Errors
-    /// Where the file cannot be used.
+    /// If the file cannot be used.
     pub fn open(path: &Path, kept: u64) -> Result<EmbeddedStore, StoreFailure> {
         if !path.try_exists().map_err(|error| unusable(path, error))? {
             make(path, &StoreRows::default())?;
@@ -142,7 +142,7 @@ impl ResourceStore for EmbeddedStore {
         if !rows.is_changed {
             return Ok(());
         }
-        // Into a file of its own: what is freed in a file stays in it until it is written over.
+        // Into a new file: redb does not erase freed pages, which would still contain the old texts.
         make(&self.path, &rows)?;
         *database = None;
         *database = Some(opened(&self.path)?);
@@ -160,7 +160,7 @@ impl ResourceStore for EmbeddedStore {
     }
 }
 
-/// Everything that stands in a store.
+/// All rows of a store.
 #[derive(Default)]
 struct StoreRows {
     revision: u64,
@@ -169,7 +169,7 @@ struct StoreRows {
     is_changed: bool,
 }
 
-/// All rows, with texts that are as `renew` wants them.
+/// All rows, with texts replaced as `renew` returns them.
 fn renewed(path: &Path, database: &Database, renew: &RenewedText) -> Result<StoreRows, StoreFailure> {
     let read = || -> Result<StoreRows, redb::Error> {
         let transaction = database.begin_read()?;
@@ -210,7 +210,7 @@ fn renewed(path: &Path, database: &Database, renew: &RenewedText) -> Result<Stor
     Ok(rows)
 }
 
-/// Under another name first, so that a file of this name is a store or none of ours.
+/// Created under another name first, so that the file of this name is always a complete store.
 fn make(path: &Path, rows: &StoreRows) -> Result<(), StoreFailure> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::create_dir_all(directory).map_err(|error| unusable(path, error))?;
@@ -247,21 +247,21 @@ fn make(path: &Path, rows: &StoreRows) -> Result<(), StoreFailure> {
     made().map_err(|error| unusable(path, error))
 }
 
-/// Keys of consumers stand in it.
+/// The file contains keys of consumers.
 fn only_for_the_owner(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
 }
 
-/// A file that another process is about to close is waited for.
+/// Opens the file; waits if another process is about to close it.
 fn opened(path: &Path) -> Result<Database, StoreFailure> {
-    // An empty file would become a store.
+    // redb would initialize an empty file as a new store.
     if fs::metadata(path).map_err(|error| unusable(path, error))?.len() == 0 {
         return Err(damaged(path, "the file is empty"));
     }
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        // What is damaged can make the library panic.
+        // A damaged file can make the library panic.
         let tried = catch_unwind(AssertUnwindSafe(|| {
             Builder::new().set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true).open(path)
         }));
@@ -308,7 +308,7 @@ fn unusable(path: &Path, error: impl std::fmt::Display) -> StoreFailure {
     StoreFailure::new(format!("the store {} cannot be used: {error}", path.display()), advice)
 }
 
-/// Resources and records can always be written as JSON.
+/// Serializing resources and records as JSON cannot fail.
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("it has text keys alone")
 }

@@ -1,4 +1,4 @@
-//! A store whose secrets are encrypted where it keeps them, and readable on this side.
+//! A store whose secrets are encrypted at rest, and in plain text on this side.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use super::source::Wake;
 use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 use crate::document::all_unreadable;
 
-/// A store, and the ring of keys for its secrets.
+/// A store, with the cipher for its secrets.
 pub(super) struct EncryptedStore<S> {
     store: S,
     cipher: SecretCipher,
-    /// The resources that are not kept as they would be written now.
+    /// The resources whose stored form differs from how they would be encrypted now.
     outdated: Mutex<BTreeSet<ResourceKey>>,
 }
 
@@ -27,7 +27,7 @@ impl<S: ResourceStore> EncryptedStore<S> {
         self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decrypts a resource in its place. Adds what no key decrypts to `unreadable`.
+    /// Decrypts a resource in place. Adds the secrets that no key decrypts to `unreadable`.
     fn open(&self, key: &ResourceKey, resource: &mut StoredResource, unreadable: &mut Vec<String>) {
         let opened = self.cipher.opened(key, &resource.json);
         resource.json = opened.json;
@@ -53,7 +53,7 @@ impl<S: ResourceStore> EncryptedStore<S> {
         }
     }
 
-    /// A text in the form of encrypted texts is one that could not be decrypted. Writing one is refused.
+    /// Refuses to write a secret that could not be decrypted, which still has the form of an encrypted text.
     fn refuse_unreadable(&self, record: &RevisionRecord) -> Result<(), StoreFailure> {
         let written = record.changes.iter().filter_map(|change| Some((&change.key, change.after.as_ref()?)));
         let unreadable = |(key, resource): (&ResourceKey, &StoredResource)| {
@@ -80,14 +80,14 @@ impl<S: ResourceStore> ResourceStore for EncryptedStore<S> {
     fn load(&self) -> Result<ResourceSet, StoreFailure> {
         let mut set = self.store.load()?;
         let unreadable = self.open_set(&mut set);
-        // Of a store that others write to as well, the rest is served. This node's own has been written with other keys than
-        // the file has now.
+        // If other nodes write to the store as well, the other resources are served. In a store of this node alone, it means that
+        // the keys of the configuration file are not those that the store was written with.
         if self.store.shared().is_none() && !unreadable.is_empty() {
             let StoreFailure { problem, advice } = refusal(&unreadable);
             return Err(StoreFailure::new(format!("the store {}: {problem}", self.name()), advice));
         }
         if self.store.shared().is_none() && self.cipher.has_keys() {
-            // With its history, so that a key that was replaced is needed by nothing any more.
+            // The history is encrypted again as well, so that a replaced key is not needed any more.
             self.store.rewrite(&|key, json| {
                 let OpenedResource { json, is_current, .. } = self.cipher.opened(key, json);
                 (!is_current).then(|| self.cipher.sealed(key, &json))
@@ -154,7 +154,7 @@ impl<S: ResourceStore> SharedStore for EncryptedStore<S> {
     fn take_changes(&self) -> Vec<OutsideChange> {
         let mut changes = self.beneath().take_changes();
         for change in &mut changes {
-            // What cannot be decrypted is refused by name when it is compiled.
+            // A secret that cannot be decrypted is reported when the resource is compiled.
             match change {
                 OutsideChange::Some { resources, .. } => {
                     for (key, resource) in resources {

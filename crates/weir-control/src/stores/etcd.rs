@@ -1,7 +1,7 @@
-//! Resources in etcd, in the keys and values of Apache APISIX, shared with other nodes and with APISIX itself.
+//! Resources in etcd, with the keys and values of Apache APISIX, shared with other nodes and with APISIX itself.
 //!
-//! A thread of its own follows the cluster (`follower.rs`). Whatever it goes through, what was read last stays here, and in a copy
-//! on the disk, with which a node starts while there is no etcd.
+//! A thread follows the cluster (`follower.rs`). The resources last read stay in memory, and in a copy on disk that a node starts
+//! with while etcd cannot be reached.
 
 mod connection;
 mod follower;
@@ -31,19 +31,19 @@ use wire::{
     RequestOp, SortOrder, SortTarget, TxnRequest, TxnResponse,
 };
 
-/// How long a start waits for etcd before it takes the copy.
+/// How long a start waits for etcd before it uses the copy.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Longer than any request takes whose outcome is to be known.
+/// How long a response is awaited; after that, the outcome of the request is reported as unknown.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
-/// How long others' changes are waited for that must be on their way.
+/// How long to wait for changes of other nodes that are known to exist.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// Between looks for changes of those who leave no trace but themselves.
+/// How long to wait for changes of writers such as APISIX, which do not write `puts` and `deletes`.
 const TRACELESS_PAUSE: Duration = Duration::from_millis(20);
-/// etcd's own limit (`--max-txn-ops`) is 128; three are for what goes with every change.
+/// etcd's own limit (`--max-txn-ops`) is 128; three operations are for the keys written with every change.
 const MOST_CHANGES: usize = 125;
 /// etcd's own limit (`--max-request-bytes`) is 1.5 MiB.
 const MOST_BYTES: usize = 3 << 19;
-/// The history is shortened after so many changes of this node.
+/// The history is trimmed after this many changes of this node.
 const TRIM_EVERY: u64 = 50;
 
 /// A cluster of etcd.
@@ -60,12 +60,12 @@ pub struct EtcdStore {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is asked for, and where the answer goes.
+/// A request to the thread, with the channel for its response.
 enum EtcdCommand {
     Txn(TxnRequest, Option<u64>, SyncSender<Result<TxnResponse, String>>),
     Range(RangeRequest, SyncSender<Result<wire::RangeResponse, String>>),
     Serves(ServedContent),
-    /// Another process is this node from now on, or not any more.
+    /// Another process acts as this node from now on, or (`false`) no more.
     Lend(bool),
 }
 
@@ -79,9 +79,9 @@ struct Mailbox {
 #[derive(Default)]
 struct MailboxContent {
     changes: Vec<OutsideChange>,
-    /// Up to here everything has been put here.
+    /// The revision up to which all changes have been put into the mailbox.
     seen: u64,
-    /// The newest revision that this node or another is known to have written.
+    /// The newest revision that is known to have been written, by any node.
     known: u64,
     wake: Option<Wake>,
     state: StoreState,
@@ -96,7 +96,7 @@ impl Mailbox {
         let mut content = self.content();
         content.seen = match &change {
             OutsideChange::Some { revision, .. } => content.seen.max(*revision),
-            // It may have been set back.
+            // The revision may have decreased, after a backup was restored.
             OutsideChange::All { set, .. } => set.revision,
         };
         content.changes.push(change);
@@ -122,11 +122,11 @@ impl Mailbox {
 }
 
 impl EtcdStore {
-    /// Reads what the cluster holds, or takes the copy in `directory` where it cannot be reached. Keeps the last `kept` revisions
-    /// that nodes of Weir have written. Without a directory there is no copy.
+    /// Reads the resources of the cluster, or of the copy in `directory` if the cluster cannot be reached. Keeps the last `kept`
+    /// revisions that nodes of Weir have written. Without a directory there is no copy.
     ///
     /// # Errors
-    /// Where there is neither a cluster nor a copy.
+    /// If neither the cluster nor a copy can be read.
     pub fn open(
         settings: &EtcdSettings,
         kept: u64,
@@ -197,7 +197,8 @@ impl EtcdStore {
         }
     }
 
-    /// One transaction that fails where a resource is not what its author has seen, or where what it refers to may be gone.
+    /// A transaction that fails if a resource differs from what its author has seen, or if a resource that it refers to may have
+    /// been deleted.
     fn transaction(&self, record: &RevisionRecord) -> TxnRequest {
         let (mut compare, mut success, mut touched) = (Vec::new(), Vec::new(), Vec::new());
         let seen = record.revision - 1;
@@ -211,7 +212,8 @@ impl EtcdStore {
             });
         }
         let (puts, deletes) = (self.layout.puts(), self.layout.deletes());
-        // What is put may refer to what another node deletes meanwhile, and what is deleted may be referred to by what it puts.
+        // A new resource may refer to one that another node deletes at the same time, and a deleted one may be referred to by one
+        // that another node writes.
         compare.push(changed_last(&deletes, CompareResult::Less, seen + 1));
         if record.changes.iter().any(|change| change.after.is_some()) {
             success.push(put(&puts, self.node.as_bytes().to_vec()));
@@ -226,7 +228,7 @@ impl EtcdStore {
         TxnRequest { compare, success, failure: touched }
     }
 
-    /// Deletes what is more than is kept of the history.
+    /// Deletes the history entries in excess of the number kept.
     fn trim(&self) -> Result<(), StoreFailure> {
         let history = self.layout.history();
         let all = RangeRequest {
@@ -248,7 +250,7 @@ impl EtcdStore {
     }
 }
 
-/// The last revision that has changed any of the keys that an answer tells of.
+/// The last revision that changed any of the keys in a response.
 fn last_change(answer: TxnResponse) -> u64 {
     let revisions = answer.responses.into_iter().filter_map(|response| match response.outcome {
         Some(EtcdOutcome::Range(found)) => found.kvs.iter().map(|entry| entry.mod_revision as u64).max(),
@@ -257,7 +259,7 @@ fn last_change(answer: TxnResponse) -> u64 {
     revisions.max().unwrap_or(0)
 }
 
-/// A change expires with a lease, which is etcd's to end.
+/// The lifetime of a change in seconds, for its lease; etcd deletes the resource when the lease ends.
 fn lifetime(record: &RevisionRecord) -> Option<u64> {
     let until = record.changes.iter().filter_map(|change| change.after.as_ref()?.expires_ms).min()?;
     Some(until.saturating_sub(now_ms()).div_ceil(1_000).max(1))
@@ -309,7 +311,7 @@ impl ResourceStore for EtcdStore {
     }
 
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
-        // Changes of a shared store come one by one.
+        // Changes to a shared store are committed one at a time.
         let [record] = revisions else { unreachable!("changes of a shared store are made one by one") };
         if record.changes.len() > MOST_CHANGES {
             let problem =
@@ -333,7 +335,7 @@ impl ResourceStore for EtcdStore {
         let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
         *commits += 1;
         if *commits % TRIM_EVERY == 1 {
-            // What is too much stays until the next time.
+            // If it fails, the surplus stays until the next time.
             let _ = self.trim();
         }
         Ok(revision)
@@ -420,7 +422,7 @@ impl SharedStore for EtcdStore {
 
 impl Drop for EtcdStore {
     fn drop(&mut self) {
-        // Without commands to come the thread ends, and takes the node's own key with it.
+        // When the channel is closed, the thread ends and deletes the key of this node.
         drop(self.commands.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,13 +1,13 @@
-//! Why a store does not do what it is asked.
+//! Errors of stores.
 
 use std::fmt;
 
-/// Why a store did not do what it was asked.
+/// Why a request to a store failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFailure {
-    /// What failed, and why.
+    /// The failure and its cause.
     pub problem: String,
-    /// What to do.
+    /// How to correct it.
     pub advice: String,
 }
 
@@ -26,10 +26,10 @@ impl fmt::Display for StoreFailure {
     }
 }
 
-/// Why nothing was committed.
+/// Why a commit has failed; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitFailure {
-    /// Others have changed what the change builds on.
+    /// The resources that the change is based on have been changed by another node.
     MovedOn,
     Failed(StoreFailure),
 }

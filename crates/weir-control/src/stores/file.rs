@@ -1,4 +1,4 @@
-//! One file.
+//! A configuration file as a source.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use crate::text::substitute::process_environment;
 use crate::text::tree::{TextPosition, TreeNode};
 use crate::text::yaml::{self, TextLimits};
 
-/// A configuration file, with the variables of this process in it.
+/// A configuration file; its variables are replaced from the environment of this process.
 pub struct FileSource {
     path: PathBuf,
-    /// Where relative names of files in it start from.
+    /// The directory that relative file names in it start from.
     directory: PathBuf,
     name: Arc<str>,
     limits: TextLimits,
     files: FileAccess,
-    /// Whether the last version that was read, and the last that was accepted, ended with `#END`.
+    /// Whether the last version read, and the last one accepted, ended with `#END`.
     read_ends: bool,
     accepted_ends: bool,
     watcher: Option<RecommendedWatcher>,
@@ -39,7 +39,7 @@ impl FileSource {
         FileSource { path, directory, name, limits, files, read_ends: false, accepted_ends: false, watcher: None }
     }
 
-    /// Standard input, which can be read once. Files that it names are looked for in the current directory.
+    /// Standard input, which can be read only once. Relative file names start from the current directory.
     pub fn standard_input(files: FileAccess) -> FileSource {
         let name = "standard input".into();
         FileSource { directory: PathBuf::new(), name, ..FileSource::new("/dev/stdin", files) }
@@ -59,7 +59,7 @@ impl FileSource {
         String::from_utf8(bytes).map_err(|error| self.not_utf8(error.as_bytes(), error.utf8_error().valid_up_to()))
     }
 
-    /// The text of the file as a tree, with variables put in.
+    /// The text of the file as a tree, with variables replaced.
     pub(super) fn tree(&self) -> Result<TreeNode, Vec<Diagnostic>> {
         let text = self.text().map_err(|fault| vec![fault])?;
         yaml::parse(&self.name, &text, &process_environment, self.limits).map(|parsed| parsed.tree)
@@ -109,8 +109,8 @@ impl Source for FileSource {
         Ok(SourceDocument { document, version, included, revision, incomplete })
     }
 
-    /// Notifications about the directory of the file: the file itself may be replaced at any time. Without them (no inotify
-    /// left) the look every second has to do.
+    /// Subscribes to changes of the directory, since the file itself may be replaced. If that fails (no inotify instance left),
+    /// the check every second has to do.
     fn notify(&mut self, wake: Wake) {
         let Some(name) = self.path.file_name().map(OsStr::to_owned) else { return };
         let handler = move |event: notify::Result<notify::Event>| {
@@ -135,17 +135,17 @@ impl Source for FileSource {
     }
 }
 
-/// Other files of the directory, such as a log, change often. `..data` is the link Kubernetes turns.
+/// Filters events: other files of the directory, such as logs, change often. `..data` is the link that Kubernetes replaces.
 fn concerns(path: &Path, name: &OsString) -> bool {
     path.file_name().is_some_and(|changed| changed == name || changed.as_encoded_bytes().starts_with(b".."))
 }
 
-/// APISIX's mark at the end of a complete file.
+/// APISIX's marker for the end of a complete file.
 fn marks_its_end(text: &str) -> bool {
     text.trim_end().ends_with("#END")
 }
 
-/// FNV-1a, 64 bits: the same on every node and for every version of the program.
+/// FNV-1a, 64 bits: equal on all nodes and in all versions of the program.
 fn hash<'t>(texts: impl Iterator<Item = &'t [u8]>) -> String {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;

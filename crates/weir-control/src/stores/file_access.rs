@@ -1,5 +1,5 @@
-//! File operations that may take for ever: a FIFO that nothing writes to, a network file system whose server is gone. The
-//! kernel has no time-out for them, so they run on a thread of their own, and whoever needs the outcome waits for a limit.
+//! File operations that may block for ever: a FIFO without a writer, or a network file system whose server is gone. The kernel
+//! has no time-out for them, so they run on a separate thread, and the caller waits for a limited time.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -16,9 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// A file system that answers at all does so within this time.
+/// How long a caller waits; any working file system responds within this time.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Operations that may be stuck at a time. Each holds a thread.
+/// The most operations that may be stuck at a time. Each blocks a thread.
 const MAX_STUCK: usize = 8;
 
 /// Runs file operations. Clones share the thread.
@@ -28,24 +28,25 @@ pub struct FileAccess(Option<Arc<FileThread>>);
 #[derive(Debug)]
 struct FileThread {
     limit: Duration,
-    /// Begun with the first operation, and left behind where one does not end.
+    /// The channel to the current thread. The thread is started with the first operation, and abandoned if an operation does not
+    /// end.
     jobs: Mutex<Option<Sender<FileJob>>>,
-    /// Operations that have exceeded their limit, and go on.
+    /// The number of operations that have exceeded the limit and not ended.
     stuck: Arc<AtomicUsize>,
 }
 
 type FileJob = Box<dyn FnOnce() + Send>;
 
-/// Why there is no outcome.
+/// Why an operation has no result.
 #[derive(Debug)]
 pub enum FileStall {
     TimedOut(Duration),
-    /// That many operations have timed out and not ended, so none is begun.
+    /// Too many operations have timed out and not ended, so no further one is started.
     StillStuck,
     NoThread(io::Error),
 }
 
-/// Why a file has no content.
+/// Why a file cannot be read.
 #[derive(Debug)]
 pub(super) enum Unreadable {
     Io(io::Error),
@@ -74,34 +75,36 @@ impl fmt::Display for Unreadable {
 }
 
 impl FileAccess {
-    /// For a process that does nothing else: operations run on the thread that asks, without a limit.
+    /// For a process that serves no traffic: operations run on the calling thread, without a limit.
     pub fn direct() -> FileAccess {
         FileAccess(None)
     }
 
-    /// On a thread of its own.
+    /// Runs operations on a separate thread, with the default limit.
     pub fn limited() -> FileAccess {
         Self::limited_to(LIMIT)
     }
 
-    /// The same with a limit of one's own.
+    /// The same with another limit.
     pub fn limited_to(limit: Duration) -> FileAccess {
         FileAccess(Some(Arc::new(FileThread { limit, jobs: Mutex::default(), stuck: Arc::default() })))
     }
 
-    /// Whether it is for a process that serves.
+    /// Whether this is for a process that serves traffic.
     pub(super) fn serves(&self) -> bool {
         self.0.is_some()
     }
 
-    /// By when an operation that can wait with a limit is to give up.
+    /// The deadline for an operation that can itself wait with a time-out.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        // A little earlier than the operation is given up, so that it says why.
+        // Slightly earlier than the caller gives up, so that the operation can return its own error.
         self.0.as_ref().map(|thread| Instant::now() + thread.limit.mul_f32(0.9))
     }
 
+    /// Runs an operation and waits for its result.
+    ///
     /// # Errors
-    /// Where there is no outcome within the limit.
+    /// If there is no result within the limit.
     pub(super) fn run<T: Send + 'static>(
         &self,
         operation: impl FnOnce() -> T + Send + 'static,
@@ -126,7 +129,7 @@ impl FileThread {
             if late.swap(true, AcqRel) {
                 stuck.fetch_sub(1, AcqRel);
             }
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = done.send(result);
         };
         self.send(Box::new(job)).map_err(FileStall::NoThread)?;
@@ -136,11 +139,11 @@ impl FileThread {
             Err(RecvTimeoutError::Timeout) => {
                 self.stuck.fetch_add(1, AcqRel);
                 if is_late.swap(true, AcqRel) {
-                    // It has ended after all, just now.
+                    // The operation has just ended after all.
                     self.stuck.fetch_sub(1, AcqRel);
                     return outcome.recv().map_err(|_| FileStall::TimedOut(self.limit));
                 }
-                // The next operation gets a thread of its own: what holds this one up may not concern it.
+                // The next operation gets a new thread: the cause of the delay may not affect it.
                 *self.jobs() = None;
                 Err(FileStall::TimedOut(self.limit))
             }
@@ -157,7 +160,7 @@ impl FileThread {
             None => job,
             Some(sender) => match sender.send(job) {
                 Ok(()) => return Ok(()),
-                // The thread has panicked, and said so.
+                // The thread has panicked, which has been logged.
                 Err(unsent) => unsent.0,
             },
         };
@@ -169,7 +172,7 @@ impl FileThread {
     }
 }
 
-/// The content of a file. One of a FIFO is waited for until the deadline: opening it does not wait for a writer.
+/// The content of a file. Waits for data of a FIFO until the deadline; opening does not wait for a writer.
 pub(super) fn read(path: &Path, max_bytes: u64, deadline: Option<Instant>) -> Result<Vec<u8>, Unreadable> {
     let options = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).clone();
     let mut file = options.open(path).map_err(Unreadable::Io)?;
@@ -197,7 +200,7 @@ pub(super) fn read(path: &Path, max_bytes: u64, deadline: Option<Instant>) -> Re
     }
 }
 
-/// Until there is something to read, or the other end has been closed.
+/// Waits until the file is readable, or its other end has been closed.
 fn wait_readable(file: &File, deadline: Option<Instant>) -> io::Result<()> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let left = left.map(|left| Timespec::try_from(left).expect("limits are seconds"));

@@ -14,37 +14,37 @@ use crate::text::substitute::process_environment;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
 use crate::text::yaml::{SourceText, TextLimits};
 
-/// Directories within directories, where a link may lead back, and files that include files.
+/// The most levels of directories, where a link may form a cycle, and of files that include files.
 const MAX_DEPTH: usize = 16;
 
-/// Reads files that are included, and those that these include.
+/// Reads included files, and the files that these include.
 pub(super) struct IncludeReader<'a> {
     access: &'a FileAccess,
     limits: TextLimits,
-    /// How many bytes all files together may still have.
+    /// The bytes that all further files together may have.
     bytes_left: usize,
-    /// The files that lead to the one being read, the main one first, by their real paths.
+    /// The real paths of the files that lead to the one being read, the main file first.
     stack: Vec<PathBuf>,
-    /// Where each file was included, by its real path.
+    /// The place where each file was included, by its real path.
     included: HashMap<PathBuf, String>,
     found: IncludedFiles,
-    /// From before they were read: files, and the directories in which they were found.
+    /// The state of all files and directories from before they were read.
     pub(super) seen: SeenFiles,
-    /// What was read, in order.
+    /// The contents of the files, in the order of reading.
     pub(super) contents: Vec<Vec<u8>>,
 }
 
-/// A file that says which others it includes.
+/// A file that includes others, and the position of the entry.
 struct IncludingFile<'a> {
     name: &'a Arc<str>,
     directory: &'a Path,
     place: TextPosition,
 }
 
-/// What one entry of `include` stands for.
+/// The files of one entry of `include`.
 #[derive(Default)]
 struct FoundFiles {
-    /// As they are named in diagnostics, and their real paths.
+    /// The path of each file as shown in diagnostics, and its real path.
     files: Vec<(PathBuf, PathBuf)>,
     seen: SeenFiles,
 }
@@ -65,7 +65,7 @@ impl<'a> IncludeReader<'a> {
         }
     }
 
-    /// Reads all that the main file includes.
+    /// Reads all files that the main file includes.
     pub(super) fn read(&mut self, name: &Arc<str>, directory: &Path, include: &TreeNode) -> IncludedFiles {
         self.read_list(name, directory, include);
         std::mem::take(&mut self.found)
@@ -145,7 +145,7 @@ impl<'a> IncludeReader<'a> {
         }
     }
 
-    /// What a file holds; nothing where a fault has been reported.
+    /// The content of a file; `None` if a fault has been reported.
     fn content(&mut self, from: &IncludingFile, path: &Path) -> Option<Vec<u8>> {
         let (own, limit, deadline) = (path.to_owned(), self.bytes_left as u64, self.access.deadline());
         let (problem, advice) = match self.access.run(move || file_access::read(&own, limit, deadline)) {
@@ -170,7 +170,8 @@ impl<'a> IncludeReader<'a> {
 }
 
 impl FoundFiles {
-    /// The files of a path: itself, those in a directory and below, or those of a directory whose names fit a pattern.
+    /// The files of a path: the file itself, those in a directory and below it, or those of a directory whose names match a
+    /// pattern.
     fn of(path: &Path) -> Result<FoundFiles, (SeenFiles, io::Error)> {
         let mut found = FoundFiles::default();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -194,7 +195,7 @@ impl FoundFiles {
         Ok(())
     }
 
-    /// In the order of names, without hidden ones. Directories in it are looked through so many levels deep.
+    /// Adds files in the order of their names, without hidden ones. Subdirectories are searched down to `depth` levels.
     fn add_directory(&mut self, directory: &Path, depth: usize, wanted: &dyn Fn(&Path) -> bool) -> io::Result<()> {
         self.seen.add(directory);
         let entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path()));
@@ -221,10 +222,10 @@ fn is_configuration(path: &Path) -> bool {
     path.extension().is_some_and(|kind| ["yaml", "yml", "json"].iter().any(|known| kind == *known)) && !path.is_dir()
 }
 
-/// Whether a name fits a pattern, in which `*` is any text and `?` any one character.
+/// Whether a name matches a pattern, in which `*` is any text and `?` is any one character.
 fn fits(name: &str, pattern: &str) -> bool {
     let (name, pattern): (Vec<char>, Vec<char>) = (name.chars().collect(), pattern.chars().collect());
-    // Where to go on if what follows the last `*` does not fit: it takes one more character.
+    // Where to resume if the text after the last `*` does not match: the `*` then takes one more character.
     let mut again: Option<(usize, usize)> = None;
     let (mut at, mut asked) = (0, 0);
     while at < name.len() {

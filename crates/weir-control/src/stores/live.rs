@@ -1,6 +1,6 @@
-//! The resources of a running node: what its store holds, what is being tried, and what is set aside.
+//! The resources of a running node: those committed in its store, a candidate change, and those set aside.
 //!
-//! One thread changes them (see [`super::watch`]); any may read what is committed.
+//! Only one thread changes them (see [`super::watch`]); any thread may read the committed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -20,7 +20,7 @@ use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 
-/// Lists that are kept for those who look for them, and that nothing here is made of.
+/// Lists that are kept for clients of the Admin API, and have no effect on the configuration.
 const NOT_SERVED: &[&str] = &["protos"];
 
 /// A change to one resource.
@@ -30,7 +30,7 @@ pub enum ResourceEdit {
     Delete { key: ResourceKey },
 }
 
-/// The resources of a store, shared between who changes and who reads them.
+/// The resources of a store, shared by the thread that changes them and its readers.
 pub struct LiveResources {
     store: Box<dyn ResourceStore>,
     committed: RwLock<ResourceSet>,
@@ -41,45 +41,47 @@ pub struct LiveResources {
 struct DocumentTrial {
     pending: PendingResources,
     records: Vec<RevisionRecord>,
-    /// What is wrong with resources that are kept and not served.
+    /// The resources that are set aside (kept in the store, but not served as they are), each with its fault.
     set_aside: BTreeMap<ResourceKey, Diagnostic>,
-    /// What each short list of the document was made of that was put together last.
+    /// The keys of the items of each short list in the last document, in order.
     order: BTreeMap<&'static str, Vec<ResourceKey>>,
-    /// The long lists of that document.
+    /// The long lists of the last document.
     read: ReadLists,
-    /// What of them may be different now.
+    /// Keys in long lists that may have changed since they were read.
     unread: BTreeSet<ResourceKey>,
-    /// Of resources that others have changed: how they were served before, in case the change cannot be served.
+    /// The texts last served of resources that other nodes have changed, in case the change cannot be served.
     last_good: BTreeMap<ResourceKey, Arc<str>>,
-    /// What is served instead of resources that are set aside.
+    /// The texts that are served in place of those of resources that are set aside.
     instead: BTreeMap<ResourceKey, Arc<str>>,
-    /// Others' changes are being published.
+    /// Set while changes of other nodes are being published.
     follows: bool,
-    /// Of all keys and the revisions that changed them last.
+    /// A hash of all keys and the revisions that changed them last.
     content: u64,
-    /// The resources that go by themselves, and when.
+    /// The resources that expire, with their times in milliseconds since 1970.
     expiring: BTreeMap<ResourceKey, u64>,
 }
 
-/// The lists of a document.
+/// The lists of resources for a document.
 pub(super) struct DocumentLists {
-    /// Entries of its tree.
+    /// The short lists, as entries of the document's tree.
     pub(super) short: Vec<MapEntry>,
     pub(super) long: LongLists,
 }
 
-/// What is wrong with a candidate, by what it concerns.
+/// The faults of a candidate, by resource.
 #[derive(Debug, Default)]
 pub struct SortedFaults {
-    /// Of resources, by key.
+    /// The faults of resources, by key.
     pub resources: BTreeMap<ResourceKey, Vec<Diagnostic>>,
-    /// Of everything else.
+    /// All other faults.
     pub other: Vec<Diagnostic>,
 }
 
 impl LiveResources {
+    /// Loads the resources of a store.
+    ///
     /// # Errors
-    /// Where the store cannot be read.
+    /// If the store cannot be read.
     pub fn of_store(store: Box<dyn ResourceStore>) -> Result<LiveResources, StoreFailure> {
         let set = store.load()?;
         let expiring = set.all.iter().filter_map(|(key, resource)| Some((key.clone(), resource.expires_ms?)));
@@ -93,12 +95,12 @@ impl LiveResources {
         &*self.store
     }
 
-    /// What is committed. Changes wait while it is held.
+    /// The committed resources. Changes are blocked while the guard is held.
     pub fn committed(&self) -> RwLockReadGuard<'_, ResourceSet> {
         self.committed.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The resources that are kept and not served, and why.
+    /// The resources that are set aside, each with its fault.
     pub fn set_aside(&self) -> BTreeMap<ResourceKey, Diagnostic> {
         self.trial().set_aside.clone()
     }
@@ -107,20 +109,20 @@ impl LiveResources {
         self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The revision of what is being tried.
+    /// The revision of the candidate, or the committed one if there is none.
     pub(super) fn revision(&self) -> u64 {
         let of_trial = self.trial().records.last().map(|record| record.revision);
         of_trial.unwrap_or_else(|| self.committed().revision)
     }
 
-    /// Looks at the resources with what is being tried.
+    /// Calls `look` with the resources, including the candidate's changes.
     pub(super) fn view<T>(&self, look: impl FnOnce(&ResourceView) -> T) -> T {
         let (trial, set) = (self.trial(), self.committed());
         let revision = trial.records.last().map_or(set.revision, |record| record.revision);
         look(&ResourceView { set: &set, pending: &trial.pending, revision })
     }
 
-    /// Adds a revision to what is being tried. Edits that change nothing but times count as well: they are what was asked for.
+    /// Adds a revision to the candidate. Edits that change nothing except times count as well, since they were requested.
     pub(super) fn stage(&self, edits: Vec<ResourceEdit>, author: Author) -> RevisionRecord {
         let (mut trial, set) = (self.trial(), self.committed());
         let revision = trial.records.last().map_or(set.revision, |record| record.revision) + 1;
@@ -149,13 +151,13 @@ impl LiveResources {
         record
     }
 
-    /// Whether a change is being tried.
+    /// Whether a candidate change is being compiled.
     pub(super) fn is_trying(&self) -> bool {
         let trial = self.trial();
         trial.follows || !trial.records.is_empty()
     }
 
-    /// Gives up what is being tried.
+    /// Drops the candidate.
     pub(super) fn drop_trial(&self) {
         let mut trial = self.trial();
         let given_up = std::mem::take(&mut trial.pending);
@@ -163,7 +165,7 @@ impl LiveResources {
         trial.records.clear();
     }
 
-    /// Makes what is being tried durable, and the truth. Returns the revision that the store has it under.
+    /// Commits the candidate to the store. Returns the revision that the store has given it.
     pub(super) fn commit(&self) -> Result<Option<u64>, CommitFailure> {
         let mut trial = self.trial();
         let Some(last) = trial.records.last().map(|record| record.revision) else { return Ok(None) };
@@ -179,7 +181,7 @@ impl LiveResources {
             if let Some(resource) = &mut pending {
                 number(&mut resource.created);
                 number(&mut resource.modified);
-                // What is shared ends the lives of its resources itself.
+                // A shared store deletes expired resources itself.
                 resource.expires_ms = resource.expires_ms.filter(|_| self.store.shared().is_none());
             }
             let before = set.all.get(&key).map(|resource| resource.modified);
@@ -197,8 +199,8 @@ impl LiveResources {
         Ok(Some(revision))
     }
 
-    /// Takes what others have changed, if the store is shared. Says whether anything is to be published. What was set aside gets its
-    /// chance: the change may be what it lacked.
+    /// Applies the changes of other nodes, if the store is shared. Returns whether there is something to publish. Resources set
+    /// aside are tried again, since a change may have added what they lacked.
     pub(super) fn take_outside(&self) -> bool {
         let Some(shared) = self.store.shared() else { return false };
         let changes = shared.take_changes();
@@ -215,11 +217,12 @@ impl LiveResources {
                         .into_iter()
                         .for_each(|(key, resource)| trial.take(&mut set, key, resource, Some(revision)));
                 }
-                // That everything is gone is believed when it is deleted one by one.
+                // After a reset, an empty store is not believed: only individual deletions are.
                 OutsideChange::All { set: new, is_doubtful }
                     if is_doubtful && new.all.is_empty() && !set.all.is_empty() => {}
                 OutsideChange::All { set: new, is_doubtful } => {
-                    // What this node has written since it was read is still to come from the watch.
+                    // Changes that this node has written after the set was read are still to come from the watch, so they are
+                    // kept.
                     let is_newer = |set: &ResourceSet, key: &ResourceKey| {
                         !is_doubtful && set.all.get(key).is_some_and(|own| own.modified > new.revision)
                     };
@@ -247,7 +250,7 @@ impl LiveResources {
         trial.follows
     }
 
-    /// From now on these are not served as they are, but as they were served before. Where that is wrong as well, not at all.
+    /// Sets these resources aside: the texts last served are used instead, or nothing if these are faulty as well.
     pub(super) fn leave_out(&self, faulty: BTreeMap<ResourceKey, Diagnostic>) {
         let mut trial = self.trial();
         for (key, fault) in faulty {
@@ -263,13 +266,13 @@ impl LiveResources {
         }
     }
 
-    /// What is committed, as nodes tell it each other.
+    /// The committed state, as it is published to other nodes.
     pub fn content(&self) -> ServedContent {
         let (trial, set) = (self.trial(), self.committed());
         ServedContent { revision: set.revision, content: trial.content, set_aside: trial.set_aside.len() }
     }
 
-    /// What is there now is served. Others are told, if the store is shared.
+    /// Called when the current resources are served. If the store is shared, other nodes are informed.
     pub(super) fn served(&self) {
         let Some(shared) = self.store.shared() else { return };
         let (mut trial, set) = (self.trial(), self.committed());
@@ -280,13 +283,13 @@ impl LiveResources {
         shared.serves(ServedContent { revision: set.revision, content: *content, set_aside: set_aside.len() });
     }
 
-    /// The keys whose time is over.
+    /// The keys of resources that have expired.
     pub(super) fn expired(&self) -> Vec<ResourceKey> {
         let now = now_ms();
         self.trial().expiring.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect()
     }
 
-    /// From now on these are not served, whatever was set aside before.
+    /// Replaces the set of resources that are set aside.
     pub(super) fn put_aside(&self, set_aside: BTreeMap<ResourceKey, Diagnostic>) {
         let mut trial = self.trial();
         let other: Vec<ResourceKey> = {
@@ -297,7 +300,8 @@ impl LiveResources {
         trial.set_aside = set_aside;
     }
 
-    /// The lists of a document, with the resources that are not set aside. Of long lists, only what may be different is read again.
+    /// The lists for a document, without the resources that are set aside. Of long lists, only resources that may have changed
+    /// are read again.
     pub(super) fn lists(&self, source: &Arc<str>) -> DocumentLists {
         let (mut trial, set) = (self.trial(), self.committed());
         let DocumentTrial { pending, set_aside, instead, order, read, unread, .. } = &mut *trial;
@@ -331,7 +335,7 @@ impl LiveResources {
         DocumentLists { short, long: read.lists() }
     }
 
-    /// Says which resource each fault belongs to: `routes[r1].uri` of the document is `uri` of `routes/r1`.
+    /// Assigns faults to resources: `routes[r1].uri` of the document is `uri` of `routes/r1`.
     pub(super) fn sort(&self, faults: &[Diagnostic]) -> SortedFaults {
         let mut sorted = SortedFaults::default();
         for fault in faults {
@@ -350,7 +354,7 @@ impl LiveResources {
         sorted
     }
 
-    /// The resource that a path of the document begins with, and the rest of the path. Long lists tell resources by their ids.
+    /// The resource at the start of a path of the document, and the rest of the path. Long lists have ids in place of indices.
     fn resource_of<'p>(&self, path: &'p str) -> Option<(ResourceKey, &'p str)> {
         let (list, rest) = path.split_once('[')?;
         if !is_long(list) {
@@ -358,19 +362,19 @@ impl LiveResources {
             let order = &self.trial().order;
             return Some((order.get(list)?.get(index.parse::<usize>().ok()?)?.clone(), rest));
         }
-        // What others have written may have any id.
+        // Other writers of a shared store may use any id, even with brackets.
         let ends = rest.match_indices(']').map(|(end, _)| (ResourceKey::new(list, &rest[..end]), &rest[end + 1..]));
         self.view(|view| ends.into_iter().find(|(key, _)| view.get(key).is_some()))
     }
 }
 
 impl SortedFaults {
-    /// All of them, those of resources first.
+    /// All faults, those of resources first.
     pub fn into_all(self) -> Vec<Diagnostic> {
         self.resources.into_values().flatten().chain(self.other).collect()
     }
 
-    /// The resources that have faults, each with its first one. Nothing where something else is wrong as well.
+    /// The resources that have faults, each with its first one. `None` if there is any other fault.
     pub fn only_resources(&self) -> Option<BTreeMap<ResourceKey, Diagnostic>> {
         let first = |(key, faults): (&ResourceKey, &Vec<Diagnostic>)| Some((key.clone(), faults.first()?.clone()));
         self.other.is_empty().then(|| self.resources.iter().filter_map(first).collect())
@@ -378,7 +382,8 @@ impl SortedFaults {
 }
 
 impl DocumentTrial {
-    /// Takes a resource as somebody else has made it: at a revision, unless what is here is newer; or because that is all there is.
+    /// Applies the state of a resource in the store. With `changed_at`, the revision of the change, it is ignored if the resource
+    /// here is newer.
     fn take(
         &mut self,
         set: &mut ResourceSet,
@@ -419,8 +424,8 @@ impl DocumentTrial {
     }
 }
 
-/// Of all keys with the revisions that changed them last: equal on all nodes that have the same resources, in whatever order these
-/// came.
+/// A hash of all keys with the revisions that changed them last. Nodes with the same resources have the same hash, in whatever
+/// order changes arrived.
 fn content_of(set: &ResourceSet) -> u64 {
     set.all.iter().fold(0, |content, (key, resource)| exchanged(content, key, None, Some(resource.modified)))
 }
@@ -434,9 +439,9 @@ fn exchanged(content: u64, key: &ResourceKey, before: Option<u64>, after: Option
     content.wrapping_sub(before.map_or(0, hash)).wrapping_add(after.map_or(0, hash))
 }
 
-/// A resource as it stands in a document: with its id.
+/// A resource as an item of a document, with its id.
 fn item(key: &ResourceKey, text: &str) -> TreeNode {
-    // A store hands out what it was given, which was JSON.
+    // The text was valid JSON when it was stored.
     let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
     let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
     if let NodeKind::Map(entries) = &mut tree.kind

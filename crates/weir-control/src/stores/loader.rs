@@ -1,5 +1,4 @@
-//! From a source's document to one that can be compiled: secrets, files and what names stand for are put in. Compiling then
-//! needs no I/O.
+//! Completes a source's document with secrets, files and the results of name lookups, so that compiling needs no I/O.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,25 +24,25 @@ pub struct DocumentLoader {
     limits: TextLimits,
     names: FollowedNames,
     secrets: Secrets,
-    /// The resources of its store, where they can be changed.
+    /// The resources of its store; `None` if they come from the file.
     live: Option<Arc<LiveResources>>,
 }
 
-/// A document with everything it takes to compile it.
+/// A document with everything that is needed to compile it.
 #[derive(Debug)]
 pub struct LoadedDocument {
     pub document: Document,
-    /// As the source gives it.
+    /// The revision that the source gives it.
     pub revision: String,
-    /// Nodes that get no endpoint for now, and secrets that may be old.
+    /// Nodes without an endpoint for now, and secrets that may be out of date.
     pub warnings: Vec<Diagnostic>,
-    /// Those of secrets.
+    /// The warnings about secrets.
     pub(super) old_secrets: Vec<Diagnostic>,
     pub(super) incomplete: Option<Diagnostic>,
     pub(super) inputs: DocumentInputs,
 }
 
-/// What a document was made from, to tell whether it has changed: the source's version, and the files beside it.
+/// The inputs of a document, to detect changes: the version of the source, and the files read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DocumentInputs {
     version: SourceVersion,
@@ -66,35 +65,35 @@ impl DocumentLoader {
         DocumentLoader { live: Some(live), ..self }
     }
 
-    /// The resources of its store. Nothing where they stand in a file.
+    /// The resources of its store; `None` if they come from the file.
     pub fn live(&self) -> Option<&Arc<LiveResources>> {
         self.live.as_ref()
     }
 
-    /// Which of the names that documents contain can be resolved.
+    /// A handle to the number of names that cannot be resolved.
     pub fn lookups(&self) -> NameLookups {
         self.names.lookups()
     }
 
-    /// Loads a file for a process that serves it: no file system holds it up for ever.
+    /// A loader for a process that serves traffic: file operations have a time limit.
     pub fn of_file(path: impl Into<PathBuf>) -> DocumentLoader {
         let files = FileAccess::limited();
         Self::new(FileSource::new(path, files.clone()), files)
     }
 
-    /// Loads a file for a process that does nothing else, and starts no thread.
+    /// A loader for a process that serves no traffic; it starts no thread.
     pub fn of_file_directly(path: impl Into<PathBuf>) -> DocumentLoader {
         let files = FileAccess::direct();
         Self::new(FileSource::new(path, files.clone()), files)
     }
 
-    /// As [`DocumentLoader::of_file_directly`], of standard input.
+    /// Like [`DocumentLoader::of_file_directly`], for standard input.
     pub fn of_standard_input() -> DocumentLoader {
         let files = FileAccess::direct();
         Self::new(FileSource::standard_input(files.clone()), files)
     }
 
-    /// The name of the source, as it stands in diagnostics.
+    /// The name of the source in diagnostics.
     pub fn source_name(&self) -> &Arc<str> {
         self.source.name()
     }
@@ -103,16 +102,15 @@ impl DocumentLoader {
         &mut *self.source
     }
 
-    /// Reads the document as it is now, with the files it names. Looks up no hosts and fetches no secrets: that is what
-    /// `weir check` does.
+    /// Reads the current document with the files it refers to. Does not resolve host names or fetch secrets: for `weir check`.
     ///
     /// # Errors
-    /// Where there is no document that can be parsed.
+    /// If there is no document that can be parsed.
     pub fn read(&mut self) -> Result<LoadedDocument, Vec<Diagnostic>> {
         self.read_with(|_, document| Ok((document, Vec::new())))
     }
 
-    /// Reads the document, fetches the secrets it refers to, and looks up the names of its nodes.
+    /// Reads the document, fetches the secrets it refers to, and resolves the names of its nodes.
     ///
     /// # Errors
     /// As [`DocumentLoader::read`].
@@ -135,7 +133,7 @@ impl DocumentLoader {
     ) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let read = self.source.read()?;
         let (mut document, mut problems) = (read.document, Vec::new());
-        // What is refused anyway needs no secrets.
+        // A document with faults is refused, so its secrets are not needed.
         if document.faults.is_empty() {
             (document, problems) = fetch(self, document).map_err(|stall| vec![self.stalled(&stall)])?;
         }
@@ -177,7 +175,7 @@ impl DocumentLoader {
         problems.into_iter().map(|problem| Diagnostic::of_source(self.source.name(), problem)).collect()
     }
 
-    /// What the source and these files are now.
+    /// The current state of the source and of these files.
     pub(super) fn inputs_now(&mut self, before: &DocumentInputs) -> Result<DocumentInputs, Diagnostic> {
         let version = self.source.version()?;
         let files = before.files.clone();
@@ -185,7 +183,7 @@ impl DocumentLoader {
         Ok(DocumentInputs { version, files })
     }
 
-    /// What names stand for by now. Says whether any of them has changed its meaning.
+    /// Updates the results of name lookups. Returns whether any of them has changed.
     pub(super) fn update_names(&self, loaded: &mut LoadedDocument) -> bool {
         let (found, missing) = self.names.current(loaded.document.queries());
         let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
@@ -202,18 +200,18 @@ impl DocumentLoader {
         document.located(told)
     }
 
-    /// Fetches again the secrets that are old. Says whether any has changed, and what could not be fetched.
+    /// Fetches the secrets again whose time to live is over. Returns whether any has changed, and the failures.
     pub(super) fn refresh_secrets(&mut self) -> (bool, Vec<Diagnostic>) {
         let (changed, problems) = self.secrets.refresh();
         (changed, self.complaints(problems))
     }
 
-    /// The next load fetches all secrets again.
+    /// Makes the next load fetch all secrets again.
     pub(super) fn distrust_secrets(&mut self) {
         self.secrets.distrust();
     }
 
-    /// `wake` is called when the source has something new, or a name has come to mean something else.
+    /// Registers `wake`, which is called when the source may have changed, or a name resolves differently.
     pub(super) fn notify(&mut self, wake: &Wake) {
         self.source.notify(Arc::clone(wake));
         let wake = Arc::clone(wake);

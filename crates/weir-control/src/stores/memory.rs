@@ -1,4 +1,4 @@
-//! Resources in memory alone: they come by the API and are gone with the process (API-driven standalone).
+//! Resources in memory only: they come from the API and are lost with the process (API-driven standalone mode).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::resources::{ResourceSet, RevisionRecord};
 use super::store::{CommitFailure, ResourceStore, StoreFailure};
 
-/// Keeps nothing but a history of so many revisions.
+/// Keeps only a history of at most `kept` revisions.
 #[derive(Debug)]
 pub struct MemoryStore {
     history: Mutex<VecDeque<RevisionRecord>>,

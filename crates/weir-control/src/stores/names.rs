@@ -1,7 +1,7 @@
-//! What the names among upstreams stand for: looked up before anybody needs them, and again when an answer has run out.
+//! Name resolution for upstreams: names are looked up in advance, and again when an answer's time to live is over.
 //!
-//! A request never waits for a name. An answer stays in use until there is a better one: a resolver that fails, or that
-//! knows nothing any more, says nothing about the backend.
+//! A request never waits for a lookup. An answer stays in use until there is a newer one: a failure of the resolver, or an empty
+//! answer, does not mean that the backend is gone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,16 +18,17 @@ use weir_client::{DnsSettings, Resolver};
 
 use crate::document::{NameQuery, ResolvedName, ResolvedNames};
 
-/// How long a load waits for names that were never looked up. What comes later is put in when it comes.
+/// How long a load waits for names that were never looked up. Later answers are used when they arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No name is asked for more often, whatever its answer's time to live.
+/// The least time between lookups of a name, whatever its time to live.
 const LEAST: Duration = Duration::from_secs(1);
-/// Nor more seldom, unless it is configured: hosts files have no time to live, and mistakes in DNS are corrected.
+/// The most time between lookups, unless `valid` is configured: hosts files have no time to live, and mistakes in DNS are
+/// corrected.
 const MOST: Duration = Duration::from_secs(30);
-/// A resolver that has not answered within this time is said to have failed, though its answer is still used when it comes.
+/// A lookup without an answer within this time is reported as failed; a later answer is still used.
 const PROMPT: Duration = Duration::from_millis(750);
 
-/// Names that are kept up to date, on a thread of its own. Dropping it ends the thread.
+/// Keeps names up to date, on a separate thread. Dropping it ends the thread.
 #[derive(Default)]
 pub(super) struct FollowedNames {
     shared: Arc<SharedNames>,
@@ -39,7 +40,7 @@ struct LookupThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is to be kept up to date from now on, and nothing else.
+/// The complete set of names to keep up to date from now on.
 struct NamesWanted {
     queries: BTreeSet<NameQuery>,
     settings: DnsSettings,
@@ -52,27 +53,27 @@ struct SharedNames {
     listener: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-/// What came of asking so far.
+/// The results of the lookups of a name.
 #[derive(Default)]
 struct KnownName {
     meaning: Option<ResolvedName>,
-    /// Why the last question has no answer.
+    /// Why the last lookup failed.
     failure: Option<String>,
 }
 
-/// Tells how many names cannot be resolved.
+/// A handle to the number of names that cannot be resolved.
 #[derive(Clone, Default)]
 pub struct NameLookups(Arc<SharedNames>);
 
 impl NameLookups {
-    /// Names whose last question has no answer. Where there was one before, it stays in use.
+    /// The number of names whose last lookup failed. Earlier answers stay in use.
     pub fn unresolved(&self) -> usize {
         self.0.known().values().filter(|name| name.failure.is_some()).count()
     }
 }
 
 impl FollowedNames {
-    /// From now on `listener` is called when a name has come to mean something else.
+    /// Registers `listener`, which is called when a name resolves differently.
     pub(super) fn listen(&self, listener: impl Fn() + Send + 'static) {
         *self.shared.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
     }
@@ -81,7 +82,7 @@ impl FollowedNames {
         NameLookups(Arc::clone(&self.shared))
     }
 
-    /// Keeps these names up to date, and waits for those that are new.
+    /// Keeps exactly these names up to date, and waits for the first answers of new ones.
     pub(super) fn follow(&mut self, queries: BTreeSet<NameQuery>, settings: &DnsSettings) -> io::Result<()> {
         if queries.is_empty() && self.asking.is_none() {
             return Ok(());
@@ -91,7 +92,7 @@ impl FollowedNames {
         }
         self.shared.known().retain(|query, _| queries.contains(query));
         let asking = self.asking.as_ref().expect("it was started");
-        // A thread that has ended has panicked, and said so; what is known stays in use.
+        // Fails only if the thread has panicked, which has been logged; the known answers stay in use.
         let _ = asking.wanted.send(NamesWanted { queries: queries.clone(), settings: settings.clone() });
         let deadline = Instant::now() + PATIENCE;
         let mut known = self.shared.known();
@@ -102,7 +103,7 @@ impl FollowedNames {
         Ok(())
     }
 
-    /// What these names stand for, and those that stand for nothing, with the reason.
+    /// The results for these names, and the names without one, with the reason.
     pub(super) fn current(&self, queries: &BTreeSet<NameQuery>) -> (ResolvedNames, Vec<(NameQuery, String)>) {
         let known = self.shared.known();
         let (mut found, mut missing) = (ResolvedNames::default(), Vec::new());
@@ -130,7 +131,7 @@ impl SharedNames {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer takes long. Who waits for a first answer goes on waiting.
+    /// Reports a slow lookup as failed. Callers waiting for a first answer go on waiting.
     fn wait_longer(&self, query: &NameQuery) {
         if let Some(known) = self.known().get_mut(query) {
             known.fail(query, format!("no answer within {} ms", PROMPT.as_millis()));
@@ -164,7 +165,7 @@ impl SharedNames {
 }
 
 impl KnownName {
-    /// A name that was never resolved is a warning of the document, and told as such.
+    /// Only logs if the name was resolved before; a name that never was is a warning of the document.
     fn fail(&mut self, query: &NameQuery, failure: String) {
         if self.meaning.is_some() && self.failure.is_none() {
             tracing::warn!(name = %query.name(), "a name cannot be resolved, its last answer stays in use: {failure}");
@@ -188,14 +189,14 @@ impl Drop for FollowedNames {
         if let Some(LookupThread { wanted, thread }) = self.asking.take() {
             drop(wanted);
             if let Some(thread) = thread {
-                // A thread that panicked has said so already.
+                // A panic of the thread has been logged already.
                 let _ = thread.join();
             }
         }
     }
 }
 
-/// Keeps a task for each name that is wanted.
+/// Runs a task for each name that is to be kept up to date.
 async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<SharedNames>) {
     let mut tasks: HashMap<NameQuery, TaskHandle<()>> = HashMap::new();
     let mut serving: Option<DnsSettings> = None;
@@ -221,7 +222,7 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     }
 }
 
-/// What a name stands for, and for how long. An error is a reason.
+/// Looks up a name. Returns the result and its time to live, or the reason of the failure.
 async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Duration), String> {
     match query {
         NameQuery::Host(name) => {
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn localhost_has_an_address_and_an_invalid_name_none() {
-        // RFC 6761 §6.4: `invalid` never resolves. No server is asked: nobody listens there.
+        // RFC 6761 §6.4: `invalid` never resolves. No server is queried: none listens at this address.
         let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let settings = DnsSettings { servers: vec![nobody], valid: None };
         let queries = BTreeSet::from([NameQuery::Host("localhost".into()), NameQuery::Host("gone.invalid".into())]);

@@ -1,4 +1,4 @@
-//! From a configuration file to what loads it, with the store that it names.
+//! Opens a loader for a configuration file, with the store that it configures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use super::store::{ResourceStore, StoreFailure};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 
-/// Beside the configuration file, where nothing else is said.
+/// The default name of the data directory, beside the configuration file.
 const DATA: &str = "weir-data";
 const STORE: &str = "store.redb";
 const NODE_NAME: &str = "node-name";
 
-/// Where a node keeps what it writes itself: `data_dir`, the directory that systemd gives it, or one beside its file.
+/// The directory for files that a node writes: `data_dir`, the directory given by systemd, or one beside the configuration file.
 pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
     match &settings.data_dir {
         Some(directory) => beside.join(&**directory),
@@ -37,10 +37,10 @@ pub fn store_path(settings: &NodeSettings, path: Option<&str>, beside: &Path) ->
 }
 
 impl DocumentLoader {
-    /// Loads a file for a process that serves it, with the resources of the store that it names.
+    /// A loader for a process that serves traffic, with the resources of the configured store, if there is one.
     ///
     /// # Errors
-    /// Where the file cannot be parsed, or the store cannot be used.
+    /// If the file cannot be parsed, or the store cannot be used.
     pub fn open(path: &Path) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
         let mut loader = DocumentLoader::of_file(path);
         let loaded = loader.load()?;
@@ -50,7 +50,7 @@ impl DocumentLoader {
     }
 }
 
-/// What loads the same settings with the resources of the store that they name; nothing where they name none.
+/// A loader of the same settings with the resources of the configured store; `None` if no store is configured.
 pub(super) fn with_store(
     path: &Path,
     files: FileAccess,
@@ -80,7 +80,7 @@ fn open_store(
     Ok(match &store.kind {
         StoreKind::Embedded { path } => {
             let embedded = EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?;
-            // Without keys, too: what is encrypted must not be served as it is.
+            // Needed without keys as well: encrypted texts must not be used as secrets.
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize)),
@@ -88,11 +88,11 @@ fn open_store(
             let directory = data_directory(settings, beside);
             let etcd = match serves {
                 true => EtcdStore::open(etcd, store.history, &node_name(&directory)?, beside, Some(&directory))?,
-                // A command is not a node.
+                // A command is not a node of the group, so it has no name and no copy.
                 false => EtcdStore::open(etcd, store.history, "", beside, None)?,
             };
             match encryption {
-                // Others read the same keys, and Apache APISIX only its own form.
+                // Other nodes read the same keys, and Apache APISIX only knows its own form.
                 Some(_) => Box::new(EncryptedStore::new(etcd, SecretCipher::new(CipherForm::Apisix, encryption))),
                 None => Box::new(etcd),
             }
@@ -100,7 +100,7 @@ fn open_store(
     })
 }
 
-/// Who this node is among others: the name of its machine, with what tells it from others there. It stays the same.
+/// The name of this node in its group: the machine's host name and a random suffix, kept in a file so that it stays the same.
 fn node_name(directory: &Path) -> Result<String, StoreFailure> {
     let path = directory.join(NODE_NAME);
     let unusable = |error: std::io::Error| {

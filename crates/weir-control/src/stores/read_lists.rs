@@ -1,4 +1,4 @@
-//! The long lists of a store as they were read, so that a change of one resource reads this one.
+//! The long lists of a store in parsed form, so that a change of one resource parses only this resource.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::tree::TreeNode;
 
-/// The lists, and what there is to say of their resources.
+/// The lists, with the faults and secret references of their resources.
 #[derive(Default)]
 pub(super) struct ReadLists {
     lists: LongLists,
@@ -18,13 +18,13 @@ pub(super) struct ReadLists {
     referring: BTreeMap<ResourceKey, Arc<ReferringResource>>,
 }
 
-/// Whether resources of this list are read one by one.
+/// Whether resources of this list are parsed individually.
 pub(super) fn is_long(list: &str) -> bool {
     LongLists::KEYS.contains(&list)
 }
 
 impl ReadLists {
-    /// Reads a resource of a long list, which stands there with its id; or takes out what has this key.
+    /// Parses a resource of a long list and puts it there under its id; `None` removes it.
     pub(super) fn set(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) {
         match key.list() {
             RouteSpec::LIST => {
@@ -62,7 +62,7 @@ impl ReadLists {
         spec
     }
 
-    /// For a document.
+    /// The lists for a document.
     pub(super) fn lists(&self) -> LongLists {
         LongLists {
             faults: self.faults.values().flatten().cloned().collect(),

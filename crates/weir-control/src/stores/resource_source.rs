@@ -1,4 +1,4 @@
-//! Node settings from a file, resources from a store: one document.
+//! A source that joins node settings from a file with resources from a store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::text::tree::{NodeKind, TextPosition, TreeNode};
 pub(super) struct ResourceSource {
     settings: FileSource,
     live: Arc<LiveResources>,
-    /// The file as it was read last, and as it was when a document with it was accepted.
+    /// The file as last read, and as it was in the last accepted document.
     read: Option<SettingsFile>,
     accepted: Option<SettingsFile>,
 }
@@ -34,8 +34,8 @@ impl ResourceSource {
         ResourceSource { settings, live, read: None, accepted: None }
     }
 
-    /// While a change of resources is being tried the file counts as it was accepted last: a file that is half written must
-    /// not keep resources from changing.
+    /// While a change of resources is compiled, the last accepted version of the file is used: a half-written file must not block
+    /// changes of resources.
     fn settings_file(&mut self) -> Result<SettingsFile, Vec<Diagnostic>> {
         if self.live.is_trying()
             && let Some(accepted) = &self.accepted
@@ -62,7 +62,7 @@ impl Source for ResourceSource {
     }
 
     fn version(&mut self) -> Result<SourceVersion, Diagnostic> {
-        // What the store holds is changed by those who publish it.
+        // Changes of the store are published by the thread that makes them, so they do not count here.
         self.settings.version()
     }
 
@@ -74,7 +74,7 @@ impl Source for ResourceSource {
         };
         let name = Arc::clone(self.settings.name());
         let DocumentLists { short, long } = self.live.lists(&name);
-        // The file may have these lists, empty.
+        // The file may contain these lists, if they are empty.
         entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
         entries.extend(short);
         let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };

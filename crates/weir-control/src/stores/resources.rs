@@ -1,4 +1,4 @@
-//! Resources one by one, as a store keeps them: a key, the JSON as it was written, and the revisions that made and changed it.
+//! Individual resources as a store keeps them: a key, the JSON as written, and the revisions that created and changed it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The name of a resource among all: `routes/r1`, `consumers/jack/credentials/one`, `secrets/vault/1`.
+/// The unique key of a resource: `routes/r1`, `consumers/jack/credentials/one`, `secrets/vault/1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceKey(Box<str>);
@@ -17,18 +17,18 @@ impl ResourceKey {
         ResourceKey(format!("{list}/{id}").into())
     }
 
-    /// Nothing where the text has no id.
+    /// `None` if the text has no id.
     pub fn parse(text: &str) -> Option<ResourceKey> {
         let (list, id) = text.split_once('/')?;
         (!list.is_empty() && !id.is_empty()).then(|| ResourceKey(text.into()))
     }
 
-    /// The list it belongs to: `routes`; `consumers` for a credential, too.
+    /// The list it belongs to: `routes`; also `consumers` for a credential.
     pub fn list(&self) -> &str {
         self.0.split_once('/').map_or(&*self.0, |(list, _)| list)
     }
 
-    /// All behind the list.
+    /// The part after the list.
     pub fn id(&self) -> &str {
         self.0.split_once('/').map_or("", |(_, id)| id)
     }
@@ -57,39 +57,39 @@ impl fmt::Display for ResourceKey {
 pub struct StoredResource {
     /// A JSON object.
     pub json: Arc<str>,
-    /// The revision that made it.
+    /// The revision that created it.
     pub created: u64,
     /// The last revision that changed it.
     pub modified: u64,
-    /// When it goes by itself, in milliseconds since 1970.
+    /// When it expires, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }
 
 impl StoredResource {
-    /// The JSON as a value. Empty where the text is none, which a store does not hand out.
+    /// The JSON as a value; null if the text is not JSON, which does not occur in texts of a store.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
     }
 }
 
-/// All resources at a revision.
+/// All resources of a store at a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSet {
-    /// Of the last change; 0 before the first.
+    /// The revision of the last change; 0 before the first.
     pub revision: u64,
     pub all: BTreeMap<ResourceKey, StoredResource>,
 }
 
-/// Changes to resources that are not in the set yet: the resource, or nothing where it is deleted.
+/// Changes that are not in the set yet: the new resource, or `None` if it is deleted.
 pub type PendingResources = BTreeMap<ResourceKey, Option<StoredResource>>;
 
-/// Resources as they would be with the changes that are being tried.
+/// The resources with the candidate's changes applied.
 #[derive(Clone, Copy)]
 pub struct ResourceView<'a> {
     pub set: &'a ResourceSet,
     pub pending: &'a PendingResources,
-    /// The last revision, those that are being tried included.
+    /// The last revision, including the candidate's.
     pub revision: u64,
 }
 
@@ -101,12 +101,12 @@ impl<'a> ResourceView<'a> {
         }
     }
 
-    /// All of a list, in the order of keys.
+    /// The resources of a list, in the order of keys.
     pub fn list(&self, list: &str) -> Vec<(&'a ResourceKey, &'a StoredResource)> {
         self.below(&format!("{list}/"))
     }
 
-    /// All whose key begins so, in the order of keys.
+    /// The resources whose keys have this prefix, in the order of keys.
     pub fn below(&self, prefix: &str) -> Vec<(&'a ResourceKey, &'a StoredResource)> {
         let from = ResourceKey(prefix.into());
         let of_set = self.set.all.range(from.clone()..).take_while(|(key, _)| key.0.starts_with(prefix));
@@ -121,32 +121,32 @@ impl<'a> ResourceView<'a> {
     }
 }
 
-/// Who wants a change.
+/// The author of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
-    /// The name of the key, or of what acts by itself.
+    /// The name of the key, or of the component that made the change.
     pub name: String,
-    /// Where it came from.
+    /// The client's address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user_agent: String,
-    /// Why, in the author's words.
+    /// The reason, in the author's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What a revision did to a resource.
+/// The effect of a revision on a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceChange {
     pub key: ResourceKey,
-    /// Nothing where it was made.
+    /// `None` if it was created.
     pub before: Option<StoredResource>,
-    /// Nothing where it was deleted.
+    /// `None` if it was deleted.
     pub after: Option<StoredResource>,
 }
 
-/// One step in the history of a store.
+/// An entry in the history of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevisionRecord {
     pub revision: u64,
@@ -157,7 +157,7 @@ pub struct RevisionRecord {
 }
 
 impl RevisionRecord {
-    /// Gives it, and what it has made and changed, the number that a store has for it.
+    /// Sets the revision that the store has assigned, in the record and its changes.
     pub(super) fn renumber(&mut self, revision: u64) {
         self.revision = revision;
         for change in &mut self.changes {

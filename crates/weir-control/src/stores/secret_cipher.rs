@@ -1,4 +1,4 @@
-//! Encrypts and decrypts the secrets of a resource, which otherwise stays readable.
+//! Encrypts and decrypts the secrets of a resource; its other members stay readable.
 
 use std::sync::Arc;
 
@@ -16,27 +16,27 @@ use serde_json::Value;
 use super::resources::ResourceKey;
 use crate::document::{ApisixStorage, DataEncryption, EncryptionKey, UNREADABLE, for_each_secret};
 
-/// What a private key in PEM begins with.
+/// The prefix of a private key in PEM.
 const PEM: &str = "---";
-/// The size of a block of AES, and of an IV.
+/// The size of an AES block and of an IV, in bytes.
 const BLOCK: usize = 16;
-/// What makes a key of the ring one of this purpose.
+/// The HMAC message that derives the GCM key from a key of the ring, so that it differs from the key of APISIX's form.
 const PURPOSE: &[u8] = b"weir data_encryption AES-256-GCM";
 
-/// How secrets look where they are kept.
+/// The form of encrypted secrets in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CipherForm {
-    /// `$encrypted://` and base64 of a nonce and what AES-256-GCM makes of the text. It holds for one member of one resource.
+    /// `$encrypted://` and the base64 of a nonce and the AES-256-GCM ciphertext. Bound to one member of one resource.
     Weir,
-    /// Apache APISIX's: base64 of what AES-CBC makes of the text, with the key as the IV. Only the secrets that APISIX encrypts.
+    /// Apache APISIX's form: the base64 of the AES-CBC ciphertext, with the key as the IV. Only secrets that APISIX encrypts.
     Apisix,
 }
 
-/// The ring, ready for use.
+/// The keys of the ring, with the form.
 pub(super) struct SecretCipher {
     form: CipherForm,
     keys: Vec<CipherKey>,
-    /// What is written is encrypted.
+    /// Whether secrets are encrypted when they are written.
     encrypts: bool,
 }
 
@@ -47,19 +47,19 @@ struct CipherKey {
     iv: [u8; BLOCK],
 }
 
-/// A resource as it is meant.
+/// A decrypted resource.
 pub(super) struct OpenedResource {
     pub(super) json: Arc<str>,
-    /// It is kept as it would be written now.
+    /// Whether the stored form is the one in which it would be written now.
     pub(super) is_current: bool,
-    /// The secrets that no key decrypts. Their text begins with [`UNREADABLE`].
+    /// The paths of the secrets that no key decrypts. Their text begins with [`UNREADABLE`].
     pub(super) unreadable: Vec<String>,
 }
 
-/// What a text is that is kept.
+/// The result of decrypting a stored text.
 enum OpenedText {
     Plain,
-    /// By the key of this index.
+    /// The plain text, and the index of the key.
     Decrypted(String, usize),
     Unreadable,
 }
@@ -78,10 +78,10 @@ impl SecretCipher {
         !self.keys.is_empty()
     }
 
-    /// From what is kept to what is meant.
+    /// Decrypts the secrets of a stored resource.
     pub(super) fn opened(&self, key: &ResourceKey, json: &Arc<str>) -> OpenedResource {
         let mut opened = OpenedResource { json: Arc::clone(json), is_current: true, unreadable: Vec::new() };
-        // Without keys there is nothing to find but what cannot be decrypted.
+        // Without keys, only undecryptable texts need to be found.
         if self.keys.is_empty() && !json.contains(UNREADABLE) {
             return opened;
         }
@@ -113,7 +113,7 @@ impl SecretCipher {
         opened
     }
 
-    /// From what is meant to what is kept.
+    /// Encrypts the secrets of a resource for the store.
     pub(super) fn sealed(&self, key: &ResourceKey, json: &Arc<str>) -> Arc<str> {
         let restores = self.form == CipherForm::Apisix && json.contains(UNREADABLE);
         if !self.encrypts && !restores {
@@ -126,7 +126,7 @@ impl SecretCipher {
                 return;
             }
             let sealed = match text.strip_prefix(UNREADABLE) {
-                // What could not be decrypted stays what it was.
+                // A secret that could not be decrypted is written back unchanged.
                 Some(kept) if self.form == CipherForm::Apisix => kept.to_owned(),
                 Some(_) => return,
                 None if self.is_to_be_encrypted(field.apisix, text) => self.sealed_text(&place(key, field.path), text),
@@ -148,7 +148,7 @@ impl SecretCipher {
     }
 
     fn sealed_text(&self, place: &str, text: &str) -> String {
-        // Settings refuse a ring without keys.
+        // The settings do not allow an empty ring.
         let key = self.keys.first().expect("what encrypts has a key");
         match self.form {
             CipherForm::Weir => key.sealed_by_gcm(place, text),
@@ -177,13 +177,14 @@ impl SecretCipher {
     }
 }
 
-/// A secret cannot be put elsewhere by who can write the file.
+/// The additional authenticated data: it prevents that a ciphertext is moved to another member or resource by someone with write
+/// access to the file.
 fn place(key: &ResourceKey, path: &str) -> String {
     format!("{key}: {path}")
 }
 
-/// What AES-CBC has made, if a text can be that. Sixty-four hexadecimal digits are a generated key, although
-/// they can be read as base64, too.
+/// The AES-CBC ciphertext in a text, if it can be one. Sixty-four hexadecimal digits are taken for a generated key in plain text,
+/// although they are valid base64.
 fn ciphertext(text: &str) -> Option<Vec<u8>> {
     let bytes = STANDARD.decode(text).ok()?;
     let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -229,7 +230,7 @@ impl CipherKey {
         STANDARD.encode(bytes)
     }
 
-    /// A wrong key shows by the padding, and where that is right by chance, by what is no text.
+    /// `None` for a wrong key, which shows by invalid padding, or, if the padding is valid by chance, by invalid UTF-8.
     fn opened_by_cbc(&self, kept: &[u8]) -> Option<String> {
         let mut bytes = kept.to_vec();
         let context = DecryptionContext::Iv128(FixedLength::from(&self.iv));
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_form_of_apisix_is_that_of_apisix() {
-        // The first was stored by an Apache APISIX 3.18; the second is what `openssl enc -aes-256-cbc` makes of it.
+        // The first one was stored by Apache APISIX 3.18; the second is the output of `openssl enc -aes-256-cbc`.
         let table = [
             ("qeddd145sfvddff3", "k1", "sGfoff/k5TVaPiyGca5e5w=="),
             ("edd1c9f0985e76a2edd1c9f0985e76a2", "auth-one", "vCGxvssiN8THB4ng5C4xqA=="),
@@ -285,7 +286,7 @@ mod tests {
             assert_eq!((&opened.json, opened.is_current), (&plain, false));
             let after = rotated.sealed(&key, &opened.json);
             assert_eq!(cipher(form, &[NEW], true).opened(&key, &after).json, plain);
-            // What is plain is to be encrypted, and the other way round where that is switched off.
+            // Plain texts are outdated if encryption is on, and encrypted ones if it is off.
             assert!(!rotated.opened(&key, &plain).is_current);
             let off = cipher(form, &[NEW], false);
             let opened = off.opened(&key, &after);

@@ -1,4 +1,4 @@
-//! What managers of secrets keep: fetched when a configuration is loaded, and again when it is old.
+//! A cache of secrets from secret managers: fetched when a configuration is loaded, and again when their time to live is over.
 
 use std::collections::HashMap;
 use std::thread;
@@ -11,33 +11,33 @@ use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
 use crate::document::{Document, SecretManager, SecretReference};
 
-/// A manager answers within this time, or does not.
+/// The time limit of a request to a manager.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is kept under one path of one manager.
+/// A path of one manager.
 type SecretPath = (SecretManager, Box<str>);
 type SecretContent = Map<String, Value>;
 
-/// What has been fetched.
+/// The secrets fetched so far.
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
     kept: HashMap<SecretPath, CachedSecret>,
-    /// Asks for them, as the last document says.
+    /// The client for requests to managers, with the settings of the last document.
     http: HttpClient,
-    /// All of it is fetched again for the next document.
+    /// If set, all secrets are fetched again for the next document.
     distrusted: bool,
 }
 
 #[derive(Debug)]
 struct CachedSecret {
     content: Result<SecretContent, String>,
-    /// When it was fetched, or when that was tried.
+    /// When it was fetched, or when fetching last failed.
     at: Instant,
 }
 
 impl Secrets {
-    /// Puts them into a document; what nothing refers to any more is forgotten. Where nobody answers, what was fetched
-    /// before still holds: the second value says why it was needed.
+    /// Puts secrets into a document, and drops those without a reference. If a manager does not respond, values fetched before
+    /// are used; the second result lists these failures.
     pub(super) fn put_into(&mut self, document: Document, http: HttpClient) -> (Document, Vec<String>) {
         self.http = http;
         let mut before = std::mem::take(&mut self.kept);
@@ -63,12 +63,12 @@ impl Secrets {
         (document.with_secrets(value), complaints)
     }
 
-    /// Whatever is asked for next is fetched again: somebody knows that it has changed.
+    /// Makes the next load fetch all secrets again, on the operator's request.
     pub(super) fn distrust(&mut self) {
         self.distrusted = true;
     }
 
-    /// Fetches again what is old. Says whether anything has changed, and what could not be fetched.
+    /// Fetches secrets again whose time to live is over. Returns whether any has changed, and the failures.
     pub(super) fn refresh(&mut self) -> (bool, Vec<String>) {
         let (mut changed, mut complaints) = (false, Vec::new());
         for (place, kept) in &mut self.kept {
@@ -102,7 +102,7 @@ fn renewed(
     CachedSecret { content, at: Instant::now() }
 }
 
-/// Asks on a thread of its own, since who calls may be part of a runtime, where nothing may block.
+/// Runs on a separate thread, since the caller may be inside an async runtime, where blocking is not allowed.
 fn asked(http: &HttpClient, place: &SecretPath) -> Result<SecretContent, String> {
     let asking = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -132,7 +132,7 @@ async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretC
         return Err("the answer of the secrets manager is not JSON".to_owned());
     };
     match answer.remove("data") {
-        // Version 2 has the content one level deeper, beside what it knows about it.
+        // Version 2 nests the content one level deeper, beside its metadata.
         Some(Value::Object(mut data)) if data.get("metadata").is_some_and(Value::is_object) => {
             match data.remove("data") {
                 Some(Value::Object(content)) => Ok(content),

@@ -1,15 +1,15 @@
-//! Which files a configuration was read from, and how they were then.
+//! The files that a configuration was read from, and their state at that time.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The files of a configuration: its own, and those it names.
+/// The files of a configuration, each with its identity when it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SeenFiles(Vec<(PathBuf, Option<FileIdentity>)>);
 
 impl SeenFiles {
-    /// Adds a file as it is now. Before it is read: what is written meanwhile is seen as a change afterwards.
+    /// Adds a file in its current state. Call it before reading, so that a write meanwhile is detected later.
     pub(super) fn add(&mut self, path: &Path) {
         self.0.push((path.to_owned(), FileIdentity::of(path)));
     }
@@ -24,13 +24,13 @@ impl SeenFiles {
         seen
     }
 
-    /// The same files as they are now.
+    /// The same files in their current state.
     pub(super) fn now(&self) -> SeenFiles {
         SeenFiles(self.0.iter().map(|(path, _)| (path.clone(), FileIdentity::of(path))).collect())
     }
 }
 
-/// What changes when a file does, also when a link on the way to it is turned, as with Kubernetes' ConfigMaps.
+/// Changes whenever the file does, also when a link on its path is replaced, as with Kubernetes' ConfigMaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileIdentity {
     device: u64,

@@ -1,4 +1,4 @@
-//! Stores that other nodes change as well.
+//! Stores that several nodes read and write.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,73 +6,73 @@ use super::failure::StoreFailure;
 use super::resources::{ResourceKey, ResourceSet, StoredResource};
 use super::source::Wake;
 
-/// What others have changed.
+/// A change that another node has made.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutsideChange {
-    /// These resources, in the order of their revisions; nothing for those that are gone. `revision` is the last one.
+    /// These resources, in the order of their revisions; `None` if deleted. `revision` is the last one.
     Some { revision: u64, resources: Vec<(ResourceKey, Option<StoredResource>)> },
-    /// Everything has been read anew. `is_doubtful` where the store is another one than before, or was set back: then it is not
-    /// believed that there is nothing.
+    /// The whole store has been read again. `is_doubtful` if it is another store than before, or was set back: an empty one is
+    /// then not believed.
     All { set: ResourceSet, is_doubtful: bool },
 }
 
-/// What a store that other nodes change can do besides.
+/// The additional operations of a store that several nodes use.
 pub trait SharedStore: Send + Sync {
-    /// From now on `wake` is called when there may be something to take.
+    /// Registers `wake`, which is called when there may be changes to take.
     fn notify(&self, wake: Wake);
 
-    /// What others have changed since this was asked last.
+    /// The changes of other nodes since the last call.
     fn take_changes(&self) -> Vec<OutsideChange>;
 
-    /// Waits until everything that was written by now can be taken, within a limit. Says whether there is something to take.
+    /// Waits, up to a limit, until everything written so far can be taken. Returns whether there is something to take.
     fn catch_up(&self) -> bool;
 
-    /// This node serves a revision with this content.
+    /// Reports the revision and content that this node serves.
     fn serves(&self, served: ServedContent);
 
-    /// All nodes that live.
+    /// All nodes that are alive.
     ///
     /// # Errors
-    /// Where the store does not answer.
+    /// If the store does not respond.
     fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure>;
 
-    /// How it is doing.
+    /// The state of the connection to the store.
     fn state(&self) -> StoreState;
 }
 
-/// What a node serves.
+/// The content that a node serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedContent {
-    /// Of the store.
+    /// The store revision.
     pub revision: u64,
-    /// Equal on nodes that serve the same resources.
+    /// A hash that is equal on nodes with the same resources.
     pub content: u64,
-    /// Resources that are kept and not served as they are.
+    /// The number of resources that are set aside.
     pub set_aside: usize,
 }
 
-/// What a node tells the others of itself.
+/// What a node publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     pub id: String,
     pub version: String,
     /// Milliseconds since 1970.
     pub started_ms: u64,
-    /// When it has told this.
+    /// When the report was written, in milliseconds since 1970.
     pub told_ms: u64,
     #[serde(flatten)]
     pub served: ServedContent,
 }
 
-/// How a shared store is doing.
+/// The state of the connection to a shared store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StoreState {
     pub connected: bool,
-    /// The member that is asked, or was last.
+    /// The member that is used, or was used last.
     pub member: String,
-    /// Since when it is as it is, in milliseconds since 1970.
+    /// When `connected` last changed, in milliseconds since 1970.
     pub since_ms: u64,
-    /// What is wrong.
+    /// The problem, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

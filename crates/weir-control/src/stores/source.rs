@@ -1,4 +1,4 @@
-//! Where documents come from.
+//! The interface of sources of documents.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -8,55 +8,55 @@ use super::seen::SeenFiles;
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 
-/// A file, an embedded store, etcd, an API: whatever holds the configuration. It yields documents with a revision. Names,
-/// secrets, files and certificates, which a document only refers to, are brought along by [`super::DocumentLoader`], the
-/// same way for every source.
+/// A source of a configuration, such as a file, an embedded store, etcd or an API. It yields documents with a revision. What a
+/// document only refers to (names, secrets, files, certificates) is added by [`super::DocumentLoader`], in the same way for every
+/// source.
 ///
-/// A source is used on a thread that may wait, but not for ever: every call ends within a limit of the source's own.
+/// A source is used on a thread that may block, but not for ever: every call ends within a limit of the source's own.
 pub trait Source: Send {
-    /// The name that diagnostics begin with.
+    /// The name in diagnostics.
     fn name(&self) -> &Arc<str>;
 
-    /// Where relative names of files in its documents start from.
+    /// The directory that relative file names in its documents start from.
     fn directory(&self) -> &Path;
 
-    /// Another value whenever there may be another document. Called often; costs little.
+    /// A version that changes whenever the document may have changed. Called often, so it must be cheap.
     ///
     /// # Errors
-    /// Where the source does not answer.
+    /// If the source does not respond.
     fn version(&mut self) -> Result<SourceVersion, Diagnostic>;
 
-    /// The document as it is now.
+    /// The current document.
     ///
     /// # Errors
-    /// Where there is none that can be parsed. Other faults are in the document.
+    /// If there is no document that can be parsed. Other faults are in the document.
     fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>>;
 
-    /// From now on `wake` is called when something may have happened. A source that can't tell is asked every second.
+    /// Registers `wake`, which is called when something may have changed. `version` is called every second in any case.
     fn notify(&mut self, wake: Wake);
 
-    /// The document that was read last is served now.
+    /// Called when the document that was read last has been published.
     fn accepted(&mut self);
 }
 
-/// Tells a watch that there may be something new.
+/// Wakes the watch, to check for changes.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// A document as a source holds it.
+/// A document as read from a source.
 #[derive(Debug)]
 pub struct SourceDocument {
     pub document: Document,
-    /// From before it was read, so that what is written meanwhile is a change.
+    /// The version from before reading, so that a write meanwhile counts as a change.
     pub version: SourceVersion,
-    /// The files it includes, from before they were read.
+    /// The included files, in their state from before reading.
     pub(super) included: SeenFiles,
-    /// The same for the same content on every node.
+    /// A revision that is equal on all nodes with the same content.
     pub revision: String,
-    /// Why the document may be part of one that is still being written. It is served only on request.
+    /// Set if the document may be part of a file that is still being written. It is then published only by a reload on request.
     pub incomplete: Option<Diagnostic>,
 }
 
-/// Which of its documents a source has. Equal versions hold the same document.
+/// The version of a source. Equal versions mean an unchanged document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceVersion(u64);
 

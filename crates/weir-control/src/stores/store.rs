@@ -1,4 +1,4 @@
-//! What keeps resources, whatever it is: a file of this node, or memory.
+//! The interface of stores of resources.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,58 +7,58 @@ pub use super::failure::{CommitFailure, StoreFailure};
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord};
 use super::shared::SharedStore;
 
-/// From the text of a resource to another one for it; nothing leaves it as it is.
+/// Returns the new text of a resource; `None` leaves it as it is.
 pub type RenewedText<'a> = dyn Fn(&ResourceKey, &Arc<str>) -> Option<Arc<str>> + 'a;
 
-/// Keeps resources and their history. Revisions grow; those of a store that nobody else changes count from 1, one by one. Reads may
-/// come from any thread; there is one writer in this process.
+/// Keeps resources and their history. Revisions increase; in a store of one node they are numbered from 1 without gaps. Any
+/// thread may read; this process has one writer.
 pub trait ResourceStore: Send + Sync {
-    /// As diagnostics and `/status` name it.
+    /// The name in diagnostics and in `/status`.
     fn name(&self) -> String;
 
-    /// Everything that is in it.
+    /// All resources in it.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If it cannot be read.
     fn load(&self) -> Result<ResourceSet, StoreFailure>;
 
-    /// Writes revisions, all or none of them, and returns the number of the last one. They are durable when it returns. A store
-    /// that others change as well takes one at a time, and gives it a number of its own.
+    /// Writes revisions, all or none of them, and returns the number of the last one. They are durable when it returns. A shared
+    /// store accepts one at a time, and assigns its number.
     ///
     /// # Errors
-    /// Where nothing was written.
+    /// If nothing was written.
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure>;
 
-    /// The latest revisions before `before`, the last one first, no more than `count`.
+    /// The latest revisions before `before`, the last one first, at most `count`.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure>;
 
-    /// What it can do where other nodes change it, too.
+    /// The additional operations, if other nodes use the store as well.
     fn shared(&self) -> Option<&dyn SharedStore> {
         None
     }
 
-    /// Writes the text of resources anew, in the history as well, where `renew` has another one. Nothing of the old texts is left in
-    /// what the store keeps. It is not a change: revisions stay. Stores that others use as well leave their texts as they are.
+    /// Replaces the texts of resources, in the history as well, where `renew` returns another one. The old texts are erased from
+    /// the store. This is not a change: revisions stay. A shared store does nothing.
     ///
     /// # Errors
-    /// Where nothing was written.
+    /// If nothing was written.
     fn rewrite(&self, renew: &RenewedText) -> Result<(), StoreFailure> {
         let _ = renew;
         Ok(())
     }
 
-    /// The resources that would look different if they were written again as they are.
+    /// The resources whose stored form differs from how they would be written now.
     fn outdated(&self) -> BTreeSet<ResourceKey> {
         BTreeSet::new()
     }
 
-    /// Lets another process open what it keeps resources in, or takes it back.
+    /// Releases the store's file for another process (`true`), or opens it again (`false`).
     ///
     /// # Errors
-    /// Where it cannot be taken back.
+    /// If it cannot be opened again.
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {
         let _ = lent;
         Ok(())

@@ -1,4 +1,4 @@
-//! Resources into the store of a node that does not run, and out of it.
+//! Import of resources into a store, and export from it, on a node that is not running.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,13 @@ use super::store::{CommitFailure, StoreFailure};
 use crate::compile::compile;
 use crate::text::diagnostic::Diagnostic;
 
-/// Changes in one transaction of a shared store.
+/// The most changes in one transaction of a shared store.
 const AT_A_TIME: usize = 100;
 
-/// All resources, as the lists of a file.
+/// All resources, as lists of a configuration file.
 ///
 /// # Errors
-/// Where the file names no store, or the store cannot be read.
+/// If the file configures no store, or the store cannot be read.
 pub fn export_store(file: &Path) -> Result<Value, Vec<Diagnostic>> {
     let (_, live) = opened(file)?;
     let mut lists: Map<String, Value> = Map::new();
@@ -40,17 +40,18 @@ pub fn export_store(file: &Path) -> Result<Value, Vec<Diagnostic>> {
     Ok(Value::Object(lists))
 }
 
-/// Makes these resources all that a store holds, in one revision, if they can be served. Returns how many differ, and the revision.
+/// Replaces all resources of a store by these, in one revision, if they can be served. Returns the number of changes, and the
+/// revision.
 ///
 /// # Errors
-/// Everything that is wrong with them; or where the store cannot be written.
+/// All faults of the resources, or that the store cannot be written.
 pub fn import_into_store(
     file: &Path,
     resources: BTreeMap<ResourceKey, Value>,
     registry: &Registry,
 ) -> Result<(usize, u64), Vec<Diagnostic>> {
     let (mut loader, live) = opened(file)?;
-    // What is encrypted by an old key is written again.
+    // Resources encrypted with an old key are written again.
     let outdated = live.store().outdated();
     let edits = live.view(|view| {
         let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
@@ -80,7 +81,7 @@ pub fn import_into_store(
         live.commit().map_err(failed)?;
         return Ok((record.changes.len(), record.revision));
     }
-    // A shared store takes only so many at a time. What is served in between is served resource by resource.
+    // A transaction of a shared store is limited, so there are several; nodes may serve the states in between.
     live.drop_trial();
     let mut revision = 0;
     for some in edits.chunks(AT_A_TIME) {

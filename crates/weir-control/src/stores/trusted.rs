@@ -1,4 +1,4 @@
-//! The client that managers of secrets are asked with, and issuers of tokens.
+//! The HTTP client for requests to secret managers and token issuers.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use super::beside;
 use super::file_access::{FileAccess, FileStall};
 use crate::document::{NodeSettings, PemSource};
 
-/// Asks the DNS servers that the settings name, and believes the authorities they name. Secrets may stand in the names of
-/// files, so this comes before files are read, and reads the one it needs itself.
+/// A client with the DNS servers and authorities of the settings. File names may be secrets, so this runs before the document's
+/// files are read, and reads the one file it needs itself.
 ///
 /// # Errors
-/// Where a file cannot be read in time.
+/// If a file cannot be read in time.
 pub fn http_client(settings: &NodeSettings, directory: &Path, access: &FileAccess) -> Result<HttpClient, FileStall> {
     let authorities = match settings.trusted.as_ref().map(|pem| &pem.source) {
         None => Authorities::System,
-        // Compiling reports what cannot be used; until then nobody is believed.
+        // Invalid certificates are reported when the document is compiled; until then no server is trusted.
         Some(PemSource::Here(text)) => Authorities::Own(tls::certificates(text.as_bytes()).unwrap_or_default().into()),
         Some(PemSource::Elsewhere(name)) => {
             let mut files = beside::read(std::iter::once(&**name), directory, access)?.content;

@@ -1,5 +1,5 @@
-//! Watching: what happens to a source is published, or refused and reported. Changes of a store's resources are made here, too,
-//! so that there is one order of all that is published.
+//! Watches a source: each change is published, or refused and reported. Changes of a store's resources are made on the same
+//! thread, so that all publications have one order.
 
 mod changes;
 mod expiry;
@@ -20,13 +20,13 @@ use crate::publish::Publisher;
 pub use changes::publish_first;
 use expiry::ExpiryReminders;
 
-/// Notifications can get lost (network file systems, links to elsewhere), so the source is looked at anyway.
+/// The interval of checks: notifications can get lost (network file systems, links to other directories).
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A file that was just written to may be only half written: it is read when nothing has happened to it for so long.
+/// A file that was just written may be incomplete: it is read when it has not changed for this time.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How long a process that ends waits for the thread. It may be waiting for a file system.
+/// How long a process that ends waits for the thread, which may be blocked by a file system.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long closing or opening a store may take: checking a large file takes seconds.
@@ -35,32 +35,32 @@ const LEND_LIMIT: Duration = Duration::from_secs(30);
 /// A watched source. Dropping it ends the watch.
 pub struct ConfigWatch {
     commands: Sender<WatchCommand>,
-    /// Closed when the thread has ended.
+    /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
 
 enum WatchCommand {
-    /// Something may have happened to the source.
+    /// Check whether the source has changed.
     Look,
-    /// Load it now, changed or not.
+    /// Load the source now, changed or not.
     Reload,
     Write(QueuedWrite),
-    /// Let another process have the store, or take it back.
+    /// Release the store for another process, or take it back.
     Lend(bool, Sender<Result<(), StoreFailure>>),
     End,
 }
 
 impl ConfigWatch {
-    /// Leads to the resources of the store, where there is one.
+    /// A handle for changes of the store's resources.
     pub fn writer(&self) -> ResourceWriter {
         let commands = self.commands.clone();
         ResourceWriter::new(move |write| commands.send(WatchCommand::Write(write)).is_ok())
     }
 
-    /// Lets another process have the store, or takes it back. Meanwhile nothing can be written.
+    /// Releases the store for another process, or takes it back. While it is released, nothing can be written.
     ///
     /// # Errors
-    /// Where it cannot be taken back.
+    /// If it cannot be taken back.
     pub fn lend_store(&self, lent: bool) -> Result<(), StoreFailure> {
         let (reply, outcome) = channel();
         let _ = self.commands.send(WatchCommand::Lend(lent, reply));
@@ -69,10 +69,9 @@ impl ConfigWatch {
         })
     }
 
-    /// Loads the document at once, changed or not (SIGHUP), and waits for nothing. What became of it is told to the
-    /// subscriber and in the status.
+    /// Loads the document now, changed or not (SIGHUP). Returns at once; the result goes to the subscriber and to the status.
     pub fn reload(&self) {
-        // Only fails when the thread is gone, which nothing but dropping the watch brings about.
+        // Cannot fail: only dropping the watch ends the thread.
         let _ = self.commands.send(WatchCommand::Reload);
     }
 }
@@ -84,10 +83,10 @@ impl Drop for ConfigWatch {
     }
 }
 
-/// Watches a source from the version on that has been published from `loaded`.
+/// Watches a source. `loaded` is the version that has been published already.
 ///
 /// # Errors
-/// Where no thread can be started.
+/// If no thread can be started.
 pub fn watch(
     mut loader: DocumentLoader,
     loaded: LoadedDocument,
@@ -123,7 +122,7 @@ pub fn watch(
     Ok(ConfigWatch { commands, ended })
 }
 
-/// One command to look is enough, however often something happens before it is followed.
+/// Queues a command to look, unless one is queued already.
 fn wake(commands: Sender<WatchCommand>, looks: Arc<AtomicBool>) -> Wake {
     Arc::new(move || {
         if !looks.swap(true, AcqRel) {
@@ -135,23 +134,23 @@ fn wake(commands: Sender<WatchCommand>, looks: Arc<AtomicBool>) -> Wake {
 struct Watching {
     loader: DocumentLoader,
     publisher: Arc<Publisher>,
-    /// Those of the document that was loaded last, whether it was accepted or not.
+    /// The inputs of the document loaded last, whether it was accepted or not.
     inputs: DocumentInputs,
-    /// The version that serves, if it has names that may come to mean something else.
+    /// The published document, if it has names whose lookups may change.
     serving: Option<LoadedDocument>,
     commands: Receiver<WatchCommand>,
-    /// Commands that came while changes were gathered.
+    /// Commands that were received while writes were gathered.
     held: VecDeque<WatchCommand>,
-    /// A command to look is on its way.
+    /// Whether a command to look is queued.
     looks: Arc<AtomicBool>,
-    /// The source did not answer when it was looked at last, which has been reported.
+    /// The source did not respond to the last check, which has been reported.
     is_stalled: bool,
-    /// What is wrong with a shared store, as it was reported.
+    /// The problem of a shared store that was reported last.
     store_problem: Option<String>,
     reminders: ExpiryReminders,
 }
 
-/// What a wait for a command came to.
+/// The result of waiting for a command.
 enum Woken {
     Look,
     Reload,
@@ -190,12 +189,12 @@ impl Watching {
             Ok(WatchCommand::Write(write)) => Woken::Write(write),
             Ok(WatchCommand::Lend(lent, reply)) => {
                 let lent = self.loader.live().map_or(Ok(()), |live| live.store().lend(lent));
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = reply.send(lent);
                 Woken::Look
             }
             Ok(WatchCommand::Look) => {
-                // From here on, what happens is worth another command.
+                // Cleared before looking, so that a change from here on queues another command.
                 self.looks.store(false, Release);
                 Woken::Look
             }
@@ -203,7 +202,7 @@ impl Watching {
         }
     }
 
-    /// A source that does not answer is reported once, and asked again until it does.
+    /// The current state of the inputs. A source that does not respond is reported once, and checked again each time.
     fn inputs_now(&mut self) -> Option<DocumentInputs> {
         match self.loader.inputs_now(&self.inputs) {
             Ok(inputs) => {
@@ -223,7 +222,7 @@ impl Watching {
         self.inputs_now().is_some_and(|now| now != self.inputs)
     }
 
-    /// Loads the document once more if secrets it refers to have changed.
+    /// Loads the document again if secrets it refers to have changed.
     fn fetch_again(&mut self) {
         let (changed, problems) = self.loader.refresh_secrets();
         if !problems.is_empty() {
@@ -234,7 +233,7 @@ impl Watching {
         }
     }
 
-    /// Waits until the source rests, then loads it. False when the watch is to end.
+    /// Waits until the source has stopped changing, then loads it. Returns false if the watch is to end.
     fn settle(&mut self) -> bool {
         let Some(mut last) = self.inputs_now() else { return true };
         let mut since = Instant::now();
@@ -267,7 +266,7 @@ impl Watching {
         let loaded = match self.loader.load() {
             Ok(loaded) => loaded,
             Err(diagnostics) => {
-                // It is loaded again when it changes, or when a source that did not answer does.
+                // It is loaded again when it changes, or when a source that did not respond responds again.
                 if let Ok(before) = before {
                     self.inputs = before;
                 }
@@ -296,11 +295,11 @@ impl Watching {
         self.serving = with_names(loaded);
     }
 
-    /// Publishes what serves once more if a name has come to mean something else.
+    /// Publishes the current document again if a lookup of a name has another result.
     fn look_up_again(&mut self) {
         let Some(loaded) = &mut self.serving else { return };
         if self.loader.update_names(loaded) {
-            // It has compiled before, and addresses cannot make it wrong.
+            // The document has compiled before, and addresses cannot cause faults.
             let _ = self.publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! Changes of resources: asked for on any thread, made on the one that follows the configuration.
+//! Changes of resources: requested on any thread, made on the thread that watches the configuration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,73 +10,73 @@ use super::resources::{Author, ResourceKey, ResourceView, RevisionRecord};
 use super::store::StoreFailure;
 use crate::text::diagnostic::Diagnostic;
 
-/// From the resources as they are to what is to change. It is asked again where others were faster.
+/// Computes the edits of a change from the current resources. Called again if another node has changed them meanwhile.
 pub type Plan = dyn Fn(&ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> + Send + Sync;
 
-/// A change that somebody asks for.
+/// A requested change.
 pub struct WriteRequest {
     pub plan: Box<Plan>,
     pub author: Author,
-    /// Others that refer to what is deleted are set aside.
+    /// Resources that refer to deleted ones are set aside.
     pub forced: bool,
-    /// Nothing is changed; only what would become of it is told.
+    /// Nothing is changed; only the effect is reported.
     pub dry_run: bool,
 }
 
-/// Why a plan is not carried out.
+/// Why a plan is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanRefusal {
-    /// What is to be changed is not there.
+    /// The resource to change does not exist.
     Missing,
-    /// The consumer of a credential is not there.
+    /// The consumer of a credential does not exist.
     NoConsumer,
-    /// It is not what the author has seen; the revision it is at, if it is there.
+    /// The resource is not at a revision that the author named (`If-Match`); its current revision, if it exists.
     MovedOn(Option<u64>),
     Wrong(String),
-    /// Its author is not good for this resource.
+    /// The author's scopes do not include this resource.
     OutOfScope(ResourceKey),
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug)]
 pub enum WriteOutcome {
     Applied(WriteReceipt),
     Refused(PlanRefusal),
-    /// The configuration that would come of it cannot be served.
+    /// The resulting configuration cannot be served.
     Invalid(Vec<Diagnostic>),
     /// Nothing was changed.
     Failed(StoreFailure),
 }
 
-/// A change that has been made.
+/// The result of a change that was made.
 #[derive(Clone, Debug)]
 pub struct WriteReceipt {
     pub record: RevisionRecord,
-    /// The revision of the snapshot that it is in.
+    /// The revision of the first snapshot that contains it.
     pub publication: u64,
-    /// Resources that are not served now, because of what was forced.
+    /// Resources that a forced change has set aside.
     pub set_aside: Vec<Diagnostic>,
 }
 
-/// A request, and where its outcome is waited for.
+/// A request, with the channel for its outcome.
 pub(super) struct QueuedWrite {
     pub(super) request: WriteRequest,
     pub(super) reply: oneshot::Sender<WriteOutcome>,
 }
 
 impl QueuedWrite {
-    /// It is not made together with others.
+    /// Whether it must not be made together with other changes.
     pub(super) fn is_alone(&self) -> bool {
         self.request.dry_run || self.request.forced
     }
 
     pub(super) fn answer(self, outcome: WriteOutcome) {
-        // Whoever asked may have gone.
+        // The client may have disconnected.
         let _ = self.reply.send(outcome);
     }
 }
 
-/// Hands requests to the thread that makes changes. Clones lead to the same.
+/// Sends requests to the thread that makes changes. Clones use the same thread.
 #[derive(Clone)]
 pub struct ResourceWriter(Arc<dyn Fn(QueuedWrite) -> bool + Send + Sync>);
 
@@ -85,7 +85,7 @@ impl ResourceWriter {
         ResourceWriter(Arc::new(send))
     }
 
-    /// Makes a change, and waits until it is durable and every worker has been told.
+    /// Makes a change, and waits until it is durable and published to every worker.
     pub async fn write(&self, request: WriteRequest) -> WriteOutcome {
         let (reply, outcome) = oneshot::channel();
         let gone = || {

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where, and what would be right.
+//! Diagnostics: a problem in a configuration, its place, and advice.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,27 +8,27 @@ use serde::Serialize;
 
 use crate::text::tree::{TextPosition, TreePath};
 
-/// One fault of a configuration. A configuration with a single diagnostic is refused whole.
+/// One fault of a configuration. A configuration with any fault is refused as a whole.
 ///
 /// Displays as `weir.yaml:12:7: routes[2].upstream.nodes: <problem>; <advice>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// The file, or whatever else the configuration came from.
+    /// The file, or another source of the configuration.
     pub source: Arc<str>,
-    /// The place in the structure, as in `routes[2].upstream.nodes`; empty for the document itself.
+    /// The path in the structure, such as `routes[2].upstream.nodes`; empty for the document itself.
     pub path: String,
-    /// Line in the source, from 1; absent where there is no text behind the configuration.
+    /// Line in the source, from 1; absent if the configuration has no text.
     pub line: Option<u32>,
     /// Column in characters, from 1.
     pub column: Option<u32>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What would be right, where that is known.
+    /// How to correct it, if known.
     pub advice: Option<String>,
 }
 
 impl Diagnostic {
-    /// A fault of the source as a whole: not readable, too large.
+    /// A fault of the source as a whole, such as an unreadable or too large file.
     pub fn of_source(source: &Arc<str>, problem: impl Into<String>) -> Self {
         Diagnostic {
             source: source.clone(),
@@ -72,7 +72,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// More diagnostics than this help nobody; the rest is counted.
+/// The most diagnostics that are listed; further ones are only counted.
 const KEPT: usize = 1_000;
 
 /// Collects the diagnostics of one document, so that all are reported at once.
@@ -98,17 +98,17 @@ impl Faults {
         self.report_text(&path.to_string(), place, problem, advice);
     }
 
-    /// Whether further faults are only counted, so that it is not worth finding out what would be right.
+    /// Whether further faults are only counted, so that advice for them need not be computed.
     pub(crate) fn is_full(&self) -> bool {
         self.kept.borrow().len() >= KEPT
     }
 
-    /// How many were reported, listed or not.
+    /// The number of faults reported, listed or not.
     pub(crate) fn count(&self) -> usize {
         self.kept.borrow().len() + self.unlisted.get()
     }
 
-    /// The same with a path that is text already.
+    /// Like [`Faults::report`], with the path as text.
     pub(crate) fn report_text(
         &self,
         path: &str,
@@ -126,17 +126,17 @@ impl Faults {
             self.unlisted.set(self.unlisted.get() + 1);
             return;
         }
-        // What several resources refer to is wrong once.
+        // A fault of something that several resources refer to is reported once.
         if kept.contains(&diagnostic) {
             return;
         }
         kept.push(diagnostic);
     }
 
-    /// All diagnostics in the order of the text.
+    /// All diagnostics, in the order of the text.
     pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
         let mut all = self.kept.into_inner();
-        // Stable: faults of one place stay in the order in which they were found.
+        // The sort is stable: faults at one position stay in the order in which they were found.
         all.sort_by_key(|found| (found.line, found.column));
         if self.unlisted.get() > 0 {
             let more = format!("{} more faults are not listed", self.unlisted.get());

@@ -1,4 +1,4 @@
-//! What a value says, as a number: parts of a configuration are told by it from what they were before.
+//! Hashes of values, to find out which parts of a configuration have changed.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::LazyLock;
@@ -7,8 +7,8 @@ use foldhash::quality::RandomState;
 
 use super::tree::{NodeKind, TreeNode};
 
-/// Equal values have equal fingerprints. Those of different ones differ: the chance that two of them do not is one in 2¹²⁸,
-/// and as the hash is seeded at random in each process, it cannot be raised by who writes a configuration.
+/// A hash of 128 bits. Equal values have equal fingerprints; different ones have equal fingerprints with a probability of 2⁻¹²⁸.
+/// The hash is seeded at random in each process, so that a configuration cannot be made to collide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(u64, u64);
 
@@ -20,18 +20,18 @@ impl Fingerprint {
         Fingerprint(one.hash_one(&value), other.hash_one(&value))
     }
 
-    /// Of a part of a tree, wherever it stands.
+    /// Of a part of a tree, regardless of its position.
     pub fn of_node(node: &TreeNode) -> Fingerprint {
         Fingerprint::of(NodeContent(node))
     }
 
-    /// Of values in any order.
+    /// Of a set of values, regardless of their order.
     pub fn of_all(values: impl Iterator<Item = Fingerprint>) -> Fingerprint {
         values
             .fold(Fingerprint::default(), |sum, one| Fingerprint(sum.0.wrapping_add(one.0), sum.1.wrapping_add(one.1)))
     }
 
-    /// Of each entry of a map whose key is `wanted`, with its key.
+    /// Of each entry of a map whose key is `wanted`, with the key.
     pub fn of_entries(node: &TreeNode, wanted: impl Fn(&str) -> bool) -> Vec<(Box<str>, Fingerprint)> {
         let NodeKind::Map(entries) = &node.kind else { return Vec::new() };
         let wanted = entries.iter().filter(|entry| wanted(&entry.key));
@@ -39,7 +39,7 @@ impl Fingerprint {
     }
 }
 
-/// A value without its place.
+/// A value without its position.
 struct NodeContent<'a>(&'a TreeNode);
 
 impl Hash for NodeContent<'_> {

@@ -1,6 +1,6 @@
-//! Keys of other gateways, and what to write here.
+//! Keys of other gateways' configurations, and the advice for each.
 
-/// Of `theirs`, what to write where `beside` is a known key.
+/// The advice for the keys `theirs`, in a map where `beside` is a known key.
 struct ForeignKey {
     theirs: &'static [&'static str],
     beside: &'static str,
@@ -9,7 +9,7 @@ struct ForeignKey {
 
 const NODES: &str = "write `nodes: { \"backend.example:8080\": 1 }`";
 
-/// docs/guide/coming-from.md has the same, and more.
+/// docs/guide/coming-from.md has the same advice, and more.
 const FOREIGN_KEYS: &[ForeignKey] = &[
     // Of services and routes.
     ForeignKey {
@@ -95,19 +95,19 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
     },
 ];
 
-/// What to write for a key that other gateways have, where these keys are known.
+/// The advice for a key of another gateway, in a map with these known keys.
 pub(crate) fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
-    // At the top of a file, `plugins` is a list of names.
+    // At the top level, `plugins` is a list of names.
     let may_be = |beside| known.contains(&beside) && !(beside == "plugins" && known.contains(&"listen"));
     let named = |it: &&ForeignKey| it.theirs.contains(&key) && may_be(it.beside);
     if let Some(found) = FOREIGN_KEYS.iter().find(named) {
         return Some(found.advice.to_owned());
     }
-    // Where plugins may be, what has a name like theirs is probably one.
+    // Where `plugins` is allowed, an unknown key with a dash is probably a plugin.
     (key.contains('-') && may_be("plugins")).then(|| format!("if `{key}` is to be a plugin, write it under `plugins`"))
 }
 
-/// An environment variable as shells write it, which stands for nothing here: the name in `${NAME}`.
+/// The name of an environment variable in shell syntax, `${NAME}`, which is not replaced here.
 pub(crate) fn shell_variable(text: &str) -> Option<&str> {
     text.match_indices("${").find_map(|(start, _)| {
         let (name, _) = text[start + 2..].split_once('}')?;
@@ -118,7 +118,7 @@ pub(crate) fn shell_variable(text: &str) -> Option<&str> {
     })
 }
 
-/// What to write for one.
+/// The advice for such a variable.
 pub(crate) fn variable_advice(name: &str) -> String {
     format!("write `${{{{{name}}}}}` for the environment variable `{name}`")
 }

@@ -1,5 +1,4 @@
-//! JSON: from clients, read with limits and refused where two readers could read it differently; and from stores, straight into
-//! a tree.
+//! JSON: from clients, with limits, and refused where parsers could disagree; and from stores, parsed directly to a tree.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,15 +8,15 @@ use serde_json::{Map, Number, Value};
 
 use super::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 
-/// Lists and maps inside one another.
+/// The most levels of nested lists and maps.
 const MAX_DEPTH: usize = 64;
-/// Values in all.
+/// The most values in one text.
 const MAX_VALUES: usize = 1_000_000;
 
-/// Reads one JSON value. Unlike [`serde_json::from_slice`] it refuses a key that stands twice in a map.
+/// Parses one JSON value. Unlike [`serde_json::from_slice`], it refuses duplicate keys in a map.
 ///
 /// # Errors
-/// What is wrong with the text, with line and column.
+/// A description of the problem, with line and column.
 pub fn parse(bytes: &[u8]) -> Result<Value, String> {
     let left = Cell::new(MAX_VALUES);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -111,10 +110,11 @@ impl<'de> Visitor<'de> for JsonSeed<'_> {
     }
 }
 
-/// A text that was a value before, as a tree without places. A value in between would cost more than the tree.
+/// Parses a text that was serialized from a value to a tree without positions. Parsing to a value first would cost more than the
+/// tree itself.
 ///
 /// # Errors
-/// Where the text is not JSON.
+/// If the text is not JSON.
 pub fn tree(text: &str) -> Result<TreeNode, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let tree = TreeSeed.deserialize(&mut reader)?;

@@ -1,4 +1,4 @@
-//! Typed access to the tree. Every getter reports what is wrong and goes on, so that all faults are found at once.
+//! Typed access to the tree. Every getter reports faults and goes on, so that all of them are found at once.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use crate::text::suggest::closest;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
 
-/// A value, where it is, and where to report what is wrong with it.
+/// A value with its path, and the collector for its faults.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeReader<'a> {
     node: &'a TreeNode,
@@ -63,7 +63,7 @@ impl<'a> NodeReader<'a> {
         self.faults.report(&self.path, self.place(), problem, Some(advice));
     }
 
-    /// Where a shell's way to write a variable is in the text, or in the key that it stands under, that is what is wrong.
+    /// The advice if the text, or its key, contains a variable in shell syntax, which then is the cause of the fault.
     fn variable_advice(&self) -> Option<String> {
         let text = match &self.node.kind {
             NodeKind::Text(text) => shell_variable(text),
@@ -72,7 +72,7 @@ impl<'a> NodeReader<'a> {
         text.or_else(|| shell_variable(self.path.last_key()?)).map(variable_advice)
     }
 
-    /// A fault of something inside, which is not read through an `NodeReader` of its own.
+    /// Reports a fault of a value inside, which has no `NodeReader` of its own.
     pub(crate) fn report_inside(&self, inner: &str, problem: impl Into<String>, advice: Option<String>) {
         self.faults.report_text(&join(&self.path.to_string(), inner), self.node.place_of(inner), problem, advice);
     }
@@ -104,7 +104,7 @@ impl<'a> NodeReader<'a> {
         self.report(format!("expected {expected}, found {found}"));
     }
 
-    /// The fields of a map. Keys that are not among `known` are reported.
+    /// The fields of a map. Keys that are not in `known` are reported.
     pub(crate) fn fields(&'a self, known: &[&str]) -> Option<MapReader<'a>> {
         let entries = self.entries()?;
         for MapEntry { key, key_place, .. } in entries {
@@ -112,7 +112,7 @@ impl<'a> NodeReader<'a> {
                 continue;
             }
             let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
-            // Never to leave it out: it may have been meant to keep strangers away.
+            // The advice is never to leave the key out: it may be meant to restrict access.
             let advice = match (foreign_key(key, known), suggestion) {
                 (Some(advice), _) => advice,
                 (None, Some(word)) => format!("did you mean `{word}`?"),
@@ -125,7 +125,7 @@ impl<'a> NodeReader<'a> {
         Some(MapReader { at: self, entries })
     }
 
-    /// The entries of a map with keys of any name.
+    /// The entries of a map with arbitrary keys.
     pub(crate) fn entries(&self) -> Option<&'a [MapEntry]> {
         match &self.node.kind {
             NodeKind::Map(entries) => Some(entries),
@@ -162,7 +162,7 @@ impl<'a> NodeReader<'a> {
         items.iter().enumerate().map(item)
     }
 
-    /// The texts of a list that has at least one, none of them twice.
+    /// The texts of a list; an empty list and duplicates are reported.
     pub(crate) fn texts(&self, read: impl Fn(&NodeReader<'_>) -> Option<String>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
@@ -189,7 +189,7 @@ impl<'a> NodeReader<'a> {
         }
     }
 
-    /// Text with a length in characters.
+    /// A text with a number of characters in this range.
     pub(crate) fn text_of(&self, length: RangeInclusive<usize>) -> Option<&'a str> {
         let text = self.text()?;
         let count = text.chars().count();
@@ -239,7 +239,7 @@ impl<'a> NodeReader<'a> {
         value
     }
 
-    /// A time of more than zero: seconds as a number, or `500ms`, `10s`, `5m`, `1h`.
+    /// A duration greater than zero: seconds as a number, or `500ms`, `10s`, `5m`, `1h`.
     pub(crate) fn duration(&self) -> Option<Duration> {
         match self.any_duration()? {
             Duration::ZERO => {
@@ -250,7 +250,7 @@ impl<'a> NodeReader<'a> {
         }
     }
 
-    /// A time that may be zero.
+    /// A duration that may be zero.
     pub(crate) fn any_duration(&self) -> Option<Duration> {
         let duration = match &self.node.kind {
             NodeKind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
@@ -290,7 +290,7 @@ impl<'a> NodeReader<'a> {
         size
     }
 
-    /// One of a few words.
+    /// One of the given words; returns its value.
     pub(crate) fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
         let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
         let NodeKind::Text(text) = &self.node.kind else {
@@ -331,14 +331,14 @@ impl<'a> MapReader<'a> {
         self.at
     }
 
-    /// Reports every one of `keys` that is there as something this version does not do.
+    /// Reports each of `keys` that is present as not supported.
     pub(crate) fn unsupported(&self, keys: &[&str]) {
         for at in keys.iter().filter_map(|key| self.get(key)) {
             at.report_advising("is not supported yet by this version", "leave it out");
         }
     }
 
-    /// Reports when not exactly one of two keys is there. Says whether it is.
+    /// Reports unless exactly one of two keys is present. Returns whether that is so.
     pub(crate) fn exactly_one(&self, one: &str, other: &str) -> bool {
         if !self.has(one) && !self.has(other) {
             self.at.report_advising(format!("`{one}` or `{other}` is required"), format!("add `{one}`"));
@@ -347,7 +347,7 @@ impl<'a> MapReader<'a> {
         self.at_most_one(one, other)
     }
 
-    /// Reports when both of two keys are there. Says whether that is not so.
+    /// Reports if both of two keys are present. Returns whether that is not so.
     pub(crate) fn at_most_one(&self, one: &str, other: &str) -> bool {
         match self.get(one).zip(self.get(other)) {
             Some((_, second)) => {
@@ -360,13 +360,13 @@ impl<'a> MapReader<'a> {
     }
 }
 
-/// `10.0` is a whole number to APISIX, whose numbers are all floating-point.
+/// `10.0` counts as a whole number, as in APISIX, whose numbers are all floating-point.
 fn as_whole(number: &Number) -> Option<i64> {
     let exact = |value: &f64| value.fract() == 0.0 && value.abs() < 2_f64.powi(53);
     number.as_i64().or_else(|| number.as_f64().filter(exact).map(|value| value as i64))
 }
 
-/// For diagnostics: values may be long, or secret in parts.
+/// Shortens a value for a diagnostic: it may be long, or contain secrets.
 pub(crate) fn shortened(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
@@ -380,7 +380,7 @@ pub(crate) fn listed(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A path below a path, both as text.
+/// Joins a path and a path below it.
 pub(crate) fn join(outer: &str, inner: &str) -> String {
     match inner.strip_prefix('.').unwrap_or(inner) {
         "" => outer.to_owned(),

@@ -1,7 +1,7 @@
 //! `${{NAME}}` and `${{NAME:=default}}`, replaced in the text before it is parsed, as Apache APISIX does.
 //!
-//! The value is put in as it is: inside quotes it stays text, outside it may be a number or a whole `{...}`.
-//! Lines that are comments are left alone. What is not such an expression stays as it is.
+//! The value is inserted as it is: inside quotes it is text, outside it may be a number or a whole `{...}`. Comment lines are
+//! left alone, and so is everything that is not such an expression.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ pub fn process_environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The text with values put in, and how to get back to places of the original.
+/// The text with variables replaced, and the mapping of positions back to the original.
 #[derive(Debug)]
 pub(crate) struct Substituted {
-    /// Absent when nothing was replaced.
+    /// `None` if nothing was replaced.
     text: Option<String>,
     splices: Vec<Splice>,
 }
 
-/// Characters `start..end` of the new text stand where the original has something else.
+/// A replacement: the characters `start..end` of the new text.
 #[derive(Debug)]
 struct Splice {
     start: usize,
     end: usize,
-    /// The line of `end` in the new text, and where the value's place begins and ends in the original; from 1.
+    /// The line of `end` in the new text, and the start and end of the expression in the original.
     new_line: u32,
     old_start: TextPosition,
     old_end: TextPosition,
@@ -41,12 +41,12 @@ impl Substituted {
         self.text.as_deref().unwrap_or(original)
     }
 
-    /// The new text; nothing where it is the original.
+    /// The new text; `None` if nothing was replaced.
     pub(crate) fn take_text(&mut self) -> Option<String> {
         self.text.take()
     }
 
-    /// The place in the original of a character of the new text. Everything inside a value is where its `${{` was.
+    /// The position in the original of a character of the new text. Everything inside an inserted value maps to its `${{`.
     pub(crate) fn original(&self, index: usize, place: TextPosition) -> TextPosition {
         let before = self.splices.partition_point(|splice| splice.start <= index);
         let Some(splice) = before.checked_sub(1).map(|last| &self.splices[last]) else { return place };
@@ -56,7 +56,7 @@ impl Substituted {
         TextPosition {
             line: splice.old_end.line + (place.line - splice.new_line),
             column: match place.line == splice.new_line {
-                // By characters: the parser's columns leave out byte order marks.
+                // Counted by characters, since the parser's columns leave out byte order marks.
                 true => splice.old_end.column + (index - splice.end) as u32,
                 false => place.column,
             },
@@ -64,7 +64,7 @@ impl Substituted {
     }
 }
 
-/// Replaces what can be replaced; each variable that is neither set nor has a default is a diagnostic.
+/// Replaces all variables; each one that is neither set nor has a default is a diagnostic.
 pub(crate) fn substitute(
     source: &Arc<str>,
     text: &str,
@@ -76,7 +76,7 @@ pub(crate) fn substitute(
     let mut offset = 0;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         let comment = line.trim_start().starts_with('#');
-        // Known beforehand, so that a line full of openings is not searched for an end at each of them.
+        // Computed once per line, so that a line with many openings does not cost quadratic time.
         let closed_until = line.rfind("}}").unwrap_or(0);
         let mut at = 0;
         while !comment && let Some(found) = line[at..].bytes().position(|byte| byte == b'$' || byte == b'\\') {
@@ -110,7 +110,7 @@ enum SubstitutionOutcome {
     Fault { problem: String, advice: String },
 }
 
-/// What `text`, which starts with a `$`, begins with, and how many bytes that takes.
+/// The outcome for the start of `text`, which begins with `$`, and how many bytes it consumes.
 fn variable(text: &str, lookup: VariableLookup) -> (usize, SubstitutionOutcome) {
     let Some(inner) = text.strip_prefix("${{").map(str::trim_start) else { return (1, SubstitutionOutcome::Leave) };
     let name_end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len());
@@ -158,9 +158,9 @@ fn surrogate_pair(text: &str) -> (usize, SubstitutionOutcome) {
     };
     let pair = unit(0).zip(unit(LENGTH / 2)).and_then(|(high, low)| String::from_utf16(&[high, low]).ok());
     match pair {
-        // Two escapes that stand for two characters are YAML already.
+        // YAML already accepts two escapes for two characters.
         Some(text) if text.chars().count() == 1 => (LENGTH, SubstitutionOutcome::Put(text)),
-        // Past the escaped character, which may itself be a backslash.
+        // Skips the escaped character, which may itself be a backslash.
         _ => (1 + text[1..].chars().next().map_or(0, char::len_utf8), SubstitutionOutcome::Leave),
     }
 }
@@ -190,7 +190,7 @@ fn splice(text: &str, replacements: &[(std::ops::Range<usize>, String)]) -> Subs
     Substituted { text: Some(new), splices }
 }
 
-/// The place reached after `text` when it begins at `place`.
+/// The position after `text`, which begins at `place`.
 fn after(place: TextPosition, text: &str) -> TextPosition {
     match text.rsplit_once('\n') {
         None => TextPosition { column: place.column + text.chars().count() as u32, ..place },

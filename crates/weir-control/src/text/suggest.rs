@@ -3,12 +3,12 @@
 use weir_plugin::Variable;
 use weir_plugin::variable::fixed_names;
 
-/// A suggestion is not worth looking through more words.
+/// The most words that are compared, to limit the cost.
 const MOST: usize = 1_000;
 
-/// The closest of `known`, if it is close enough to be what was meant.
+/// The word of `known` that is closest to `word`, if it is close enough to be a typing mistake.
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Far longer words are nobody's typing mistake, and distance takes quadratic time.
+    // A typing mistake is not that much longer than a known word, and the distance takes quadratic time.
     if word.len() > 64 {
         return None;
     }
@@ -17,13 +17,13 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .into_iter()
         .take(MOST)
         .map(|candidate| (strsim::osa_distance(&folded, &fold(candidate)), candidate))
-        // Of words that are equally close the same one each time, whatever order they come in.
+        // Ties are broken by the word, so that the result does not depend on the order of `known`.
         .min_by_key(|(distance, candidate)| (*distance, *candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
         .map(|(_, candidate)| candidate)
 }
 
-/// The variable that was probably meant.
+/// The known variable that was probably meant.
 pub fn meant(variable: &Variable) -> Option<&'static str> {
     match variable {
         Variable::Unknown(name) => closest(name, fixed_names()),
@@ -31,7 +31,7 @@ pub fn meant(variable: &Variable) -> Option<&'static str> {
     }
 }
 
-/// Case and the kind of dash are what people mix up most.
+/// Ignores case and the kind of dash, the most frequent mistakes.
 fn fold(word: &str) -> String {
     word.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
 }

@@ -1,10 +1,10 @@
-//! A configuration as written: a tree of values, each knowing its place in the text.
+//! A configuration as written: a tree of values, each with its position in the text.
 
 use std::fmt;
 
 use serde_json::{Map, Number, Value};
 
-/// Line and column of a value or a key, both from 1. Zero where there is no text (a document that came as JSON values).
+/// Line and column of a value or a key, both from 1. Zero if there is no text (a document that came as JSON values).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TextPosition {
     pub line: u32,
@@ -18,7 +18,7 @@ impl TextPosition {
     }
 }
 
-/// A value and where it stands. What an alias stands for keeps the place where it was written.
+/// A value and its position. The value of an alias keeps the position of its anchor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeNode {
     pub place: TextPosition,
@@ -44,7 +44,7 @@ pub struct MapEntry {
 }
 
 impl TreeNode {
-    /// The entry of a map; nothing for what is not a map.
+    /// The entry of a map; `None` if this is not a map.
     pub fn entry(&self, key: &str) -> Option<&MapEntry> {
         match &self.kind {
             NodeKind::Map(entries) => entries.iter().find(|entry| &*entry.key == key),
@@ -52,7 +52,7 @@ impl TreeNode {
         }
     }
 
-    /// Takes out the items of a list that is an entry of this map. Nothing for what is not a list.
+    /// Takes the items out of a list that is an entry of this map; `None` if it is not a list.
     pub(crate) fn take_list(&mut self, key: &str) -> Option<Vec<TreeNode>> {
         let NodeKind::Map(entries) = &mut self.kind else { return None };
         match &mut entries.iter_mut().find(|entry| &*entry.key == key)?.value.kind {
@@ -61,7 +61,7 @@ impl TreeNode {
         }
     }
 
-    /// The same value without places.
+    /// The same value without positions.
     pub fn to_json(&self) -> Value {
         match &self.kind {
             NodeKind::Null => Value::Null,
@@ -77,7 +77,7 @@ impl TreeNode {
         }
     }
 
-    /// How many values the tree holds, itself included.
+    /// The number of values in the tree, including itself.
     pub fn size(&self) -> usize {
         1 + match &self.kind {
             NodeKind::List(items) => items.iter().map(TreeNode::size).sum(),
@@ -86,7 +86,8 @@ impl TreeNode {
         }
     }
 
-    /// The place of a value inside this one, named as in `limits[0].count`; of the deepest part of the path that exists.
+    /// The position of a value inside this one, by a path such as `limits[0].count`, or of the deepest part of the path that
+    /// exists.
     pub fn place_of(&self, path: &str) -> TextPosition {
         let (mut node, mut rest) = (self, path);
         while !rest.is_empty() {
@@ -137,7 +138,7 @@ impl From<Value> for TreeNode {
     }
 }
 
-/// Where a reader stands in the tree. A chain on the stack: it costs nothing until a diagnostic prints it.
+/// The path of a value in the tree: a linked list on the stack, which allocates only when a diagnostic prints it.
 #[derive(Clone, Copy, Debug)]
 pub struct TreePath<'a> {
     parent: Option<&'a TreePath<'a>>,
@@ -149,7 +150,7 @@ pub enum PathStep<'a> {
     Root,
     Key(&'a str),
     Index(usize),
-    /// Of a resource in a list, where it is told by its id.
+    /// A resource in a list, identified by its id.
     Id(&'a str),
 }
 
@@ -160,12 +161,12 @@ impl<'a> TreePath<'a> {
         TreePath { parent: Some(parent), step }
     }
 
-    /// What a key adds to a path that is not empty.
+    /// The text that a key adds to a path that is not empty.
     pub fn suffix(key: &str) -> String {
         if is_plain(key) { format!(".{key}") } else { format!("[{key:?}]") }
     }
 
-    /// The key it ends with.
+    /// The last key of the path, if it ends with one.
     pub fn last_key(&self) -> Option<&'a str> {
         match self.step {
             PathStep::Key(key) => Some(key),
@@ -194,7 +195,7 @@ impl fmt::Display for TreePath<'_> {
     }
 }
 
-/// Keys such as `127.0.0.1:80` would make a path ambiguous and are quoted.
+/// Keys such as `127.0.0.1:80` would make a path ambiguous, so they are quoted.
 fn is_plain(key: &str) -> bool {
     !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }

@@ -1,11 +1,11 @@
-//! Times and sizes as people write them.
+//! Durations and sizes as people write them.
 
 use std::time::Duration;
 
-/// No time in a configuration is longer; beyond it clocks overflow.
+/// The longest duration; clocks could overflow with longer ones.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Seconds, with fractions, up to a year.
+/// Seconds, with fractions, up to [`LONGEST`].
 pub(crate) fn seconds(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| *duration <= LONGEST)
 }

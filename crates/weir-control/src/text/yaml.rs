@@ -1,7 +1,7 @@
-//! YAML (or JSON, which is YAML too) to a tree with places.
+//! Parses YAML (or JSON, a subset of it) to a tree with positions.
 //!
-//! Untagged plain scalars mean what they mean to Apache APISIX, that is YAML 1.1: `yes`, `no`, `on` and `off` are
-//! booleans and a leading zero makes a number octal; quotes make text. See [`scalar`] for the one difference.
+//! Untagged plain scalars have the types of Apache APISIX, that is of YAML 1.1: `yes`, `no`, `on` and `off` are booleans, and a
+//! leading zero makes a number octal; quotes make text. See [`scalar`] for the one difference.
 
 mod scalar;
 
@@ -15,14 +15,14 @@ use crate::text::read::join;
 use crate::text::substitute::{Substituted, VariableLookup, substitute};
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode, TreePath};
 
-/// What a text may cost. Beyond any of these it is refused with a diagnostic.
+/// The limits of a text. A text that exceeds any of them is refused with a diagnostic.
 #[derive(Clone, Copy, Debug)]
 pub struct TextLimits {
-    /// Size of the text, before and after variables are put in.
+    /// The size of the text, before and after variables are replaced.
     pub bytes: usize,
-    /// Lists and maps inside one another.
+    /// The most levels of nested lists and maps.
     pub depth: usize,
-    /// Values in all, each use of an alias counted in full: a few lines of aliases can stand for billions of values.
+    /// The most values, with each use of an alias counted in full: a few lines of aliases can stand for billions of values.
     pub values: usize,
 }
 
@@ -32,18 +32,18 @@ impl Default for TextLimits {
     }
 }
 
-/// A text that is YAML.
+/// The result of parsing a text that is YAML.
 #[derive(Debug)]
 pub struct Parsed {
     pub tree: TreeNode,
-    /// Keys that are there twice. The tree has the first of each.
+    /// Duplicate keys. The tree has the first of each.
     pub faults: Vec<Diagnostic>,
 }
 
 /// Parses one document.
 ///
 /// # Errors
-/// Where the text is not YAML: what follows a syntax error could only be guessed.
+/// If the text is not YAML: anything after a syntax error could only be guessed.
 pub fn parse(
     source: &Arc<str>,
     text: &str,
@@ -53,7 +53,7 @@ pub fn parse(
     SourceText::new(source, text, lookup, limits)?.parse()
 }
 
-/// A text with variables put in, ready to be parsed as often as one likes.
+/// A text with variables replaced, which can be parsed repeatedly.
 #[derive(Debug)]
 pub struct SourceText {
     source: Arc<str>,
@@ -64,7 +64,7 @@ pub struct SourceText {
 
 impl SourceText {
     /// # Errors
-    /// Where it is too long, or names variables that are not there.
+    /// If it is too long, or uses variables that are not set.
     pub fn new(
         source: &Arc<str>,
         text: &str,
@@ -72,7 +72,7 @@ impl SourceText {
         limits: TextLimits,
     ) -> Result<SourceText, Vec<Diagnostic>> {
         fits(source, text, limits)?;
-        // A byte order mark takes no column, neither here nor in an editor.
+        // A byte order mark takes no column, here as in editors.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut substituted = substitute(source, text, lookup)?;
         let text: Box<str> = substituted.take_text().map_or_else(|| text.into(), Into::into);
@@ -80,19 +80,19 @@ impl SourceText {
         Ok(SourceText { source: Arc::clone(source), text, substituted, limits })
     }
 
-    /// The name that its diagnostics begin with.
+    /// The name in its diagnostics.
     pub(crate) fn source(&self) -> &Arc<str> {
         &self.source
     }
 
-    /// A number that none of its lines exceeds.
+    /// An upper bound of its line numbers.
     pub(crate) fn lines(&self) -> u32 {
-        // Variables have been put in, which may have added lines and cannot have taken any away.
+        // Replacing variables may have added lines, but removed none.
         self.text.matches(['\n', '\r']).count() as u32 + 2
     }
 
     /// # Errors
-    /// Where the text is not YAML: what follows a syntax error could only be guessed.
+    /// If the text is not YAML: anything after a syntax error could only be guessed.
     pub fn parse(&self) -> Result<Parsed, Vec<Diagnostic>> {
         let SourceText { source, text, substituted, limits } = self;
         let faults = Faults::new(source.clone());
@@ -112,7 +112,7 @@ fn fits(source: &Arc<str>, text: &str, limits: TextLimits) -> Result<(), Vec<Dia
 
 struct Builder<'a> {
     source: &'a Arc<str>,
-    /// With variables put in.
+    /// With variables replaced.
     text: &'a str,
     substituted: &'a Substituted,
     limits: TextLimits,
@@ -159,15 +159,15 @@ impl Builder<'_> {
             }
         }
         let Some(tree) = root else {
-            // An editor may have emptied the file to write it anew; taking that for "no routes" would stop all traffic.
+            // An editor may have truncated the file before writing it; taking that for "no routes" would stop all traffic.
             let fault = Diagnostic::of_source(self.source, "contains no configuration");
             return Err(fault.advise("write `routes: []` if this is intended"));
         };
         Ok(Parsed { tree, faults: self.faults.into_diagnostics() })
     }
 
-    /// The value that an event completes, and the number of its anchor (0 is none). Nothing if it begins a list or a map, or is a
-    /// key.
+    /// The value that an event completes, and the number of its anchor (0: none). `None` if the event begins a list or a map, or
+    /// is a key.
     fn completed(
         &mut self,
         event: Event<'_>,
@@ -196,7 +196,7 @@ impl Builder<'_> {
                     CollectionContent::Map { entries, merges, .. } => {
                         let entries = self.unique(entries, open);
                         let mut entries = self.merged(entries, merges)?;
-                        // Most are small, and would hold room for several more.
+                        // Most lists and maps are small, and would keep spare capacity.
                         entries.shrink_to_fit();
                         NodeKind::Map(entries)
                     }
@@ -207,7 +207,7 @@ impl Builder<'_> {
                 self.count(1, place)?;
                 match open.last_mut().map(|open| &mut open.content) {
                     Some(CollectionContent::Map { key: key @ None, .. }) => {
-                        // Keys are names: `80` and `yes` stay what is written.
+                        // Keys are text: `80` and `yes` stay as written.
                         let merge = &*text == "<<" && style == ScalarStyle::Plain;
                         if anchor > 0 {
                             let kind = NodeKind::Text((*text).into());
@@ -224,7 +224,7 @@ impl Builder<'_> {
         })
     }
 
-    /// What an alias stands for.
+    /// The value of an alias.
     fn alias(&mut self, anchor: usize, place: TextPosition, above: usize) -> Result<TreeNode, Diagnostic> {
         let Some(YamlAnchor { node, size }) = self.anchors.get(&anchor) else {
             return Err(self.fault(place, "the alias is inside the value that it refers to"));
@@ -237,7 +237,7 @@ impl Builder<'_> {
         Ok(node)
     }
 
-    /// Puts a value into the list or map that it stands in.
+    /// Adds a value to the list or map that contains it.
     fn add(&self, node: TreeNode, content: &mut CollectionContent) -> Result<(), Diagnostic> {
         match content {
             CollectionContent::List(items) => items.push(node),
@@ -255,7 +255,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Without the entries whose key was there before; those are reported.
+    /// Removes and reports the entries with duplicate keys; the first of each stays.
     fn unique(&self, entries: Vec<MapEntry>, above: &[OpenCollection]) -> Vec<MapEntry> {
         let duplicates = duplicates(&entries);
         if duplicates.is_empty() {
@@ -272,7 +272,7 @@ impl Builder<'_> {
         kept.map(|(_, entry)| entry).collect()
     }
 
-    /// `<<` adds what is not there yet, as YAML 1.1 merge keys do.
+    /// Merges `<<`: adds the entries whose keys are not present yet (YAML 1.1 merge keys).
     fn merged(&self, mut entries: Vec<MapEntry>, merges: Vec<TreeNode>) -> Result<Vec<MapEntry>, Diagnostic> {
         let mut present: HashSet<Box<str>> = match merges.is_empty() {
             true => return Ok(entries),
@@ -383,7 +383,7 @@ impl Builder<'_> {
     }
 }
 
-/// The path of a key in the map that stands where `open` ends.
+/// The path of a key in the innermost map of `open`.
 fn path(open: &[OpenCollection], key: &str) -> String {
     let outer = open.iter().fold(String::new(), |path, open| match &open.content {
         CollectionContent::List(items) => format!("{path}[{}]", items.len()),
@@ -392,9 +392,9 @@ fn path(open: &[OpenCollection], key: &str) -> String {
     join(&outer, &TreePath::suffix(key))
 }
 
-/// The entries whose key was there before: the index of the first with that key, and their own, in order.
+/// The duplicates: the index of the first entry with the key, and that of the duplicate, in order.
 fn duplicates(entries: &[MapEntry]) -> Vec<(usize, usize)> {
-    // Nearly all maps are small; comparing a few keys is cheaper than hashing them.
+    // Nearly all maps are small, and comparing a few keys is cheaper than hashing them.
     const FEW: usize = 16;
     let indices = 0..entries.len();
     if entries.len() <= FEW {
@@ -411,7 +411,7 @@ fn duplicates(entries: &[MapEntry]) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// How many lists and maps stand inside one another.
+/// The number of levels of nested lists and maps.
 fn depth(node: &TreeNode) -> usize {
     match &node.kind {
         NodeKind::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

@@ -1,18 +1,18 @@
-//! Channels of both versions, in one form.
+//! Channels of AsyncAPI 2 and 3, in a common form.
 
 use crate::document::DocumentValue;
 use crate::servers::{base_path, with_defaults};
 
-/// A channel, seen from its clients.
+/// A channel, from the clients' point of view.
 pub struct ApiChannel<'a> {
     pub address: String,
     pub at: &'a DocumentValue,
     pub servers: Vec<(&'a str, &'a DocumentValue)>,
-    /// The messages that clients send; the list may be empty although they send some.
+    /// The messages that clients send; may be empty although they send some.
     pub from_clients: Vec<&'a DocumentValue>,
     clients_send: bool,
     clients_receive: bool,
-    /// The method that a binding names.
+    /// The method in a binding, if there is one.
     method: Option<&'a str>,
     pub security: Option<&'a DocumentValue>,
 }
@@ -28,7 +28,7 @@ impl ApiChannel<'_> {
     }
 }
 
-/// The value behind a reference, or the value itself.
+/// The target of a reference, or the value itself.
 pub fn resolved<'a>(root: &'a DocumentValue, value: &'a DocumentValue) -> &'a DocumentValue {
     let mut value = value;
     for _ in 0..8 {
@@ -45,7 +45,7 @@ fn servers(root: &DocumentValue, wanted: impl Fn(&str) -> bool) -> Vec<(&str, &D
     all.filter(|(name, _)| wanted(name)).map(|(name, server)| (name.as_str(), resolved(root, server))).collect()
 }
 
-/// In version 2 an operation says what clients do.
+/// The channels of version 2, whose operations describe what clients do.
 pub fn of_version_2(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
     let channels = root.get("channels").map_or(&[][..], DocumentValue::members).iter();
     channels.map(|(address, at)| channel_of_version_2(root, address, at)).collect()
@@ -73,7 +73,7 @@ fn channel_of_version_2<'a>(root: &'a DocumentValue, address: &str, at: &'a Docu
     }
 }
 
-/// In version 3 an operation says what the API does, and names its channel.
+/// The channels of version 3, whose operations describe what the API does, and refer to their channel.
 pub fn of_version_3(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
     let channels = root.get("channels").map_or(&[][..], DocumentValue::members).iter();
     channels.map(|(name, at)| channel_of_version_3(root, name, at)).collect()
@@ -110,12 +110,12 @@ fn channel_of_version_3<'a>(root: &'a DocumentValue, name: &str, at: &'a Documen
     }
 }
 
-/// The method of the binding for HTTP.
+/// The method in the HTTP binding.
 fn http_method(at: &DocumentValue) -> Option<&str> {
     at.get("bindings")?.get("http")?.text("method")
 }
 
-/// Host and path of a server: version 2 has both in `url`.
+/// Host and path of a server. Version 2 has both in `url`.
 pub fn location(server: &DocumentValue) -> (String, String) {
     if server.text("host").is_some() {
         return (with_defaults(server, "host"), base_path(&with_defaults(server, "pathname")));

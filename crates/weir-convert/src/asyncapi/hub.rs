@@ -8,15 +8,15 @@ use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
 const ID: &str = "hub";
-/// Where clients subscribe, beside the topics.
+/// The path for subscriptions, beside those of the topics.
 const PATH: &str = "/hub";
-/// Where the package keeps its data.
+/// The data directory of the Weir package.
 const DATA_DIR: &str = "/var/lib/weir";
 
-/// The hub of a definition, while its channels are read.
+/// The hub of a definition, filled while its channels are read.
 #[derive(Default)]
 pub struct ConvertedHub {
-    /// URL of the hub, and the path of it.
+    /// The URL of the hub, and its path.
     at: Option<(String, String)>,
     topics: Vec<String>,
 }
@@ -31,7 +31,7 @@ impl ConvertedHub {
         login: Result<Option<NamedPlugin>, NotConvertible>,
     ) {
         let address = channel.address.trim_start_matches('/');
-        // A parameter stands for any number of topics, and `*` is for the end of a topic alone.
+        // A parameter matches several topics, and `*` is allowed only at the end of a topic.
         let address = address.split_once('{').map_or(address.to_owned(), |(fixed, _)| format!("{fixed}*"));
         let plugins = match login {
             Ok(login) => login.into_iter().collect(),
@@ -54,7 +54,7 @@ impl ConvertedHub {
         );
     }
 
-    /// Adds the hub, if there is a topic.
+    /// Adds the hub, if it has a topic.
     pub fn finish(self, conversion: &mut DocumentConversion) {
         let Some((url, _)) = self.at else { return };
         let root = conversion.root;

@@ -1,6 +1,6 @@
-//! AsyncAPI 2 and 3: a route for each channel over WebSocket or HTTP, and a hub for those over WebSub.
+//! AsyncAPI 2 and 3: a route for each channel over WebSocket or HTTP, and a hub for channels over WebSub.
 //!
-//! A channel that requires a login which cannot be converted answers every request with 503.
+//! A channel that requires authentication which cannot be converted responds to every request with 503.
 
 mod channels;
 mod hub;
@@ -17,7 +17,7 @@ use crate::{SourcePlace, SyntaxError};
 use channels::{ApiChannel, resolved};
 use hub::ConvertedHub;
 
-/// Carries a definition over.
+/// Converts a definition.
 pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     let root = document::parse(file, text)?;
     let error = |text: &str| SyntaxError {
@@ -94,7 +94,7 @@ fn carry_over(conversion: &mut DocumentConversion, channel: &ApiChannel, hub: &m
     conversion.converted.routes.push(ConvertedResource::new(&conversion.place(channel.at), what, members));
 }
 
-/// The plugin that validates the messages of clients: each has to match one of the schemas.
+/// The plugin that validates the messages of clients: each must match one of the schemas.
 fn message_validation(conversion: &mut DocumentConversion, channel: &ApiChannel) -> Option<NamedPlugin> {
     let root = conversion.root;
     let default = root.text("defaultContentType").unwrap_or("application/json");
@@ -125,14 +125,14 @@ fn message_validation(conversion: &mut DocumentConversion, channel: &ApiChannel)
     }
 }
 
-/// An id made of an address.
+/// An id derived from an address.
 fn id_of(address: &str) -> String {
     let parts = address.split(|char: char| !char.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
     let id = parts.collect::<Vec<_>>().join("-");
     if id.is_empty() { "root".to_owned() } else { id.chars().take(MAX_ID).collect() }
 }
 
-/// As many characters as an id may have.
+/// The most characters in an id.
 const MAX_ID: usize = 64;
 
 #[cfg(test)]

@@ -4,18 +4,18 @@ use super::options::GlobalOptions;
 use crate::SourcePlace;
 use crate::output::Converted;
 
-/// An address that a site answers on.
+/// An address that a site serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteAddress {
     /// In lower case; empty for every host.
     pub host: String,
     pub port: u16,
     pub is_https: bool,
-    /// As the matcher `path` has it; empty for every path.
+    /// The path, in the syntax of the matcher `path`; empty for every path.
     pub path: String,
 }
 
-/// The default of a variable of the environment, which is all that is known of a port.
+/// Replaces environment variables by their defaults, since a port must be known here.
 fn known(converted: &mut Converted, place: &SourcePlace, text: &str) -> String {
     let Some((before, after)) = text.split_once("${{") else { return text.to_owned() };
     let Some((variable, after)) = after.split_once("}}") else { return text.to_owned() };
@@ -24,7 +24,7 @@ fn known(converted: &mut Converted, place: &SourcePlace, text: &str) -> String {
     known(converted, place, &format!("{before}{default}{after}"))
 }
 
-/// Reads an address. `has_tls`: the site has a directive `tls`.
+/// Parses an address. `has_tls`: the site has a directive `tls`.
 pub fn parse(
     converted: &mut Converted,
     place: &SourcePlace,
@@ -49,7 +49,7 @@ pub fn parse(
     }
     let host = match host {
         "*" => String::new(),
-        // A variable keeps its letters.
+        // A variable keeps its case.
         _ if authority.contains("${{") => authority.to_owned(),
         host => host.to_ascii_lowercase(),
     };
@@ -63,7 +63,7 @@ pub fn parse(
     Some(SiteAddress { host, port, is_https, path: path.to_owned() })
 }
 
-/// Whether a certificate authority of the internet would issue a certificate for it.
+/// Whether a public certificate authority would issue a certificate for the host.
 pub fn is_public(host: &str) -> bool {
     let is_private = ["localhost", ".localhost", ".local", ".internal", ".home.arpa", ".test"]
         .iter()

@@ -1,4 +1,4 @@
-//! `respond`, `error`, `abort` and `redir`: answers of the gateway's own.
+//! `respond`, `error`, `abort` and `redir`: responses of the gateway itself.
 
 use super::path::PathState;
 use super::state::{RequestState, TextFault};
@@ -8,7 +8,7 @@ use crate::output::Converted;
 use crate::pattern::{regex_quoted, whole};
 use crate::yaml::{Yaml, YamlMembers};
 
-/// What a directive answers.
+/// The response of a directive.
 pub enum StepAnswer {
     Body {
         status: i64,
@@ -18,7 +18,7 @@ pub enum StepAnswer {
     /// The options of `redirect`.
     Redirect(Yaml),
     Upstream(YamlMembers),
-    /// Something that guards or changes the requests could not be converted.
+    /// Access control or a change of requests could not be converted, so requests are refused.
     Closed,
 }
 
@@ -46,7 +46,7 @@ pub fn respond(state: &RequestState, directive: &Directive, arguments: &[String]
     Ok(StepAnswer::Body { status, kind: content_type(body), body: template })
 }
 
-/// What Caddy takes the type of a body to be.
+/// The content type that Caddy detects for a body.
 fn content_type(body: &str) -> Option<&'static str> {
     let text = body.trim();
     let is_json = text.starts_with('{') && text.ends_with('}') || text.starts_with('[') && text.ends_with(']');
@@ -57,7 +57,7 @@ fn content_type(body: &str) -> Option<&'static str> {
     }
 }
 
-/// `error [MESSAGE] [STATUS]`. The message is for the log.
+/// `error [MESSAGE] [STATUS]`. The message is only logged.
 pub fn error(arguments: &[String]) -> StepAnswer {
     let status = arguments.last().and_then(|status| status.parse().ok()).unwrap_or(500);
     StepAnswer::Body { status, body: String::new(), kind: None }

@@ -5,7 +5,7 @@ use crate::directive::Directive;
 use crate::output::Converted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Caddy looks every 30 s and waits 5 s, unless it is told otherwise.
+/// Caddy's defaults for the interval and the time-out, in seconds.
 const INTERVAL: i64 = 30;
 const TIMEOUT: i64 = 5;
 
@@ -18,12 +18,12 @@ pub struct HealthChecks {
     has_passive: bool,
 }
 
-/// A number without decimals where it has none.
+/// A YAML number; without decimals if it is whole.
 pub fn number(value: f64) -> Yaml {
     if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
 }
 
-/// `200`, or `2xx` as the statuses that are common of this kind.
+/// `200`, or `2xx` as the common statuses of this class.
 fn statuses(texts: &[String]) -> Yaml {
     let each = texts.iter().flat_map(|text| {
         match (text.parse(), text.strip_suffix("xx").and_then(|kind| kind.parse().ok())) {
@@ -38,7 +38,7 @@ fn statuses(texts: &[String]) -> Yaml {
 }
 
 impl HealthChecks {
-    /// Reads a line of a `reverse_proxy`; `false` if it is not about health.
+    /// Reads a line of a `reverse_proxy`; `false` if it is not about health checks.
     pub fn read(&mut self, converted: &mut Converted, line: &Directive) -> bool {
         let value = line.argument(0);
         let mut active = |name: &str, value: Yaml| self.active.push((name.to_owned(), value));
@@ -82,7 +82,7 @@ impl HealthChecks {
         true
     }
 
-    /// `checks` of the upstream.
+    /// Builds `checks` of the upstream.
     pub fn members(&mut self, is_tls: bool) -> Option<(String, Yaml)> {
         let mut checks = YamlMembers::new();
         if self.active.iter().any(|(name, _)| ["http_path", "port"].contains(&name.as_str())) {

@@ -1,12 +1,12 @@
-//! What a route asks of a request, as far as it can be compared with what another one asks.
+//! The conditions of a route, in a form that can be compared with those of other routes.
 
 use crate::pattern::regex_quoted;
 use crate::yaml::Yaml;
 
-/// All of these must be met. An empty list asks for nothing.
+/// Conditions that must all be met. An empty list means no condition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// Paths, as `uri` of a route has them.
+    /// Paths, in the syntax of a route's `uri`.
     pub uris: Vec<String>,
     pub hosts: Vec<String>,
     pub methods: Vec<String>,
@@ -14,7 +14,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Both of them; nothing if no request meets both.
+    /// The intersection of both; `None` if no request meets both.
     pub fn and(&self, other: &Conditions) -> Option<Conditions> {
         let mut vars = self.vars.clone();
         vars.extend(other.vars.iter().filter(|rule| !self.vars.contains(rule)).cloned());
@@ -26,7 +26,7 @@ impl Conditions {
         })
     }
 
-    /// Whether every request that meets `other` meets these.
+    /// Whether every request that meets `other` also meets these.
     pub fn cover(&self, other: &Conditions) -> bool {
         let all = |wide: &[String], narrow: &[String], covers: fn(&str, &str) -> bool| {
             wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|one| wide.iter().any(|own| covers(own, one)))
@@ -37,7 +37,7 @@ impl Conditions {
             && self.vars.iter().all(|rule| other.vars.contains(rule))
     }
 
-    /// The same as rules of `vars`.
+    /// The conditions as rules of `vars`.
     pub fn rules(&self) -> Vec<Yaml> {
         let mut rules = Vec::new();
         if !self.uris.is_empty() {
@@ -59,7 +59,7 @@ impl Conditions {
         rules
     }
 
-    /// A rule that is true where not all of these are met; nothing if all requests meet them.
+    /// A rule that is true if not all conditions are met; `None` if all requests meet them.
     pub fn negated(&self) -> Option<Yaml> {
         let mut rules = self.rules();
         if rules.len() == 1 {
@@ -71,7 +71,7 @@ impl Conditions {
     }
 }
 
-/// What is in both lists, of which an empty one has everything.
+/// The intersection of two lists; an empty list means everything.
 fn both(one: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> Option<Vec<String>> {
     if one.is_empty() || other.is_empty() {
         return Some([one, other].concat());
@@ -92,12 +92,12 @@ fn both(one: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> Opt
     (!common.is_empty()).then_some(common)
 }
 
-/// Whether every path of `uri` is one of `wide`.
+/// Whether `wide` matches every path that `uri` matches.
 pub fn uri_covers(wide: &str, uri: &str) -> bool {
     wide == uri || wide.strip_suffix('*').is_some_and(|prefix| uri.starts_with(prefix))
 }
 
-/// Whether every host of `host` is one of `wide`.
+/// Whether `wide` matches every host that `host` matches.
 pub fn host_covers(wide: &str, host: &str) -> bool {
     wide == host || wide.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix) && host.len() > suffix.len())
 }
@@ -120,12 +120,12 @@ fn alternatives(texts: &[String], pattern: fn(&str) -> String) -> String {
     texts.iter().map(|text| pattern(text)).collect::<Vec<_>>().join("|")
 }
 
-/// A rule with text.
+/// A rule whose parts are all text.
 pub fn rule(variable: &str, operator: &str, constant: &str) -> Yaml {
     Yaml::texts([variable, operator, constant])
 }
 
-/// The opposite of a rule.
+/// The negation of a rule.
 fn negated(rule: Yaml) -> Yaml {
     let Yaml::List(mut parts) = rule else { return rule };
     let is = |part: &Yaml, text: &str| *part == Yaml::text(text);

@@ -1,25 +1,25 @@
-//! Changes of header fields, as plugins make them.
+//! Changes of header fields, converted to options of plugins.
 
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Changes of fields, as `headers` of a plugin has them.
+/// Changes of header fields, as in `headers` of a plugin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldChanges {
     add: YamlMembers,
     set: YamlMembers,
     remove: Vec<String>,
-    /// Fields that are set where the response has none.
+    /// Fields that are set if the response does not have them.
     default: YamlMembers,
-    /// Rules for the requests to whose responses they are made; for all without any.
+    /// Rules for the requests to whose responses the changes apply; empty: all.
     pub vars: Vec<Yaml>,
 }
 
-/// What is done with a value.
+/// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     Add,
     Set,
-    /// Set where the message has no such field.
+    /// Set if the message has no such field.
     Default,
 }
 
@@ -47,13 +47,14 @@ impl FieldChanges {
         self.remove.push(name.to_owned());
     }
 
-    /// Leaves out fields that are set by default, where something else is changed, too: the first of them.
+    /// A field that is set by default cannot be combined with other changes. If it is, drops all such fields, and returns the
+    /// name of the first one.
     pub fn without_mixed_defaults(&mut self) -> Option<String> {
         let is_mixed = self.headers().is_some() && !self.default.is_empty() || self.default.len() > 1;
         if is_mixed { self.default.drain(..).next().map(|(name, _)| name) } else { None }
     }
 
-    /// `headers` of `proxy-rewrite` or `response-rewrite`.
+    /// The option `headers` of `proxy-rewrite` or `response-rewrite`.
     pub fn headers(&self) -> Option<Yaml> {
         let mut members = YamlMembers::new();
         for (name, list) in [("add", &self.add), ("set", &self.set)] {
@@ -67,7 +68,7 @@ impl FieldChanges {
         (!members.is_empty()).then_some(Yaml::Map(members))
     }
 
-    /// `response-rewrite` with these changes.
+    /// The plugin `response-rewrite` with these changes.
     pub fn response_rewrite(&self) -> Option<(String, Yaml)> {
         let options = match (self.headers(), self.default.as_slice()) {
             (Some(headers), _) if self.vars.is_empty() => vec![("headers".to_owned(), headers)],

@@ -1,4 +1,4 @@
-//! `header` and `request_header`, `header_down` and `header_up`: header fields that are added, set and removed.
+//! `header`, `request_header`, `header_down` and `header_up`: header fields to add, set and remove.
 
 use super::fields::FieldKind;
 use super::state::{RequestState, TextFault};
@@ -25,7 +25,7 @@ pub fn request(converted: &mut Converted, state: &mut RequestState, from: &Direc
     }
 }
 
-/// The lines of a directive whose changes stand behind it or in its block.
+/// The changes of a directive, which are its arguments, or the lines of its block.
 pub fn lines(directive: &Directive, arguments: &[String]) -> Vec<Vec<String>> {
     let behind = (!arguments.is_empty()).then(|| arguments.to_vec());
     let within = directive.children().iter().map(|line| [vec![line.name.clone()], line.arguments.clone()].concat());

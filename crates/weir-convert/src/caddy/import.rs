@@ -1,4 +1,4 @@
-//! `import`: snippets and files, put in the place of the directive that names them.
+//! `import`: inserts snippets and files in place of the directive.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use crate::directive::{Directive, Include};
 use crate::output::Converted;
 use crate::{SourcePlace, SyntaxError};
 
-/// Snippets and files may import others so deep.
+/// The most levels of nested imports.
 const IMPORTS: usize = 16;
-/// Imports may multiply a file up to so many directives.
+/// The most directives after all imports.
 const DIRECTIVES: usize = 100_000;
 
 pub struct Importer<'a, 'b> {
@@ -24,7 +24,7 @@ impl<'a, 'b> Importer<'a, 'b> {
         Importer { include, converted, snippets: HashMap::new(), count: 0 }
     }
 
-    /// The directives of a file without snippets and imports.
+    /// Expands imports, and removes the definitions of snippets.
     pub fn expanded(&mut self, directives: Vec<Directive>, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         let mut all = Vec::new();
         for mut directive in directives {
@@ -85,7 +85,7 @@ impl<'a, 'b> Importer<'a, 'b> {
     }
 }
 
-/// Directives with the arguments of an import in place of `{args[0]}` or `{args.0}`, and all of them in place of `{args[:]}`.
+/// Replaces `{args[0]}` or `{args.0}` by the arguments of an import, and `{args[:]}` by all of them.
 fn with_arguments(directives: Vec<Directive>, arguments: &[String]) -> Vec<Directive> {
     let replaced = |word: String| {
         let mut word = word;

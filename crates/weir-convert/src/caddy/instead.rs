@@ -1,4 +1,4 @@
-//! Directives and options that are not carried over, and what there is instead.
+//! Directives and options that are not converted, and their alternatives.
 
 const FILES: &str = "static files are not served; use a file server as an upstream";
 const PHP: &str = "only HTTP upstreams are supported; use a server that speaks HTTP in front of PHP";
@@ -38,7 +38,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("key_type", "keys of ordered certificates are ECDSA, P-256"),
 ];
 
-/// What to write instead of a directive or an option.
+/// The alternative to a directive or option.
 pub fn instead(name: &str) -> &'static str {
     INSTEAD.iter().find(|(known, _)| *known == name).map_or("this directive is not known", |(_, instead)| instead)
 }

@@ -1,4 +1,4 @@
-//! Matchers: `*`, a path, or `@name` with the conditions that the name stands for.
+//! Matchers: `*`, a path, or `@name` with the conditions of its definition.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,19 @@ use crate::yaml::Yaml;
 pub const PRIVATE_RANGES: [&str; 6] =
     ["192.168.0.0/16", "172.16.0.0/12", "10.0.0.0/8", "127.0.0.0/8", "fd00::/8", "::1"];
 
-/// Matchers by name: what is written behind the name and in its block.
+/// The definitions of matchers, by name.
 pub type NamedMatchers<'a> = HashMap<&'a str, &'a Directive>;
 
-/// What a directive asks of a request.
+/// The requests that a matcher selects.
 #[derive(Clone, Debug, Default)]
 pub struct MatchedRequests {
-    /// What is known of them.
+    /// The conditions as far as they were converted.
     pub conditions: Conditions,
-    /// No request meets them.
+    /// No request matches.
     pub is_never: bool,
-    /// A condition that could not be converted: fewer requests are meant.
+    /// A condition that could not be converted: the matcher selects fewer requests than `conditions`.
     pub unknown: Option<String>,
-    /// Regular expressions for the path, whose groups `{re.name.1}` means: names and expressions.
+    /// Names and patterns of the regular expressions for the path, whose groups are referred to as `{re.name.1}`.
     pub captures: Vec<(String, String)>,
 }
 
@@ -51,7 +51,7 @@ impl MatchedRequests {
     }
 }
 
-/// What the first argument of a directive means, if it is a matcher.
+/// The matcher in the first argument of a directive, if it is one.
 pub fn of_argument(argument: &str, named: &NamedMatchers, path: &PathState) -> Option<MatchedRequests> {
     if argument == "*" {
         return Some(MatchedRequests::default());
@@ -68,7 +68,7 @@ pub fn of_argument(argument: &str, named: &NamedMatchers, path: &PathState) -> O
     })
 }
 
-/// `@name path /a`, or `@name { ... }`, all lines of which must be met.
+/// `@name path /a`, or `@name { ... }`, all lines of which must match.
 fn of_definition(definition: &Directive, path: &PathState) -> MatchedRequests {
     if definition.block.is_some() {
         return all(definition.children(), path);
@@ -79,7 +79,8 @@ fn of_definition(definition: &Directive, path: &PathState) -> MatchedRequests {
     all(std::slice::from_ref(&line), path)
 }
 
-/// Lines of the same kind are alternatives where Caddy joins them: paths, hosts, methods, and values of one field or argument.
+/// All lines must match; lines that Caddy joins are alternatives: paths, hosts, methods, and values of the same field or
+/// argument.
 fn all(lines: &[Directive], path: &PathState) -> MatchedRequests {
     let mut met = MatchedRequests::default();
     let mut joined: Vec<(String, Vec<String>)> = Vec::new();
@@ -153,7 +154,7 @@ fn one(line: &Directive, path: &PathState) -> MatchedRequests {
     met
 }
 
-/// `not`: requests that do not meet all lines of its block, or the one behind it.
+/// `not`: requests that do not meet all lines of its block, or its arguments.
 fn none(line: &Directive, path: &PathState) -> MatchedRequests {
     let inner = of_definition(line, path);
     if inner.unknown.is_some() {
@@ -224,13 +225,13 @@ fn header_variable(field: &str) -> String {
     }
 }
 
-/// A rule for a variable that is missing, or is not.
+/// A rule for a variable that is absent, or (`false`) present.
 fn absent(variable: &str, is_absent: bool) -> Yaml {
     let operator = if is_absent { "==" } else { "~=" };
     Yaml::List(vec![Yaml::text(variable), Yaml::text(operator), Yaml::Null])
 }
 
-/// One of several values of a field, with `*` at their ends.
+/// One of several values of a field; a value may begin or end with `*`.
 fn header(field: &str, values: &[String]) -> MatchedRequests {
     let variable = header_variable(field);
     let mut met = MatchedRequests::default();
@@ -252,7 +253,7 @@ fn header(field: &str, values: &[String]) -> MatchedRequests {
     met
 }
 
-/// One of several values of an argument.
+/// One of several values of a query argument.
 fn query(name: &str, values: &[String]) -> MatchedRequests {
     let variable = format!("arg_{name}");
     let mut met = MatchedRequests::default();

@@ -1,8 +1,8 @@
 //! Caddy: the sites of a Caddyfile.
 //!
-//! Caddy sorts the directives of a site and passes each request through all of them, from matcher to matcher. Here a route takes a
-//! request, and has all that is done with it. The directives are therefore gone through once, for all requests at a time
-//! ([`steps`]): every matcher divides them, and every way to an answer becomes a route ([`routes`]).
+//! Caddy sorts the directives of a site and passes each request through all of them, evaluating each matcher. In Weir, one route
+//! is selected for a request, and contains all of its processing. The directives are therefore walked once, symbolically for all
+//! requests ([`steps`]): every matcher splits the set of requests, and every path to a response becomes a route ([`routes`]).
 
 mod address;
 mod answers;
@@ -37,7 +37,7 @@ pub use crate::directive::Include;
 use crate::output::Converted;
 use crate::yaml::Yaml;
 
-/// Carries a configuration over.
+/// Converts a Caddyfile.
 pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
     let mut converted = Converted::default();
     let directives = syntax::parse(file, text)?;
@@ -57,7 +57,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     Ok(converted.finished())
 }
 
-/// The sites of a file. Without braces, the whole file is one: its addresses stand in the first line.
+/// The sites of a file. Without braces, the whole file is one site, whose addresses are in the first line.
 fn sites(directives: Vec<Directive>) -> Vec<Directive> {
     let mut sites = Vec::new();
     let mut directives = directives.into_iter();
@@ -70,7 +70,7 @@ fn sites(directives: Vec<Directive>) -> Vec<Directive> {
     sites
 }
 
-/// Caddy ignores the case of letters in paths.
+/// Reports that paths are case-sensitive, which they are not in Caddy.
 fn path_letters(converted: &mut Converted) {
     let has_letters = |uri: &Yaml| matches!(uri, Yaml::Text(uri) if uri.contains(|char: char| char.is_alphabetic()));
     let is_named = |(name, value): &(String, Yaml)| match value {

@@ -1,4 +1,4 @@
-//! The global options, and logs, as settings of the node.
+//! Converts global options and logs to settings of the node.
 
 use super::instead::instead;
 use super::matcher::PRIVATE_RANGES;
@@ -7,7 +7,7 @@ use crate::directive::Directive;
 use crate::output::Converted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Options that need nothing here.
+/// Options that need no counterpart.
 const NEEDLESS: [&str; 10] = [
     "order",
     "persist_config",
@@ -21,16 +21,16 @@ const NEEDLESS: [&str; 10] = [
     "filesystem",
 ];
 
-/// The options that sites have to know.
+/// The options that affect sites.
 pub struct GlobalOptions {
     pub http_port: u16,
     pub https_port: u16,
-    /// Whether requests without TLS are sent to HTTPS.
+    /// Whether requests without TLS are redirected to HTTPS.
     pub has_redirects: bool,
-    /// Whether certificates are ordered.
+    /// Whether certificates are obtained by ACME.
     pub has_certificates: bool,
     pub bind: Vec<String>,
-    /// `email`, `directory` and so on of `acme`.
+    /// The members of `acme`, such as `email` and `directory`.
     pub acme: YamlMembers,
 }
 
@@ -44,7 +44,7 @@ impl GlobalOptions {
             bind: Vec::new(),
             acme: Vec::new(),
         };
-        // Routes of Caddy get paths with %2F; here they are refused unless this is set.
+        // Caddy accepts paths with %2F; Weir refuses them unless this is set.
         set(converted, "allow_encoded_slashes", Yaml::Boolean(true));
         for option in options {
             read.option(option, converted);
@@ -100,7 +100,7 @@ fn set(converted: &mut Converted, name: &str, value: Yaml) {
     converted.settings.push((name.to_owned(), value));
 }
 
-/// Adds addresses whose forwarding fields are believed.
+/// Adds addresses whose forwarding fields are trusted.
 pub fn trust(converted: &mut Converted, ranges: impl Iterator<Item = String>) {
     let mut all: Vec<Yaml> = match converted.settings.iter().find(|(name, _)| name == "trusted_addresses") {
         Some((_, Yaml::List(known))) => known.clone(),
@@ -165,7 +165,7 @@ fn server(converted: &mut Converted, line: &Directive) {
     }
 }
 
-/// The log of the process.
+/// The error log of the process.
 fn error_log(converted: &mut Converted, log: &Directive) {
     for line in log.children() {
         match (line.name.as_str(), line.argument(0)) {
@@ -180,7 +180,7 @@ fn error_log(converted: &mut Converted, log: &Directive) {
     }
 }
 
-/// The log of a site, which is one of the node here.
+/// The access log of a site; Weir has one for the whole node.
 pub fn access_log(converted: &mut Converted, log: &Directive) {
     let (mut path, mut format) = ("/dev/stderr".to_owned(), Yaml::text("json"));
     for line in log.children() {

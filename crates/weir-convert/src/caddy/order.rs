@@ -1,4 +1,4 @@
-//! The order in which Caddy runs directives: by their names, and by how specific their matchers are.
+//! The order in which Caddy runs directives: by name, and then by the specificity of their matchers.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use super::matcher::NamedMatchers;
 use crate::directive::Directive;
 use crate::output::Converted;
 
-/// The directives of HTTP in Caddy's order.
+/// The HTTP directives, in Caddy's order.
 const ORDER: &[&str] = &[
     "tracing",
     "map",
@@ -47,21 +47,21 @@ const ORDER: &[&str] = &[
     "acme_server",
 ];
 
-/// What stands in a block beside the directives that handle requests.
+/// Directives of a site that do not handle requests.
 const BESIDE: [&str; 4] = ["tls", "log", "bind", "handle_errors"];
 
-/// A directive where it runs.
+/// A directive in its context.
 #[derive(Clone, Debug)]
 pub struct DirectiveStep<'a> {
     pub directive: &'a Directive,
-    /// The matchers that its block knows by name.
+    /// The matchers that are defined in its block or around it.
     pub named: Rc<NamedMatchers<'a>>,
-    /// Its block. Of the `handle`s of a block one runs at most, and of its `rewrite`s too.
+    /// The number of its block. At most one `handle`, and one `rewrite`, of a block runs.
     pub block: usize,
 }
 
 impl<'a> DirectiveStep<'a> {
-    /// The matcher, if there is one, and the arguments behind it.
+    /// The matcher, if there is one, and the arguments after it.
     pub fn arguments(&self) -> (Option<&'a str>, &'a [String]) {
         let arguments = &self.directive.arguments;
         let takes_none = matches!(self.directive.name.as_str(), "try_files" | "invoke");
@@ -74,7 +74,7 @@ impl<'a> DirectiveStep<'a> {
         }
     }
 
-    /// The directives of its block of which at most one runs.
+    /// Whether at most one of the two directives runs: they are of the same block, and both `handle` or both `rewrite`.
     pub fn excludes(&self, other: &DirectiveStep) -> bool {
         let group = sorted_name(&self.directive.name);
         self.block == other.block
@@ -82,7 +82,7 @@ impl<'a> DirectiveStep<'a> {
             && group == sorted_name(&other.directive.name)
     }
 
-    /// The only path that its matcher asks for.
+    /// The path of its matcher, if that is a single path.
     fn single_path(&self) -> Option<&'a str> {
         let matcher = self.arguments().0?;
         if matcher.starts_with('/') {
@@ -114,7 +114,7 @@ pub fn is_handler(directive: &Directive) -> bool {
     !BESIDE.contains(&directive.name.as_str()) && !directive.name.starts_with('@')
 }
 
-/// Caddy's order, with what the global options change about it.
+/// Caddy's order, as changed by the global option `order`.
 pub struct DirectiveOrder {
     names: Vec<String>,
 }
@@ -137,7 +137,7 @@ impl DirectiveOrder {
         DirectiveOrder { names }
     }
 
-    /// The steps in the order in which they run. Steps of which neither goes before the other keep theirs.
+    /// Sorts the steps into the order in which they run. The sort is stable.
     pub fn sort(&self, steps: &mut [DirectiveStep]) {
         for end in 1..steps.len() {
             let mut at = end;

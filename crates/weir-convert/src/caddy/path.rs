@@ -1,30 +1,30 @@
-//! The path of a request on its way through the directives: `handle_path`, `uri` and `rewrite` change it, and what stands behind
-//! them matches the new one. Routes match the one that the client sent.
+//! The path of a request after some directives: `handle_path`, `uri` and `rewrite` change it, and matchers of later directives
+//! match the new path. Routes, however, match the original path.
 
 use super::placeholder::literal;
 use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// What has become of the path.
+/// How the path has been changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum PathState {
-    /// As the client sent it.
+    /// Unchanged.
     #[default]
     Same,
-    /// Without this beginning, which it is known to have.
+    /// This prefix, which the path is known to have, was removed.
     Stripped(String),
-    /// It is this, with a query before that of the client.
+    /// Replaced by a fixed path, with a query that is added before the client's.
     Fixed { path: String, query: Option<String> },
-    /// Changed by these options of `proxy-rewrite`: only the beginning is known.
+    /// Changed by these options of `proxy-rewrite`: only the beginning of the new path is known.
     Changed { options: YamlMembers, begins: String },
 }
 
-/// A path matcher, in terms of the path that the client sent.
+/// A path matcher, translated to the original path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LocatedPath {
-    /// As `uri` of a route has it.
+    /// In the syntax of a route's `uri`.
     Uri(String),
-    /// A regular expression for the path.
+    /// A regular expression for the original path.
     Pattern(String),
     Always,
     Never,
@@ -32,7 +32,7 @@ pub enum LocatedPath {
 }
 
 impl PathState {
-    /// What a pattern of `path` asks of the path that the client sent: exact, `/prefix*`, or with `*` elsewhere.
+    /// Translates a pattern of `path`, which is exact, `/prefix*`, or has `*` elsewhere, to the original path.
     pub fn located(&self, pattern: &str) -> LocatedPath {
         if pattern == "*" || pattern == "/*" {
             return LocatedPath::Always;
@@ -64,7 +64,7 @@ impl PathState {
         }
     }
 
-    /// The same for a regular expression.
+    /// Translates a regular expression in the same way.
     pub fn located_regex(&self, pattern: &str) -> LocatedPath {
         match (self, pattern.strip_prefix('^')) {
             (PathState::Same, _) => LocatedPath::Pattern(pattern.to_owned()),
@@ -75,7 +75,7 @@ impl PathState {
         }
     }
 
-    /// Without a beginning that the path is known to have; `false` if that cannot be said.
+    /// Removes a prefix that the path is known to have; `false` if that cannot be expressed.
     pub fn strip(&mut self, prefix: &str) -> bool {
         match self {
             PathState::Same => *self = PathState::Stripped(prefix.to_owned()),
@@ -89,7 +89,7 @@ impl PathState {
         true
     }
 
-    /// The options of `proxy-rewrite`, for a route that takes these paths.
+    /// The options of `proxy-rewrite`, for a route with these paths.
     pub fn rewritten(&self, uris: &[String]) -> YamlMembers {
         match self {
             PathState::Same => Vec::new(),
@@ -107,12 +107,12 @@ impl PathState {
     }
 }
 
-/// `regex_uri` with one expression and its replacement.
+/// `regex_uri` with one pattern and its replacement.
 pub fn pair(pattern: String, replacement: String) -> YamlMembers {
     vec![("regex_uri".to_owned(), Yaml::texts([pattern, replacement]))]
 }
 
-/// A pattern with `*` as a regular expression. At both ends, `*` means any text; elsewhere, text without a slash.
+/// Translates a glob to a regular expression. At both ends, `*` matches any text; elsewhere, text without a slash.
 fn glob(pattern: &str) -> String {
     let inner = pattern.trim_matches('*');
     let is_plain = !inner.contains(['*', '?', '[', '\\']);

@@ -1,15 +1,15 @@
-//! Placeholders in braces, as variables with a dollar sign.
+//! Translates placeholders in braces to variables with a dollar sign.
 
-/// What a text means here.
+/// The translation of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlaceholderText {
-    /// As a template of Weir; a dollar sign of the text has a backslash before it.
+    /// A template of Weir, with dollar signs of the text escaped by a backslash.
     Template(String),
-    /// It contains this placeholder, which has no counterpart.
+    /// The text contains this placeholder, which has no counterpart.
     Unknown(String),
 }
 
-/// Placeholders that are variables by another name.
+/// Placeholders and the equivalent variables.
 const SAME: &[(&str, &str)] = &[
     ("host", "$host"),
     ("http.request.host", "$host"),
@@ -55,7 +55,7 @@ const SAME: &[(&str, &str)] = &[
     ("system.hostname", "$hostname"),
 ];
 
-/// Beginnings of placeholders with a name of the request's own.
+/// Prefixes of placeholders that contain a name from the request.
 const NAMED: &[(&str, &str)] = &[
     ("header.", "$http_"),
     ("http.request.header.", "$http_"),
@@ -65,7 +65,7 @@ const NAMED: &[(&str, &str)] = &[
     ("http.request.cookie.", "$cookie_"),
 ];
 
-/// Beginnings of the other placeholders that Caddy knows. Everything else in braces is text.
+/// Prefixes of the other placeholders of Caddy. Anything else in braces is plain text.
 const KNOWN: &[&str] = &[
     "http.",
     "re.",
@@ -87,7 +87,7 @@ const KNOWN: &[&str] = &[
     "upstream",
 ];
 
-/// A text with its placeholders as variables.
+/// Translates a text with placeholders.
 pub fn template(text: &str) -> PlaceholderText {
     let mut out = String::new();
     let mut rest = text;
@@ -127,12 +127,12 @@ pub fn template(text: &str) -> PlaceholderText {
     PlaceholderText::Template(out + rest)
 }
 
-/// A text as a template that yields it.
+/// A template that yields the text itself.
 pub fn literal(text: &str) -> String {
     text.split("${{").map(|part| part.replace('$', "\\$")).collect::<Vec<_>>().join("${{")
 }
 
-/// The variable with braces, where what follows would be read as a part of its name.
+/// Adds braces to a variable if the following text would be read as a part of its name.
 fn delimited(variable: String, after: &str) -> String {
     let goes_on = after.starts_with(|char: char| char.is_ascii_alphanumeric() || char == '_');
     match variable.rfind('$') {
@@ -141,7 +141,7 @@ fn delimited(variable: String, after: &str) -> String {
     }
 }
 
-/// Nothing if it is no placeholder, and an error if it is one without a counterpart.
+/// The variable of a placeholder; `None` if this is no placeholder, an error if it has no counterpart.
 fn variable(name: &str) -> Option<Result<String, ()>> {
     if let Some((_, variable)) = SAME.iter().find(|(theirs, _)| *theirs == name) {
         return Some(Ok((*variable).to_owned()));
@@ -161,7 +161,7 @@ fn variable(name: &str) -> Option<Result<String, ()>> {
     (is_word && KNOWN.iter().any(|begin| name.starts_with(begin))).then_some(Err(()))
 }
 
-/// The name of a header field as a part of a variable's name.
+/// A header name as part of a variable's name.
 pub fn field_variable(field: &str) -> String {
     field.to_ascii_lowercase().replace('-', "_")
 }

@@ -7,7 +7,7 @@ use crate::directive::Directive;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// The media types that Caddy compresses, as far as responses commonly have them.
+/// The common ones of the media types that Caddy compresses by default.
 const COMPRESSED: [&str; 10] = [
     "text/html",
     "text/plain",
@@ -21,7 +21,7 @@ const COMPRESSED: [&str; 10] = [
     "image/svg+xml",
 ];
 
-/// The smallest response that Caddy compresses.
+/// The least bytes of a response that Caddy compresses by default.
 const MIN_LENGTH: i64 = 512;
 
 impl SiteWalk<'_, '_> {
@@ -94,14 +94,14 @@ impl SiteWalk<'_, '_> {
             names.push(self.consumer(line)?);
         }
         let realm = arguments.get(1).map_or("restricted", String::as_str);
-        // The upstream gets the password from Caddy as well.
+        // Caddy passes the credentials on to the upstream as well.
         let options = [("realm", Yaml::text(realm)), ("hide_credentials", Yaml::Boolean(false))];
         state.auth.push(("basic-auth".to_owned(), Yaml::map(options)));
         state.auth.push(("consumer-restriction".to_owned(), Yaml::map([("whitelist", Yaml::texts(names))])));
         Ok(())
     }
 
-    /// The name of the consumer with this password, which is added unless it is there.
+    /// Adds the consumer with this password, if it does not exist. Returns its name.
     fn consumer(&mut self, line: &Directive) -> Result<String, String> {
         let (user, hash) = (line.name.as_str(), line.argument(0));
         if !["$2a$", "$2b$", "$2y$", "$argon2id$", "${{"].iter().any(|begin| hash.starts_with(begin)) {

@@ -11,7 +11,7 @@ use super::{checks, matcher, transport};
 use crate::directive::Directive;
 use crate::yaml::Yaml;
 
-/// Options without a counterpart that change neither requests nor responses.
+/// Options without a counterpart that affect neither requests nor responses.
 const NEEDLESS: [&str; 8] = [
     "flush_interval",
     "lb_try_interval",
@@ -53,7 +53,7 @@ impl SiteWalk<'_, '_> {
         Ok(StepAnswer::Upstream(answer))
     }
 
-    /// Told once for all sites.
+    /// Reported once for all sites.
     fn unlimited(&mut self, directive: &Directive) {
         let text =
             "an upstream that sends nothing for 60 s is answered for with 504, see `timeout`; Caddy waits for ever";
@@ -105,7 +105,7 @@ impl SiteWalk<'_, '_> {
         Ok(())
     }
 
-    /// `Host` is a matter of the upstream; the fields that the gateway sends anyway need nothing.
+    /// `Host` is set in the upstream; fields that the gateway always sends are skipped.
     fn header_up(
         &mut self,
         state: &mut RequestState,

@@ -1,4 +1,4 @@
-//! `rewrite`, `uri` and `method`: the request as the upstream sees it.
+//! `rewrite`, `uri` and `method`: changes of the request for the upstream.
 
 use super::path::{PathState, pair};
 use super::placeholder::literal;
@@ -7,7 +7,7 @@ use crate::output::Converted;
 use crate::pattern::{regex_quoted, whole};
 use crate::yaml::{Yaml, YamlMembers};
 
-/// A rewrite that could not be converted: the route has to be closed, because its upstream would get another path.
+/// A rewrite that could not be converted: the route has to refuse requests, since its upstream would receive another path.
 pub struct NotRewritten(pub String);
 
 /// `rewrite TARGET`.
@@ -60,12 +60,12 @@ pub fn rewrite(
     Ok(())
 }
 
-/// What stands before the first placeholder.
+/// The text before the first placeholder.
 fn beginning(path: &str) -> String {
     path.split('{').next().unwrap_or_default().to_owned()
 }
 
-/// The path with a beginning.
+/// Adds a prefix to the path.
 fn prepend(state: &mut RequestState, prefix: &str) -> Result<(), NotRewritten> {
     let options = match &mut state.path {
         PathState::Same => vec![("uri".to_owned(), Yaml::text(format!("{}$uri", literal(prefix))))],
@@ -88,7 +88,7 @@ fn prepend(state: &mut RequestState, prefix: &str) -> Result<(), NotRewritten> {
     Ok(())
 }
 
-/// `uri strip_prefix` and its relatives.
+/// `uri strip_prefix` and its variants.
 pub fn uri(
     converted: &mut Converted,
     state: &mut RequestState,
@@ -122,7 +122,7 @@ fn first_only(converted: &mut Converted, place: &crate::SourcePlace, find: Strin
     pair(find, replacement)
 }
 
-/// `${1}` as `$1`.
+/// Translates `${1}` to `$1`.
 fn groups(replacement: &str) -> String {
     (1..=9).fold(replacement.to_owned(), |text, group| text.replace(&format!("${{{group}}}"), &format!("${group}")))
 }
@@ -136,7 +136,7 @@ fn strip_prefix(state: &mut RequestState, prefix: &str) -> Result<(), NotRewritt
     let has_prefix = !uris.is_empty() && uris.iter().all(|uri| uri.starts_with(&of_client));
     let is_fixed = matches!(state.path, PathState::Fixed { .. });
     if is_fixed || has_prefix {
-        // A fixed path without it stays as it is.
+        // A fixed path without the prefix stays as it is.
         let is_stripped = state.path.strip(prefix);
         return if is_stripped || is_fixed {
             Ok(())

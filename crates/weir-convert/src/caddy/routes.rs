@@ -1,7 +1,7 @@
-//! The routes of a site: ways through its directives, with paths and priorities that make them go in Caddy's order.
+//! The routes of a site: the paths through its directives, with uris and priorities so that they match in Caddy's order.
 //!
-//! In Weir the most specific host and path win, and `priority` decides between equal ones. A route that Caddy tries earlier, and that
-//! asks for more than a path, therefore stands with the paths of all later routes that are more specific than its own, too.
+//! In Weir the most specific host and path win, and `priority` decides between equal ones. A route that Caddy tries earlier, and
+//! that has conditions besides the path, therefore also gets the paths of all later routes that are more specific than its own.
 
 use super::conditions::{host_covers, uri_covers};
 use super::steps::RouteDraft;
@@ -44,7 +44,7 @@ pub fn add(converted: &mut Converted, drafts: Vec<RouteDraft>, ports: &[Yaml]) {
     }
 }
 
-/// Without those that never get a request, because an earlier one takes all that they ask for.
+/// Removes routes that are never reached, because an earlier one matches all of their requests.
 fn reachable(drafts: Vec<RouteDraft>) -> Vec<RouteDraft> {
     let mut kept: Vec<RouteDraft> = Vec::new();
     for draft in drafts {
@@ -55,7 +55,7 @@ fn reachable(drafts: Vec<RouteDraft>) -> Vec<RouteDraft> {
     kept
 }
 
-/// The same, with the more specific paths and hosts of later routes.
+/// Adds to each route the more specific paths and hosts of later routes.
 fn before_more_specific(drafts: Vec<RouteDraft>) -> Vec<RouteDraft> {
     let mut all: Vec<RouteDraft> = Vec::new();
     for (position, draft) in drafts.iter().enumerate() {
@@ -91,7 +91,7 @@ fn before_more_specific(drafts: Vec<RouteDraft>) -> Vec<RouteDraft> {
     all
 }
 
-/// As low as possible: a route needs a higher one than a later route with a path in common.
+/// The lowest possible priorities: a route needs a higher one than any later route with a common path and host.
 fn priorities(drafts: &[RouteDraft]) -> Vec<i64> {
     let mut priorities = vec![0; drafts.len()];
     for (position, draft) in drafts.iter().enumerate().rev() {

@@ -1,9 +1,9 @@
-//! What several routes have in common, written once.
+//! Extracts what several routes have in common, so that it is written once.
 
 use crate::output::{Converted, ConvertedResource};
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Upstreams that several routes use become resources; the others stand in their routes.
+/// Turns upstreams that several routes use into resources; others stay inline.
 pub fn upstreams(converted: &mut Converted) {
     let mut known: Vec<(Yaml, usize)> = Vec::new();
     for route in &converted.routes {
@@ -32,7 +32,7 @@ pub fn upstreams(converted: &mut Converted) {
     }
 }
 
-/// The name of the first host, or its port.
+/// An id from the name of the first host, or from its port.
 fn id(members: &[(String, Yaml)], taken: &[String]) -> String {
     let node = match members.iter().find(|(name, _)| name == "nodes") {
         Some((_, Yaml::Map(nodes))) => nodes.first().map_or("", |(node, _)| node),
@@ -56,7 +56,7 @@ fn id(members: &[(String, Yaml)], taken: &[String]) -> String {
     id
 }
 
-/// Compression that all routes have in the same way is one of the node.
+/// Turns compression that all routes have in the same way into a global rule.
 pub fn compression(converted: &mut Converted) {
     if converted.routes.len() < 2 {
         return;
@@ -98,7 +98,7 @@ fn retain_plugins(route: &mut ConvertedResource, is_kept: impl Fn(&(String, Yaml
         .retain(|(name, value)| name != "plugins" || !matches!(value, Yaml::Map(plugins) if plugins.is_empty()));
 }
 
-/// A login that admits all consumers needs no list of them.
+/// Removes lists of consumers that contain all consumers.
 pub fn consumers(converted: &mut Converted) {
     let count = converted.consumers.len();
     let admits_all = |(name, options): &(String, Yaml)| {

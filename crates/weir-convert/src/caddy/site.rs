@@ -25,7 +25,7 @@ struct SiteListener {
     is_tls: bool,
 }
 
-/// The addresses of a site that have the same hosts and the same path.
+/// The addresses of a site with the same hosts and the same path.
 struct SiteGroup {
     path: String,
     /// Empty for every host.
@@ -33,7 +33,7 @@ struct SiteGroup {
     ports: Vec<u16>,
 }
 
-/// All sites of a file.
+/// Converts all sites of a file.
 pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, order: &DirectiveOrder, sites: &[Directive]) {
     let sites: Vec<Site> = sites.iter().map(|directive| read(converted, options, directive)).collect();
     let listening = listening(options, &sites);
@@ -60,7 +60,7 @@ pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, order:
             walked.push((site.directive, group, drafts));
         }
     }
-    // Caddy tries the sites with the most specific hosts first.
+    // Caddy tries sites with more specific hosts first.
     walked.sort_by_key(|(_, group, _)| (group.hosts.is_empty(), group.hosts.iter().any(|host| host.starts_with('*'))));
     for at in 0..walked.len() {
         let drafts = std::mem::take(&mut walked[at].2);
@@ -72,7 +72,7 @@ pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, order:
     }
 }
 
-/// Caddy answers for hosts that no site names, where it listens without TLS.
+/// Reports that Caddy responds to requests for unknown hosts on ports without TLS.
 fn unknown_hosts(converted: &mut Converted, sites: &[Site]) {
     let addresses = || sites.iter().flat_map(|site| site.addresses.iter().map(move |address| (site, address)));
     let is_open = |port: u16| addresses().any(|(_, address)| address.port == port && address.host.is_empty());
@@ -83,7 +83,7 @@ fn unknown_hosts(converted: &mut Converted, sites: &[Site]) {
     }
 }
 
-/// Whether a request that no route of `group` takes could be taken by one of `other`.
+/// Whether a request that no route of `group` matches could match a route of `other`.
 fn is_wider(other: &SiteGroup, group: &SiteGroup) -> bool {
     let covers = |host: &String| {
         other.hosts.is_empty() || other.hosts.iter().any(|wide| host_covers(wide, host) && wide != host)
@@ -91,7 +91,7 @@ fn is_wider(other: &SiteGroup, group: &SiteGroup) -> bool {
     group.ports.iter().any(|port| other.ports.contains(port)) && group.hosts.iter().any(covers)
 }
 
-/// The routes of a site without the one for requests that no directive answers, unless another site would take these.
+/// Drops the route for requests that no directive responds to, unless another site would match these.
 fn without_end(
     converted: &mut Converted,
     site: &Directive,
@@ -132,7 +132,7 @@ fn closed(site: &Directive, conditions: Conditions) -> RouteDraft {
     RouteDraft { place, head, conditions, plugins, target: Vec::new(), is_unanswered: false }
 }
 
-/// A rule for the ports, unless they are all that the node listens on.
+/// A rule for the ports, unless they are all ports of the node.
 fn port_rule(own: &[u16], all: &[u16]) -> Vec<Yaml> {
     if all.iter().all(|port| own.contains(port)) {
         return Vec::new();
@@ -146,7 +146,7 @@ fn port_rule(own: &[u16], all: &[u16]) -> Vec<Yaml> {
     }
 }
 
-/// The addresses of a site by path and hosts.
+/// Groups the addresses of a site by path and hosts.
 fn groups(addresses: &[SiteAddress]) -> Vec<SiteGroup> {
     let mut by_port: Vec<SiteGroup> = Vec::new();
     for address in addresses {
@@ -186,7 +186,7 @@ fn read<'a>(converted: &mut Converted, options: &GlobalOptions, directive: &'a D
     Site { directive, addresses }
 }
 
-/// What stands in a site beside the directives that handle requests.
+/// Converts the directives of a site that do not handle requests.
 fn beside(converted: &mut Converted, site: &Directive) {
     for child in site.children() {
         match child.name.as_str() {
@@ -237,7 +237,7 @@ fn listen(listening: &SiteListener) -> Yaml {
     if listening.is_tls { Yaml::map([("address", address), ("tls", Yaml::Boolean(true))]) } else { address }
 }
 
-/// `redirect` to the same URL over HTTPS, as Caddy answers on its port for HTTP.
+/// A `redirect` to the same URL over HTTPS, like Caddy's on the HTTP port.
 fn to_https(port: u16) -> YamlMembers {
     let port = if port == 443 { String::new() } else { format!(":{port}") };
     vec![
@@ -246,8 +246,8 @@ fn to_https(port: u16) -> YamlMembers {
     ]
 }
 
-/// Sends requests without TLS to HTTPS: with a global rule if that holds for all sites, which is told, and otherwise with routes
-/// for the hosts for which it does.
+/// Redirects requests without TLS to HTTPS: by a global rule if that applies to all sites, and otherwise by routes for the hosts
+/// concerned. Returns whether it is a global rule.
 fn redirect(converted: &mut Converted, options: &GlobalOptions, sites: &[Site], ports: &[u16]) -> bool {
     let addresses = || sites.iter().flat_map(|site| &site.addresses);
     let serves_plain = |host: &str| {

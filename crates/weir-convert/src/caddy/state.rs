@@ -1,4 +1,4 @@
-//! A request on its way through the directives: what it is known to have, and what was done to it so far.
+//! The state of a request during the walk: its known properties, and the changes made to it so far.
 
 use super::conditions::Conditions;
 use super::fields::FieldChanges;
@@ -10,7 +10,7 @@ use crate::yaml::{Yaml, YamlMembers};
 pub struct RequestState {
     pub conditions: Conditions,
     pub path: PathState,
-    /// Regular expressions that the path has matched, by the names of their matchers.
+    /// Regular expressions that the path has matched, with the names of their matchers.
     pub captures: Vec<(String, String)>,
     pub method: Option<String>,
     pub request_fields: FieldChanges,
@@ -25,17 +25,17 @@ pub struct RequestState {
 #[derive(Debug)]
 pub struct TextFault(pub String);
 
-/// A text with `$1` for the groups of an expression for the path.
+/// A text with `$1` for the groups of a regular expression for the path.
 pub struct CapturedText {
     pub pattern: String,
     pub template: String,
 }
 
-/// Stands for the dollar sign of a group while the other placeholders are replaced.
+/// A placeholder for the dollar sign of a group while other placeholders are translated.
 const GROUP: char = '\u{1}';
 
 impl RequestState {
-    /// A text with its placeholders as variables.
+    /// Translates the placeholders of a text to variables.
     pub fn text(&self, text: &str) -> Result<String, TextFault> {
         let names_path = ["{uri}", "{path}", "{http.request.uri}", "{http.request.uri.path}"];
         if self.path != PathState::Same && names_path.iter().any(|name| text.contains(name)) {
@@ -47,7 +47,7 @@ impl RequestState {
         }
     }
 
-    /// The same for a text with groups of a regular expression; nothing if it has none.
+    /// The same for a text with groups of a regular expression; `None` if it has none.
     pub fn captured(&self, text: &str) -> Option<Result<CapturedText, TextFault>> {
         let (pattern, marked) = self.captures.iter().find_map(|(name, pattern)| {
             let begins = match name.as_str() {
@@ -61,7 +61,7 @@ impl RequestState {
         Some(template.map(|template| CapturedText { pattern: pattern.clone(), template: template.replace(GROUP, "$") }))
     }
 
-    /// What changes the request before it goes to the upstream.
+    /// The plugin that changes the request for the upstream.
     pub fn proxy_rewrite(&self) -> Option<(String, Yaml)> {
         let mut options = self.path.rewritten(&self.conditions.uris);
         options.extend(self.method.iter().map(|method| ("method".to_owned(), Yaml::text(method))));
@@ -70,7 +70,7 @@ impl RequestState {
     }
 }
 
-/// A text with a mark in place of `begin` and the brace behind the number of a group.
+/// Replaces `begin`, a group's number and the brace after it by a mark and the number.
 fn marked(text: &str, begin: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,7 +1,7 @@
-//! Directives in the order in which they run, and the routes that come of them.
+//! Walks the directives in the order in which they run, and collects the resulting routes.
 //!
-//! Each matcher divides the requests that come to it: those that meets it go on with the directive, the others without. Every way
-//! through the directives that ends in an answer is a route. A route that Caddy would have reached earlier goes before.
+//! Each matcher splits the requests that reach it: matching ones continue with the directive, the others without it. Every path
+//! through the directives that ends in a response is a route. Routes that Caddy would reach earlier come first.
 
 use std::rc::Rc;
 
@@ -20,20 +20,20 @@ use crate::directive::Directive;
 use crate::output::Converted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Matchers may divide the requests of a site into so many routes, and so often one after the other.
+/// The most routes of a site, and the most nested splits by matchers.
 const ROUTES: usize = 256;
 const DIVISIONS: usize = 64;
 
-/// A way through the directives.
+/// A route: one path through the directives.
 #[derive(Clone, Debug)]
 pub struct RouteDraft {
     pub place: SourcePlace,
     pub head: String,
     pub conditions: Conditions,
     pub plugins: YamlMembers,
-    /// `upstream`, and `timeout`.
+    /// The members `upstream` and `timeout`.
     pub target: YamlMembers,
-    /// No directive answers: Caddy sends an empty 200.
+    /// No directive responds: Caddy sends an empty response with status 200.
     pub is_unanswered: bool,
 }
 
@@ -43,7 +43,7 @@ enum StepOutcome<'a> {
     Answers(StepAnswer),
 }
 
-/// The directives of a site, as they are gone through.
+/// The state of the walk through the directives of a site.
 pub struct SiteWalk<'a, 'b> {
     pub converted: &'b mut Converted,
     order: &'b DirectiveOrder,
@@ -59,7 +59,7 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         SiteWalk { converted, order, drafts: Vec::new(), site, blocks: 0, divisions: 0, is_too_much: false }
     }
 
-    /// Goes through all directives of the site.
+    /// Walks all directives of the site.
     pub fn run(&mut self, conditions: Conditions, named: &NamedMatchers<'a>) {
         let steps = self.steps(self.site, named, true);
         self.walk(RequestState { conditions, ..RequestState::default() }, steps);
@@ -148,7 +148,7 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         self.divisions -= 1;
     }
 
-    /// The requests for which a directive is meant.
+    /// The requests that a directive applies to.
     fn matched(
         &self,
         step: &DirectiveStep,
@@ -159,7 +159,7 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         let matched = matcher.and_then(|matcher| of_argument(matcher, &step.named, &state.path)).unwrap_or_default();
         let is_divided = || rest.iter().any(|step| step.arguments().0.is_some() || step.directive.block.is_some());
         match (step.directive.name.as_str(), arguments) {
-            // What comes behind may match the new path, so it has to be known whether there is one.
+            // Later matchers apply to the new path, so requests with and without the prefix must be separated.
             ("uri", [kind, prefix]) if kind == "strip_prefix" && is_divided() => {
                 let prefix = format!("/{}*", prefix.trim_start_matches('/'));
                 let mut matched = matched;
@@ -176,7 +176,8 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         }
     }
 
-    /// Adds the fields of a `header` whose matcher becomes a condition of the plugin; `false` if it has to divide the requests.
+    /// Adds the fields of a `header` whose matcher becomes a condition of the plugin; `false` if the matcher has to split the
+    /// requests.
     fn add_fields(&mut self, step: &DirectiveStep, matched: &MatchedRequests, state: &mut RequestState) -> bool {
         if matched.unknown.is_some() || !self.is_only_header(step.directive) {
             return false;
@@ -187,8 +188,8 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         true
     }
 
-    /// Whether this is the only directive of the site about responses: its matcher need not divide the requests, as it can be a
-    /// condition of the plugin.
+    /// Whether this is the only directive of the site about response fields: its matcher can then be a condition of the plugin,
+    /// and need not split the requests.
     fn is_only_header(&self, directive: &Directive) -> bool {
         fn count(block: &Directive) -> usize {
             let is_one = |child: &&Directive| ["header", "header_down"].contains(&child.name.as_str());
@@ -250,7 +251,7 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         }
     }
 
-    /// A directive that answers, or one that is not converted.
+    /// A directive that responds, or one that is not converted.
     fn run_last(
         &mut self,
         directive: &'a Directive,
@@ -291,7 +292,7 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         }
     }
 
-    /// The end of a way: a route.
+    /// Ends a path through the directives with a route.
     fn finish(&mut self, state: RequestState, from: &Directive, answer_of: StepAnswer) {
         let mut plugins: YamlMembers = Vec::new();
         let mut target = YamlMembers::new();
@@ -332,7 +333,7 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
     }
 }
 
-/// The same as [`answer`], but after the plugins that authenticate.
+/// Like [`answer`], but runs after the plugins that authenticate.
 fn answer_behind_login(status: i64, body: &str, kind: Option<&str>) -> (String, Yaml) {
     let options = Yaml::map([
         ("response_status", Yaml::Integer(status)),
@@ -344,7 +345,7 @@ fn answer_behind_login(status: i64, body: &str, kind: Option<&str>) -> (String, 
     ("mocking".to_owned(), options)
 }
 
-/// Directives whose absence changes neither who is let in nor where requests go.
+/// Whether leaving the directive out affects neither access control nor the choice of the upstream.
 fn is_harmless(name: &str) -> bool {
     const HARMLESS: [&str; 17] = [
         "header",

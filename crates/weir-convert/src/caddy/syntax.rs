@@ -1,4 +1,4 @@
-//! The text of a Caddyfile: directives with arguments, ended by the end of the line or by a block.
+//! The syntax of a Caddyfile: directives with arguments, ended by the end of the line or by a block.
 
 use crate::char_reader::CharReader;
 use crate::directive::Directive;
@@ -12,10 +12,11 @@ enum CaddyfileToken {
     LineEnd,
 }
 
-/// Blocks may lie in one another so deep.
+/// The most levels of nested blocks.
 const DEPTH: usize = 32;
 
-/// The directives of a file. The global options are a directive without a name; a site is one whose words are its addresses.
+/// Parses the directives of a file. The global options are a directive without a name; a site is one whose name and arguments are
+/// its addresses.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
     let mut reader = CaddyfileReader { text: CharReader::new(file, text), next: None };
     reader.block(0)
@@ -23,12 +24,12 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
 
 struct CaddyfileReader<'a> {
     text: CharReader<'a>,
-    /// A token that was read too early.
+    /// A token that was read ahead.
     next: Option<(CaddyfileToken, SourcePlace)>,
 }
 
 impl CaddyfileReader<'_> {
-    /// Directives up to the end of the block, or of the file at depth 0.
+    /// The directives up to the end of the block, or of the file at depth 0.
     fn block(&mut self, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         if depth > DEPTH {
             return Err(self.text.error(format!("blocks are nested more than {DEPTH} levels deep")));
@@ -59,7 +60,7 @@ impl CaddyfileReader<'_> {
                     directive.block = Some(self.block(depth + 1)?);
                     return Ok(directive);
                 }
-                // A list of addresses goes on in the next line.
+                // A list of addresses may continue in the next line.
                 Some((CaddyfileToken::LineEnd, _))
                     if depth == 0 && directive.arguments.last().unwrap_or(&directive.name).ends_with(',') => {}
                 Some((CaddyfileToken::LineEnd, _)) | None => return Ok(directive),
@@ -131,7 +132,7 @@ impl CaddyfileReader<'_> {
         word
     }
 
-    /// Lines up to one that is the marker, without the blanks before it.
+    /// Reads lines up to one with the marker, and removes the indentation of that line from all of them.
     fn heredoc(&mut self, marker: &str) -> Result<String, SyntaxError> {
         self.text.take();
         let mut lines = Vec::new();
@@ -154,7 +155,8 @@ impl CaddyfileReader<'_> {
     }
 }
 
-/// What stands behind a backslash in double quotes, where it has a meaning before a double quote alone. In backticks it has none.
+/// Reads what follows a backslash in double quotes, where it only escapes a double quote. In backticks, backslashes are not
+/// special.
 fn escaped(text: &mut CharReader<'_>, word: &mut String) {
     match text.take() {
         Some('"') => word.push('"'),
@@ -167,7 +169,7 @@ fn is_marker(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|char| char.is_ascii_alphanumeric() || "-_".contains(char))
 }
 
-/// Text with the variables of the environment, `{$NAME:default}`, as a configuration of Weir has them.
+/// Translates environment variables, `{$NAME:default}`, to Weir's syntax.
 fn environment(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -8,12 +8,12 @@ fn converted(text: &str) -> Converted {
     convert("Caddyfile", text, &no_files).expect("correct")
 }
 
-/// What was found, without the file's name.
+/// The findings, without the file's name.
 fn findings(text: &str) -> Vec<String> {
     converted(text).findings.iter().map(|finding| finding.to_string().replace("Caddyfile:", "")).collect()
 }
 
-/// The routes as they are written.
+/// The routes in the output.
 fn routes(text: &str) -> String {
     let yaml = converted(text).yaml();
     yaml.split_once("routes:\n").expect("routes").1.to_owned()

@@ -1,4 +1,4 @@
-//! `tls` and automatic certificates, as `ssls` and the setting `acme`.
+//! Converts `tls` and automatic certificates to `ssls` and the setting `acme`.
 
 use super::address::{SiteAddress, is_public};
 use super::options::GlobalOptions;
@@ -7,7 +7,7 @@ use crate::directive::Directive;
 use crate::output::{Converted, ConvertedResource};
 use crate::yaml::{Yaml, YamlMembers};
 
-/// What a site says about its certificates.
+/// The certificate settings of a site.
 #[derive(Default)]
 struct SiteTls<'a> {
     files: Option<(&'a str, &'a str)>,
@@ -15,7 +15,7 @@ struct SiteTls<'a> {
     members: YamlMembers,
 }
 
-/// The certificates of a site.
+/// Converts the certificates of a site.
 pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, site: &Directive, addresses: &[SiteAddress]) {
     let mut read = SiteTls::default();
     let directive = site.children().iter().find(|child| child.name == "tls");
@@ -58,14 +58,14 @@ pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, site: 
     order(converted, options, &ordered);
 }
 
-/// Hosts without a certificate.
+/// Reports hosts without a certificate.
 fn unordered(converted: &mut Converted, place: &SourcePlace, hosts: &[&str]) {
     let names: Vec<_> = hosts.iter().map(|host| if host.is_empty() { "every host" } else { host }).collect();
     let text = format!("a certificate for {}: add an entry to `ssls` with `cert` and `key`", names.join(", "));
     converted.lost(place, text);
 }
 
-/// Hosts for which certificates are ordered.
+/// Adds hosts to `acme`.
 fn order(converted: &mut Converted, options: &GlobalOptions, hosts: &[&str]) {
     if hosts.is_empty() {
         return;
@@ -135,7 +135,7 @@ impl<'a> SiteTls<'a> {
         }
     }
 
-    /// Client certificates that have to be verified.
+    /// Requires verified client certificates.
     fn client(&mut self, converted: &mut Converted, line: &Directive) {
         let of = |name: &str| line.children().iter().find(|child| child.name == name).map(|child| child.argument(0));
         match (of("trusted_ca_cert_file"), of("mode").unwrap_or("require_and_verify")) {
@@ -150,7 +150,7 @@ impl<'a> SiteTls<'a> {
     }
 }
 
-/// Sets an option of `acme`, of which there is one for all sites.
+/// Sets an option of `acme`, which is common to all sites.
 fn set_acme(options: &mut GlobalOptions, name: &str, value: &str) {
     options.acme.retain(|(known, _)| known != name);
     options.acme.push((name.to_owned(), Yaml::text(value)));

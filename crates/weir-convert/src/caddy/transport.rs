@@ -1,4 +1,4 @@
-//! `transport http` of a `reverse_proxy`: time limits, TLS and connections.
+//! `transport http` of a `reverse_proxy`: time-outs, TLS and connections.
 
 use super::checks::number;
 use super::units::seconds;
@@ -7,7 +7,7 @@ use crate::directive::Directive;
 use crate::output::Converted;
 use crate::yaml::Yaml;
 
-/// Options that need nothing here, or whose absence only costs time.
+/// Options that need no counterpart, or whose absence only affects performance.
 const NEEDLESS: [&str; 12] = [
     "compression",
     "read_buffer",

@@ -1,4 +1,4 @@
-//! Durations and sizes, as Caddy writes them.
+//! Durations and sizes in Caddy's syntax.
 
 /// Seconds of `90s`, `1m30s`, `1.5h` or `2d`.
 pub fn seconds(text: &str) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! The upstream of a `reverse_proxy`: its endpoints, and how one is chosen.
+//! The upstream of a `reverse_proxy`: its endpoints, and the load balancing.
 
 use super::checks;
 use super::placeholder::field_variable;
@@ -7,10 +7,10 @@ use crate::hashing::hashed;
 use crate::output::Converted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// The ports of one address may be a range of at most so many.
+/// The most ports in a range of one address.
 const RANGE: u16 = 1_000;
 
-/// An upstream, as it is read.
+/// An upstream while it is read.
 #[derive(Default)]
 pub struct ProxyTarget {
     scheme: Option<String>,
@@ -30,7 +30,7 @@ pub struct ProxyTarget {
 }
 
 impl ProxyTarget {
-    /// `[SCHEME://]HOST:PORT`, where the port may be a range.
+    /// Adds `[SCHEME://]HOST:PORT`, where the port may be a range.
     pub fn add(&mut self, address: &str) -> Result<(), String> {
         let (scheme, authority) = match address.split_once("://") {
             Some((scheme, authority)) => (scheme, authority.trim_end_matches('/')),
@@ -113,7 +113,7 @@ impl ProxyTarget {
         self.nodes.len() > 1
     }
 
-    /// The members of the upstream.
+    /// Builds the members of the upstream.
     pub fn upstream(&mut self) -> Result<YamlMembers, String> {
         if self.nodes.is_empty() {
             return Err("`reverse_proxy` without an upstream".to_owned());
@@ -162,7 +162,7 @@ impl ProxyTarget {
         Yaml::List(self.nodes.iter().enumerate().map(node).collect())
     }
 
-    /// `timeout` with all its members.
+    /// `timeout` with all of its members.
     pub fn times(&self) -> YamlMembers {
         let of = |kind: &str| {
             let known = self.timeout.iter().find(|(name, _)| name == kind).map(|(_, time)| time.clone());

@@ -1,7 +1,7 @@
 //! Kong: the declarative configuration (`kong.yml`, decK), as YAML or JSON.
 //!
-//! Of a plugin that stands at several levels Kong takes the most specific one. The effective plugins are therefore written into each
-//! route. A route whose access control cannot be converted answers every request with 503.
+//! If a plugin is configured at several levels, Kong uses the most specific one. The effective plugins are therefore written into
+//! each route. A route whose access control cannot be converted responds to every request with 503.
 
 mod plugins;
 mod route;
@@ -13,7 +13,7 @@ use crate::output::{Converted, ConvertedResource};
 use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
 
-/// Carries a configuration over.
+/// Converts a configuration.
 pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     let root = document::parse(file, text)?;
     if root.text("_format_version").is_none() {

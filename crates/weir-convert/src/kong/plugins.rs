@@ -6,7 +6,7 @@ use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Plugins whose absence changes neither who is let in nor what is answered.
+/// Plugins whose absence affects neither access control nor responses.
 const HARMLESS: [&str; 13] = [
     "prometheus",
     "http-log",
@@ -25,7 +25,7 @@ const HARMLESS: [&str; 13] = [
 
 const AUTH: [&str; 3] = ["key-auth", "basic-auth", "jwt"];
 
-/// The plugins of a route, and whether one that guards it could not be converted.
+/// The plugins of a route. `closed`: one that controls access could not be converted.
 #[derive(Default)]
 pub struct PluginChain {
     pub plugins: YamlMembers,
@@ -37,7 +37,7 @@ fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
     value.as_text().or_else(|| value.text("name"))
 }
 
-/// Of each plugin the most specific one: of the route, of its service, of all.
+/// The most specific instance of each plugin: of the route, of its service, or global.
 pub fn effective(
     conversion: &mut DocumentConversion,
     service: Option<&DocumentValue>,
@@ -63,7 +63,7 @@ pub fn effective(
     for plugin in candidates {
         let name = plugin.text("name").unwrap_or_default();
         let is_narrower = plugin.get("consumer").is_some() || plugin.get("consumer_group").is_some();
-        // One that is off gives way to that of a wider level.
+        // A disabled instance is ignored, so that of a wider level applies.
         if !plugin.is_true("enabled", true) || seen.contains(&name) && !is_narrower {
             continue;
         }
@@ -81,7 +81,7 @@ pub fn effective(
     chain
 }
 
-/// Plugins of which it is not known where they belong: they may guard any route.
+/// Plugins whose service or route cannot be found: they may control access to any route.
 fn unplaced(conversion: &mut DocumentConversion, chain: &mut PluginChain) {
     let root = conversion.root;
     let services = root.list("services");
@@ -102,7 +102,7 @@ fn unplaced(conversion: &mut DocumentConversion, chain: &mut PluginChain) {
     }
 }
 
-/// Reports what was not converted, and closes the route unless the plugin is harmless.
+/// Reports a plugin that was not converted, and closes the route unless the plugin is harmless.
 fn refuse(conversion: &mut DocumentConversion, at: &DocumentValue, chain: &mut PluginChain, why: &str) {
     let name = at.text("name").unwrap_or_default();
     if HARMLESS.contains(&name) {
@@ -136,7 +136,7 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
     chain.plugins.push(converted);
 }
 
-/// Whether an option has the value that `deck dump` writes if nothing was set.
+/// Whether an option has the default value that `deck dump` writes.
 fn is_default(option: &str, value: &DocumentValue) -> bool {
     let texts: Vec<&str> =
         value.as_text().into_iter().chain(value.items().iter().filter_map(DocumentValue::as_text)).collect();
@@ -147,13 +147,13 @@ fn is_default(option: &str, value: &DocumentValue) -> bool {
         "error_code" => texts == ["429"],
         "error_message" => texts == ["API rate limit exceeded"],
         "sync_rate" => texts == ["-1"],
-        // Not used: another policy is refused.
+        // Unused, since other policies are refused.
         "redis" => true,
         _ => false,
     }
 }
 
-/// Whether an option says more than that something is off.
+/// Whether an option has any effect: it is neither null, nor false, nor empty.
 fn matters(value: &DocumentValue) -> bool {
     use crate::document::ValueKind::{List, Map, Null, Scalar};
     match &value.kind {
@@ -166,9 +166,9 @@ fn matters(value: &DocumentValue) -> bool {
 
 type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
-/// The options that are read, and the plugin; nothing if it cannot be converted.
+/// The supported options, and the converted plugin; `None` if it cannot be converted.
 fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
-    // Long, since each plugin has an arm.
+    // Long, since there is one arm per plugin.
     let hides = ("hide_credentials", Yaml::Boolean(config.is_true("hide_credentials", false)));
     let plugin = |name: &str, options: Yaml| (name.to_owned(), options);
     Some(match name {
@@ -192,7 +192,7 @@ fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
         "basic-auth" => (&["hide_credentials", "run_on_preflight"], plugin(name, Yaml::map([hides]))),
         "jwt" => {
             let claim = Yaml::text(config.text("key_claim_name").unwrap_or("iss"));
-            // Kong sends the token on.
+            // Kong passes the token on.
             let mut options =
                 vec![("key_claim_name".to_owned(), claim), ("hide_credentials".to_owned(), Yaml::Boolean(false))];
             let claims = config.texts("claims_to_verify");
@@ -237,7 +237,7 @@ fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
     })
 }
 
-/// One limit of `rate-limiting`, as options of `limit-count`.
+/// The only limit of `rate-limiting`, as options of `limit-count`.
 fn limits(config: &DocumentValue) -> Option<Yaml> {
     if config.text("policy").is_some_and(|policy| policy == "redis") {
         return None;
@@ -246,7 +246,7 @@ fn limits(config: &DocumentValue) -> Option<Yaml> {
     let mut limits = windows.iter().filter_map(|(name, seconds)| Some((config.number(name)?, *seconds)));
     let (count, seconds) = limits.next().filter(|_| limits.next().is_none())?;
     let key = match config.text("limit_by").unwrap_or("consumer") {
-        // Without a consumer the address counts, as in Kong.
+        // Without a consumer, the address is used, as in Kong.
         "consumer" => "consumer_name",
         "ip" => "remote_addr",
         _ => return None,
@@ -259,7 +259,7 @@ fn limits(config: &DocumentValue) -> Option<Yaml> {
     ]))
 }
 
-/// Consumers with their credentials: the first of each kind stands in the consumer, the others beside it.
+/// Converts consumers, with each credential as a resource of its own.
 pub fn consumers(conversion: &mut DocumentConversion) {
     for consumer in conversion.root.list("consumers") {
         let Some(username) = consumer.text("username") else {
@@ -313,7 +313,8 @@ fn credential(kind: &str, credential: &DocumentValue, fields: &[&str]) -> Option
         "basicauth_credentials" => "basic-auth",
         _ => "jwt-auth",
     };
-    // A key that expires would be valid for ever, and a dump holds the hash of a password, which would become the password.
+    // Without its expiry, a key would be valid for ever; and a dump contains the hash of a password, which would become the
+    // password.
     let is_hash = |password: &str| password.len() == 40 && password.chars().all(|char| char.is_ascii_hexdigit());
     if credential.get("ttl").is_some() || credential.text("password").is_some_and(is_hash) {
         return None;

@@ -1,4 +1,4 @@
-//! Routes: what each asks of a request, and the path that its upstream sees.
+//! Routes: their conditions, and the path for the upstream.
 
 use super::plugins;
 use super::upstream::{self, variable};
@@ -9,7 +9,7 @@ use crate::output::ConvertedResource;
 use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Kong prefers routes that ask for methods or headers.
+/// Kong prefers routes with conditions on methods or headers.
 const RULE_PRIORITY: i64 = 1_000;
 
 pub fn carry_over(conversion: &mut DocumentConversion) {
@@ -93,7 +93,7 @@ fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>,
     }
 }
 
-/// A route for a path that is an expression, with the members, the plugins and whether it is closed.
+/// Adds a route whose path is a regular expression, with the given members, plugins, and whether it is closed.
 fn add_expression(
     conversion: &mut DocumentConversion,
     route: &DocumentValue,
@@ -127,7 +127,7 @@ fn add_expression(
     add(conversion, route, common, RouteParts { uris, pairs, expression: Some(pattern), members, plugins, closed });
 }
 
-/// The path as upstreams see it: that of the service, and what follows the route's path.
+/// The rewriting of paths for the upstream: the service's path, and what follows the route's path.
 fn prefix_pairs(paths: &[&str], strips: bool, service_path: &str) -> Vec<String> {
     let takes_all = !strips || paths.is_empty() || paths.contains(&"/");
     let mut paths: Vec<&str> =
@@ -147,7 +147,7 @@ fn prefix_pairs(paths: &[&str], strips: bool, service_path: &str) -> Vec<String>
     pairs
 }
 
-/// The beginning of an expression that every path it matches has, up to a slash.
+/// The fixed prefix of all paths that an expression matches, up to a slash.
 fn fixed_prefix(expression: &str) -> &str {
     let expression = expression.strip_prefix('^').unwrap_or(expression);
     if expression.contains('|') {
@@ -242,7 +242,7 @@ fn add(conversion: &mut DocumentConversion, route: &DocumentValue, conditions: &
     conversion.converted.routes.push(ConvertedResource::new(&conversion.place(route), what, members));
 }
 
-/// What Kong answers without TLS on a route for HTTPS alone.
+/// Adds a route with Kong's response to requests without TLS for a route that allows only HTTPS.
 fn refuse_plain(conversion: &mut DocumentConversion, route: &DocumentValue, conditions: &RouteConditions, rule: Yaml) {
     let plugin = match route.number("https_redirect_status_code").unwrap_or(426) {
         code @ (301 | 302 | 307 | 308) => {

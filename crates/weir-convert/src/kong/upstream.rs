@@ -6,7 +6,7 @@ use crate::hashing::hashed;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// The parts of a service's address, which may be written as one `url`.
+/// The parts of a service's address, which may also be given as one `url`.
 pub struct ServiceAddress {
     pub protocol: String,
     pub host: String,
@@ -43,7 +43,8 @@ pub fn address(service: &DocumentValue) -> Option<ServiceAddress> {
     })
 }
 
-/// Adds the upstream of a service unless it is there: its id. Routes that keep the client's `Host` need another one.
+/// Adds the upstream of a service, if it does not exist, and returns its id. Routes that keep the client's `Host` need a separate
+/// one.
 pub fn registered(
     conversion: &mut DocumentConversion,
     service: &DocumentValue,
@@ -95,7 +96,7 @@ pub fn registered(
     added(conversion, service, &name, members)
 }
 
-/// The id of the upstream that has these members.
+/// The id of the upstream with these members, which is added if it does not exist.
 fn added(conversion: &mut DocumentConversion, service: &DocumentValue, name: &str, members: YamlMembers) -> String {
     let mut number = 1;
     let id = loop {
@@ -113,7 +114,7 @@ fn added(conversion: &mut DocumentConversion, service: &DocumentValue, name: &st
     id
 }
 
-/// In seconds; Kong has milliseconds.
+/// The time-outs in seconds; Kong's are in milliseconds.
 fn timeout(service: &DocumentValue) -> Option<(String, Yaml)> {
     let times =
         [("connect", "connect_timeout"), ("send", "write_timeout"), ("read", "read_timeout")].map(|(ours, theirs)| {
@@ -171,7 +172,7 @@ fn balanced(conversion: &mut DocumentConversion, upstream: &DocumentValue) -> Ya
     members
 }
 
-/// A header's name as a part of a variable's.
+/// A header name as part of a variable's name.
 pub fn variable(name: &str) -> String {
     name.to_ascii_lowercase().replace('-', "_")
 }

@@ -1,9 +1,9 @@
-//! `location` blocks: which requests each takes, in terms of the most specific path.
+//! `location` blocks: the paths that each one handles, if the most specific path wins.
 
 use super::scope::BlockScope;
 use super::syntax::Directive;
 
-/// What a location asks of a path.
+/// The condition of a location on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matching {
     Exact(String),
@@ -11,27 +11,27 @@ pub enum Matching {
     Regex { pattern: String, ignores_case: bool },
 }
 
-/// A location within those around it.
+/// A location with the blocks around it.
 #[derive(Clone)]
 pub struct Location<'a> {
     pub directive: &'a Directive,
     pub matching: Matching,
     pub scope: BlockScope<'a>,
-    /// `internal`: for requests that nginx makes itself.
+    /// `internal`: only for internal redirects of nginx.
     pub is_internal: bool,
 }
 
-/// A location, and the paths it takes.
+/// A location, and the paths it handles.
 pub struct Region<'a> {
     pub location: Location<'a>,
-    /// As `uri` of a route has them.
+    /// In the syntax of a route's `uri`.
     pub uris: Vec<String>,
-    /// Regular expressions are tried in the order of nginx, before prefixes: higher goes first.
+    /// Regular expressions have a priority in nginx's order, and prefixes have 0; the higher is tried first.
     pub priority: i64,
 }
 
 impl Matching {
-    /// None for a named location.
+    /// `None` for a named location.
     pub fn of(directive: &Directive) -> Option<Matching> {
         let (modifier, path) = match directive.arguments.as_slice() {
             [path] => ("", path.clone()),
@@ -49,7 +49,7 @@ impl Matching {
         }
     }
 
-    /// As `uri` of a route has it; an expression has none of its own.
+    /// In the syntax of a route's `uri`; `None` for a regular expression.
     fn uri(&self) -> Option<String> {
         match self {
             Matching::Exact(path) => Some(path.clone()),
@@ -59,7 +59,7 @@ impl Matching {
     }
 }
 
-/// The locations of a block, of those within them, and so on.
+/// The locations that are directly in a block.
 fn within<'a>(scope: &BlockScope<'a>) -> Vec<Location<'a>> {
     let locations = scope.own().iter().filter(|directive| directive.name == "location");
     let location = |directive: &'a Directive| {
@@ -70,12 +70,12 @@ fn within<'a>(scope: &BlockScope<'a>) -> Vec<Location<'a>> {
     locations.filter_map(location).collect()
 }
 
-/// Every location of a server with the paths it takes.
+/// Every location of a server, with the paths it handles.
 pub fn regions<'a>(server: &BlockScope<'a>) -> Vec<Region<'a>> {
     let mut tried = TriedLocations::default();
     tried.collect(server, "/", &[], 0);
     let TriedLocations { prefixes, exact, mut expressions } = tried;
-    // Those of inner blocks are tried before those around; within a block they keep their order.
+    // Expressions of inner blocks are tried before those of outer ones; within a block they keep their order.
     expressions.sort_by_key(|expression| std::cmp::Reverse(expression.depth));
     let count = expressions.len();
     let mut regions = Vec::new();
@@ -102,12 +102,12 @@ struct TriedLocations<'a> {
 struct LocationExpression<'a> {
     location: Location<'a>,
     uris: Vec<String>,
-    /// Blocks around its own.
+    /// The number of blocks around its own.
     depth: usize,
 }
 
 impl<'a> TriedLocations<'a> {
-    /// The locations of the block that is responsible for a prefix. After its own expressions those of `outer` are tried.
+    /// Collects the locations of the block that handles a prefix. The expressions in `outer` are tried after its own.
     fn collect(&mut self, block: &BlockScope<'a>, prefix: &str, outer: &[usize], depth: usize) {
         let locations = within(block);
         let mut tried = Vec::new();
@@ -144,7 +144,7 @@ mod tests {
     use super::super::syntax::parse;
     use super::*;
 
-    /// Every location with its paths and its place in the order.
+    /// Every location with its paths and its priority.
     fn told(text: &str) -> Vec<String> {
         let directives = parse("t", text).expect("correct");
         let told = |region: Region| {

@@ -1,8 +1,8 @@
 //! nginx: `server`, `location` and `upstream` of its `http` block.
 //!
-//! nginx looks for the longest prefix, remembers it, and then tries regular expressions in their order. Here the most specific path
-//! wins. Both come to the same thing once each expression stands on a route with all the prefixes under which nginx would have
-//! tried it ([`location::regions`]).
+//! nginx finds the longest matching prefix, and then tries regular expressions in their order. In Weir the most specific path
+//! wins. Both are equivalent if the route of each expression has all the prefixes under which nginx would try it
+//! ([`location::regions`]).
 
 mod location;
 mod policies;
@@ -21,14 +21,14 @@ use crate::{ConversionFinding, FindingKind, SourcePlace, SyntaxError};
 use scope::BlockScope;
 use syntax::Directive;
 
-/// Files may include others so deep.
+/// The most levels of nested includes.
 const INCLUDES: usize = 16;
 
-/// Carries a configuration over.
+/// Converts a configuration.
 pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
     let mut findings = Vec::new();
     let directives = expanded(syntax::parse(file, text)?, include, 0, &mut findings)?;
-    // A file of a conf.d has no http block of its own.
+    // A file of conf.d is included in the http block, so it has none.
     let http = directives.iter().find(|directive| directive.name == "http");
     let within = http.map_or(&directives[..], Directive::children);
     let main = if http.is_some() { &directives[..] } else { &[] };
@@ -41,9 +41,9 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     Ok(conversion.converted.finished())
 }
 
-/// What is read, and what has come of it so far.
+/// The input, and the output so far.
 struct Conversion<'a> {
-    /// Outside of `http`.
+    /// The directives outside of `http`.
     main: &'a [Directive],
     http: &'a [Directive],
     converted: Converted,
@@ -63,7 +63,7 @@ impl<'a> Conversion<'a> {
     }
 }
 
-/// The directives with those of included files in place of each `include`.
+/// Replaces each `include` by the directives of its files.
 fn expanded(
     directives: Vec<Directive>,
     include: Include,
@@ -95,7 +95,7 @@ fn included(
         let text = format!("`{pattern}`: files are included more than {INCLUDES} levels deep");
         return Err(SyntaxError { place: directive.place.clone(), text });
     }
-    // Types and parameters for programs that are not served from here.
+    // Media types and FastCGI parameters, which have no counterpart.
     if ["mime.types", "fastcgi_params", "fastcgi.conf", "uwsgi_params", "scgi_params"]
         .iter()
         .any(|name| pattern.ends_with(name))

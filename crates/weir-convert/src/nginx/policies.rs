@@ -6,10 +6,10 @@ use super::scope::{BlockScope, bytes};
 use super::syntax::Directive;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// What nginx allows unless it is told otherwise.
+/// nginx's default limit of a body.
 pub const BODY_SIZE: &str = "1m";
 
-/// The plugins that stand for the directives that hold here.
+/// The plugins for the directives in effect at this place.
 pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let mut plugins = Vec::new();
     plugins.extend(addresses(conversion, scope));
@@ -21,7 +21,7 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     plugins
 }
 
-/// `allow` and `deny`, of which the first that fits counts.
+/// `allow` and `deny`, the first of which that matches applies.
 fn addresses(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
     let of = scope.own().iter().filter(|directive| ["allow", "deny"].contains(&directive.name.as_str()));
     let mut rules: Vec<&Directive> = of.collect();
@@ -38,7 +38,7 @@ fn addresses(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String,
     let options = match (last.name.as_str(), last.argument(0)) {
         ("deny", "all") if before.iter().all(|rule| rule.name == "allow") => {
             let addresses = named("allow", before);
-            // Nobody is let through: an address that none has.
+            // An address that no client has, so that all clients are refused.
             let addresses = if addresses.is_empty() { vec!["255.255.255.255".to_owned()] } else { addresses };
             ("whitelist", addresses)
         }
@@ -54,7 +54,7 @@ fn addresses(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String,
     Some(("ip-restriction".to_owned(), Yaml::map([(options.0, Yaml::texts(options.1))])))
 }
 
-/// Where it differs from that of the node.
+/// The limit of the body, if it differs from the node's.
 fn body_size(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
     let of_node = conversion.scope().value("client_max_body_size").unwrap_or(BODY_SIZE);
     let here = scope.value("client_max_body_size").unwrap_or(BODY_SIZE);
@@ -62,7 +62,7 @@ fn body_size(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String,
     Some(("client-control".to_owned(), Yaml::map([("max_body_size", Yaml::Integer(size))])))
 }
 
-/// The zone that a limit names: its key, and its parameters.
+/// The definition of a limit's zone, with its key and parameters.
 fn zone<'a>(conversion: &Conversion<'a>, kind: &str, name: &str) -> Option<&'a Directive> {
     let is_it = |directive: &&Directive| {
         let zone = directive.arguments.iter().find_map(|argument| argument.strip_prefix("zone="));
@@ -71,7 +71,7 @@ fn zone<'a>(conversion: &Conversion<'a>, kind: &str, name: &str) -> Option<&'a D
     conversion.http.iter().find(is_it)
 }
 
-/// `key` and `key_type` of a limit.
+/// The options `key` and `key_type` of a limit.
 fn key(text: &str) -> [(&'static str, Yaml); 2] {
     let variable =
         text.strip_prefix('$').filter(|name| name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_'));
@@ -112,7 +112,7 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
     Some(("limit-req".to_owned(), Yaml::Map(options)))
 }
 
-/// Requests a second of `10r/s` or `30r/m`.
+/// Requests per second of `10r/s` or `30r/m`.
 fn a_second(rate: &str) -> Option<f64> {
     if let Some(rate) = rate.strip_suffix("r/s") {
         rate.parse().ok()

@@ -1,4 +1,4 @@
-//! `proxy_pass` and `grpc_pass`: the upstream of a route, the `Host` it is sent, and the fields it gets.
+//! `proxy_pass` and `grpc_pass`: the upstream of a route, its `Host`, and other header fields.
 
 use super::Conversion;
 use super::location::Matching;
@@ -12,7 +12,7 @@ use crate::yaml::{Yaml, YamlMembers};
 pub struct PassTarget<'a> {
     pub scheme: &'a str,
     pub authority: &'a str,
-    /// With the slash at its beginning. Without one the path stays as it is.
+    /// Begins with a slash. If `None`, the path is not changed.
     pub path: Option<&'a str>,
 }
 
@@ -27,7 +27,7 @@ impl PassTarget<'_> {
     }
 }
 
-/// The members of a route that say where its requests go.
+/// The members of a route that specify its upstream.
 pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<YamlMembers> {
     let Some(target) = PassTarget::parse(pass.argument(0)) else {
         let text = format!("`{}`: the target is neither `http://host:port` nor the name of an upstream", pass.head());
@@ -74,7 +74,7 @@ fn upstream_members(
     if target.scheme != "http" {
         members.push(("scheme".to_owned(), Yaml::text(target.scheme)));
     }
-    // One with a port stands in `proxy-rewrite`.
+    // A host with a port is set in `proxy-rewrite`.
     if let Some(host) = host(scope, target).filter(|host| upstream::host_and_port(host).1.is_none()) {
         members.push(("pass_host".to_owned(), Yaml::text("rewrite")));
         members.push(("upstream_host".to_owned(), Yaml::text(host)));
@@ -86,7 +86,7 @@ fn upstream_members(
     members
 }
 
-/// The `Host` that the upstream gets instead of the client's: nginx sends the name in `proxy_pass` unless it is told otherwise.
+/// The `Host` for the upstream, if it is not the client's: by default, nginx sends the name in `proxy_pass`.
 fn host<'a>(scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> {
     let sets_host = |directive: &&Directive| directive.argument(0).eq_ignore_ascii_case("host");
     let set = scope.all("proxy_set_header").into_iter().rfind(sets_host).map(|directive| directive.argument(1));
@@ -134,7 +134,7 @@ fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Yam
     Yaml::Map(members)
 }
 
-/// `timeout` of the route, where nginx was told other times than 60 s.
+/// The `timeout` of the route, if it differs from nginx's default of 60 s.
 fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
     let prefix = if scheme.starts_with("grpc") { "grpc" } else { "proxy" };
     let times = ["connect", "send", "read"].map(|kind| {
@@ -145,12 +145,12 @@ fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
     (!is_default).then(|| ("timeout".to_owned(), Yaml::Map(times.to_vec())))
 }
 
-/// A number without decimals where it has none.
+/// A YAML number; without decimals if it is whole.
 pub fn number(value: f64) -> Yaml {
     if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
 }
 
-/// `proxy-rewrite`: the path, where `proxy_pass` names one, and the fields that are set or removed.
+/// The options of `proxy-rewrite`: the path, if `proxy_pass` has one, and the fields to set or remove.
 pub fn rewritten<'a>(
     conversion: &mut Conversion,
     scope: &BlockScope<'a>,
@@ -179,7 +179,7 @@ pub fn rewritten<'a>(
     members
 }
 
-/// Fields that the gateway sends, or passes on, without being told to.
+/// Fields that the gateway sends or passes on by default.
 const SENT_ANYWAY: [&str; 10] = [
     "host",
     "x-real-ip",
@@ -199,7 +199,7 @@ fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Ya
     for directive in [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat() {
         let (name, value) = (directive.argument(0), directive.argument(1));
         let lower = name.to_ascii_lowercase();
-        // Taking one of them away is another matter, unless it belongs to the connection.
+        // Removing a field that is sent by default is converted, unless it belongs to the connection.
         let is_removal = value.is_empty() && !["host", "connection", "upgrade"].contains(&lower.as_str());
         if SENT_ANYWAY.contains(&lower.as_str()) && !is_removal {
             continue;
@@ -223,7 +223,7 @@ fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Ya
     (!members.is_empty()).then(|| ("headers".to_owned(), Yaml::Map(members)))
 }
 
-/// A variable in a text that the file itself defines, or that only nginx has.
+/// A variable in the text that is defined in the file, or exists only in nginx.
 pub fn unknown_variable(conversion: &Conversion, text: &str) -> Option<String> {
     let names = text.split('$').skip(1).map(|rest| {
         let rest = rest.trim_start_matches('{');

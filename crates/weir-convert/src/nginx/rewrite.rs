@@ -1,4 +1,4 @@
-//! `return`, `rewrite` and `if`: answers of the gateway's own, and the paths that upstreams see.
+//! `return`, `rewrite` and `if`: responses of the gateway itself, and changes of the path for upstreams.
 
 use super::Conversion;
 use super::location::Matching;
@@ -8,7 +8,7 @@ use crate::answer::answer;
 use crate::pattern::whole;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// The plugin that answers as a `return` does.
+/// The plugin with the response of a `return`.
 pub fn returned(
     conversion: &mut Conversion,
     scope: &BlockScope,
@@ -39,7 +39,7 @@ pub fn returned(
 fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml) {
     let has_groups = (1..=9).any(|group| url.contains(&format!("${group}")));
     let place = match matching {
-        // The groups are those of the location.
+        // The groups are those of the location's expression.
         Some(Matching::Regex { pattern, ignores_case }) if has_groups => {
             ("regex_uri", Yaml::texts([whole(pattern, *ignores_case), url.to_owned()]))
         }
@@ -48,7 +48,7 @@ fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml)
     ("redirect".to_owned(), Yaml::map([place, ("ret_code", Yaml::Integer(code))]))
 }
 
-/// A `rewrite` that answers: the expression it asks for, and the plugin.
+/// The pattern and the plugin of a `rewrite` that redirects.
 pub fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
     let [pattern, replacement, flag @ ..] = directive.arguments.as_slice() else { return None };
     let is_elsewhere = replacement.starts_with("http://") || replacement.starts_with("https://");
@@ -72,7 +72,7 @@ pub fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
     Some((pattern.clone(), ("redirect".to_owned(), Yaml::Map(members))))
 }
 
-/// `regex_uri` of `proxy-rewrite` for the `rewrite`s of a location that change what its upstream sees.
+/// The `regex_uri` of `proxy-rewrite` for the `rewrite`s of a location that change the path for its upstream.
 pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(String, Yaml)> {
     let mut pairs = Vec::new();
     for directive in location.iter().filter(|directive| directive.name == "rewrite") {
@@ -93,14 +93,14 @@ pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(Str
     (!pairs.is_empty()).then(|| ("regex_uri".to_owned(), Yaml::texts(pairs)))
 }
 
-/// The rules that stand for the condition of an `if`.
+/// The rules equivalent to the condition of an `if`.
 pub fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
     let text = directive.arguments.join(" ");
     let text = text.strip_prefix('(')?.strip_suffix(')')?.trim();
     let name = |variable: &str| variable.strip_prefix('$').map(Yaml::text);
     let rule = |rule: &[Yaml]| vec![Yaml::List(rule.to_vec())];
     let Some((variable, rest)) = text.split_once(' ') else {
-        // True unless it is missing, empty or 0.
+        // In nginx true, unless the variable is absent, empty or 0.
         let differs = |from: &str| Some(Yaml::List(vec![name(text)?, Yaml::text("~="), Yaml::text(from)]));
         let is_there = Yaml::List(vec![name(text)?, Yaml::text("~~"), Yaml::text(".")]);
         return Some(vec![is_there, differs("0")?]);
@@ -108,7 +108,7 @@ pub fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
     let (operator, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
     let (name, value) = (name(variable)?, Yaml::text(value.trim()));
     Some(match operator {
-        // What is missing is empty in nginx.
+        // In nginx, an absent variable is empty.
         "=" if value == Yaml::text("") => rule(&[name, Yaml::text("!"), Yaml::text("~~"), Yaml::text(".")]),
         "!=" if value == Yaml::text("") => rule(&[name, Yaml::text("~~"), Yaml::text(".")]),
         "=" => rule(&[name, Yaml::text("=="), value]),

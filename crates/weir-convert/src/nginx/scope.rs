@@ -1,8 +1,8 @@
-//! What holds at a place of the file: nginx's directives are inherited from the blocks around.
+//! The directives in effect at a place of the file: nginx inherits them from outer blocks.
 
 use super::syntax::Directive;
 
-/// The blocks around a place, the outermost first.
+/// The blocks around a place, outermost first.
 #[derive(Clone)]
 pub struct BlockScope<'a> {
     levels: Vec<&'a [Directive]>,
@@ -13,19 +13,19 @@ impl<'a> BlockScope<'a> {
         BlockScope { levels: vec![outermost] }
     }
 
-    /// The same with one more block.
+    /// The scope with one more inner block.
     pub fn inside(&self, block: &'a [Directive]) -> BlockScope<'a> {
         let mut levels = self.levels.clone();
         levels.push(block);
         BlockScope { levels }
     }
 
-    /// The directive that counts, of those that may stand once in a block.
+    /// The directive in effect, for directives that may occur once in a block.
     pub fn last(&self, name: &str) -> Option<&'a Directive> {
         self.all(name).pop()
     }
 
-    /// The directives that count: those of the innermost block that has any, as nginx inherits lists.
+    /// The directives in effect: those of the innermost block that has any, as nginx inherits lists.
     pub fn all(&self, name: &str) -> Vec<&'a Directive> {
         let of = |level: &&'a [Directive]| -> Vec<&'a Directive> {
             level.iter().filter(|directive| directive.name == name).collect()
@@ -33,7 +33,7 @@ impl<'a> BlockScope<'a> {
         self.levels.iter().rev().map(of).find(|found| !found.is_empty()).unwrap_or_default()
     }
 
-    /// The first argument of the directive that counts.
+    /// The first argument of the directive in effect.
     pub fn value(&self, name: &str) -> Option<&'a str> {
         self.last(name).map(|directive| directive.argument(0))
     }
@@ -43,13 +43,13 @@ impl<'a> BlockScope<'a> {
         self.value(name) == Some("on")
     }
 
-    /// The innermost block alone.
+    /// The directives of the innermost block only.
     pub fn own(&self) -> &'a [Directive] {
         self.levels.last().copied().unwrap_or_default()
     }
 }
 
-/// Bytes, as nginx writes sizes.
+/// Parses a size in nginx's syntax, to bytes.
 pub fn bytes(text: &str) -> Option<i64> {
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -62,7 +62,7 @@ pub fn bytes(text: &str) -> Option<i64> {
     digits.parse::<i64>().ok()?.checked_mul(factor)
 }
 
-/// Seconds, as nginx writes times: `90`, `1m30s`, `500ms`.
+/// Parses a time in nginx's syntax, to seconds: `90`, `1m30s`, `500ms`.
 pub fn seconds(text: &str) -> Option<f64> {
     let mut sum = 0.0;
     let mut rest = text;

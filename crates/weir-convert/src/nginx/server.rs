@@ -1,4 +1,4 @@
-//! `server` blocks: which hosts and ports each answers, and the routes of its locations.
+//! `server` blocks: their hosts and ports, and the routes of their locations.
 
 use super::Conversion;
 use super::location::{Location, Matching, Region, regions};
@@ -11,10 +11,10 @@ use crate::output::{ConvertedResource, one_or_many};
 use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// Routes of an `if` go before those of the locations it stands beside or in, and `rewrite`s of a server before these.
+/// Routes of an `if` have precedence over those of the locations beside or around it, and `rewrite`s of a server over these.
 const IF_PRIORITY: i64 = 2_000;
 const REWRITE_PRIORITY: i64 = 1_000;
-/// All routes of a server whose name is an expression go before those of the default server on the same paths.
+/// Routes of a server whose name is a regular expression have precedence over those of the default server on the same paths.
 const EXPRESSION_PRIORITY: i64 = 10_000;
 
 /// An address of a `listen`.
@@ -30,12 +30,12 @@ struct ServerBlock<'a> {
     scope: BlockScope<'a>,
 }
 
-/// What a request must have to be one for a server.
+/// The condition for requests to a server.
 #[derive(Clone, Default)]
 struct ServerSelector {
     hosts: Vec<String>,
     vars: Vec<Yaml>,
-    /// Added to that of its routes.
+    /// Added to the priority of its routes.
     priority: i64,
 }
 
@@ -88,7 +88,7 @@ fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut Vec
             (host, port.unwrap_or(80))
         }
     };
-    // One socket serves IPv4 and IPv6.
+    // One dual-stack socket serves IPv4 and IPv6.
     let host = if ["*", "[::]", "0.0.0.0"].contains(&host) { "" } else { host };
     let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
     let mut members = vec![("address".to_owned(), Yaml::text(format!("{host}:{port}")))];
@@ -102,7 +102,7 @@ fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut Vec
     Some(Listening { port, is_default: has("default_server") })
 }
 
-/// For whom a server answers: for its names, and for everybody else on ports of which it is the default.
+/// The requests that a server handles: those for its names, and all others on ports where it is the default.
 fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: usize) -> Vec<ServerSelector> {
     let server = &servers[index];
     let ports = |servers: &[ServerBlock]| {
@@ -132,7 +132,7 @@ fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: usize)
     selectors
 }
 
-/// The server that answers on this port for hosts that none names.
+/// The default server of a port, for hosts that no server names.
 fn default_of(servers: &[ServerBlock], port: i64) -> Option<usize> {
     let on_port = |server: &ServerBlock| {
         server.listening.iter().find(|listen| listen.port == port).map(|listen| listen.is_default)
@@ -228,7 +228,7 @@ fn routes(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSe
     }
     let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris == ["/*"]);
     if !is_for_all && !selector.hosts.is_empty() {
-        // Otherwise another server's routes would take what no location of this one does.
+        // Otherwise, routes of another server would match requests that no location of this one matches.
         let plugins = vec![answer(404, "", None)];
         add(
             conversion,
@@ -239,7 +239,7 @@ fn routes(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSe
     }
 }
 
-/// `rewrite`s of a server, of which those that answer are carried over.
+/// Converts the `rewrite`s of a server that redirect; others are reported.
 fn rewrites(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector, everywhere: &[String]) {
     let rewrites: Vec<_> = server.scope.own().iter().filter(|directive| directive.name == "rewrite").collect();
     for (position, directive) in rewrites.iter().enumerate() {
@@ -268,7 +268,7 @@ struct ConvertedRoute {
     vars: Vec<Yaml>,
     priority: i64,
     plugins: YamlMembers,
-    /// `upstream`, `upstream_id`, `timeout`.
+    /// The members `upstream`, `upstream_id` and `timeout`.
     target: YamlMembers,
 }
 
@@ -311,7 +311,7 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
     add(conversion, selector, location.directive, route);
 }
 
-/// The redirect that nginx answers for the path of a proxied location without the slash at its end.
+/// Adds nginx's redirect for the path of a proxied location without its final slash.
 fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, known: &[String]) {
     let Region { location, .. } = region;
     let Matching::Prefix { path, .. } = &location.matching else { return };
@@ -327,7 +327,7 @@ fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &R
     add(conversion, selector, location.directive, route);
 }
 
-/// What becomes of the requests of a location: plugins, and members that name an upstream.
+/// The plugins of a location, and the members for its upstream.
 fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, YamlMembers) {
     let Location { directive, matching, scope, .. } = location;
     let own = |name: &str| directive.children().iter().find(|child| child.name == name);
@@ -367,7 +367,7 @@ fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, Ya
     }
 }
 
-/// `if` blocks that answer, as routes that go before.
+/// Adds routes with precedence for the `if` blocks that respond.
 fn conditions(
     conversion: &mut Conversion,
     scope: &BlockScope,

@@ -1,11 +1,11 @@
-//! Directives that hold for the whole node, as settings.
+//! Directives that apply to the whole node, as settings.
 
 use super::Conversion;
 use super::policies::BODY_SIZE;
 use super::scope::BlockScope;
 use crate::yaml::Yaml;
 
-/// Settings that have the same name and the same meaning here.
+/// Settings with the same name and meaning.
 const SAME: [&str; 6] = [
     "keepalive_timeout",
     "client_header_timeout",
@@ -27,7 +27,7 @@ pub fn carry_over(conversion: &mut Conversion) {
         }
     }
     set("client_max_body_size", scalar(http.value("client_max_body_size").unwrap_or(BODY_SIZE)));
-    // nginx hands %2F on; here it is refused unless this is set.
+    // nginx accepts paths with %2F; Weir refuses them unless this is set.
     set("allow_encoded_slashes", Yaml::Boolean(true));
     let trusted: Vec<_> = http.all("set_real_ip_from").iter().map(|directive| directive.argument(0)).collect();
     let addresses: Vec<_> = trusted.into_iter().filter(|address| *address != "unix:").collect();
@@ -38,7 +38,7 @@ pub fn carry_over(conversion: &mut Conversion) {
     logs(conversion, &main, &http);
 }
 
-/// A number, a truth value or text, as it is written.
+/// A number, a boolean or text, as written.
 fn scalar(value: &str) -> Yaml {
     match value {
         "on" => Yaml::Boolean(true),

@@ -1,9 +1,9 @@
-//! Directives that the other files of this room do not look at: which of them need no counterpart, and what to do about the others.
+//! Directives that no other module converts: those that need no counterpart, and alternatives for the others.
 
 use super::Conversion;
 use super::syntax::Directive;
 
-/// Carried over, as far as it can be, where it stands.
+/// Directives that other modules convert.
 const CARRIED: &[&str] = &[
     "http",
     "server",
@@ -68,7 +68,7 @@ const CARRIED: &[&str] = &[
     "include",
 ];
 
-/// It is so here without being asked for, or has no meaning here.
+/// Directives whose effect is the default in Weir, or that have no meaning there.
 const NEEDLESS: &[&str] = &[
     "events",
     "worker_connections",
@@ -163,7 +163,7 @@ const NEEDLESS: &[&str] = &[
     "ssl",
 ];
 
-/// Beginnings of names, and what there is instead.
+/// Prefixes of names, and the alternatives.
 const INSTEAD: &[(&str, &str)] = &[
     ("proxy_cache", "responses are not cached"),
     ("proxy_no_cache", "responses are not cached"),
@@ -238,13 +238,13 @@ fn judge(conversion: &mut Conversion, directive: &Directive) {
         }
         return;
     }
-    // What stands in an upstream is looked at there.
+    // The content of an upstream is checked where it is converted.
     if name != "upstream" && name != "if" {
         directive.children().iter().for_each(|child| judge(conversion, child));
     }
 }
 
-/// The map that nginx needs for upgrades, which need nothing here.
+/// The map that nginx needs for WebSocket upgrades; Weir needs nothing for them.
 fn is_for_websockets(directive: &Directive) -> bool {
     directive.name == "map" && directive.argument(0) == "$http_upgrade"
 }

@@ -1,4 +1,4 @@
-//! The text of nginx's configuration files: directives with arguments, ended by `;` or a block.
+//! The syntax of nginx's configuration files: directives with arguments, ended by `;` or a block.
 
 use crate::char_reader::CharReader;
 pub use crate::directive::Directive;
@@ -12,10 +12,10 @@ enum Token {
     Close,
 }
 
-/// Directives may lie in one another so deep.
+/// The most levels of nested blocks.
 const DEPTH: usize = 32;
 
-/// The directives of a file.
+/// Parses the directives of a file.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
     let mut reader = SyntaxReader { text: CharReader::new(file, text) };
     let directives = reader.block(0)?;
@@ -27,7 +27,7 @@ struct SyntaxReader<'a> {
 }
 
 impl SyntaxReader<'_> {
-    /// Directives up to the end of the block, or of the file at depth 0.
+    /// The directives up to the end of the block, or of the file at depth 0.
     fn block(&mut self, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         let mut directives = Vec::new();
         loop {
@@ -66,7 +66,7 @@ impl SyntaxReader<'_> {
         }
     }
 
-    /// Lua up to the brace that ends it.
+    /// Skips Lua code up to the closing brace.
     fn skip_code(&mut self) -> Result<(), SyntaxError> {
         let mut depth = 1;
         while depth > 0 {
@@ -113,7 +113,7 @@ impl SyntaxReader<'_> {
     fn word(&mut self) -> String {
         let mut word = String::new();
         while let Some(next) = self.text.peek() {
-            // `${name}` is part of a word, any other brace ends it.
+            // `${name}` is part of a word; any other brace ends it.
             let is_variable = next == '{' && word.ends_with('$');
             if !is_variable && (next.is_ascii_whitespace() || next == ';' || next == '{') {
                 break;
@@ -135,8 +135,8 @@ impl SyntaxReader<'_> {
     }
 }
 
-/// What stands behind a backslash: nginx takes it away before quotes, itself and the letters of line ends, and leaves it
-/// before everything else, for regular expressions.
+/// Reads what follows a backslash: nginx removes the backslash before quotes, a backslash and `t`, `r`, `n`, and keeps it before
+/// all other characters, for regular expressions.
 fn escaped(text: &mut CharReader<'_>, word: &mut String) {
     match text.take() {
         Some(char @ ('"' | '\'' | '\\')) => word.push(char),

@@ -8,7 +8,7 @@ fn converted(text: &str) -> Converted {
     convert("nginx.conf", text, &no_files).expect("correct")
 }
 
-/// What was found, without the file's name.
+/// The findings, without the file's name.
 fn findings(text: &str) -> Vec<String> {
     converted(text).findings.iter().map(|finding| finding.to_string().replace("nginx.conf:", "")).collect()
 }

@@ -6,7 +6,7 @@ use crate::hashing::{hashed, hashed_text};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
-/// The nodes and the balancer of an `upstream` block, as members of an upstream.
+/// The nodes and the balancing of an `upstream` block, as members of an upstream.
 pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Yaml)> {
     let mut servers = Vec::new();
     let mut members = Vec::new();
@@ -29,8 +29,8 @@ pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Y
     members
 }
 
-/// Looks up an upstream with these members, and adds it if there is none: its id. Upstreams whose use differs, as by the `Host`
-/// they are sent, become several.
+/// The id of the upstream with these members, which is added if it does not exist. An `upstream` block that is used with
+/// different settings, such as the `Host`, becomes several upstreams.
 pub fn registered(conversion: &mut Conversion, name: &str, block: &Directive, rest: Vec<(String, Yaml)>) -> String {
     let mut wanted = members(conversion, block);
     wanted.extend(rest);
@@ -92,7 +92,7 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
     Some(server)
 }
 
-/// The two parts of `host:port`.
+/// Splits `host:port`.
 pub fn host_and_port(address: &str) -> (&str, Option<i64>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && !port.ends_with(']') => match port.parse() {

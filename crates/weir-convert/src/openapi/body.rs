@@ -1,11 +1,11 @@
-//! Parameters and bodies, as `request-validation`.
+//! Parameters and bodies, as options of `request-validation`.
 
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::schema::RequestSchema;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// The plugin that checks what an operation requires of header fields and of its body.
+/// The plugin that validates header fields and the body of an operation.
 pub fn validation(
     conversion: &mut DocumentConversion,
     item: &DocumentValue,
@@ -17,7 +17,7 @@ pub fn validation(
     (!options.is_empty()).then(|| ("request-validation".to_owned(), Yaml::Map(options)))
 }
 
-/// Header fields that have to be there. What else is said of parameters is left to the API.
+/// The schema for required header fields. Other constraints on parameters are left to the API.
 fn required_fields(
     conversion: &mut DocumentConversion,
     item: &DocumentValue,
@@ -32,7 +32,7 @@ fn required_fields(
     let mut names: Vec<String> = Vec::new();
     for parameter in all {
         let name = parameter.text("name").unwrap_or_default();
-        // OpenAPI 3.1, 4.8.12.2.1: definitions of these three are ignored.
+        // OpenAPI 3.1, 4.8.12.2.1: definitions of these three fields are ignored.
         let is_ignored =
             ["accept", "content-type", "authorization"].iter().any(|other| name.eq_ignore_ascii_case(other));
         match parameter.text("in") {
@@ -50,7 +50,7 @@ fn required_fields(
     (!names.is_empty()).then(|| Yaml::map([("type", Yaml::text("object")), ("required", Yaml::texts(names))]))
 }
 
-/// The schema of a body that has to be there, where JSON or a form is all it may be.
+/// The schema of a required body, if its only type is JSON or a form.
 fn body_schema(conversion: &mut DocumentConversion, operation: &DocumentValue) -> Option<Yaml> {
     let root = conversion.root;
     let body = operation.get("requestBody")?;

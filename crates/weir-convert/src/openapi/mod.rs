@@ -1,6 +1,6 @@
-//! OpenAPI 3.0 and 3.1: a route for each operation, with what the gateway can check of it.
+//! OpenAPI 3.0 and 3.1: a route for each operation, with the validation that the gateway supports.
 //!
-//! An operation that requires a login which cannot be converted answers every request with 503.
+//! An operation that requires authentication which cannot be converted responds to every request with 503.
 
 mod body;
 mod servers;
@@ -17,7 +17,7 @@ use crate::{SourcePlace, SyntaxError};
 
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
-/// Carries a definition over.
+/// Converts a definition.
 pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     let root = document::parse(file, text)?;
     let error = |text: &str| SyntaxError {
@@ -48,7 +48,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     Ok(conversion.finished())
 }
 
-/// One method of one path.
+/// An operation: one method of one path.
 struct ApiOperation<'a> {
     path: &'a str,
     method: &'a str,
@@ -86,7 +86,7 @@ impl ApiOperation<'_> {
         conversion.converted.routes.push(ConvertedResource::new(&conversion.place(operation), what, members));
     }
 
-    /// The name of the operation, or one made of its method and path.
+    /// The `operationId`, or an id from the method and path; made unique by a number.
     fn id(&self, ids: &mut HashSet<String>) -> String {
         let name = match self.operation.text("operationId") {
             Some(name) => name.to_owned(),
@@ -110,7 +110,7 @@ impl ApiOperation<'_> {
     }
 }
 
-/// An id may have 64 characters; some are left for a number.
+/// The most characters of an id without its number; an id may have 64.
 const MAX_ID: usize = 58;
 
 #[cfg(test)]

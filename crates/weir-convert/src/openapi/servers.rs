@@ -4,7 +4,7 @@ use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::servers::{base_path, upstream, with_defaults};
 
-/// The upstream of an operation, and the path that stands before those of its server: the first one of the nearest `servers`.
+/// The upstream of an operation and the base path of its server, which is the first one of the nearest `servers`.
 pub fn upstream_of(conversion: &mut DocumentConversion, nearest: &[&DocumentValue]) -> (String, String) {
     let root = conversion.root;
     let lists = nearest.iter().copied().chain([root]).map(|at| at.list("servers"));

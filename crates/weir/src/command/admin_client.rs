@@ -16,11 +16,11 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use weir_client::{Authorities, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl};
 
-/// The largest answer: a list of all routes of a large node.
+/// The most bytes of a response: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
-/// What the address of a Unix socket begins with.
+/// The prefix of the address of a Unix socket.
 const UNIX: &str = "unix:";
-/// Writes with `?wait` take as long as they were told to, and a large import some seconds.
+/// The time limit of a request over a Unix socket: writes with `?wait` may take long, and a large import some seconds.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The node, and the key for its Admin API.
@@ -40,7 +40,7 @@ pub struct AdminOptions {
     insecure: bool,
 }
 
-/// A node that is asked.
+/// The connection to a node.
 pub struct AdminClient {
     server: String,
     key: String,
@@ -49,7 +49,7 @@ pub struct AdminClient {
     runtime: tokio::runtime::Runtime,
 }
 
-/// An answer that says that what was asked for was done.
+/// A successful response.
 #[derive(Debug)]
 pub struct AdminAnswer {
     pub status: StatusCode,
@@ -88,10 +88,10 @@ impl AdminClient {
         })
     }
 
-    /// Asks for a path below `/apisix/admin/`, or for one that begins with `/`, with further fields.
+    /// Sends a request for a path below `/apisix/admin/`, or for an absolute path, with additional header fields.
     ///
     /// # Errors
-    /// Why the node did not do it: one line for each thing that is wrong.
+    /// Why the request failed, one line per fault.
     pub fn ask(
         &self,
         method: Method,
@@ -106,10 +106,10 @@ impl AdminClient {
         Err(refusal(status, &body))
     }
 
-    /// What stands under a path; nothing where it is not there.
+    /// Fetches a path; `None` if it does not exist.
     ///
     /// # Errors
-    /// As [`AdminClient::ask`].
+    /// Like [`AdminClient::ask`].
     pub fn find(&self, path: &str) -> Result<Option<Value>, String> {
         match self.answer(Method::GET, path, &[], None)? {
             (status, body) if status.is_success() => Ok(Some(body)),
@@ -159,7 +159,7 @@ impl AdminClient {
     }
 }
 
-/// Sends a request through a Unix socket, on a connection of its own.
+/// Sends a request over a Unix socket, on a new connection.
 async fn call_by_socket(
     socket: &Path,
     request: Request<Full<Bytes>>,
@@ -173,7 +173,7 @@ async fn call_by_socket(
     Ok(Response::from_parts(head, content))
 }
 
-/// Everything that the node says against it.
+/// The faults in an error response.
 fn refusal(status: StatusCode, body: &Value) -> String {
     let listed: Vec<String> = body["diagnostics"].as_array().into_iter().flatten().map(diagnostic).collect();
     if !listed.is_empty() {

@@ -1,4 +1,4 @@
-//! `weir diff` and `weir apply`: what stands in files becomes what a running node has, in one transaction.
+//! `weir diff` and `weir apply`: make the resources of a running node equal to those in files, in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -51,11 +51,11 @@ pub struct ApplyCommand {
     message: Option<String>,
 }
 
-/// The operations that are needed, and what they change, as the node says it.
+/// The operations to perform, and the resulting changes as computed by the node.
 struct ApplyPlan {
     operations: Vec<Value>,
     changes: Vec<Value>,
-    /// The revision that they were planned for.
+    /// The store revision that the plan is based on.
     revision: u64,
 }
 
@@ -90,7 +90,7 @@ impl ApplyCommand {
         if !self.yes && !confirmed()? {
             return Err("nothing was changed".to_owned());
         }
-        // What others have changed since the plan was shown is not overwritten unseen.
+        // `if_revision` prevents that concurrent changes are overwritten unseen.
         let body = json!({ "if_revision": plan.revision, "operations": plan.operations });
         let fields = [("X-Weir-Message", self.message.as_deref())];
         let answer = node.ask(Method::PATCH, "configs?wait=10s", &fields, Some(&body))?;
@@ -110,7 +110,7 @@ fn confirmed() -> Result<bool, String> {
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// Compares the files with the node, and has the node try what differs.
+/// Compares the files with the node, and has the node compute the changes in a dry run.
 fn plan(node: &AdminClient, wanted: &WantedFiles) -> Result<ApplyPlan, String> {
     let label = match &wanted.prune {
         None => None,
@@ -143,7 +143,7 @@ fn plan(node: &AdminClient, wanted: &WantedFiles) -> Result<ApplyPlan, String> {
     Ok(ApplyPlan { operations, changes, revision })
 }
 
-/// The list that a resource is found in: that of its consumer for a credential.
+/// The list that contains a resource; for a credential, the list of its consumer.
 fn list_of(key: &ResourceKey) -> String {
     match key.consumer_of_credential() {
         Some(consumer) => format!("consumers/{consumer}/credentials"),
@@ -158,8 +158,7 @@ fn stored(node: &AdminClient, list: &str) -> Result<BTreeMap<ResourceKey, Value>
     Ok(items.into_iter().filter_map(|mut item| Some((key(&item)?, item["value"].take()))).collect())
 }
 
-/// Whether what is stored says something else. Ids are in the key, and times are the node's. What a node shows nobody counts as
-/// changed.
+/// Whether the stored resource differs. Ids are in the key, and times are set by the node, so both are ignored.
 fn differs(wanted: &Value, stored: &Value) -> bool {
     let plain = |value: &Value| {
         let mut value = without_times(value);
@@ -178,7 +177,7 @@ fn without_times(value: &Value) -> Value {
     value
 }
 
-/// A line for each resource, and below it one for each member.
+/// Prints one line for each resource, and below it one for each member.
 fn show(plan: &ApplyPlan) {
     let mut text = String::new();
     for change in &plan.changes {
@@ -195,7 +194,7 @@ fn show(plan: &ApplyPlan) {
     if plan.changes.is_empty() {
         text.push_str("no changes\n");
     }
-    // A reader that has gone is not a failure.
+    // A closed pipe is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());
 }
 

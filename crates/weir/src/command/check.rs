@@ -69,7 +69,7 @@ impl CheckCommand {
     }
 }
 
-/// The file itself, or those in a directory, in the order of their names.
+/// Adds the file itself, or the files in a directory and below it, in the order of their names.
 pub(super) fn add_files(path: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     if !path.is_dir() {
         files.push(path.to_owned());
@@ -121,7 +121,7 @@ fn say_lines(checked: &[CheckedFile], deny_warnings: bool) {
     }
 }
 
-/// Writes to standard output. A reader that has gone is not a failure of the check.
+/// Writes to standard output. A closed pipe is not a failure.
 fn print(text: &str) {
     let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
 }

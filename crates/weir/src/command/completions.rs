@@ -19,7 +19,7 @@ impl Completions {
     pub fn execute(self) -> ExitCode {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Weir::command(), "weir", &mut script);
-        // A reader that has gone is no reason to fail.
+        // A closed pipe is not a failure.
         let _ = io::stdout().write_all(&script);
         exit::DONE
     }

@@ -65,7 +65,7 @@ impl Explain {
                     Some(price) => price.clone(),
                     None => calibrated::price(plugin),
                 });
-                // A reader that has gone is no reason to fail.
+                // A closed pipe is not a failure.
                 let _ = write!(std::io::stdout(), "{explanation}");
                 return exit::DONE;
             }
@@ -76,10 +76,10 @@ impl Explain {
     }
 }
 
-/// How long the status address may take.
+/// The time limit of a request to the status address.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What plugins cost on a route, by name, in words.
+/// The measured costs of the plugins on a route, by name, in words.
 fn prices(status: SocketAddr, route: Option<&str>) -> io::Result<HashMap<String, String>> {
     let mut stream = TcpStream::connect_timeout(&status, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! `weir history` and `weir rollback`: what a running node's store has been through.
+//! `weir history` and `weir rollback`: the history of a running node's store.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ impl NodesCommand {
                 let (id, version, revision, aside) = (text("id"), text("version"), &one["revision"], &one["set_aside"]);
                 lines += &format!("{id:<40} {version:<10} {revision:>12} {in_step:<8} {aside}\n");
             }
-            // A reader that has gone is not a failure.
+            // A closed pipe is not a failure.
             let _ = io::stdout().write_all(lines.as_bytes());
             Ok(())
         }))
@@ -80,7 +80,7 @@ impl HistoryCommand {
         let key = self.key.as_ref().map(|key| format!("&key={key}")).unwrap_or_default();
         let found = node.find(&format!("history?count={}{key}", self.count))?.unwrap_or_default();
         let lines: String = found["list"].as_array().into_iter().flatten().map(line).collect();
-        // A reader that has gone is not a failure.
+        // A closed pipe is not a failure.
         let _ = io::stdout().write_all(lines.as_bytes());
         Ok(())
     }
@@ -102,7 +102,7 @@ impl RollbackCommand {
     }
 }
 
-/// When, who, what, why.
+/// A line with revision, time, author, changes and message.
 fn line(record: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let changes: Vec<String> = record["changes"]

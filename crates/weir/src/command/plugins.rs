@@ -59,7 +59,7 @@ fn find(name: &str) -> Result<&'static Entry, String> {
     })
 }
 
-/// A line for each plugin.
+/// A table with one line per plugin.
 fn table() -> String {
     let mut entries: Vec<&Entry> = PLUGINS.entries().iter().collect();
     entries.sort_by_key(|entry| entry.name);
@@ -72,13 +72,13 @@ fn table() -> String {
     text
 }
 
-/// Up to the first full stop that ends a sentence.
+/// The text up to the first full stop that ends a sentence.
 fn first_sentence(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first).to_owned()
 }
 
-/// Everything about one plugin.
+/// The full description of one plugin.
 fn page(entry: &Entry) -> String {
     let schema = (entry.schema)();
     let mut text = format!("{}\n\n{}\n\n", entry.name, description(&schema));
@@ -111,7 +111,7 @@ fn list(title: &str, schema: &Value, text: &mut String) {
     }
 }
 
-/// How long lines of prose are at most.
+/// The most characters in a line of prose.
 const WIDTH: usize = 100;
 
 fn wrap(prose: &str, indent: &str, text: &mut String) {

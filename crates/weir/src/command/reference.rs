@@ -37,7 +37,7 @@ impl ReferenceCommand {
     }
 }
 
-/// One section for each plugin, from its schema.
+/// One section per plugin, from its schema.
 fn plugins() -> String {
     let mut page = String::from(
         "# Plugins\n\nWritten by `cargo xtask docs` from the plugins themselves; `weir plugins NAME` prints the same text.\n\n\

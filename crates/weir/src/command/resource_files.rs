@@ -1,4 +1,4 @@
-//! Files with resources, as `weir run` reads them: which resources stand in them, by key.
+//! Reads resources from files in the format of `weir run`, by key.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use weir_control::stores::resources::ResourceKey;
 use weir_control::text::yaml::{self, TextLimits};
 use weir_control::{Diagnostic, process_environment};
 
-/// Lists of resources, the only keys of such a file.
+/// The lists of resources, which are the only keys allowed in such a file.
 pub const LISTS: [&str; 11] = [
     "routes",
     "services",
@@ -24,10 +24,10 @@ pub const LISTS: [&str; 11] = [
     "protos",
 ];
 
-/// The resources of files, and of all .yaml, .yml and .json files in directories and below.
+/// Reads the resources of files, and of all .yaml, .yml and .json files in directories and below.
 ///
 /// # Errors
-/// Everything that is wrong with a file, a line for each.
+/// The faults of a file, one per line.
 pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
     let mut files = Vec::new();
     for path in paths {
@@ -44,10 +44,10 @@ pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
     Ok(resources)
 }
 
-/// One resource, which is all of a file.
+/// Reads a file that contains a single resource.
 ///
 /// # Errors
-/// As [`read`].
+/// Like [`read`].
 pub fn one(file: &Path) -> Result<Value, String> {
     match parsed(file)? {
         value @ Value::Object(_) => Ok(value),
@@ -85,7 +85,7 @@ fn parsed(file: &Path) -> Result<Value, String> {
 }
 
 /// # Errors
-/// Where an item has no id.
+/// If an item has no id.
 fn of_lists(members: Map<String, Value>) -> Result<Vec<(ResourceKey, Value)>, String> {
     let mut found = Vec::new();
     for (list, items) in members {

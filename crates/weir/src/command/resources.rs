@@ -1,4 +1,4 @@
-//! `weir get`, `weir put`, `weir delete`: resources of a running node, one by one.
+//! `weir get`, `weir put`, `weir delete`: individual resources of a running node.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ impl DeleteCommand {
     }
 }
 
-/// Says what went wrong, if anything.
+/// Prints the error, if there is one, and returns the exit code.
 pub fn ended(outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => exit::DONE,
@@ -113,7 +113,7 @@ pub fn ended(outcome: Result<(), String>) -> ExitCode {
     }
 }
 
-/// Writes to standard output. A reader that has gone is not a failure.
+/// Writes to standard output. A closed pipe is not a failure.
 pub fn print(value: &Value) {
     let _ = writeln!(io::stdout(), "{value:#}");
 }

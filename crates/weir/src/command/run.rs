@@ -61,8 +61,8 @@ impl RunCommand {
         };
         say::like(log_format);
         let options = NodeOptions { file: self.file, log_format, upgrade_patience: self.upgrade_timeout };
-        // The allocator asks for huge pages: 16 MiB more for 500 clients, and nothing gained (docs/decisions/huge-pages.md).
-        // Where it cannot be said, nothing is lost but memory. What this process starts inherits it: a newer `weir`.
+        // The allocator enables huge pages, which cost 16 MiB more for 500 clients without a gain (docs/decisions/huge-pages.md).
+        // An error is ignored, since it only costs memory. Child processes, such as a newer `weir`, inherit the setting.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         match GatewayNode::start(options) {
             Ok(node) => {
@@ -75,7 +75,7 @@ impl RunCommand {
     }
 }
 
-/// How long a process that ends tries to deliver what its plugins have logged.
+/// How long a process that ends tries to deliver the log records of its plugins.
 const LAST_RECORDS: Duration = Duration::from_secs(5);
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -1,4 +1,4 @@
-//! The exchanges of a running node, read from its status address.
+//! The stream of exchanges from a running node's status address (`/tail`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,20 +9,21 @@ use http::{Request, StatusCode};
 use serde_json::Value;
 use weir_client::{AnswerContent, CallSettings, HttpClient, ServiceUrl};
 
-/// Exchanges as they end.
+/// A stream of exchanges, each sent when it ends.
 pub struct ExchangeStream {
     content: AnswerContent,
     address: String,
-    /// Part of a line.
+    /// The start of an incomplete line.
     rest: Vec<u8>,
     lines: VecDeque<Value>,
 }
 
 impl ExchangeStream {
-    /// Asks a node for those that an argument selects. A stream that is silent for longer than `silence` is broken.
+    /// Opens a stream of the exchanges that an argument selects. If nothing is received for longer than `silence`, the stream
+    /// fails.
     ///
     /// # Errors
-    /// Why the node shows none.
+    /// Why the stream cannot be opened.
     pub async fn open(
         address: &str,
         argument: Option<(&str, &str)>,
@@ -51,10 +52,10 @@ impl ExchangeStream {
         Ok(stream)
     }
 
-    /// The next; nothing when the node has ended the stream.
+    /// The next exchange; `None` when the node has ended the stream.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the stream has failed.
     pub async fn next(&mut self) -> Result<Option<Value>, String> {
         loop {
             if let Some(line) = self.lines.pop_front() {
@@ -75,7 +76,7 @@ impl ExchangeStream {
     }
 }
 
-/// A value of a query, in which everything but letters and digits is encoded (RFC 3986 §2.1).
+/// Percent-encodes everything except letters and digits (RFC 3986 §2.1).
 fn percent_encoded(value: &str) -> String {
     let encoded = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => char::from(byte).to_string(),
@@ -84,7 +85,7 @@ fn percent_encoded(value: &str) -> String {
     value.bytes().map(encoded).collect()
 }
 
-/// An exchange on one line: when, what came of it, what was asked, and how it went.
+/// An exchange in one line: time, status, request, duration and further facts.
 pub struct ExchangeSummary<'a>(pub &'a Value);
 
 impl ExchangeSummary<'_> {

@@ -1,4 +1,4 @@
-//! `weir store`: the store of a node that does not run.
+//! `weir store`: the store of a node that is not running.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl StoreCommand {
                 Ok(())
             }),
             StoreAction::Export { node } => export_store(&node).map_err(lines).map(|all| {
-                // A reader that has gone is not a failure.
+                // A closed pipe is not a failure.
                 let _ = writeln!(io::stdout(), "{all:#}");
             }),
         })

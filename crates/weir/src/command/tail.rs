@@ -1,4 +1,4 @@
-//! `weir tail`: the exchanges of a running node, as they end.
+//! `weir tail`: shows the exchanges of a running node as they end.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::exit::{self, ExitFailure};
 use crate::node::tail::condition;
 use crate::say::say;
 
-/// How long a stream may be silent. Longer than any that is looked at.
+/// The time-out of an idle stream: practically none.
 const SILENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Shows the requests of a running node as they end, one line for each.

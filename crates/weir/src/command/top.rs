@@ -1,4 +1,4 @@
-//! `weir top`: what a node does, in a terminal.
+//! `weir top`: the activity of a node, in a terminal.
 
 mod figures;
 mod format;

@@ -1,4 +1,4 @@
-//! `weir trace`: one request through a running node, and what became of it on its way.
+//! `weir trace`: sends a request to a running node, and shows how it was handled.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::command::status_stream::ExchangeStream;
 use crate::exit::ExitFailure;
 use crate::say::{self, say};
 
-/// How long the node may take to tell what became of a request that was answered.
+/// How long to wait for the node's report after the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_CONTENT: usize = 1 << 30;
 
@@ -103,7 +103,7 @@ impl TraceCommand {
     }
 }
 
-/// What became of the request, station by station.
+/// The stages of the request, one line each.
 fn way(exchange: &Value) -> String {
     let text = |name: &str| exchange[name].as_str().filter(|text| !matches!(*text, "" | "-"));
     let ms = |name: &str| {

@@ -11,7 +11,7 @@ pub struct VersionCommand {}
 
 impl VersionCommand {
     pub fn execute(self) -> ExitCode {
-        // A reader that has gone is no reason to fail.
+        // A closed pipe is not a failure.
         let _ = writeln!(std::io::stdout(), "weir {}", env!("CARGO_PKG_VERSION"));
         exit::DONE
     }

@@ -1,6 +1,6 @@
-//! The address of the Admin API: sockets, TLS and connections. What is answered is decided in the control plane.
+//! The listener of the Admin API: sockets, TLS and connections. Requests are handled by the control plane.
 //!
-//! It runs on a thread of its own, so that no worker waits for it.
+//! It runs on a separate thread, so that it delays no worker.
 
 mod key_file;
 mod tokens;
@@ -42,33 +42,33 @@ use crate::node::PLUGINS;
 use crate::say::say;
 use unix_socket::{SocketFile, UnixSocket};
 
-/// Connections served at a time. Others wait in the listening socket's queue.
+/// The most connections served at a time. Others wait in the listening socket's backlog.
 const CONNECTIONS: usize = 128;
-/// A connection that sends no request for so long is closed.
+/// A connection without a request for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A body that is not complete after so long is given up.
+/// The time limit for receiving a body.
 const BODY: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long answers may take that are being sent when the server is dropped.
+/// How long responses in progress may take when the server is dropped.
 const FINISH: Duration = Duration::from_secs(1);
-/// Certificates between a client's own and the authority.
+/// The most intermediate certificates between a client's certificate and the authority.
 const CLIENT_DEPTH: usize = 2;
 
-/// The running server. Dropping it stops accepting and finishes what was asked.
+/// The running server. Dropping it stops accepting, and finishes the requests in progress.
 pub struct AdminServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     socket_file: Option<SocketFile>,
 }
 
-/// What the Admin API listens on.
+/// The listening sockets of the Admin API.
 pub struct AdminSockets {
     tcp: Vec<TcpListener>,
     unix: Option<UnixSocket>,
 }
 
-/// Adds the Unix socket to the sockets, where the settings want one. What went wrong has been said when this returns an error.
+/// Adds the Unix socket to the sockets, if it is configured. An error has been logged when this returns.
 pub fn sockets(
     tcp: Vec<TcpListener>,
     settings: &NodeSettings,
@@ -86,14 +86,14 @@ pub fn sockets(
     Ok(AdminSockets { tcp, unix: Some(unix) })
 }
 
-/// The resources of a node that has a store, and its hubs.
+/// The store's resources and the hubs of a node.
 pub struct NodeResources {
     pub live: Arc<LiveResources>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
 }
 
-/// Starts the Admin API, where the settings want one. What went wrong has been said when this returns an error.
+/// Starts the Admin API, if it is configured. An error has been logged when this returns.
 pub fn start(
     sockets: AdminSockets,
     settings: &NodeSettings,
@@ -169,7 +169,7 @@ impl AdminServer {
                     };
                     accepting.spawn(accept(listener, Arc::clone(&service), Arc::clone(&permits), Arc::clone(&open)));
                 }
-                // An error says that the server was dropped, which means the same.
+                // An error means that the server was dropped, which ends it as well.
                 let _ = stopped.await;
                 accepting.shutdown().await;
                 let open = Arc::into_inner(open).expect("only the tasks that were ended shared it");
@@ -179,7 +179,7 @@ impl AdminServer {
         Ok(Self { stop: Some(stop), thread: Some(thread), socket_file })
     }
 
-    /// Gives the Unix socket its name, under which clients find it. What went wrong has been said when this returns an error.
+    /// Renames the Unix socket to its final name. An error has been logged when this returns.
     pub fn show_socket(&self) -> Result<(), ExitFailure> {
         let Some(file) = &self.socket_file else { return Ok(()) };
         file.show().map_err(|error| {
@@ -193,13 +193,13 @@ impl Drop for AdminServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has reported that itself.
+            // A panic of the thread has been logged already.
             let _ = thread.join();
         }
     }
 }
 
-/// The server's side of TLS, from the files that the settings name.
+/// The TLS server configuration, from the files named in the settings.
 fn tls(settings: &AdminSettings, beside: &Path) -> Result<Option<TlsAcceptor>, String> {
     let Some(AdminTls { cert, key, ca }) = &settings.tls else { return Ok(None) };
     let read = |name: &str| {
@@ -220,7 +220,7 @@ fn tls(settings: &AdminSettings, beside: &Path) -> Result<Option<TlsAcceptor>, S
     Ok(Some(TlsAcceptor::from(Arc::clone(server.config()))))
 }
 
-/// Bytes of a client, by TCP or through a Unix socket.
+/// The byte stream of a client, over TCP or a Unix socket.
 trait AdminStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> AdminStream for S {}
@@ -236,7 +236,7 @@ impl AdminListener {
             AdminListener::Tcp(listener) => {
                 let (stream, remote) = listener.accept().await?;
                 let local = stream.local_addr()?;
-                // Answers are small, and their last part must not wait for an acknowledgement.
+                // Responses are small, and their last segment must not be delayed by Nagle's algorithm.
                 let _ = stream.set_nodelay(true);
                 Ok((Box::new(stream), AdminPeer::Tcp { local, remote }))
             }
@@ -288,7 +288,7 @@ where
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(IDLE).max_concurrent_streams(64);
     let connection = builder.serve_connection(TokioIo::new(stream), answering).into_owned();
-    // Clients leave as they like.
+    // An error of the client's connection needs no action.
     let _ = watcher.watch(connection).await;
 }
 

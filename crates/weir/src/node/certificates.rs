@@ -1,10 +1,10 @@
-//! Certificates in `/metrics`: those of the configuration, and those that the gateway gets for itself.
+//! Certificates in `/metrics`: those of the configuration, and those obtained by ACME.
 
 use weir_control::CertificateEnd;
 use weir_control::acme::AcmeReport;
 use weir_telemetry::exposition::Page;
 
-/// Certificates that get series of their own: those that expire first.
+/// The most certificates with series of their own: those that expire first.
 const SERIES: usize = 1_000;
 
 pub fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {

@@ -1,4 +1,4 @@
-//! The way of a configuration from its file to the workers, and to the operator's eyes.
+//! Publishes configurations to the workers, and reports them to the operator.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -12,19 +12,18 @@ use weir_telemetry::metrics::Metrics;
 use super::systemd;
 use crate::say::say;
 
-/// How long workers may take to take on a snapshot. They do so between two events, so this is a matter of microseconds
-/// unless something is badly wrong.
+/// How long workers may take to adopt a snapshot. They do so between two events, usually within microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes each configuration to the workers, and says what became of it.
+/// Publishes each configuration to the workers, and reports the result.
 #[derive(Clone)]
 pub struct SnapshotPublisher(Arc<ConfigurationState>);
 
 struct ConfigurationState {
     metrics: Arc<Metrics>,
-    /// There is none before the first configuration, which the gateway is started with. It is not ours to keep alive.
+    /// Set after the gateway has been started with the first configuration. Weak, since the gateway is owned elsewhere.
     gateway: OnceLock<Weak<DataPlane>>,
-    /// The same for those who get certificates.
+    /// The same for the ACME client.
     acme: OnceLock<Weak<Acme>>,
     hubs: OnceLock<Weak<Hubs>>,
     settings: Mutex<Option<Arc<NodeSettings>>>,
@@ -41,15 +40,15 @@ impl SnapshotPublisher {
         }))
     }
 
-    /// Names the gateway that later configurations go to, who gets certificates for them, and their hubs.
+    /// Sets the gateway, ACME client and hubs that later configurations are published to.
     pub fn publishes_to(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>, hubs: &Arc<Hubs>) {
-        // A node starts one of each in its life.
+        // A node has one of each, so these are set only once.
         let _ = self.0.gateway.set(Arc::downgrade(gateway));
         let _ = self.0.acme.set(Arc::downgrade(acme));
         let _ = self.0.hubs.set(Arc::downgrade(hubs));
     }
 
-    /// The settings of the last configuration that was accepted.
+    /// The settings of the last accepted configuration.
     pub fn settings(&self) -> Option<Arc<NodeSettings>> {
         self.0.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -63,9 +62,9 @@ impl Subscriber for SnapshotPublisher {
         }
         *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(settings));
         self.0.metrics.control.served(*revision);
-        // Without a gateway this is the first one, or the node is about to end.
+        // There is no gateway before the first configuration, and none while the node ends.
         let Some(gateway) = self.0.gateway.get().and_then(Weak::upgrade) else { return };
-        // Before routes lead to them.
+        // Hubs are updated before the routes that refer to them.
         if let Some(running) = self.0.hubs.get().and_then(Weak::upgrade) {
             running.follow(hubs, |line| say!("{line}"));
         }
@@ -95,7 +94,7 @@ impl Subscriber for SnapshotPublisher {
     }
 }
 
-/// A file with so many faults is of a wrong kind; `weir check` and `/status` show all of them.
+/// The most diagnostics that are logged; `weir check` and `/status` show all of them.
 const SAID: usize = 50;
 
 fn say_each(diagnostics: &[Diagnostic]) {

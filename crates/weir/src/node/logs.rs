@@ -1,4 +1,4 @@
-//! Where logs go, from the settings of the file.
+//! Opens the logs that the settings configure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use weir_telemetry::log_file::{LogCounters, LogSink, LogWriter};
 use crate::exit::ExitFailure;
 use crate::say::say;
 
-/// What the logs are called in messages.
+/// The names of the logs in messages.
 pub const ACCESS_LOG: &str = "access log";
 pub const AUDIT_LOG: &str = "audit log";
 
-/// Opens a log, if there is to be one.
+/// Opens a log, if it is configured.
 pub fn open(
     name: &'static str,
     path: Option<&Path>,
@@ -29,7 +29,7 @@ pub fn open(
     })
 }
 
-/// Opens a log again, after its file was moved away.
+/// Reopens a log after its file was renamed.
 pub fn reopen(name: &'static str, log: &LogWriter) {
     log.reopen(move |reopened| match reopened {
         Ok(()) => say!("the {name} was reopened"),
@@ -37,7 +37,7 @@ pub fn reopen(name: &'static str, log: &LogWriter) {
     });
 }
 
-/// What workers need to write into it.
+/// The format and the sinks for the workers.
 pub fn for_workers(
     settings: Option<&AccessLogSpec>,
     log: Option<&LogWriter>,
@@ -54,7 +54,8 @@ fn template(format: &AccessLogFormat) -> String {
         AccessLogFormat::Json => access_log::JSON.to_owned(),
         AccessLogFormat::Template(template) => template.clone(),
         AccessLogFormat::Fields(fields) => {
-            // Quoting is for the text; variables stand in it as they are, and are quoted when they have a value.
+            // Only the literal text is quoted here; variables stay as they are, and their values are quoted when a line is
+            // formatted.
             let quoted = |text: &String| serde_json::Value::from(text.as_str()).to_string();
             let members = fields.iter().map(|(name, value)| format!("{}:{}", quoted(name), quoted(value)));
             format!("{{{}}}", members.collect::<Vec<_>>().join(","))
@@ -62,8 +63,8 @@ fn template(format: &AccessLogFormat) -> String {
     }
 }
 
-/// nginx has more levels: `notice` stands between two of ours and means the quieter one; what is graver than `error` is
-/// an error here.
+/// Maps nginx's levels: `notice` becomes the less verbose one of its two neighbours, `warn`, and everything above `error` becomes
+/// `error`.
 pub fn level(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Emerg | LogLevel::Alert | LogLevel::Crit | LogLevel::Error => LevelFilter::ERROR,

@@ -1,4 +1,4 @@
-//! What each policy costs, live: `/policies`, and the same in the metrics.
+//! The measured cost of each policy: `/policies`, and the same in the metrics.
 
 use serde_json::{Value, json};
 use weir_telemetry::exposition::Page;
@@ -8,19 +8,19 @@ use weir_telemetry::routes::{OTHER, RouteTotals};
 
 use super::PLUGINS;
 
-/// Routes whose policies have series of their own, by the number of their cells: some 25 series each with four policies.
-/// Those of the others are summed.
+/// The most routes whose policies have series of their own: some 25 series each with four policies. Those of other routes are
+/// summed.
 const ROUTES_IN_METRICS: u16 = 50;
 
-/// What a policy on a route costs. Sums are those of the exchanges that were measured, scaled to all of the route.
+/// The cost of a policy on a route. Sums are those of the measured exchanges, scaled to all exchanges of the route.
 struct Price<'a> {
     policy: &'static str,
     totals: &'a PluginTotals,
     calls: f64,
-    /// For each call.
+    /// Per call.
     cpu_ns: f64,
     waited_ns: f64,
-    /// Of the processor time of the route's exchanges.
+    /// The share of the processor time of the route's exchanges.
     share: f64,
 }
 
@@ -34,7 +34,7 @@ fn prices(exchanges: u64, price: &RoutePriceTotals) -> impl Iterator<Item = Pric
         Some(Price {
             policy: name(number)?,
             totals,
-            // Exact for a policy that every exchange of the route meets.
+            // Exact for a policy that runs in every exchange of the route.
             calls: exchanges as f64 * per(totals.calls(), price.sampled),
             cpu_ns: per(totals.cpu_ns, totals.calls()),
             waited_ns: per(totals.waited_ns, totals.calls()),
@@ -43,7 +43,7 @@ fn prices(exchanges: u64, price: &RoutePriceTotals) -> impl Iterator<Item = Pric
     })
 }
 
-/// What `/policies` shows.
+/// The content of `/policies`.
 pub fn report(metrics: &Metrics, every: u32) -> Value {
     let routes: Vec<Value> = metrics
         .routes
@@ -81,8 +81,8 @@ pub fn report(metrics: &Metrics, every: u32) -> Value {
     json!({ "measured_one_in": every, "routes": routes })
 }
 
-/// Adds what `/metrics` shows: sums over the exchanges that were measured, which never fall. What a call costs is their
-/// quotient, and the share of a policy in its route's time another.
+/// Writes the series of `/metrics`: sums over the measured exchanges, which never decrease. The cost per call and the share of a
+/// policy are quotients of these.
 pub fn write(metrics: &Metrics, page: &mut Page) {
     let totals = metrics.routes.totals(metrics.workers());
     let mut shown: Vec<(&str, RoutePriceTotals)> = Vec::new();

@@ -1,15 +1,15 @@
-//! What became of the records of plugins that log, for `/records` and `/metrics`.
+//! The accounts of log records of plugins, for `/records` and `/metrics`.
 
 use serde_json::{Value, json};
 use weir_records::{AccountReading, RecordTally};
 use weir_telemetry::exposition::Page;
 
-/// What `/records` shows.
+/// The content of `/records`.
 pub fn report() -> Value {
     json!({ "sinks": weir_plugins::record_accounts() })
 }
 
-/// What `/metrics` shows. `delivered`, `rejected`, `dropped` and what is pending add up to what was accepted.
+/// Writes the series of `/metrics`. `delivered`, `rejected`, `dropped` and the pending ones add up to `accepted`.
 pub fn write(page: &mut Page) {
     let accounts = weir_plugins::record_accounts();
     page.counter("weir_log_records", "Log records of plugins, by sink, outcome and reason.");

@@ -1,21 +1,21 @@
-//! Signals, by what they ask for.
+//! Signals, and the actions they request.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks a node to do.
+/// The action requested by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalRequest {
-    /// SIGTERM, SIGQUIT: take nothing new, finish what was begun, end.
+    /// SIGTERM, SIGQUIT: accept no new connections, finish the exchanges in flight, exit.
     Drain,
-    /// SIGINT: end now.
+    /// SIGINT: exit at once.
     Stop,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     Reload,
-    /// SIGUSR1: open log files again.
+    /// SIGUSR1: reopen log files.
     ReopenLogs,
-    /// SIGUSR2: let another binary carry on.
+    /// SIGUSR2: upgrade to a new binary.
     Upgrade,
 }
 
@@ -29,7 +29,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on these signals no longer end the process by themselves.
+    /// Installs handlers, so that these signals no longer end the process by default.
     pub fn take() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -41,7 +41,7 @@ impl Signals {
         })
     }
 
-    /// The next request. Nothing is lost when the future is dropped.
+    /// The next request. Cancel-safe: no signal is lost when the future is dropped.
     pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             biased;

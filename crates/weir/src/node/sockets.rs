@@ -8,7 +8,7 @@ use weir_control::document::ListenAddress;
 use weir_net::inherit::{Inherited, ListenerKey};
 use weir_net::listener;
 
-/// An address that cannot be listened on, and why.
+/// An address that cannot be listened on, with the reason.
 #[derive(Debug)]
 pub struct CannotListen {
     addr: SocketAddr,
@@ -30,7 +30,7 @@ impl fmt::Display for CannotListen {
     }
 }
 
-/// The address a socket is bound to. `[::]` takes IPv4 clients too.
+/// The address to bind a socket to. `[::]` accepts IPv4 clients as well.
 pub fn socket_addr(address: ListenAddress) -> SocketAddr {
     match address {
         ListenAddress::Everywhere(port) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
@@ -38,13 +38,12 @@ pub fn socket_addr(address: ListenAddress) -> SocketAddr {
     }
 }
 
-/// Every listening socket of the process, by place. They stay here, beside the copies in use, so that they can be
-/// passed on.
+/// All listening sockets of the process, by key. They are kept here, beside the copies in use, to be passed on in an upgrade.
 #[derive(Debug, Default)]
 pub struct Sockets(Vec<(ListenerKey, Vec<TcpListener>)>);
 
 impl Sockets {
-    /// Opens `count` sockets for a place, or takes those inherited for it. Returns the address that it really is.
+    /// Opens `count` sockets for an address, or takes inherited ones. Returns the address that they are bound to.
     pub fn open(
         &mut self,
         place: ListenerKey,
@@ -67,7 +66,7 @@ impl Sockets {
         opened().map_err(|error| CannotListen { addr, error })
     }
 
-    /// Copies of the sockets opened for `purpose`, handed out to so many workers.
+    /// Copies of the sockets opened for `purpose`, distributed to the workers.
     pub fn share(&self, purpose: &str, workers: usize) -> io::Result<Vec<Vec<TcpListener>>> {
         let mut shares: Vec<Vec<TcpListener>> = Vec::new();
         shares.resize_with(workers, Vec::new);

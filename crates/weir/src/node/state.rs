@@ -1,4 +1,4 @@
-//! What a node knows of itself, for `/status` and for readiness.
+//! The state of a node, for `/status` and for readiness.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -16,7 +16,7 @@ use weir_telemetry::process;
 
 use super::{certificates, health, hubs, policies, records, traffic};
 
-/// Content in memory, and what was refused for want of room.
+/// Writes the use of memory for held content, and how often content was refused because of a limit.
 fn held(page: &mut Page) {
     let HeldUse { bytes, limit, refused_for_node, refused_for_client } = HeldBudget::of_process().in_use();
     page.gauge("weir_held_content_bytes", "Content held in memory for plugins, copies and records.").value(&[], bytes);
@@ -27,14 +27,14 @@ fn held(page: &mut Page) {
     page.total(&[("limit", "client")], refused_for_client);
 }
 
-/// Where a node is in its life.
+/// The phase in a node's life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodePhase {
     #[default]
     Starting,
     Serving,
-    /// Takes no new connections, finishes those it has.
+    /// Accepts no new connections, and finishes the open ones.
     Draining,
 }
 
@@ -43,9 +43,9 @@ pub struct NodeState {
     pub metrics: Arc<Metrics>,
     limits: ProcessLimits,
     pub publisher: Arc<Publisher>,
-    /// Asks each worker for the revision it serves.
+    /// Returns the revision that each worker serves.
     revisions: OnceLock<Box<dyn Fn() -> Vec<u64> + Send + Sync>>,
-    /// Whose endpoints are shown. It is not ours to keep alive.
+    /// The gateway whose endpoints are shown. Weak, since it is owned elsewhere.
     gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
     lookups: NameLookups,
@@ -72,20 +72,20 @@ impl NodeState {
         }
     }
 
-    /// From here on there are workers to ask which revision they serve. 0 is none.
+    /// Sets the function that returns the revision of each worker; 0 is none.
     pub fn started(&self, revisions: impl Fn() -> Vec<u64> + Send + Sync + 'static) {
-        // A node starts its workers once in its life.
+        // A node starts its workers only once.
         let _ = self.revisions.set(Box::new(revisions));
     }
 
-    /// From here on there are endpoints to show, and certificates.
+    /// Sets the gateway and the ACME client whose state is shown.
     pub fn watches(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>) {
-        // A node has one of each in its life.
+        // A node has one of each.
         let _ = self.gateway.set(Arc::downgrade(gateway));
         let _ = self.acme.set(Arc::downgrade(acme));
     }
 
-    /// What `/metrics` shows.
+    /// The content of `/metrics`.
     pub fn scrape(&self, format: Format) -> String {
         self.metrics.scrape(format, |page| {
             policies::write(&self.metrics, page);
@@ -107,7 +107,7 @@ impl NodeState {
         })
     }
 
-    /// What `/policies` shows.
+    /// The content of `/policies`.
     pub fn policies(&self) -> Value {
         let every = self.gateway().map_or(0, |gateway| gateway.price_every());
         policies::report(&self.metrics, every)
@@ -125,12 +125,12 @@ impl NodeState {
         self.changing().phase = phase;
     }
 
-    /// What went wrong with the last upgrade of the binary; `None` while nothing did.
+    /// Sets the error of the last binary upgrade; `None` if it succeeded, or none was tried.
     pub fn upgrade_error(&self, error: Option<String>) {
         self.changing().upgrade_error = error;
     }
 
-    /// Why no traffic should be sent here; `None` when it should.
+    /// Why no traffic should be sent to this node; `None` if it is ready.
     pub fn not_ready(&self) -> Option<&'static str> {
         match self.changing().phase {
             NodePhase::Starting => return Some("starting"),
@@ -140,7 +140,7 @@ impl NodeState {
         self.revisions().contains(&0).then_some("a worker has no configuration yet")
     }
 
-    /// What `/status` shows.
+    /// The content of `/status`.
     pub fn report(&self, query: &health::EndpointQuery) -> Value {
         let changing = self.changing();
         let revisions = self.revisions();
@@ -164,7 +164,7 @@ impl NodeState {
             "uptime_seconds": process::uptime_seconds(),
             "state": changing.phase,
             "draining": changing.phase == NodePhase::Draining,
-            // What every worker serves at least.
+            // The revision that every worker has adopted at least.
             "revision": revisions.iter().min().copied().unwrap_or_default(),
             "workers": workers,
             "connections": self.metrics.workers().iter().map(|worker| worker.connections()).sum::<u64>(),

@@ -1,6 +1,7 @@
-//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/tail`, `/metrics`, and what orchestrators ask for.
+//! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/tail`, `/metrics`, and the health checks of
+//! orchestrators.
 //!
-//! It runs on a thread of its own, so that it answers whatever the workers and the control loop are busy with.
+//! It runs on a separate thread, so that it responds however busy the workers and the control loop are.
 
 use std::convert::Infallible;
 use std::io;
@@ -29,17 +30,17 @@ use super::records;
 use super::state::NodeState;
 use super::tail::{self, TailBody};
 
-/// Connections served at a time. Whoever comes later waits in the listening socket's queue.
+/// The most connections served at a time. Others wait in the listening socket's backlog.
 const CONNECTIONS: usize = 64;
-/// A connection that sends no request for so long is closed, so that idle ones do not keep others out.
+/// A connection without a request for this long is closed, so that idle ones do not block others.
 const IDLE: Duration = Duration::from_secs(15);
-/// How long to wait after `accept` failed, which means that descriptors have run out.
+/// The pause after `accept` failed, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long answers may take that are being sent when the server is dropped.
+/// How long responses in progress may take when the server is dropped.
 const FINISH: Duration = Duration::from_secs(1);
 
-/// The running server. Dropping it stops accepting and finishes what was asked.
+/// The running server. Dropping it stops accepting, and finishes the requests in progress.
 pub struct StatusServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -57,7 +58,7 @@ impl StatusServer {
                 for listener in listeners {
                     accepting.spawn(accept(listener, Arc::clone(&state), Arc::clone(&permits), Arc::clone(&open)));
                 }
-                // An error says that the server was dropped, which means the same.
+                // An error means that the server was dropped, which ends it as well.
                 let _ = stopped.await;
                 accepting.shutdown().await;
                 let open = Arc::into_inner(open).expect("only the tasks that were ended shared it");
@@ -72,7 +73,7 @@ impl Drop for StatusServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has reported that itself.
+            // A panic of the thread has been logged already.
             let _ = thread.join();
         }
     }
@@ -108,19 +109,19 @@ async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semap
             .serve_connection(TokioIo::new(stream), service);
         let connection = open.watch(connection);
         tokio::spawn(async move {
-            // Clients leave as they like; there is nobody to tell.
+            // An error of the client's connection needs no action.
             let _ = connection.await;
             drop(permit);
         });
     }
 }
 
-/// What may be asked.
+/// The supported paths.
 const PATHS: &str = "/status /status/ready /policies /records /tail /metrics /livez /readyz /healthz";
 
-/// Whether the address may be asked for under this name. Who can make a browser on this machine ask for its own name, and
-/// have that name mean this machine (DNS rebinding), would read what is for this machine alone. Such names have dots. An
-/// address that others can reach goes by any name.
+/// Whether a request may have this host. A page in a browser on this machine could use a host name of its own that resolves to a
+/// loopback address (DNS rebinding), and read what is for this machine only; such names contain dots. An address that others can
+/// reach accepts any name.
 fn is_own_name(host: &str, local: IpAddr) -> bool {
     let name = host.parse::<Authority>().map(|authority| authority.host().to_ascii_lowercase());
     let Ok(name) = name else { return false };
@@ -128,7 +129,7 @@ fn is_own_name(host: &str, local: IpAddr) -> bool {
     !local.is_loopback() || is_address || !name.contains('.') || name.ends_with(".localhost")
 }
 
-/// Why a request is refused whatever it asks for, if it is.
+/// The refusal that applies to a request regardless of its path, if there is one.
 fn refusal<B>(request: &Request<B>, local: IpAddr) -> Option<Response<Full<Bytes>>> {
     let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
     let named = request.uri().authority().map(Authority::as_str).or(named);
@@ -144,7 +145,7 @@ fn refusal<B>(request: &Request<B>, local: IpAddr) -> Option<Response<Full<Bytes
     None
 }
 
-/// Exchanges as they end. They show what clients ask for, so they are for this machine alone.
+/// Streams exchanges as they end. Only for clients on this machine, since it shows what clients request.
 fn tail<B>(request: &Request<B>, (local, peer): (IpAddr, IpAddr)) -> Response<Either<Full<Bytes>, TailBody>> {
     let refused = refusal(request, local).or_else(|| {
         let problem = "exchanges are shown to this machine alone: ask from there\n";
@@ -181,7 +182,7 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
             None => text(StatusCode::OK, "ok\n".into()),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        // A process that answers lives. One that drains must not be killed for it.
+        // A process that responds is alive, also while it drains, when it must not be killed.
         "/livez" | "/healthz" => text(StatusCode::OK, "ok\n".into()),
         "/metrics" => {
             let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());

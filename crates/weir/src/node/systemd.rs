@@ -1,4 +1,4 @@
-//! What the service manager is told, sd_notify(3). Without one, nothing happens.
+//! Notifies the service manager, sd_notify(3). Without one, nothing happens.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tracing::warn;
 
-/// The gateway serves, with what it was last told to serve or with what it served before.
+/// The gateway serves, after start, reload or a rejected reload.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The configuration is being read again; [`ready`] follows.
+/// The configuration is being reloaded; [`ready`] follows.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -19,29 +19,29 @@ pub fn reloading() {
     }
 }
 
-/// The gateway ends.
+/// The gateway is about to end.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Another process carries on.
+/// Another process has taken over; `to` is its id.
 pub fn handed_over(to: u32) {
     tell(&[NotifyState::MainPid(to)]);
 }
 
-/// The gateway is alive.
+/// A watchdog keep-alive.
 pub fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// How often the service manager wants to hear [`alive`]; twice in its time limit.
+/// The interval for [`alive`]: half of the service manager's time limit; `None` if it has no watchdog.
 pub fn alive_every() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }
 
-/// Lets a process that will carry on speak to the service manager as this one does.
+/// Sets the environment of a new process so that it can notify the service manager as well.
 pub fn pass_on(command: &mut Command) {
-    // It names this process, and would silence the next one.
+    // The variable contains the id of this process, so the new process would not send keep-alives.
     command.env_remove("WATCHDOG_PID");
 }
 

@@ -1,4 +1,4 @@
-//! `/tail`: exchanges as they end, a line of JSON each.
+//! `/tail`: exchanges as they end, one JSON object per line.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,8 +8,7 @@ use hyper::body::{Body, Bytes, Frame};
 use weir_gateway::tail::{Tail, TailFilter};
 use weir_plugin::{Expression, form};
 
-/// Which exchanges the query of a request asks for: `vars` is a condition in the language of `vars`, `trace` the name of a
-/// trace.
+/// The filter in the query of a request: `vars` is a condition in the syntax of `vars`, `trace` the name of a trace.
 pub fn filter(query: &str) -> Result<TailFilter, String> {
     let mut filter = TailFilter::All;
     for (name, value) in form::pairs(query.as_bytes()) {
@@ -23,14 +22,14 @@ pub fn filter(query: &str) -> Result<TailFilter, String> {
     Ok(filter)
 }
 
-/// A condition as JSON.
+/// Parses a condition from JSON.
 pub fn condition(text: &str) -> Result<Expression, String> {
     let value = serde_json::from_str(text)
         .map_err(|error| format!("vars: not JSON: {error}; write it as [[\"status\", \">=\", 500]]"))?;
     Expression::compile(&value).map_err(|error| format!("vars{}: {}; {}", error.place, error.reason, error.help))
 }
 
-/// Lines, until the reader disconnects.
+/// A body of lines, until the client disconnects.
 pub struct TailBody(pub Tail);
 
 impl Body for TailBody {

@@ -1,4 +1,4 @@
-//! What plugins say in `/metrics` of the traffic of their routes: `prometheus`, `proxy-mirror` and `sse-fanout`.
+//! Traffic figures of the plugins `prometheus`, `proxy-mirror` and `sse-fanout` in `/metrics`.
 
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
@@ -7,7 +7,7 @@ use weir_telemetry::exposition::Page;
 
 use super::health::SERIES;
 
-/// Writes what there is; nothing where nobody has asked for it.
+/// Writes the series; none for plugins that are not in use.
 pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     mirrors(page);
     shared_streams(page);
@@ -15,7 +15,7 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     if totals.is_empty() {
         return;
     }
-    // Names, labels and types are those of Apache APISIX, whose counters have no `_total`.
+    // Names, labels and types are those of Apache APISIX, whose counters have no suffix `_total`.
     page.gauge("apisix_node_info", "Host name and version of the node.");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     page.value(&[("hostname", &host), ("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -40,7 +40,7 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     }
 }
 
-/// Endpoints that are checked.
+/// The state of endpoints with active checks.
 fn upstreams(page: &mut Page, gateway: &DataPlane) {
     page.gauge("apisix_upstream_status", "Whether an endpoint that is actively checked is in rotation.");
     let all = gateway.endpoints(&EndpointFilter { upstream: None, is_up: None, skip: 0, limit: SERIES });
@@ -68,7 +68,7 @@ fn mirrors(page: &mut Page) {
     }
 }
 
-/// Event streams that clients share.
+/// Event streams shared by several clients.
 fn shared_streams(page: &mut Page) {
     let totals = weir_plugins::fanout_totals();
     if totals.streams.get() == 0 {

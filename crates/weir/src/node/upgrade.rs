@@ -1,8 +1,7 @@
-//! SIGUSR2: another binary carries on with the same listening sockets.
+//! SIGUSR2: a new binary takes over the listening sockets.
 //!
-//! The new process opens nothing that is open already, and says through a pipe when it serves. Only when it has served for a
-//! while does this one stop accepting. When the new one fails, ends, or says nothing in time, this one goes on as if nothing had
-//! been.
+//! The new process inherits the open sockets, and reports through a pipe when it serves. Only after it has served for a while
+//! does this process stop accepting. If the new process fails, exits, or does not report in time, this one continues as before.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,7 +21,7 @@ use weir_net::tls::TicketKeys;
 use super::sockets::Sockets;
 use super::systemd;
 
-/// How this process was started, so that another can be started in the same way.
+/// The command line of this process, to start the new one with.
 #[derive(Debug, Clone)]
 pub struct Invocation {
     program: PathBuf,
@@ -36,12 +35,12 @@ impl Invocation {
     }
 }
 
-/// Why no other process carries on.
+/// Why an upgrade has failed.
 #[derive(Debug)]
 pub enum Failed {
     Start(PathBuf, io::Error),
     Ended(ExitStatus),
-    /// It served, and then it ended.
+    /// The process became ready, and exited soon after.
     Short(ExitStatus),
     Silent(Duration),
     System(io::Error),
@@ -65,34 +64,34 @@ impl fmt::Display for Failed {
     }
 }
 
-/// How long the new process has to serve before this one leaves: what is going to fail at once, as by lack of memory or by a
-/// supervisor that does not know it, has failed by then. Both accept meanwhile.
+/// How long the new process must serve before this one drains. Immediate failures, such as lack of memory or a supervisor that
+/// kills it, happen within this time. Both processes accept meanwhile.
 const PROBATION: Duration = Duration::from_secs(1);
 
-/// A new process that is not relied on yet.
+/// A new process that has not taken over yet.
 #[derive(Debug)]
 pub struct UpgradeAttempt {
     child: Child,
     ready: pipe::Receiver,
     patience: Duration,
     deadline: Instant,
-    /// When it said that it serves.
+    /// When the process reported that it is ready.
     ready_at: Option<Instant>,
 }
 
 impl UpgradeAttempt {
-    /// Starts the binary again. Its path is looked up anew: the file there is expected to be another one.
+    /// Starts the binary. Its path is resolved again, since the file there is usually a new version.
     pub fn start(invocation: &Invocation, sockets: &Sockets, patience: Duration) -> Result<Self, Failed> {
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;
         let report: OwnedFd = report.into_blocking_fd().map_err(Failed::System)?;
         let mut command = std::process::Command::new(&invocation.program);
         command.args(&invocation.arguments);
-        // So that clients need not prove themselves anew: their tickets stay good.
+        // Passing on the ticket keys lets clients resume their TLS sessions.
         let secrets = inherit::held(&TicketKeys::hand_over()).map_err(Failed::System)?;
         inherit::pass_on(&mut command, sockets.all(), &report, &secrets);
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
-        // Held by the new process alone, the pipe ends when that does.
+        // Only the new process has the write end then, so the pipe closes when that process ends.
         drop(report);
         let child = child.map_err(|error| Failed::Start(invocation.program.clone(), error))?;
         Ok(Self { child, ready, patience, deadline: Instant::now() + patience, ready_at: None })
@@ -103,14 +102,15 @@ impl UpgradeAttempt {
         self.child.id()
     }
 
-    /// Waits until the new process has served for a while. May be dropped and called again; after an outcome the attempt is
-    /// over.
+    /// Waits until the new process has served for a while. Cancel-safe: may be dropped and called again. After an outcome the
+    /// attempt is over.
     pub async fn outcome(&mut self) -> Result<(), Failed> {
         if self.ready_at.is_none() {
             self.readiness().await?;
         }
         let until = self.ready_at.unwrap_or_else(Instant::now) + PROBATION;
-        // A timer that is new each time, since others are waited for besides, might never come to fire.
+        // Checked explicitly, since a timer that is created in each call might never fire if the caller's other events are
+        // frequent.
         if Instant::now() >= until {
             return match self.child.try_wait() {
                 Ok(None) => Ok(()),
@@ -124,7 +124,7 @@ impl UpgradeAttempt {
         }
     }
 
-    /// Waits until the new process says that it serves.
+    /// Waits until the new process reports that it is ready.
     async fn readiness(&mut self) -> Result<(), Failed> {
         let mut said = [0; READY_BYTE.len()];
         match tokio::time::timeout_at(self.deadline, self.ready.read(&mut said)).await {
@@ -132,7 +132,7 @@ impl UpgradeAttempt {
                 self.ready_at = Some(Instant::now());
                 Ok(())
             }
-            // It closed the pipe, in all likelihood by ending.
+            // The pipe was closed, usually because the process has ended.
             Ok(_) => match tokio::time::timeout_at(self.deadline, self.child.wait()).await {
                 Ok(outcome) => Err(outcome.map_or_else(Failed::System, Failed::Ended)),
                 Err(_) => Err(self.silent().await),
@@ -141,9 +141,9 @@ impl UpgradeAttempt {
         }
     }
 
-    /// Ends the new process: nobody will carry on.
+    /// Kills the new process.
     pub async fn abandon(mut self) {
-        // It may have ended by itself, which is as good.
+        // The process may have ended already.
         let _ = self.child.kill().await;
     }
 
@@ -159,14 +159,14 @@ impl UpgradeAttempt {
 mod tests {
     use super::*;
 
-    /// What becomes of an upgrade to a shell that runs `script`.
+    /// The outcome of an upgrade to a shell that runs `script`.
     fn upgrade_to(script: &str, patience: Duration) -> Result<(), Failed> {
         let invocation = Invocation { program: "sh".into(), arguments: vec!["-c".into(), script.into()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let mut attempt = UpgradeAttempt::start(&invocation, &Sockets::default(), patience)?;
             let outcome = attempt.outcome().await;
-            // A process that outlives the test keeps the test's output open, and the test run waits for its end.
+            // A child that outlives the test would keep its output open, and the test run waits for that.
             attempt.abandon().await;
             outcome
         })

@@ -1,4 +1,4 @@
-//! Auth plugins that nobody has credentials for, and consumers whose credentials are asked for nowhere.
+//! Finds auth plugins for which no consumer has credentials, and consumers whose credentials no route accepts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::document::{ConsumerSpec, PluginSpec, RouteSpec};
 use crate::text::read::{join, listed};
 use crate::text::tree::TreePath;
 
-/// Auth plugins that no consumer has credentials for: they refuse every request.
+/// Reports auth plugins for which no consumer has credentials: they refuse every request.
 pub(super) fn without_credentials(doubts: &Doubts, registry: &Registry) {
     let document = doubts.document;
     let held: HashSet<&str> = credentials(doubts, registry).into_values().flatten().collect();
@@ -31,7 +31,7 @@ pub(super) fn without_credentials(doubts: &Doubts, registry: &Registry) {
     }
 }
 
-/// Consumers whose credentials no route asks for, or whom every such route turns away.
+/// Reports consumers that no route admits: none has their auth plugin, or all that do exclude them.
 pub(super) fn admitted_nowhere(doubts: &Doubts, registry: &Registry) {
     let admission = RouteAdmission::of(doubts, registry);
     let mut held = credentials(doubts, registry);
@@ -60,7 +60,7 @@ pub(super) fn admitted_nowhere(doubts: &Doubts, registry: &Registry) {
     }
 }
 
-/// By the name of a consumer, the auth plugins that it has credentials for, each once.
+/// The auth plugins that each consumer has credentials for, without duplicates.
 fn credentials<'a>(doubts: &Doubts<'a>, registry: &Registry) -> HashMap<&'a str, Vec<&'a str>> {
     let document = doubts.document;
     let own = document.consumers.iter().map(|consumer| (&*consumer.username, &consumer.plugins));
@@ -81,32 +81,32 @@ fn has_credentials(registry: &Registry, name: &str) -> bool {
     registry.find(name).is_some_and(|entry| entry.credential.is_some())
 }
 
-/// The plugins whose credentials this one accepts: its own, or those of the plugins within `multi-auth`.
+/// The plugins whose credentials this one accepts: its own, or those of the plugins inside `multi-auth`.
 fn credential_plugins<'a>(registry: &Registry, plugin: &'a PluginSpec) -> Vec<&'a str> {
     let own = std::iter::once(&*plugin.name);
     own.chain(parts(plugin).map(|(name, _)| name)).filter(|name| has_credentials(registry, name)).collect()
 }
 
-/// The plugins within `multi-auth`, and their options.
+/// The plugins inside `multi-auth`, with their options.
 fn parts(plugin: &PluginSpec) -> impl Iterator<Item = (&str, &Value)> {
     let parts = (&*plugin.name == "multi-auth").then(|| plugin.options["auth_plugins"].as_array()).flatten();
     parts.into_iter().flatten().filter_map(Value::as_object).flatten().map(|(name, options)| (&**name, options))
 }
 
-/// The consumers that stand for all clients without credentials.
+/// The consumers that requests without credentials are attributed to.
 fn anonymous(plugin: &PluginSpec) -> impl Iterator<Item = &str> {
     let options = std::iter::once(&plugin.options).chain(parts(plugin).map(|(_, options)| options));
     options.filter_map(|options| options["anonymous_consumer"].as_str())
 }
 
-/// Whom the routes admit.
+/// The consumers that routes admit.
 #[derive(Default)]
 struct RouteAdmission<'a> {
     /// The auth plugins of all routes.
     asked: HashSet<&'a str>,
-    /// Those of routes that admit whoever has credentials, or of which that cannot be told.
+    /// The auth plugins of routes that admit every consumer with credentials, or whose restriction cannot be evaluated.
     open: HashSet<&'a str>,
-    /// Auth plugins, each with a consumer or a group that a route admits.
+    /// Pairs of an auth plugin and a consumer (or group) that a route with it admits.
     consumers: HashSet<(&'a str, &'a str)>,
     groups: HashSet<(&'a str, &'a str)>,
     anonymous: HashSet<&'a str>,
@@ -127,7 +127,7 @@ impl<'a> RouteAdmission<'a> {
         admission
     }
 
-    /// Adds an auth plugin of a route, with the options of its `consumer-restriction`.
+    /// Adds an auth plugin of a route, with the options of the route's `consumer-restriction`.
     fn add(&mut self, plugin: &'a str, restriction: Option<&'a Value>) {
         self.asked.insert(plugin);
         let whitelist = restriction.and_then(|options| Some((options, options["whitelist"].as_array()?)));
@@ -158,7 +158,7 @@ impl<'a> RouteAdmission<'a> {
     }
 }
 
-/// The plugins that run on a route, each as the nearest resource says it.
+/// The plugins that run on a route, each from the nearest resource that has it.
 fn effective_plugins<'a>(doubts: &Doubts<'a>, route: &'a RouteSpec) -> Vec<&'a PluginSpec> {
     let config = doubts.resources.plugin_config_of(route).map(|set| &set.plugins);
     let service = doubts.resources.service_of(route).map(|service| &service.plugins);

@@ -1,4 +1,4 @@
-//! Routes that no request tells apart: the one that comes later gets none.
+//! Finds routes that match the same requests as an earlier one, and therefore never receive any.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::document::RouteSpec;
 use crate::text::fingerprint::Fingerprint;
 
 pub(super) fn indistinguishable(doubts: &Doubts) {
-    // By host, path, priority and conditions: routes none of which takes all methods of another.
+    // Earlier routes by host, path, priority and conditions; none of them takes all methods of another.
     let mut places: HashMap<Fingerprint, Vec<&RouteSpec>> = HashMap::new();
     for route in doubts.enabled_routes() {
         let hosts = match doubts.resources.service_of(route) {
@@ -35,7 +35,7 @@ pub(super) fn indistinguishable(doubts: &Doubts) {
     }
 }
 
-/// Nothing for a route that takes requests whatever their client and their variables.
+/// `None` for a route without conditions on the client's address and on variables.
 fn conditions(route: &RouteSpec) -> Option<Fingerprint> {
     let vars = route.vars.as_ref().map(ToString::to_string);
     (vars.is_some() || !route.remote_addrs.is_empty()).then(|| Fingerprint::of((vars, &route.remote_addrs)))

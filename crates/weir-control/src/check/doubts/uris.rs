@@ -1,4 +1,4 @@
-//! Paths written in the language of another router: regular expressions, and parameters in braces.
+//! Finds paths in the syntax of another router: regular expressions, and parameters in braces.
 
 use super::Doubts;
 use crate::text::foreign::{shell_variable, variable_advice};
@@ -14,7 +14,7 @@ pub(super) fn taken_literally(doubts: &Doubts) {
     }
 }
 
-/// A part of a `uri` that means something elsewhere, and what to write instead.
+/// A part of a `uri` that has a meaning in other routers, and what to write instead.
 struct Misread<'u> {
     part: &'u str,
     advice: String,
@@ -41,14 +41,15 @@ fn misread(uri: &str) -> Option<Misread<'_>> {
     Some(Misread { part, advice: "write `*` at the end of the `uri`, or in place of a whole segment".to_owned() })
 }
 
-/// A text in brackets, with them.
+/// A text in brackets, including the brackets.
 fn between(uri: &str, open: char, close: char) -> Option<&str> {
     let start = uri.find(open)?;
     let length = uri[start..].find(close)?;
     Some(&uri[start..=start + length])
 }
 
-/// What regular expressions often have in them and paths do not. `/image.*` is a fair prefix, and `/Items(1)` a fair path.
+/// A part that is typical of regular expressions and not of paths. `/image.*` is a plausible prefix, and `/Items(1)` a plausible
+/// path.
 fn regular_expression(uri: &str) -> Option<&'static str> {
     const PARTS: [&str; 8] = ["(.*", ".*)", "(?", "/.*", ".+", "[", "\\", "|"];
     let part = PARTS.into_iter().find(|part| uri.contains(part));

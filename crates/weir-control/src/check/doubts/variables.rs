@@ -1,4 +1,5 @@
-//! Environment variables as shells write them, in options of plugins: a key that reads `${API_KEY}` is one that anybody can guess.
+//! Finds environment variables in shell syntax in options of plugins: a key with the literal value `${API_KEY}` is easily
+//! guessed.
 
 use serde_json::Value;
 
@@ -32,7 +33,7 @@ fn in_options(doubts: &Doubts, origin: &ResourceOrigin, plugin: &PluginSpec) {
     }
 }
 
-/// The variables in a value that is found at `path`, each with its path.
+/// The variables in the value at `path`, each with its own path.
 fn find<'v>(value: &'v Value, path: &mut String, found: &mut Vec<(String, &'v str)>) {
     let length = path.len();
     match value {

@@ -1,5 +1,5 @@
-//! A connection to one member of an etcd cluster. It does not reconnect and does not change to another
-//! member: its owner notices that it is lost, and opens a new one.
+//! A connection to one member of an etcd cluster. It does not reconnect, and does not switch to another member: its owner notices
+//! the loss and opens a new one.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ use super::wire::{
     RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 
-/// A peer that is gone without a word (frozen, unplugged) is noticed within twice this time.
+/// The interval and time-out of keep-alive pings: a dead peer is noticed within twice this time.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(3);
-/// Of one answer. Ranges are read in pages, and a transaction has at most 128 operations of 1.5 MiB in all.
+/// The most bytes of a response. Ranges are read in pages, and a transaction has at most 128 operations of 1.5 MiB in all.
 const MOST_ANSWER: usize = 512 << 20;
 
-/// How members are reached.
+/// The credentials for members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EtcdAccess {
     pub(super) user: Option<(Box<str>, Box<str>)>,
     pub(super) tls: Option<EtcdTls>,
-    /// Longer than this no answer is waited for.
+    /// The time limit of a request.
     pub(super) timeout: Duration,
 }
 
-/// The contents of files, in PEM.
+/// The contents of PEM files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EtcdTls {
     pub(super) authorities: Option<Vec<u8>>,
@@ -42,7 +42,7 @@ pub(super) struct EtcdTls {
     pub(super) server_name: Option<Box<str>>,
 }
 
-/// Clones use the same connection.
+/// A connection; clones share it.
 #[derive(Clone)]
 pub(super) struct EtcdConnection {
     grpc: Grpc<Channel>,
@@ -50,7 +50,7 @@ pub(super) struct EtcdConnection {
     timeout: Duration,
 }
 
-/// Why a member did not do what it was asked.
+/// Why a request to a member failed.
 #[derive(Clone, Debug)]
 pub(super) struct EtcdError(pub(super) String);
 
@@ -101,7 +101,7 @@ impl EtcdConnection {
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();
-        // A member that is cut off from the others says so instead of answering with what is old.
+        // With this, a member that is cut off from the others fails instead of serving stale data.
         metadata.insert("hasleader", MetadataValue::from_static("true"));
         if let Some(token) = &self.token {
             metadata.insert("token", token.clone());
@@ -143,7 +143,7 @@ impl EtcdConnection {
         Ok(())
     }
 
-    /// Whether the lease goes on.
+    /// Renews a lease. Returns whether it is still alive.
     pub(super) async fn keep_lease(&self, id: i64) -> Result<bool, EtcdError> {
         let mut grpc = self.grpc.clone();
         let request = self.request(stream::iter([LeaseId { id }]));
@@ -158,13 +158,13 @@ impl EtcdConnection {
             .unwrap_or_else(|_| Err(EtcdError("it did not renew the lease in time".to_owned())))
     }
 
-    /// Watches what is asked for. Further requests go through what is returned first; the watch ends with it.
+    /// Opens a watch. Further requests are sent through the returned sender; the watch ends when it is dropped.
     pub(super) async fn watch(
         &self,
         first: WatchRequest,
     ) -> Result<(UnboundedSender<WatchRequest>, Streaming<WatchResponse>), EtcdError> {
         let (asking, mut asked) = unbounded_channel();
-        // Nobody has closed it yet.
+        // Cannot fail: the receiver is still here.
         let _ = asking.send(first);
         let requests = stream::poll_fn(move |context| asked.poll_recv(context));
         let mut grpc = self.grpc.clone();
@@ -180,7 +180,7 @@ impl EtcdConnection {
     }
 }
 
-/// An error with what caused it: the outermost text says little.
+/// The text of an error with its causes: the outermost text says little.
 fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

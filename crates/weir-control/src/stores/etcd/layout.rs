@@ -1,11 +1,11 @@
-//! Which keys hold what: Apache APISIX's below the prefix, ours beside it, so that neither its nodes nor ours are woken by what
-//! only concerns a few.
+//! The layout of keys: those of Apache APISIX below the prefix, those of Weir beside it, so that watches of resources are not
+//! woken by keys of other purposes.
 //!
 //! ```text
 //! /apisix/routes/r1              a resource, as the Admin API shows its value
-//! /apisix.weir/history/TIME-NODE a revision that Weir has written
-//! /apisix.weir/nodes/ID          a node that lives, under a lease
-//! /apisix.weir/puts, deletes     written with every change, so that changes can depend on each other
+//! /apisix.weir/history/TIME-NODE a revision written by Weir
+//! /apisix.weir/nodes/ID          a node that is alive, under a lease
+//! /apisix.weir/puts, deletes     written with every change, to detect conflicting changes
 //! ```
 
 use crate::document::RESOURCE_LISTS;
@@ -13,15 +13,15 @@ use crate::stores::resources::{ResourceKey, RevisionRecord, StoredResource};
 
 use super::wire::KeyValue;
 
-/// The keys of one cluster of gateways.
+/// The keys of one group of gateways.
 #[derive(Clone, Debug)]
 pub(super) struct KeyLayout {
-    /// Ends in a slash.
+    /// The prefix of the keys of resources, with a final slash.
     resources: String,
     own: String,
 }
 
-/// All keys that begin so, as the end of a range.
+/// The end of the range of all keys with this prefix.
 pub(super) fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -30,7 +30,7 @@ pub(super) fn end_of(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // All keys.
+    // The end of the range of all keys.
     vec![0]
 }
 
@@ -52,7 +52,7 @@ impl KeyLayout {
         format!("{}history/", self.own).into_bytes()
     }
 
-    /// In the order of time, and of one node's alone.
+    /// Sorted by time, and unique to the node.
     pub(super) fn history_entry(&self, at_ms: u64, node: &str) -> Vec<u8> {
         format!("{}history/{at_ms:016}-{node}-{:08x}", self.own, rand::random::<u32>()).into_bytes()
     }
@@ -73,8 +73,8 @@ impl KeyLayout {
         format!("{}deletes", self.own).into_bytes()
     }
 
-    /// The resource that a key holds. Nothing for keys of other kinds: APISIX's placeholders of directories, its list of plugins,
-    /// and what later versions may add.
+    /// The resource that a key holds; `None` for other keys: APISIX's directory placeholders, its list of plugins, and what later
+    /// versions may add.
     pub(super) fn resource_key(&self, key: &[u8]) -> Option<ResourceKey> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.resources)?;
         let key = ResourceKey::parse(rest)?;
@@ -86,7 +86,7 @@ impl KeyLayout {
         (RESOURCE_LISTS.contains(&key.list()) && has_depth && !key.id().ends_with('/')).then_some(key)
     }
 
-    /// A resource, and its key. What is not text becomes one that is refused by name later.
+    /// A resource with its key. A value that is not UTF-8 becomes an empty text, which is refused when it is compiled.
     pub(super) fn resource(&self, entry: KeyValue) -> Option<(ResourceKey, StoredResource)> {
         let key = self.resource_key(&entry.key)?;
         let json = String::from_utf8(entry.value).unwrap_or_default();
@@ -100,7 +100,7 @@ impl KeyLayout {
     }
 }
 
-/// A record of history, with the revision that etcd gave it.
+/// A record of the history, with the revision that etcd gave it.
 pub(super) fn record(entry: &KeyValue) -> Option<RevisionRecord> {
     let mut record: RevisionRecord = serde_json::from_slice(&entry.value).ok()?;
     record.renumber(entry.create_revision as u64);

@@ -1,4 +1,4 @@
-//! The messages of etcd's API (version 3) that are used here, with their numbers in `rpc.proto`. They are written out, since
+//! The messages of etcd's API (version 3) that are used here, with their field numbers in `rpc.proto`. Written by hand, since
 //! generating them would need `protoc` at every build.
 
 use prost::{Enumeration, Message, Oneof};
@@ -88,7 +88,7 @@ pub(super) struct DeleteRangeRequest {
     pub(super) range_end: Vec<u8>,
 }
 
-/// Of an answer whose content is of no use here.
+/// A response of which only the header is read.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HeaderOnly {
     #[prost(message, optional, tag = "1")]
@@ -143,7 +143,7 @@ pub(super) enum CompareTarget {
     Mod = 2,
 }
 
-/// Of the revision that changed a key last, which is 0 where there is none.
+/// Compares the last revision that changed a key, which is 0 if the key does not exist.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
@@ -152,7 +152,7 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    /// In a `oneof` of the original, so that 0 is written, too.
+    /// A field of a `oneof` in `rpc.proto`, so it is encoded even if it is 0.
     #[prost(int64, optional, tag = "6")]
     pub(super) mod_revision: Option<i64>,
 }
@@ -224,7 +224,7 @@ pub(super) struct WatchResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchEvent {
-    /// 0 is a put, 1 a deletion.
+    /// 0: put, 1: deletion.
     #[prost(int32, tag = "1")]
     pub(super) kind: i32,
     #[prost(message, optional, tag = "2")]
@@ -243,14 +243,14 @@ pub(super) struct LeaseId {
     pub(super) id: i64,
 }
 
-/// The answer to a lease that was asked for, and to one that was kept.
+/// The response to granting a lease, and to a keep-alive.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseState {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<ResponseHeader>,
     #[prost(int64, tag = "2")]
     pub(super) id: i64,
-    /// 0 where it is over.
+    /// The remaining lifetime in seconds; 0 if the lease has expired.
     #[prost(int64, tag = "3")]
     pub(super) ttl_s: i64,
 }

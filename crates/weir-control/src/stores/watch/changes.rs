@@ -1,4 +1,4 @@
-//! Changes of a store's resources: planned, compiled, committed, published. Those that come while others are being made are
+//! Changes of a store's resources: planned, compiled, committed, published. Changes that arrive while others are being made are
 //! made together.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,35 +14,35 @@ use super::{WatchCommand, Watching};
 use crate::publish::{Publication, Publisher};
 use crate::text::diagnostic::Diagnostic;
 
-/// Changes that are made together.
+/// The most changes made together.
 const MOST_TOGETHER: usize = 256;
-/// How often resources are set aside before the whole is refused: each time at least one more is.
+/// The most rounds of setting resources aside before the whole document is refused; each round sets at least one aside.
 const MOST_ROUNDS: usize = 64;
 
-/// How often a change is planned anew, because others were faster.
+/// The most attempts to plan a change again after other nodes have changed the same resources.
 const MOST_TRIES: usize = 50;
 
 /// Why a candidate was not published.
 enum Rejection {
     Invalid(Vec<Diagnostic>),
     Failed(StoreFailure),
-    /// Others have changed what it builds on.
+    /// Another node has changed the resources that it is based on.
     MovedOn,
-    /// It would be, and that was all the author wanted to know.
+    /// It was a dry run and would have been published.
     OnlyTried,
 }
 
-/// A change with the revision it would make.
+/// A change with the revision that it creates.
 struct StagedChange {
     write: QueuedWrite,
     record: RevisionRecord,
 }
 
-/// Publishes a document that was loaded. Resources of a store that keep it from being served are set aside, each by name; in a
-/// file they make it refused whole.
+/// Publishes a loaded document. Faulty resources of a store are set aside, each with a warning; in a file, any fault makes the
+/// whole document refused.
 ///
 /// # Errors
-/// What is wrong with it; it has been reported, too.
+/// The faults of the document, which have been reported as well.
 pub fn publish_first(
     loader: &mut DocumentLoader,
     loaded: LoadedDocument,
@@ -72,7 +72,7 @@ pub fn publish_first(
         .refuse(vec![Diagnostic::of_source(loader.source_name(), "too many of the store's resources are invalid")]))
 }
 
-/// What is kept and not served is a warning of what serves.
+/// The warnings of the document, and one for each resource that is set aside.
 fn with_set_aside(loaded: &LoadedDocument, aside: &BTreeMap<ResourceKey, Diagnostic>) -> Vec<Diagnostic> {
     let told = aside.values().map(|fault| Diagnostic {
         problem: format!("{}; the resource stays in the store and is not served", fault.problem),
@@ -82,7 +82,7 @@ fn with_set_aside(loaded: &LoadedDocument, aside: &BTreeMap<ResourceKey, Diagnos
 }
 
 impl Watching {
-    /// Makes a change, with those that wait behind it.
+    /// Makes a change, together with those queued behind it.
     pub(super) fn change(&mut self, first: QueuedWrite) {
         let Some(live) = self.loader.live().map(Arc::clone) else {
             let failure = StoreFailure::new("the resources are in the configuration file", "change the file");
@@ -102,7 +102,7 @@ impl Watching {
         match self.attempt(&live, &staged) {
             Ok((publication, _)) => answer_all(&live, staged, &publication),
             Err(Rejection::Invalid(_)) if staged.len() > 1 => {
-                // One of them is wrong. Each is told what is wrong with its own.
+                // One of them is invalid. Each is tried alone, to get its own result.
                 live.drop_trial();
                 staged.into_iter().for_each(|staged| self.change_alone(&live, staged.write));
             }
@@ -125,7 +125,7 @@ impl Watching {
         }
     }
 
-    /// Makes a change of a store that others change as well: planned anew where they were faster.
+    /// Makes a change in a shared store; it is planned again if another node was faster.
     fn change_shared(&mut self, live: &LiveResources, mut write: QueuedWrite) {
         let Some(shared) = live.store().shared() else { return };
         let mut is_fresh = false;
@@ -135,7 +135,7 @@ impl Watching {
             let edits = match planned {
                 Ok(edits) => edits,
                 Err(refusal) => {
-                    // It may be refused for what is not so any more.
+                    // The refusal may be based on outdated resources.
                     if !std::mem::replace(&mut is_fresh, true) && shared.catch_up() {
                         continue;
                     }
@@ -164,8 +164,8 @@ impl Watching {
         write.answer(WriteOutcome::Failed(failure));
     }
 
-    /// Publishes what others have changed in a shared store. What of it cannot be served is set aside, each by name, and served as
-    /// it was before.
+    /// Publishes the changes that other nodes made in a shared store. Faulty resources are set aside, and served as they were
+    /// before.
     pub(super) fn follow_others(&mut self) {
         let Some(live) = self.loader.live().map(Arc::clone) else { return };
         if !live.take_outside() {
@@ -193,7 +193,7 @@ impl Watching {
         }
     }
 
-    /// Says once that a shared store cannot be reached, or is not what it was.
+    /// Reports once that a shared store cannot be used.
     pub(super) fn report_store(&mut self) {
         let Some(live) = self.loader.live() else { return };
         let Some(state) = live.store().shared().map(|shared| shared.state()) else { return };
@@ -207,7 +207,8 @@ impl Watching {
         }
     }
 
-    /// The changes that are there already. A trial stays alone, and so does what is forced: what it may break, others may not.
+    /// Takes the changes that are queued already. A dry run stays alone, and so does a forced change: other changes must not get
+    /// its right to break resources.
     fn gathered(&mut self, first: QueuedWrite) -> Vec<QueuedWrite> {
         let mut writes = vec![first];
         while writes.len() < MOST_TOGETHER && !writes.last().is_some_and(QueuedWrite::is_alone) {
@@ -227,7 +228,7 @@ impl Watching {
         writes
     }
 
-    /// Compiles what is staged, commits it, and takes it to the workers.
+    /// Compiles the staged changes, commits them, and publishes the result.
     fn attempt(
         &mut self,
         live: &LiveResources,
@@ -238,7 +239,7 @@ impl Watching {
         let forced = staged.iter().any(|staged| staged.write.request.forced);
         let dry_run = staged.iter().any(|staged| staged.write.request.dry_run);
         let before = live.set_aside();
-        // What was set aside gets its chance: the change may be what it lacked.
+        // Resources set aside are tried again, since the change may add what they lacked.
         live.put_aside(BTreeMap::new());
         let published = self
             .attempt_setting_aside(live, dry_run, |key| !touched.contains(key) && (forced || before.contains_key(key)));
@@ -295,7 +296,7 @@ impl Watching {
         }
     }
 
-    /// Deletes the resources whose time is over.
+    /// Deletes expired resources.
     pub(super) fn remove_expired(&mut self) {
         let Some(live) = self.loader.live().map(Arc::clone) else { return };
         let expired = live.expired();
@@ -312,7 +313,7 @@ impl Watching {
             Err(rejection) => {
                 live.drop_trial();
                 live.put_aside(before);
-                // It is tried again at the next look, so it is said once.
+                // It is tried again at the next check, so the failure is reported only once.
                 if let Rejection::Failed(failure) = rejection
                     && !std::mem::replace(&mut self.is_stalled, true)
                 {
@@ -324,7 +325,7 @@ impl Watching {
     }
 }
 
-/// What may be left out so that the rest is served. Nothing where something else is wrong.
+/// The resources to set aside so that the others can be served. `None` if there is any other fault.
 fn acceptable(
     sorted: &SortedFaults,
     may_be_set_aside: &impl Fn(&ResourceKey) -> bool,
@@ -333,7 +334,7 @@ fn acceptable(
     (!found.is_empty() && found.keys().all(may_be_set_aside)).then_some(found)
 }
 
-/// Plans a change on what is committed and staged. What is refused is answered at once.
+/// Plans a change on the committed and staged resources. A refusal is replied to at once.
 fn stage(live: &LiveResources, write: QueuedWrite) -> Option<StagedChange> {
     match planned(live, &write) {
         Some(Ok(edits)) => {
@@ -351,7 +352,7 @@ fn stage(live: &LiveResources, write: QueuedWrite) -> Option<StagedChange> {
     }
 }
 
-/// What a change comes to; nothing if its plan panics, which must not end the thread that makes all changes.
+/// The edits of a change; `None` if its plan panics, which must not end the thread that makes all changes.
 fn planned(live: &LiveResources, write: &QueuedWrite) -> Option<Result<Vec<ResourceEdit>, PlanRefusal>> {
     live.view(|view| catch_unwind(AssertUnwindSafe(|| (write.request.plan)(view))).ok())
 }

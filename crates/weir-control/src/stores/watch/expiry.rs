@@ -1,4 +1,4 @@
-//! Certificates that will expire are told of: 30 days, 7 days and a day before, and when they have expired.
+//! Logs certificates that will expire: 30 days, 7 days and a day before, and when they have expired.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::compile::CertificateEnd;
 
 const DAY_S: i64 = 24 * 60 * 60;
-/// How often they are looked at while the configuration stays as it is.
+/// How often certificates are checked while the configuration does not change.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How near an end is.
+/// The time left until a certificate expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nearness {
     Month,
@@ -40,16 +40,16 @@ impl Nearness {
     }
 }
 
-/// What has been told, so that each is told once.
+/// The reminders logged so far, so that each is logged once.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryReminders {
     told: HashMap<Arc<str>, Nearness>,
-    /// The revision that was looked at last, and when it is due again.
+    /// The snapshot revision of the last check, and when the next one is due.
     looked_at: Option<(u64, Instant)>,
 }
 
 impl ExpiryReminders {
-    /// Tells in the error log what has not been told yet.
+    /// Logs the reminders that are due.
     pub(super) fn follow(&mut self, revision: u64, certificates: &[CertificateEnd]) {
         let now = Instant::now();
         if self.looked_at.is_some_and(|(seen, due)| seen == revision && now < due) {

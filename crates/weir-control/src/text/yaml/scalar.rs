@@ -1,7 +1,7 @@
-//! What a plain scalar means: the YAML 1.1 types, as far as JSON has them.
+//! The value of a plain scalar: the YAML 1.1 types, as far as JSON has them.
 //!
-//! Numbers in base 60 (`12:30`) are not: nobody means 750 by that, and addresses look alike. `.inf` and `.nan` have no
-//! JSON number and stay text, which whoever expects a number refuses.
+//! Numbers in base 60 (`12:30`) are not supported: they are hardly ever intended, and addresses look alike. `.inf` and `.nan`
+//! have no JSON number and stay text, which is refused where a number is expected.
 
 use serde_json::Number;
 
@@ -53,7 +53,7 @@ fn number(text: &str) -> Option<Number> {
     float(digits).and_then(|value| Number::from_f64(if negative { -value } else { value }))
 }
 
-/// Only what looks like a decimal number: Rust would also read `infinity`.
+/// Checks for a decimal number first: Rust's parser would also accept `infinity`.
 fn float(digits: &str) -> Option<f64> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-'));
     plain.then(|| digits.parse().ok()).flatten().filter(|value: &f64| value.is_finite())

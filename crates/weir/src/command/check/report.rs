@@ -1,13 +1,13 @@
-//! CheckFindings in the formats that other programs read.
+//! Findings in machine-readable formats.
 
 use serde::Serialize;
 use serde_json::json;
 use weir_control::Diagnostic;
 
-/// One file, and what was found in it.
+/// A file with its findings.
 pub struct CheckedFile {
     pub name: String,
-    /// Whether it would be served.
+    /// Whether the configuration is accepted.
     pub is_valid: bool,
     pub findings: Vec<CheckFinding>,
 }
@@ -27,7 +27,7 @@ pub enum CheckSeverity {
 }
 
 impl CheckSeverity {
-    /// The word for it in GitHub's commands and in SARIF.
+    /// The name of the severity in GitHub's commands and in SARIF.
     fn name(self) -> &'static str {
         match self {
             CheckSeverity::Error => "error",
@@ -37,7 +37,7 @@ impl CheckSeverity {
 }
 
 impl CheckFinding {
-    /// What is wrong and what would be right, without the place.
+    /// The problem and the advice, without the position.
     fn message(&self) -> String {
         let Diagnostic { path, problem, advice, .. } = &self.diagnostic;
         let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
@@ -57,7 +57,7 @@ pub fn json(checked: &[CheckedFile]) -> String {
     format!("{:#}\n", json!({"files": files, "findings": findings}))
 }
 
-/// Workflow commands of GitHub Actions, one a line.
+/// Workflow commands of GitHub Actions, one per line.
 pub fn github(checked: &[CheckedFile]) -> String {
     let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
@@ -72,7 +72,7 @@ pub fn github(checked: &[CheckedFile]) -> String {
     findings(checked).map(line).collect()
 }
 
-/// A log of one run.
+/// A SARIF log with one run.
 pub fn sarif(checked: &[CheckedFile]) -> String {
     let result = |finding: &CheckFinding| {
         let Diagnostic { source, line, column, .. } = &finding.diagnostic;

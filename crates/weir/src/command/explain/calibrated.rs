@@ -1,8 +1,8 @@
-//! What plugins cost in the laboratory. There is one table of that, the page that people read.
+//! Calibrated costs of plugins, read from the table in docs/reference/prices.md.
 
 const PAGE: &str = include_str!("../../../../../docs/reference/prices.md");
 
-/// What a plugin adds to a request where it was calibrated, in words.
+/// The cost that a plugin adds to a request, in words.
 pub fn price(plugin: &str) -> String {
     match instructions(plugin) {
         Some(count) => format!("{count} user instructions, calibrated"),
@@ -10,13 +10,13 @@ pub fn price(plugin: &str) -> String {
     }
 }
 
-/// As the page writes it: with commas between thousands.
+/// The number as in the table, with commas between thousands.
 fn instructions(plugin: &str) -> Option<&'static str> {
     let (_, count) = rows().find(|(name, _)| *name == plugin)?;
     (count != "–").then_some(count)
 }
 
-/// Names and instructions of the table.
+/// The name and the number in each row of the table.
 fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGE.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split(" | ");

@@ -1,4 +1,4 @@
-//! docs/reference/variables.md: the names that conditions and texts may use.
+//! docs/reference/variables.md: the variables for conditions and text templates.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ body has not been read when routes and plugins are selected, so a condition with
 |---|---|
 ";
 
-/// Those that are made of a prefix and a name.
+/// Variables with a prefix and a free name.
 const PREFIXED: [(&str, &str); 7] = [
     ("arg_NAME", "The first value of a query argument, decoded. The name is case-sensitive."),
     ("http_NAME", "A request header; the name in lower case and with `_` instead of `-`: `http_user_agent`."),
@@ -30,10 +30,10 @@ const PREFIXED: [(&str, &str); 7] = [
     ("1`, `2", "A capture group of the regular expression that the plugin has matched."),
 ];
 
-/// What Apache APISIX has besides, always within a body.
+/// Variables of Apache APISIX that never have a value here, since they come from the body.
 const NEVER: [&str; 3] = ["graphql_name", "graphql_operation", "graphql_root_fields"];
 
-/// The page.
+/// The page in Markdown.
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     for (names, meaning) in FIXED.iter().filter(|(names, _)| !NEVER.contains(&names[0])) {

@@ -1,4 +1,4 @@
-//! What a node did between two readings.
+//! The activity of a node between two readings of its metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::interval::ReadingPair;
 use super::problems::problems;
 use super::scrape::{LabelValues, Scrape};
 
-/// Figures of one interval.
+/// The figures of one interval.
 #[derive(Debug, Default)]
 pub struct NodeFigures {
     version: String,
@@ -33,7 +33,7 @@ pub struct RouteFigures {
     pub server_errors: f64,
     /// Bytes to clients per second.
     pub sent: f64,
-    /// In seconds; none without a response.
+    /// In seconds; `None` if there was no response.
     pub p50: Option<f64>,
     pub p99: Option<f64>,
 }
@@ -49,7 +49,7 @@ pub struct EndpointFigures {
 pub struct PluginFigures {
     pub route: String,
     pub plugin: String,
-    /// Processor time of a call, in seconds, since the node started; none before the first measured call.
+    /// Processor time per call, in seconds, since the node started; `None` before the first measured call.
     pub cpu: Option<f64>,
     pub refusals: f64,
     pub errors: f64,
@@ -92,7 +92,7 @@ impl NodeFigures {
         }
     }
 
-    /// The node in two lines, and a line for each problem.
+    /// Two lines about the node, and a line for each problem.
     pub fn summary(&self) -> Vec<String> {
         let NodeFigures { version, uptime_s, revision, connections, memory, cpu, total, .. } = self;
         let down = self.endpoints.iter().filter(|endpoint| !endpoint.is_up).count();
@@ -140,7 +140,7 @@ impl ReadingPair<'_> {
     }
 
     fn routes(&self) -> Vec<RouteFigures> {
-        // Series are taken apart once: with many routes, a search for each of them would take long.
+        // Series are grouped by route once; a search for each route would take quadratic time.
         let names = values(self.after, "weir_route_responses_total", "route");
         let (before, after) = (by_route(self.before), by_route(self.after));
         let empty = Scrape::parse("", self.before.at);
@@ -157,7 +157,7 @@ impl ReadingPair<'_> {
             .collect()
     }
 
-    /// Upper bounds and how many came in the interval up to each.
+    /// The upper bounds of the buckets, and the cumulative count of each in the interval.
     fn buckets(&self, histogram: &str, labels: &[(&str, &str)]) -> Vec<(f64, f64)> {
         let name = format!("{histogram}_bucket");
         let has_all = |of: &LabelValues| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
@@ -165,7 +165,7 @@ impl ReadingPair<'_> {
             let mut counts: BTreeMap<u64, f64> = BTreeMap::new();
             for (of, value) in scrape.of(&name).iter().filter(|(of, _)| has_all(of)) {
                 let bound: f64 = of.get("le").and_then(|bound| bound.parse().ok()).unwrap_or(f64::INFINITY);
-                // Positive numbers are in the order of their bits.
+                // The bits of positive numbers have the same order as the numbers.
                 *counts.entry(bound.to_bits()).or_default() += value;
             }
             counts
@@ -213,7 +213,7 @@ impl ReadingPair<'_> {
     }
 }
 
-/// The series of each route, as readings of their own.
+/// The series of each route, as separate readings.
 fn by_route(scrape: &Scrape) -> BTreeMap<String, Scrape> {
     let mut routes = BTreeMap::new();
     for name in ["weir_route_responses_total", "weir_route_request_duration_seconds_bucket", "weir_route_bytes_total"] {
@@ -226,7 +226,7 @@ fn by_route(scrape: &Scrape) -> BTreeMap<String, Scrape> {
     routes
 }
 
-/// The values of a label.
+/// The distinct values of a label.
 fn values(scrape: &Scrape, name: &str, label: &str) -> BTreeSet<String> {
     scrape.of(name).iter().filter_map(|(labels, _)| labels.get(label).cloned()).collect()
 }
@@ -239,7 +239,7 @@ fn endpoints(scrape: &Scrape) -> Vec<EndpointFigures> {
     scrape.of("weir_upstream_endpoint_up").iter().map(one).collect()
 }
 
-/// Within its bucket a value is taken to lie where the share says.
+/// A quantile, with linear interpolation within a bucket.
 fn quantile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
     let total = buckets.last().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
     let wanted = total * share;

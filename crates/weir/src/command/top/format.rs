@@ -1,4 +1,4 @@
-//! Numbers and texts as short as they can be read.
+//! Short forms of numbers and texts.
 
 pub fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() <= width {

@@ -1,4 +1,4 @@
-//! Two readings, and how fast counters grew between them.
+//! Two readings, and the rates of counters between them.
 
 use super::scrape::Scrape;
 
@@ -9,7 +9,7 @@ pub struct ReadingPair<'a> {
 }
 
 impl ReadingPair<'_> {
-    /// A counter that went back belongs to a process that has started since.
+    /// The rate per second. A counter that has decreased is of a process that was restarted in between.
     pub fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let (before, after) = (self.before.sum(name, labels), self.after.sum(name, labels));
         if after < before { after / self.seconds } else { (after - before) / self.seconds }

@@ -1,15 +1,15 @@
-//! What is wrong with a node, in words.
+//! The problems of a node, in words.
 
 use super::format::{count, seconds};
 use super::interval::ReadingPair;
 use super::scrape::LabelValues;
 
-/// So many are shown; the tables and `/metrics` have all of them.
+/// The most problems shown; the tables and `/metrics` have all of them.
 const SHOWN: usize = 5;
-/// A certificate that expires within so many seconds is a problem.
+/// A certificate that expires within this time, in seconds, is a problem.
 const SOON_S: f64 = 7.0 * 86_400.0;
 
-/// A line for each problem of the interval, those first that concern the whole node. `now_s` is in seconds since 1970.
+/// One line per problem in the interval; those of the whole node come first. `now_s` is in seconds since 1970.
 pub fn problems(span: &ReadingPair<'_>, now_s: f64) -> Vec<String> {
     let mut all = Vec::new();
     configuration(span, &mut all);
@@ -30,7 +30,7 @@ fn label<'a>(labels: &'a LabelValues, name: &str) -> &'a str {
 }
 
 fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
-    // A node that does not say so is an older one.
+    // A node without this series is an older version.
     if span.after.of("weir_config_last_reload_successful").iter().any(|(_, value)| *value == 0.0) {
         all.push("the last configuration was rejected, the previous one stays in use".to_owned());
     }

@@ -1,4 +1,4 @@
-//! Readings of a node's `/metrics`.
+//! Reads a node's `/metrics`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::Request;
 use weir_client::{CallSettings, HttpClient, HttpClientSettings, ServiceUrl};
 
-/// The largest page: that of a node with some ten thousand routes.
+/// The most bytes of a response: that of a node with some ten thousand routes.
 const MOST_BYTES: usize = 1 << 30;
-/// A node that takes longer is shown as one that does not answer.
+/// The time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the status address of a node.
+/// A client of a node's status address.
 pub struct StatusClient {
     pub address: String,
     url: ServiceUrl,
@@ -54,10 +54,10 @@ impl StatusClient {
     }
 }
 
-/// A series' labels, by name.
+/// The labels of a series, by name.
 pub type LabelValues = BTreeMap<String, String>;
 
-/// All series of one moment.
+/// All series at one time.
 pub struct Scrape {
     pub at: Instant,
     series: BTreeMap<String, Vec<(LabelValues, f64)>>,
@@ -83,14 +83,14 @@ impl Scrape {
         self.series.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The sum over the series whose labels are these.
+    /// The sum of the series that have these labels.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has_all = |of: &LabelValues| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
         self.of(name).iter().filter(|(of, _)| has_all(of)).map(|(_, value)| value).sum()
     }
 }
 
-/// One line: a name, labels in braces, and a value.
+/// Parses one line: a name, labels in braces, and a value.
 fn sample(line: &str) -> Option<(String, LabelValues, f64)> {
     if line.starts_with('#') {
         return None;
@@ -110,7 +110,7 @@ fn sample(line: &str) -> Option<(String, LabelValues, f64)> {
     Some((name.to_owned(), labels, rest[1..].trim().parse().ok()?))
 }
 
-/// The text up to the next quote that is not escaped, and what follows it.
+/// The text up to the next unescaped quote, and the rest after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

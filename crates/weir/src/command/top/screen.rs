@@ -1,4 +1,4 @@
-//! The terminal: draws, and takes keys.
+//! The terminal: output and keys.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -79,16 +79,16 @@ fn watch(client: &StatusClient, interval: Duration, terminal: &RawTerminal) -> i
     }
 }
 
-/// A terminal without echo and on its other page; as it was when dropped.
+/// A terminal in raw mode, on its alternate screen. Dropping it restores the previous state.
 struct RawTerminal {
-    /// Where keys come from.
+    /// The file that keys are read from.
     input: OwnedFd,
 }
 
 impl RawTerminal {
     fn enter() -> io::Result<RawTerminal> {
         let stdin = io::stdin();
-        // As crossterm chooses it.
+        // The same choice as crossterm's.
         let input = match stdin.is_terminal() {
             true => stdin.as_fd().try_clone_to_owned()?,
             false => File::open("/dev/tty")?.into(),
@@ -98,13 +98,12 @@ impl RawTerminal {
         Ok(RawTerminal { input })
     }
 
-    /// Waits for a key, or a change of its size, for so long at most. A terminal that is gone is an error: crossterm would read
-    /// from it for ever.
+    /// Waits for a key or a resize, for at most `most`. A closed terminal is an error: crossterm would read from it for ever.
     fn wait(&self, most: Duration) -> io::Result<()> {
         let mut ready = [PollFd::new(&self.input, PollFlags::IN)];
         let most = Timespec::try_from(most).expect("an interval is at most an hour");
         match rustix::event::poll(&mut ready, Some(&most)) {
-            // A signal: the size may have changed.
+            // A signal: the terminal may have been resized.
             Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
             Ok(_) if ready[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
@@ -117,13 +116,13 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // Nothing can be said to a terminal that is gone.
+        // Errors of a closed terminal cannot be reported.
         let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
     }
 }
 
-/// What the user has chosen, and the figures to show.
+/// The user's selections, and the figures to show.
 struct TopState {
     figures: Option<NodeFigures>,
     error: Option<String>,
@@ -131,7 +130,7 @@ struct TopState {
     column: usize,
     is_reversed: bool,
     filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being typed.
     is_typing: bool,
     selected: usize,
 }
@@ -152,7 +151,7 @@ impl Default for TopState {
 }
 
 impl TopState {
-    /// Whether this key ends the command.
+    /// Handles a key. Returns whether it ends the command.
     fn take(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return true;
@@ -199,7 +198,7 @@ impl TopState {
         self.selected = 0;
     }
 
-    /// The plugins of the selected route.
+    /// Shows the plugins of the selected route.
     fn dig(&mut self) {
         let lines = self.lines(usize::MAX);
         let selected = lines.get(1 + self.selected).and_then(|line| line.split("  ").next()).map(str::to_owned);
@@ -209,7 +208,7 @@ impl TopState {
         }
     }
 
-    /// The table, its titles first.
+    /// The lines of the table, titles first.
     fn lines(&mut self, width: usize) -> Vec<String> {
         let Some(figures) = &self.figures else { return vec!["waiting for the second reading".to_owned()] };
         let table = self.view.table(figures).filtered(&self.filter);

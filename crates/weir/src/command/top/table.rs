@@ -1,11 +1,11 @@
-//! Figures as tables that fit a terminal.
+//! Tables of figures that fit the terminal.
 
 use std::cmp::Ordering;
 
 use super::figures::{EndpointFigures, LogFigures, NodeFigures, PluginFigures, RouteFigures};
 use super::format::{bytes, count, seconds, shortened};
 
-/// What is shown below the summary.
+/// The table shown below the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     Routes,
@@ -128,7 +128,7 @@ impl TableCell {
         }
     }
 
-    /// Texts in their order, numbers with the largest first.
+    /// The order for sorting: texts ascending, numbers descending.
     fn order(&self, other: &TableCell) -> Ordering {
         match (self.number(), other.number()) {
             (Some(one), Some(another)) => another.total_cmp(&one),
@@ -146,13 +146,13 @@ impl FigureTable {
         self
     }
 
-    /// Only rows with a text that contains this one.
+    /// Keeps the rows with a text cell that contains this text.
     pub fn filtered(mut self, filter: &str) -> FigureTable {
         self.rows.retain(|row| row.iter().any(|cell| matches!(cell, TableCell::Text(text) if text.contains(filter))));
         self
     }
 
-    /// The titles and the rows, none longer than `width`: texts are cut, then the last columns are left out.
+    /// The titles and the rows, cut to `width`: first texts are shortened, then the last columns are left out.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let rows: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(TableCell::text).collect()).collect();
         let is_text = |column: usize| self.rows.first().is_some_and(|row| matches!(row[column], TableCell::Text(_)));
@@ -189,7 +189,7 @@ impl FigureTable {
     }
 }
 
-/// Texts are not cut to less than this while there are other columns to leave out.
+/// Text columns are not cut below this width while other columns can be left out.
 const LEAST_TEXT: usize = 12;
 
 #[cfg(test)]

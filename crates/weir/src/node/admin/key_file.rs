@@ -1,4 +1,4 @@
-//! The key of a node whose file names none.
+//! The generated key of a node that has none configured.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -6,10 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "admin.key";
-/// Of randomness.
+/// The number of random bytes in a key.
 const BYTES: usize = 24;
 
-/// Reads the key that was made before, or makes one in a file that its owner alone can read. Returns the key and the file.
+/// Reads the key generated before, or generates one in a file that only its owner can read. Returns the key and the path.
 pub fn generated(directory: &Path) -> io::Result<(String, PathBuf)> {
     let path = directory.join(NAME);
     match fs::read_to_string(&path) {

@@ -1,4 +1,4 @@
-//! Tokens in place of keys: the plugins' verification, for the control plane.
+//! Connects the plugins' token verification to the Admin API.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use weir_control::document::{AdminTokens, NodeSettings, TokenKeys, is_trusted_ur
 use weir_control::stores::{FileAccess, http_client};
 use weir_plugins::{IssuerKeys, TokenError, TokenIssuer};
 
-/// Sends no request yet: a node starts even if the issuer is down.
+/// Sends no request yet, so that a node can start while the issuer is down.
 pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {
     let http = http_client(settings, beside, &FileAccess::limited());
     let http = http.map_err(|stall| format!("ssl_trusted_certificate cannot be read: {stall}"))?;

@@ -1,4 +1,4 @@
-//! The Unix socket of the Admin API: a file that only the user of this process can connect to.
+//! The Unix socket of the Admin API, which only the user of this process can connect to.
 
 use std::fmt;
 use std::fs::{self, Metadata, Permissions};
@@ -11,13 +11,13 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::getppid;
 
-/// A socket that listens, and its file.
+/// A listening socket, and its file.
 pub struct UnixSocket {
     pub listener: UnixListener,
     pub file: SocketFile,
 }
 
-/// The name of a socket. It has another one until it is shown. Dropping it removes the file.
+/// The file of a socket. It has a temporary name until `show` is called. Dropping it removes the file.
 pub struct SocketFile {
     path: PathBuf,
     hidden: PathBuf,
@@ -26,8 +26,8 @@ pub struct SocketFile {
 }
 
 impl UnixSocket {
-    /// Makes the socket under another name; [`SocketFile::show`] gives it its own, in place of the socket of a process that has
-    /// ended or that this one is to replace.
+    /// Creates the socket under a temporary name; [`SocketFile::show`] renames it, and thereby replaces the socket of a process
+    /// that has ended or that this one is to replace.
     pub fn open(path: &Path, backlog: i32) -> io::Result<UnixSocket> {
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
@@ -51,7 +51,7 @@ impl UnixSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(&hidden)?)?;
-        // Nobody can connect before it listens.
+        // No client can connect before `listen`.
         fs::set_permissions(&hidden, Permissions::from_mode(0o600))?;
         listen(&socket, backlog)?;
         let made = fs::symlink_metadata(&hidden)?;
@@ -60,17 +60,17 @@ impl UnixSocket {
     }
 }
 
-/// Whether a process listens there that has not started this one: an upgrade is started by the process before.
+/// Whether another process than the parent listens there: in an upgrade, the parent is the previous process.
 fn is_of_another(path: &Path) -> bool {
     match UnixStream::connect(path) {
         Ok(stream) => socket_peercred(&stream).map_or(true, |listens| Some(listens.pid) != getppid()),
-        // Whoever may not connect does not know.
+        // Without permission to connect, assume that it is another process.
         Err(error) => !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
     }
 }
 
 impl SocketFile {
-    /// Gives the socket its name, in place of whatever socket had it before.
+    /// Renames the socket to its final name, replacing the previous socket.
     pub fn show(&self) -> io::Result<()> {
         fs::rename(&self.hidden, &self.path)
     }
@@ -89,9 +89,9 @@ impl fmt::Display for SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         for name in [&self.hidden, &self.path] {
-            // The name may be that of the process after this one.
+            // The path may belong to the next process already.
             if fs::symlink_metadata(name).is_ok_and(|there| self.is_own(&there)) {
-                // What is left over is replaced by the next process.
+                // A remaining file is replaced by the next process.
                 let _ = fs::remove_file(name);
             }
         }
