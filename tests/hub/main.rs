@@ -1,7 +1,7 @@
 //! The hub as subscribers and publishers see it, over real sockets. `websub` holds the Recommendation's rules by section,
 //! `websub_rocks` the public validator's tests, `safety` what callers may not do, `account` that nothing is lost when the process
 //! is killed, `conservation` that every delivery is accounted for, `operating` what operators do, `listening` the other ways to a
-//! topic, and `kafka` a hub that several nodes share.
+//! topic, `memory` what subscriptions need, and `kafka` a hub that several nodes share.
 
 mod account;
 #[path = "../admin/api.rs"]
@@ -9,6 +9,7 @@ mod api;
 mod conservation;
 mod kafka;
 mod listening;
+mod memory;
 mod operating;
 mod peers;
 mod publishing;
