@@ -32,7 +32,7 @@ fn callback(hosts: &[SocketAddr], subscriber: usize) -> String {
 }
 
 /// Subscribes all, each with a secret.
-fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
+pub fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             scope.spawn(move || {

@@ -41,12 +41,18 @@ struct CallbackHost {
     failures: u32,
     /// It failed and has its pause.
     is_pausing: bool,
-    /// Numbers of requests.
-    verifications: Option<Box<VecDeque<u64>>>,
+    /// Those that wait for their turn. Most of the time there are none.
+    verifications: Option<Box<WaitingVerifications>>,
     is_verifying: bool,
     /// Thousandths of a verification.
     tokens: u64,
     filled_ms: u64,
+}
+
+#[derive(Default)]
+struct WaitingVerifications {
+    /// Of requests.
+    numbers: VecDeque<u64>,
 }
 
 pub(super) enum NextVerification {
@@ -196,7 +202,7 @@ impl CallbackHosts {
 
     pub(super) fn queue_verification(&mut self, host: u32, number: u64) {
         let at = &mut self.hosts[host as usize];
-        at.verifications.get_or_insert_default().push_back(number);
+        at.verifications.get_or_insert_default().numbers.push_back(number);
         // With others waiting, the host has its turn when its tokens allow.
         if !std::mem::replace(&mut at.is_verifying, true) {
             self.verifying.push_back(host);
@@ -222,8 +228,8 @@ impl CallbackHosts {
             if at.tokens < 1_000 {
                 return NextVerification::Later { host, at_ms: now_ms + (1_000 - at.tokens).div_ceil(rate).max(1) };
             }
-            let number = at.verifications.as_mut().and_then(|waiting| waiting.pop_front());
-            at.verifications.take_if(|waiting| waiting.is_empty());
+            let number = at.verifications.as_mut().and_then(|waiting| waiting.numbers.pop_front());
+            at.verifications.take_if(|waiting| waiting.numbers.is_empty());
             at.is_verifying = at.verifications.is_some();
             if at.is_verifying {
                 self.verifying.push_back(host);
