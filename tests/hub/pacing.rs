@@ -52,7 +52,7 @@ fn other_routes_are_served_during_a_fan_out() {
     subscribe(&node, &hosts, count);
     let quiet = answered(&node, |answered| answered >= requests);
     println!("without a fan-out: p50 {:?}, p99 {:?}", quiet[0], quiet[1]);
-    for (event, per_second) in [0, count / 5, count / 20].into_iter().enumerate() {
+    for (event, per_second) in [0, scaled(1_000, 2_000), 500].into_iter().enumerate() {
         node.reconfigure(&hub(per_second));
         node.publish(content(event as u64));
         let (began, wanted) = (Instant::now(), (count * (event + 1)) as u64);
