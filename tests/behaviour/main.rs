@@ -11,6 +11,9 @@ mod matrix;
 mod messages;
 mod programs;
 mod proxy_protocol;
+#[path = "../plugins/redis.rs"]
+#[expect(dead_code, reason = "the tests of limits use more of it")]
+mod redis;
 mod refusals;
 mod sides;
 mod tls;

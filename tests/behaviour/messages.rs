@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, ReadError, Reading, eventually};
 
+use crate::redis::Redis;
+
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// A frame with this first byte; a client masks it.
@@ -370,6 +372,77 @@ fn events_beyond_a_quota_end_the_stream_or_are_dropped() {
         assert_eq!(ask(&dropping), begin);
         account(&dropping, "sse", "from_upstream", [4, 2, 2, 0]);
     }
+}
+
+/// A quota that gateways share.
+fn shared(redis: &Redis, options: &str) -> String {
+    format!(
+        "{{ limit-events: {{ time_window: 86400, policy: redis, redis_host: 127.0.0.1, redis_port: {}, sync_interval: 0.1, \
+         redis_timeout: 10000, {options} }} }}",
+        redis.port
+    )
+}
+
+#[test]
+fn messages_count_together_at_gateways_that_share_a_redis() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = echo();
+    let limit = shared(&redis, "count: 5, direction: from_client");
+    let gateways = [(); 2].map(|()| gateway(&origin, &limit));
+    let say = |client: &mut Client| {
+        client.send(frame(0x81, b"hello", true));
+        assert_eq!(next(client).1, b"hello");
+    };
+    let mut first = connected(&gateways[0], "");
+    (0..3).for_each(|_| say(&mut first));
+    eventually("the server knows", DEADLINE, || redis.counted() == "3");
+    let mut second = connected(&gateways[1], "");
+    (0..2).for_each(|_| say(&mut second));
+    second.send(frame(0x81, b"too many", true));
+    is_closed(&mut second, 1008, "the quota of events is used up");
+    // The first gateway learns it with what it tells next.
+    eventually("the server knows", DEADLINE, || redis.counted() == "5");
+    say(&mut first);
+    eventually("the server knows", DEADLINE, || redis.counted() == "6");
+    let mut late = connected(&gateways[0], "");
+    late.send(frame(0x81, b"too many", true));
+    is_closed(&mut late, 1008, "the quota of events is used up");
+}
+
+#[test]
+fn without_its_redis_a_gateway_refuses_streams_or_counts_alone() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = echo();
+    let strict = gateway(&origin, &shared(&redis, "count: 2, direction: from_client"));
+    let alone = gateway(&origin, &shared(&redis, "count: 2, direction: from_client, allow_degradation: true"));
+    drop(redis);
+    let mut client = strict.client();
+    let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n";
+    client.send(format!("GET /chat HTTP/1.1\r\nHost: t\r\n{upgrade}\r\n"));
+    assert_eq!(client.response_head("GET").expect("an answer").status, 500);
+    let mut client = connected(&alone, "");
+    for _ in 0..2 {
+        client.send(frame(0x81, b"hello", true));
+        assert_eq!(next(&mut client).1, b"hello");
+    }
+    client.send(frame(0x81, b"too many", true));
+    is_closed(&mut client, 1008, "the quota of events is used up");
+}
+
+#[test]
+fn events_count_together_at_gateways_that_share_a_redis() {
+    const STREAM: &str = "data: a\n\ndata: b\n\ndata: c\n\ndata: d\n\n";
+    let Some(redis) = Redis::start(&[]) else { return };
+    let origin = event_stream(STREAM);
+    let limit = shared(&redis, "count: 6");
+    let gateways = [(); 2].map(|()| gateway(&origin, &limit));
+    let ask = |gateway: &Gateway| {
+        let asked = gateway.client().ask("GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n");
+        String::from_utf8(asked.expect("complete").body).expect("text")
+    };
+    assert_eq!(ask(&gateways[0]), STREAM);
+    eventually("the server knows", DEADLINE, || redis.counted() == "4");
+    assert_eq!(ask(&gateways[1]), "data: a\n\ndata: b\n\n: the quota of events is used up\n\n");
 }
 
 #[test]

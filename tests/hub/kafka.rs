@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use weir_testkit::{Answer, Client, Gateway, eventually, is_full, scaled};
 
+use crate::api::{Api, EDITOR, admin_addr, json};
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, is_signed};
 use crate::real_kafka::Kafka;
 use crate::receivers::{Receivers, content, lock};
@@ -220,6 +222,65 @@ fn every_node_takes_requests_and_events_and_shows_them() {
     eventually("all have it", SETTLED, || nodes.iter().all(|node| node.gateway.get("/t/orders").body == b"three"));
     assert_eq!((sum(&nodes, "delivered"), sum(&nodes, "audience")), (2, 2));
     assert_eq!(subscriber.deliveries().len(), 2);
+}
+
+/// The dead letters that a node shows, by event and subscription.
+fn dead_letters(node: &HubNode) -> Vec<(u64, u64)> {
+    let found = Api::with_key(admin_addr(&node.gateway), EDITOR).get("/weir/v1/hubs/h/dead-letters");
+    let number = |letter: &Value, name: &str| letter[name].as_u64().expect("a number");
+    let list = found["list"].as_array().expect("a list");
+    list.iter().map(|letter| (number(letter, "event"), number(letter, "subscription"))).collect()
+}
+
+/// How many dead letters a node delivers once more.
+fn replay(node: &HubNode) -> u64 {
+    let mut api = Api::with_key(admin_addr(&node.gateway), EDITOR);
+    let answer = api.ask("POST", "/weir/v1/hubs/h/replay", "", r#"{"all":true}"#);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    json(&answer)["replayed"].as_u64().expect("a number")
+}
+
+#[test]
+fn dead_letters_are_those_of_the_node_that_has_their_subscriptions() {
+    const COUNT: u64 = 12;
+    let Some(kafka) = Kafka::start() else { return };
+    let hub = hub(&kafka, "dead-letters").replace("retry_max: 200ms", "retry_max: 20ms, retry_for: 1ms");
+    let mut nodes = vec![HubNode::administered(&hub), HubNode::administered(&hub)];
+    let shares = |node: &HubNode| [&node.status()["shares"]["own"], &node.status()["shares"]["all"]].map(Value::as_u64);
+    eventually("each has its shares", SETTLED, || nodes.iter().all(|node| shares(node) == [Some(3), Some(6)]));
+    let subscriber = Subscriber::start();
+    for number in 0..COUNT {
+        let callback = subscriber.url(&format!("/{number}"));
+        let form = [("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &*callback)];
+        assert_eq!(nodes[0].form(&form).status, 202);
+    }
+    subscribed(&nodes, COUNT as usize);
+    subscriber.refuse(400);
+    nodes[0].publish("one");
+    eventually("all are given up", SETTLED, || sum(&nodes, "dead_lettered") == COUNT);
+    let mut letters: Vec<_> = nodes.iter().flat_map(dead_letters).collect();
+    letters.sort_unstable();
+    letters.dedup();
+    assert_eq!(letters.len() as u64, COUNT, "each is at one node");
+
+    subscriber.answer(|_| None);
+    let of_first = dead_letters(&nodes[0]).len() as u64;
+    assert!(0 < of_first && of_first < COUNT, "both nodes have some");
+    assert_eq!(replay(&nodes[0]), of_first, "each node replays its own");
+    eventually("they are delivered", SETTLED, || nodes[0].status()["delivered"] == of_first);
+    assert_eq!(dead_letters(&nodes[0]), []);
+
+    // Another node takes over what the killed one had, and what became of it.
+    let rest = dead_letters(&nodes[1]);
+    drop(nodes.remove(1));
+    subscribed(&nodes, COUNT as usize);
+    assert_eq!((dead_letters(&nodes[0]), shares(&nodes[0])), (rest, [Some(6), Some(6)]));
+    assert_eq!(replay(&nodes[0]), COUNT - of_first);
+    eventually("all are delivered", SETTLED, || nodes[0].status()["delivered"] == COUNT);
+    let status = nodes[0].settled();
+    let counts = ["audience", "dead_lettered", "replayed"].map(|name| status[name].as_u64());
+    assert_eq!(counts, [Some(COUNT); 3], "{status}");
+    assert_eq!(subscriber.deliveries().len() as u64, 2 * COUNT);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weir_testkit::{Answer, DEADLINE, Origin, TempDir, eventually};
 
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, value};
+use crate::redis::Redis;
 
 #[test]
 fn content_is_published_by_query_and_at_the_topics_own_url() {
@@ -153,4 +154,21 @@ fn events_are_limited_for_each_consumer_and_topic() {
     // The hub fetches from nowhere; each of them counts, whatever comes of it.
     assert_eq!([ping(), ping(), ping()], [403, 403, 429]);
     assert_eq!(node.status()["events"], 5, "what is refused is not stored");
+}
+
+#[test]
+fn events_that_are_published_count_together_at_gateways_that_share_a_redis() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let limit = format!(
+        "limit-events: {{ count: 3, time_window: 86400, policy: redis, redis_host: 127.0.0.1, redis_port: {}, sync_interval: 0.1, \
+         redis_timeout: 10000 }}",
+        redis.port
+    );
+    let rest = format!("routes: [{{ id: topics, uri: /t/*, hub_id: h, plugins: {{ {limit} }} }}]\n");
+    let hub = "  publish: { anonymous: true }\n";
+    let nodes = [(); 2].map(|()| HubNode::of(Arc::new(TempDir::new()), hub, &rest));
+    let publish = |node: &HubNode| node.send("POST", "/t/orders", "", b"content").status;
+    assert_eq!([publish(&nodes[0]), publish(&nodes[0])], [202, 202]);
+    eventually("the server knows", DEADLINE, || redis.counted() == "2");
+    assert_eq!([publish(&nodes[1]), publish(&nodes[1])], [202, 429]);
 }

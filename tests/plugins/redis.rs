@@ -84,6 +84,12 @@ impl Redis {
         Some((master, replica, sentinel))
     }
 
+    /// What it has counted under its only key.
+    pub fn counted(&self) -> String {
+        let key = self.ask("KEYS *");
+        self.ask(&format!("GET {key}"))
+    }
+
     pub fn freeze(&self) {
         self.program.freeze();
     }

@@ -60,6 +60,14 @@ impl Account {
     }
 }
 
+/// Which part of the subscriptions a node has, where several nodes share a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HubShares {
+    pub own: usize,
+    /// Of all nodes together.
+    pub all: usize,
+}
+
 /// What a hub has done and has still to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubStatus {
@@ -75,6 +83,8 @@ pub struct HubStatus {
     pub events: u64,
     pub stored_events: u64,
     pub stored_bytes: u64,
+    /// Where several nodes share the hub: whose numbers these are, but those of the events.
+    pub shares: Option<HubShares>,
     /// What is wrong with the disk, while something is.
     pub error: Option<String>,
 }

@@ -412,6 +412,7 @@ impl HubDriver {
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,
+            shares: None,
             error: events.error.or_else(|| self.store.state.error()),
         }
     }

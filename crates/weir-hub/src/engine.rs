@@ -5,17 +5,20 @@
 //! ([`Engine::next_delivery`], [`Engine::next_verification`], [`Engine::next_due_ms`]), and writes down
 //! [`Engine::take_records`]. Whatever was written down can be put back with [`Engine::restore`].
 
+mod attempts;
 mod dead_letters;
 mod hosts;
 mod listing;
+mod names;
 mod recovery;
+mod requests;
 mod subscriptions;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topics;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crate::account::{Account, Tally};
@@ -27,6 +30,7 @@ use crate::topic::origin_of;
 use dead_letters::DeadLetters;
 use hosts::CallbackHosts;
 pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
+use requests::{OpenRequest, OpenRequests};
 use subscriptions::{DeliveryState, Subscription, Subscriptions};
 use topics::Topics;
 
@@ -70,10 +74,6 @@ enum Due {
         slot: u32,
         id: u64,
     },
-    LeaseEnd {
-        slot: u32,
-        id: u64,
-    },
     /// A host that failed is tried again, or may be sent another verification.
     Host(u32),
     HostVerification(u32),
@@ -84,7 +84,7 @@ pub struct Engine {
     topics: Topics,
     subscriptions: Subscriptions,
     hosts: CallbackHosts,
-    requests: HashMap<u64, OpenRequest>,
+    requests: OpenRequests,
     denials: Vec<Denial>,
     due: BinaryHeap<Reverse<(u64, Due)>>,
     /// The last event that was taken in.
@@ -103,13 +103,6 @@ pub struct Engine {
     pacing: DeliveryPacing,
     records: Vec<StateRecord>,
     random: fastrand::Rng,
-}
-
-/// A request that was accepted and is not verified yet.
-#[derive(Clone)]
-struct OpenRequest {
-    request: SubscriptionRequest,
-    host: u32,
 }
 
 /// A token bucket for the beginning of deliveries, with a tenth of a second's worth.
@@ -151,7 +144,7 @@ impl Engine {
             topics: Topics::default(),
             subscriptions: Subscriptions::default(),
             hosts: CallbackHosts::default(),
-            requests: HashMap::new(),
+            requests: OpenRequests::default(),
             denials: Vec::new(),
             due: BinaryHeap::new(),
             processed: 0,
@@ -267,8 +260,8 @@ impl Engine {
 
     /// How many events of its audience are accounted for, whatever was delivered once more after that.
     fn first_outcomes(&self, subscription: &Subscription) -> u64 {
-        let Subscription { id, tally, .. } = subscription;
-        (tally.total() + self.dead_letters.replays_of(*id)).saturating_sub(tally.replayed)
+        let tally = subscription.tally();
+        (tally.total() + self.dead_letters.replays_of(subscription.id)).saturating_sub(tally.replayed)
     }
 
     /// Takes a request in; returns its number. Its verification begins with [`Engine::verify`], once it is on disk.
@@ -285,7 +278,7 @@ impl Engine {
             return Err(Refusal::new(429, format!("a consumer has at most {limit} subscriptions here")));
         }
         if let Some(slot) = self.find(&request)
-            && self.subscriptions.get(slot).owner != request.owner
+            && *self.subscriptions.owner_of(self.subscriptions.get(slot)) != *request.owner
         {
             return Err(Refusal::new(403, "the subscription belongs to another consumer"));
         }
@@ -318,7 +311,7 @@ impl Engine {
 
     /// The request is on disk: its subscriber may be asked.
     pub fn verify(&mut self, number: u64) {
-        if let Some(open) = self.requests.get(&number) {
+        if let Some(open) = self.requests.get(number) {
             self.hosts.queue_verification(open.host, number);
         }
     }
@@ -335,7 +328,7 @@ impl Engine {
                 }
                 hosts::NextVerification::None => return None,
             };
-            let Some(OpenRequest { request, .. }) = self.requests.get(&number) else { continue };
+            let Some(OpenRequest { request, .. }) = self.requests.get(number) else { continue };
             let SubscriptionRequest { mode, topic, callback, lease_s, .. } = request.clone();
             return Some(Verification { number, mode, topic, callback, lease_s });
         }
@@ -344,24 +337,15 @@ impl Engine {
     /// How a verification ended; `asked_ms` is when it was sent, from which the lease counts (§5.3). A request that is not
     /// verified changes nothing.
     pub fn verified(&mut self, number: u64, is_verified: bool, asked_ms: u64, now_ms: u64) {
-        let Some(open) = self.requests.remove(&number) else { return };
+        let Some(open) = self.requests.remove(number) else { return };
         self.hosts.release(open.host);
         if !is_verified {
             self.records.push(StateRecord::Unverified { number });
             return;
         }
         // A request that came earlier for the same subscription and is still open must not undo this one.
-        let same = |other: &OpenRequest| {
-            other.request.callback == open.request.callback && other.request.topic == open.request.topic
-        };
-        let older: Vec<u64> = self
-            .requests
-            .iter()
-            .filter(|(older, other)| **older < number && same(other))
-            .map(|(older, _)| *older)
-            .collect();
-        for older in older {
-            let older_request = self.requests.remove(&older).expect("it was found there");
+        for older in self.requests.older(number, &open.request) {
+            let older_request = self.requests.remove(older).expect("it was found there");
             self.hosts.release(older_request.host);
             self.records.push(StateRecord::Unverified { number: older });
         }
@@ -386,7 +370,7 @@ impl Engine {
             Some(known) => SavedSubscription {
                 secret: request.secret,
                 expires_ms,
-                ..known.saved(&self.topics.get(known.topic).name)
+                ..self.subscriptions.saved(known, &self.topics.get(known.topic).name)
             },
             None => SavedSubscription {
                 id: self.new_id(),
@@ -406,23 +390,14 @@ impl Engine {
 
     /// Puts a subscription in the place of what was there for its topic and callback.
     fn put(&mut self, saved: SavedSubscription) {
-        let (id, expires_ms) = (saved.id, saved.expires_ms);
         let topic = self.topics.add(&saved.topic);
-        let slot = match self.subscriptions.find(topic, &saved.callback) {
-            Some(slot) => {
-                let subscription = self.subscriptions.get_mut(slot);
-                (subscription.secret, subscription.expires_ms) = (saved.secret, saved.expires_ms);
-                slot
-            }
-            None => {
-                let host = self.hosts.add(&origin_of(&saved.callback).unwrap_or_default());
-                let slot = self.subscriptions.insert(Subscription::new(saved, topic, host));
-                let place = self.topics.get_mut(topic).join(slot);
-                self.subscriptions.get_mut(slot).place = place;
-                slot
-            }
-        };
-        self.due.push(Reverse((expires_ms, Due::LeaseEnd { slot, id })));
+        if let Some(slot) = self.subscriptions.find(topic, &saved.callback) {
+            return self.subscriptions.renew(slot, saved.expires_ms, saved.secret);
+        }
+        let host = self.hosts.add(&origin_of(&saved.callback).unwrap_or_default());
+        let slot = self.subscriptions.insert(saved, topic, host);
+        let place = self.topics.get_mut(topic).join(slot);
+        self.subscriptions.get_mut(slot).place = place;
     }
 
     fn find(&self, request: &SubscriptionRequest) -> Option<u32> {
@@ -433,7 +408,8 @@ impl Engine {
     fn end(&mut self, slot: u32, reason: EndReason) {
         let subscription = self.subscriptions.get(slot);
         let topic = self.topics.get(subscription.topic);
-        let cancelled = topic.count + subscription.tally.replayed - subscription.base - subscription.tally.total();
+        let tally = subscription.tally();
+        let cancelled = topic.count + tally.replayed - subscription.base - tally.total();
         self.records.push(StateRecord::Ended { subscription: subscription.id, reason, cancelled });
         self.remove(slot, cancelled);
     }
@@ -444,7 +420,7 @@ impl Engine {
             self.in_flight -= 1;
             self.hosts.abandon(subscription.host);
         }
-        self.ended += Tally { cancelled, ..subscription.tally };
+        self.ended += Tally { cancelled, ..subscription.tally() };
         self.dead_letters.forget(subscription.id);
         if let Some(moved) = self.topics.get_mut(subscription.topic).leave(subscription.place) {
             self.subscriptions.get_mut(moved).place = subscription.place;
@@ -462,7 +438,7 @@ impl Engine {
         }
         subscription.delivery = DeliveryState::Queued;
         subscription.since_ms = now_ms;
-        self.hosts.queue(subscription.host, slot, subscription.id);
+        self.hosts.queue(subscription.host, slot);
     }
 
     /// What it gets next. An event that has been tried is tried on; then dead letters come before newer events.
@@ -486,14 +462,15 @@ impl Engine {
             if self.pacing.wait_until(delivery.per_second, now_ms).is_some() {
                 return None;
             }
-            let (host, slot, id) = self.hosts.next(delivery.in_flight_per_host)?;
-            // It may have ended while it waited.
-            if self.subscriptions.id_of(slot) != Some(id) {
+            let (host, slot) = self.hosts.next(delivery.in_flight_per_host)?;
+            // It may have ended while it waited, and another one have its slot.
+            if !self.subscriptions.waits_at(slot, host) {
                 self.hosts.abandon(host);
                 continue;
             }
             let next = self.next_event(slot);
             let subscription = self.subscriptions.get_mut(slot);
+            let id = subscription.id;
             let Some(seq) = next else {
                 subscription.delivery = DeliveryState::Idle;
                 self.hosts.abandon(host);
@@ -522,7 +499,7 @@ impl Engine {
         let (host, failure, is_replay) = (at.host, outcome.failure(), at.is_replay(seq));
         let took_ms = u32::try_from(now_ms.saturating_sub(at.sent_ms)).unwrap_or(u32::MAX);
         if outcome != DeliveryOutcome::ContentGone {
-            at.keep_attempt(DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
+            at.latest.add(&DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
         }
         if let Some(at_ms) = self.hosts.ended(host, outcome, self.settings.delivery.in_flight_per_host, now_ms) {
             self.due.push(Reverse((at_ms, Due::Host(host))));
@@ -612,7 +589,7 @@ impl Engine {
     fn begin_replay(&mut self, subscription: u64, seq: u64) -> Option<u32> {
         let slot = self.subscriptions.slot_of(subscription)?;
         self.dead_letters.replay(subscription, seq);
-        self.subscriptions.get_mut(slot).tally.replayed += 1;
+        self.subscriptions.get_mut(slot).count_replay();
         Some(slot)
     }
 
@@ -644,19 +621,16 @@ impl Engine {
                     let subscription = self.subscriptions.get_mut(slot);
                     if subscription.delivery == DeliveryState::Waiting {
                         subscription.delivery = DeliveryState::Queued;
-                        self.hosts.queue(subscription.host, slot, id);
-                    }
-                }
-                Due::LeaseEnd { slot, id } if self.subscriptions.id_of(slot) == Some(id) => {
-                    // It may have been renewed.
-                    if self.subscriptions.get(slot).expires_ms <= now_ms {
-                        self.end(slot, EndReason::LeaseEnded);
+                        self.hosts.queue(subscription.host, slot);
                     }
                 }
                 Due::Host(host) => self.hosts.probe(host),
                 Due::HostVerification(host) => self.hosts.wake_verification(host),
-                Due::Retry { .. } | Due::LeaseEnd { .. } => {}
+                Due::Retry { .. } => {}
             }
+        }
+        while let Some(slot) = self.subscriptions.lease_ended(now_ms) {
+            self.end(slot, EndReason::LeaseEnded);
         }
     }
 
@@ -665,7 +639,7 @@ impl Engine {
         let due = self.due.peek().map(|Reverse((at_ms, _))| *at_ms);
         let may_send = self.hosts.has_ready() && self.in_flight < self.settings.delivery.in_flight;
         let paced = may_send.then(|| self.pacing.wait_until(self.settings.delivery.per_second, now_ms)).flatten();
-        due.into_iter().chain(paced).min()
+        due.into_iter().chain(self.subscriptions.next_lease_end()).chain(paced).min()
     }
 
     pub fn next_denial(&mut self) -> Option<Denial> {
@@ -707,7 +681,7 @@ impl Engine {
         for (_, subscription) in self.subscriptions.iter() {
             let topic = self.topics.get(subscription.topic);
             account.audience += topic.count - subscription.base;
-            account.tally += subscription.tally;
+            account.tally += subscription.tally();
             account.pending += topic.after(subscription.done) as u64;
         }
         account

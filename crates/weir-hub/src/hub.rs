@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use weir_client::HttpClientSettings;
 use weir_journal::AppendError;
 
-use crate::account::HubStatus;
+use crate::account::{HubShares, HubStatus};
 use crate::attempt::DeliveryAttempt;
 use crate::driver::{self, HubDriver, Message, TopicListener};
 use crate::engine::{DeadLetter, DeadLetterFilter, Engine, SubscriptionEntry};
@@ -256,7 +256,14 @@ impl Hub {
                 status.add(&status_of(&share)?);
             }
         }
+        status.shares = self.shares();
         Some(status)
+    }
+
+    /// Where several nodes share the hub: how much of the subscriptions this node has.
+    pub fn shares(&self) -> Option<HubShares> {
+        let drivers = self.shares.as_ref()?;
+        Some(HubShares { own: drivers.shares().len(), all: drivers.count as usize })
     }
 
     /// Ends the hub's threads, and unlocks its directory. What is under way is repeated when the hub is opened again.

@@ -27,7 +27,7 @@ mod signature;
 mod store;
 mod topic;
 
-pub use account::{Account, HubStatus, Tally};
+pub use account::{Account, HubShares, HubStatus, Tally};
 pub use attempt::{DeliveryAttempt, DeliveryFailure};
 pub use engine::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 pub use form::{HubForm, Refusal, SubscriptionMode, SubscriptionRequest, known_topic, read as read_form};

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -28,6 +28,8 @@ const STATE_SEGMENT_BYTES: u64 = 8 << 20;
 const LEAST_GROWTH_BYTES: u64 = 16 << 20;
 /// Records of a snapshot that are written together.
 const SNAPSHOT_BATCH: usize = 1_000;
+/// Such batches that wait for the disk.
+const SNAPSHOT_BATCHES: usize = 8;
 /// Events in memory, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 /// Events that are read ahead for a subscriber that lags behind, in bytes.
@@ -278,19 +280,24 @@ impl HubStore {
     /// It could not be written; what was written before still counts.
     pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
         let before = self.state.size();
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let records = engine.snapshot();
-        let failed = |error: weir_journal::AppendError| io::Error::other(error.to_string());
-        let batches = records.chunks(SNAPSHOT_BATCH);
-        let count = batches.len();
-        for batch in batches {
-            let sender = sender.clone();
-            let tell = Box::new(move |result: Result<u64, _>| drop(sender.send(result)));
-            self.state.append(record::encode(batch), true, tell).map_err(failed)?;
+        let failed = |error: AppendError| io::Error::other(error.to_string());
+        let wait = |written: mpsc::Receiver<Result<u64, AppendError>>| {
+            written.recv().map_err(|_| io::Error::other("the log has ended"))?.map_err(failed)
+        };
+        let mut under_way = VecDeque::new();
+        let mut records = engine.snapshot().peekable();
+        while records.peek().is_some() {
+            if under_way.len() == SNAPSHOT_BATCHES {
+                under_way.pop_front().map_or(Ok(0), wait)?;
+            }
+            let batch: Vec<StateRecord> = records.by_ref().take(SNAPSHOT_BATCH).collect();
+            let (sender, written) = mpsc::sync_channel(1);
+            let tell = Box::new(move |result| drop(sender.send(result)));
+            self.state.append(record::encode(&batch), true, tell).map_err(failed)?;
+            under_way.push_back(written);
         }
-        drop(sender);
-        for _ in 0..count {
-            receiver.recv().map_err(|_| io::Error::other("the log has ended"))?.map_err(failed)?;
+        for written in under_way {
+            wait(written)?;
         }
         self.state.release(before);
         self.snapshot_bytes = self.state.size().bytes.saturating_sub(before.bytes);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
-use weir_hub::{DeadLetter, DeadLetterFilter, DeliveryAttempt, Hub, Refusal, SubscriptionEntry, origin_of};
+use weir_hub::{DeadLetter, DeadLetterFilter, DeliveryAttempt, Hub, HubShares, Refusal, SubscriptionEntry, origin_of};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::request::AdminRequest;
@@ -62,7 +62,7 @@ async fn subscriptions(hub: &Hub, request: &AdminRequest) -> Refused<AdminRespon
     let mut list = hub.subscriptions(topic, after, count + 1).await.map_err(refused)?;
     let next = cut(&mut list, count).map(|last| last.id.to_string());
     let told = list.iter().map(|entry| told(entry, request.caller.role)).collect();
-    Ok(page(told, next))
+    Ok(page(hub, told, next))
 }
 
 async fn subscription(hub: &Hub, request: &AdminRequest, number: &str) -> Refused<AdminResponse> {
@@ -96,7 +96,7 @@ async fn dead_letters(hub: &Hub, request: &AdminRequest) -> Refused<AdminRespons
     let mut list = hub.dead_letters(filter, after, count + 1).await.map_err(refused)?;
     let next = cut(&mut list, count).map(|last| format!("{}-{}", last.event, last.subscription));
     let told = list.iter().map(|one| letter(one, request.caller.role)).collect();
-    Ok(page(told, next))
+    Ok(page(hub, told, next))
 }
 
 async fn replay(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
@@ -105,7 +105,7 @@ async fn replay(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
         _ => return refuse(WHICH),
     };
     let replayed = hub.replay(filter).await.map_err(refused)?;
-    Ok(answer::json_of(StatusCode::OK, &json!({ "replayed": replayed })))
+    Ok(answer::json_of(StatusCode::OK, &of_own_shares(hub, json!({ "replayed": replayed }))))
 }
 
 const WHICH: &str =
@@ -157,12 +157,20 @@ fn cut<T>(list: &mut Vec<T>, count: usize) -> Option<&T> {
     list.last().filter(|_| has_more)
 }
 
-fn page(list: Vec<Value>, next: Option<String>) -> AdminResponse {
+/// Says that an answer speaks of a part of the subscriptions, where other nodes have the rest.
+fn of_own_shares(hub: &Hub, mut answer: Value) -> Value {
+    if let Some(HubShares { own, all }) = hub.shares() {
+        answer["shares"] = json!({ "own": own, "all": all });
+    }
+    answer
+}
+
+fn page(hub: &Hub, list: Vec<Value>, next: Option<String>) -> AdminResponse {
     let mut page = json!({ "list": list });
     if let Some(next) = next {
         page["next"] = next.into();
     }
-    answer::json_of(StatusCode::OK, &page)
+    answer::json_of(StatusCode::OK, &of_own_shares(hub, page))
 }
 
 fn told(entry: &SubscriptionEntry, role: AdminRole) -> Value {

@@ -4,10 +4,11 @@
 //! answers: up by one after as many successes as it allows at a time, halved by a failure. A host that has failed several times
 //! in a row gets one delivery at a time, after a pause that grows.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use slab::Slab;
 
+use super::names::Names;
 use crate::attempt::DeliveryOutcome;
 
 /// A host is given up for the moment after so many failures in a row.
@@ -19,8 +20,10 @@ const VERIFICATION_BURST_S: u64 = 10;
 
 #[derive(Default)]
 pub(super) struct CallbackHosts {
+    /// By the numbers of their names.
     hosts: Slab<CallbackHost>,
-    by_name: HashMap<Box<str>, u32>,
+    /// Each in use by the subscriptions and requests with callbacks there.
+    names: Names,
     /// Hosts with something to deliver that may take it.
     ready: VecDeque<u32>,
     /// The same for verifications.
@@ -28,11 +31,8 @@ pub(super) struct CallbackHosts {
 }
 
 struct CallbackHost {
-    name: Box<str>,
-    /// Subscriptions and requests with callbacks there.
-    uses: u32,
-    /// Slots and ids of subscriptions whose turn comes.
-    queue: VecDeque<(u32, u64)>,
+    /// Slots of subscriptions whose turn comes. They may have ended by then.
+    queue: VecDeque<u32>,
     is_ready: bool,
     in_flight: u32,
     limit: u32,
@@ -41,11 +41,18 @@ struct CallbackHost {
     failures: u32,
     /// It failed and has its pause.
     is_pausing: bool,
-    verifications: VecDeque<u64>,
+    /// Those that wait for their turn. Most of the time there are none.
+    verifications: Option<Box<WaitingVerifications>>,
     is_verifying: bool,
     /// Thousandths of a verification.
     tokens: u64,
     filled_ms: u64,
+}
+
+#[derive(Default)]
+struct WaitingVerifications {
+    /// Of requests.
+    numbers: VecDeque<u64>,
 }
 
 pub(super) enum NextVerification {
@@ -69,13 +76,11 @@ impl CallbackHost {
 
 impl CallbackHosts {
     pub(super) fn add(&mut self, name: &str) -> u32 {
-        if let Some(host) = self.by_name.get(name) {
-            self.hosts[*host as usize].uses += 1;
-            return *host;
+        let host = self.names.add(name);
+        if self.names.uses(host) > 1 || self.hosts.contains(host as usize) {
+            return host;
         }
-        let host = self.hosts.insert(CallbackHost {
-            name: name.into(),
-            uses: 1,
+        let same = self.hosts.insert(CallbackHost {
             queue: VecDeque::new(),
             is_ready: false,
             in_flight: 0,
@@ -83,26 +88,26 @@ impl CallbackHosts {
             successes: 0,
             failures: 0,
             is_pausing: false,
-            verifications: VecDeque::new(),
+            verifications: None,
             is_verifying: false,
             tokens: u64::MAX,
             filled_ms: 0,
-        }) as u32;
-        self.by_name.insert(name.into(), host);
+        });
+        assert_eq!(same, host as usize, "both slabs grow and shrink together");
         host
     }
 
     pub(super) fn release(&mut self, host: u32) {
-        self.hosts[host as usize].uses -= 1;
+        self.names.release(host);
         self.forget_unused(host);
     }
 
     /// A host that is in a list, or has something under way, is forgotten later.
     fn forget_unused(&mut self, host: u32) {
         let at = &self.hosts[host as usize];
-        if at.uses == 0 && at.in_flight == 0 && !at.is_ready && !at.is_verifying && !at.is_pausing {
-            let name = self.hosts.remove(host as usize).name;
-            self.by_name.remove(&name);
+        if self.names.uses(host) == 0 && at.in_flight == 0 && !at.is_ready && !at.is_verifying && !at.is_pausing {
+            self.hosts.remove(host as usize);
+            self.names.forget(host);
         }
     }
 
@@ -110,8 +115,8 @@ impl CallbackHosts {
         !self.ready.is_empty()
     }
 
-    pub(super) fn queue(&mut self, host: u32, slot: u32, id: u64) {
-        self.hosts[host as usize].queue.push_back((slot, id));
+    pub(super) fn queue(&mut self, host: u32, slot: u32) {
+        self.hosts[host as usize].queue.push_back(slot);
         self.make_ready(host, u32::MAX);
     }
 
@@ -124,7 +129,7 @@ impl CallbackHosts {
     }
 
     /// Who may be sent something now; it counts as under way.
-    pub(super) fn next(&mut self, most: u32) -> Option<(u32, u32, u64)> {
+    pub(super) fn next(&mut self, most: u32) -> Option<(u32, u32)> {
         loop {
             let host = self.ready.pop_front()?;
             let at = &mut self.hosts[host as usize];
@@ -133,10 +138,13 @@ impl CallbackHosts {
                 self.forget_unused(host);
                 continue;
             }
-            let (slot, id) = at.queue.pop_front().expect("it has something to send");
+            let slot = at.queue.pop_front().expect("it has something to send");
+            if at.queue.is_empty() {
+                at.queue = VecDeque::new();
+            }
             at.in_flight += 1;
             self.make_ready(host, most);
-            return Some((host, slot, id));
+            return Some((host, slot));
         }
     }
 
@@ -194,7 +202,7 @@ impl CallbackHosts {
 
     pub(super) fn queue_verification(&mut self, host: u32, number: u64) {
         let at = &mut self.hosts[host as usize];
-        at.verifications.push_back(number);
+        at.verifications.get_or_insert_default().numbers.push_back(number);
         // With others waiting, the host has its turn when its tokens allow.
         if !std::mem::replace(&mut at.is_verifying, true) {
             self.verifying.push_back(host);
@@ -220,10 +228,11 @@ impl CallbackHosts {
             if at.tokens < 1_000 {
                 return NextVerification::Later { host, at_ms: now_ms + (1_000 - at.tokens).div_ceil(rate).max(1) };
             }
-            let number = at.verifications.pop_front();
-            match at.verifications.is_empty() {
-                true => at.is_verifying = false,
-                false => self.verifying.push_back(host),
+            let number = at.verifications.as_mut().and_then(|waiting| waiting.numbers.pop_front());
+            at.verifications.take_if(|waiting| waiting.numbers.is_empty());
+            at.is_verifying = at.verifications.is_some();
+            if at.is_verifying {
+                self.verifying.push_back(host);
             }
             match number {
                 Some(number) => {

@@ -80,7 +80,7 @@ impl Engine {
     /// One subscription, with its latest attempts, the latest first.
     pub fn subscription(&self, id: u64) -> Option<(SubscriptionEntry, Vec<DeliveryAttempt>)> {
         let subscription = self.subscriptions.get(self.subscriptions.slot_of(id)?);
-        Some((self.entry(subscription), subscription.history.iter().rev().copied().collect()))
+        Some((self.entry(subscription), subscription.latest.list()))
     }
 
     fn entry(&self, subscription: &Subscription) -> SubscriptionEntry {
@@ -90,9 +90,9 @@ impl Engine {
             id,
             topic: (*topic.name).into(),
             callback: subscription.callback.clone(),
-            owner: subscription.owner.clone(),
+            owner: self.subscriptions.owner_of(subscription).into(),
             has_secret: subscription.secret.is_some(),
-            expires_ms: subscription.expires_ms,
+            expires_ms: subscription.expires_ms(),
             state: match subscription.delivery {
                 DeliveryState::Idle => SubscriptionState::Idle,
                 DeliveryState::Queued => SubscriptionState::Queued,
@@ -101,7 +101,7 @@ impl Engine {
             },
             attempts: subscription.attempts,
             pending: topic.after(subscription.done) as u64 + self.dead_letters.replays_of(id),
-            tally: subscription.tally,
+            tally: subscription.tally(),
             dead_letters: self.dead_letters.count_of(id),
         }
     }

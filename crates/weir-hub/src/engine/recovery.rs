@@ -1,27 +1,25 @@
 //! Back from what was written down.
 
-use super::{Engine, OpenRequest};
+use super::Engine;
 use crate::record::{StateRecord, UnknownRecord};
 
 impl Engine {
-    /// Everything that holds now, as records that begin anew.
-    pub fn snapshot(&self) -> Vec<StateRecord> {
-        let mut records = vec![StateRecord::SnapshotBegin, self.position(), StateRecord::EndedTally(self.ended)];
-        for (_, subscription) in self.subscriptions.iter() {
-            let subscription = subscription.saved(&self.topics.get(subscription.topic).name);
-            records.push(StateRecord::Subscribed { number: 0, subscription });
-        }
-        for (number, OpenRequest { request, .. }) in &self.requests {
-            records.push(StateRecord::Requested { number: *number, request: request.clone() });
-        }
+    /// Everything that holds now, as records that begin anew. They are made one by one: together they need several times the
+    /// memory of what they say.
+    pub fn snapshot(&self) -> impl Iterator<Item = StateRecord> {
+        let begin = [StateRecord::SnapshotBegin, self.position(), StateRecord::EndedTally(self.ended)];
+        let subscriptions = self.subscriptions.iter().map(|(_, subscription)| {
+            let topic = &self.topics.get(subscription.topic).name;
+            StateRecord::Subscribed { number: 0, subscription: self.subscriptions.saved(subscription, topic) }
+        });
+        let requests = self.requests.iter().map(|(number, it)| StateRecord::Requested { number, request: it.clone() });
         let (dead_letters, replays) = self.dead_letters.saved();
-        records.push(StateRecord::DeadLetters(dead_letters));
-        records.push(StateRecord::Replays(replays));
-        if self.requests_taken > 0 {
-            records.push(StateRecord::RequestsTaken { seq: self.requests_taken });
-        }
-        records.push(StateRecord::SnapshotEnd);
-        records
+        let taken = self.requests_taken;
+        let end = [StateRecord::DeadLetters(dead_letters), StateRecord::Replays(replays)]
+            .into_iter()
+            .chain((taken > 0).then_some(StateRecord::RequestsTaken { seq: taken }))
+            .chain([StateRecord::SnapshotEnd]);
+        begin.into_iter().chain(subscriptions).chain(requests).chain(end)
     }
 
     fn position(&self) -> StateRecord {
@@ -98,7 +96,7 @@ impl Engine {
     }
 
     fn close(&mut self, number: u64) {
-        if let Some(open) = self.requests.remove(&number) {
+        if let Some(open) = self.requests.remove(number) {
             self.hosts.release(open.host);
         }
     }
@@ -135,7 +133,7 @@ impl Engine {
             self.expire(slot, done, missed);
             self.queue(slot, now_ms);
         }
-        let mut open: Vec<u64> = self.requests.keys().copied().collect();
+        let mut open: Vec<u64> = self.requests.iter().map(|(number, _)| number).collect();
         open.sort_unstable();
         for number in open {
             self.verify(number);

@@ -1,32 +1,38 @@
 //! The table of subscriptions, found by topic and callback, by id, and by slot.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use hashbrown::HashTable;
 use slab::Slab;
 
+use super::attempts::LatestAttempts;
+use super::names::Names;
 use crate::account::Tally;
-use crate::attempt::DeliveryAttempt;
 use crate::record::{Mark, MarkOutcome, SavedSubscription};
 
 /// An active subscription. One event at a time is on its way to it.
+///
+/// There may be hundreds of thousands: what is rare is in boxes, and what many have in common is a number.
 pub(super) struct Subscription {
     pub(super) id: u64,
     pub(super) callback: Box<str>,
     pub(super) secret: Option<Box<[u8]>>,
-    pub(super) owner: Box<str>,
-    pub(super) expires_ms: u64,
+    expires_ms: u64,
     /// How many events the topic had when it began.
     pub(super) base: u64,
     /// The last event that is done with.
     pub(super) done: u64,
-    pub(super) tally: Tally,
+    delivered: u64,
+    /// Outcomes that are not deliveries.
+    other: Option<Box<Tally>>,
     /// Since when its next event waits to be delivered.
     pub(super) since_ms: u64,
     pub(super) topic: u32,
     pub(super) host: u32,
+    /// Among the names of owners.
+    owner: u32,
     /// Its index among the topic's subscribers.
     pub(super) place: u32,
     /// To deliver its next event.
@@ -35,12 +41,8 @@ pub(super) struct Subscription {
     /// The event that was sent last, and when.
     pub(super) sent: u64,
     pub(super) sent_ms: u64,
-    /// The latest attempts, the latest last. They are not written down.
-    pub(super) history: VecDeque<DeliveryAttempt>,
+    pub(super) latest: LatestAttempts,
 }
-
-/// Attempts that are kept of each subscription: some 400 bytes.
-const ATTEMPTS_KEPT: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryState {
@@ -56,41 +58,44 @@ pub(super) enum DeliveryState {
 }
 
 impl Subscription {
-    pub(super) fn new(saved: SavedSubscription, topic: u32, host: u32) -> Subscription {
-        let SavedSubscription { id, callback, secret, owner, expires_ms, base, done, tally, .. } = saved;
+    fn new(saved: SavedSubscription, topic: u32, host: u32, owner: u32) -> Subscription {
+        let SavedSubscription { id, callback, secret, expires_ms, base, done, tally, .. } = saved;
+        let other = Tally { delivered: 0, ..tally };
         Subscription {
             id,
             callback,
             secret,
-            owner,
             expires_ms,
             base,
             done,
-            tally,
+            delivered: tally.delivered,
+            other: (other != Tally::default()).then(|| Box::new(other)),
             since_ms: 0,
             topic,
             host,
+            owner,
             place: 0,
             attempts: 0,
             delivery: DeliveryState::Idle,
             sent: 0,
             sent_ms: 0,
-            history: VecDeque::new(),
+            latest: LatestAttempts::default(),
         }
     }
 
-    pub(super) fn saved(&self, topic: &str) -> SavedSubscription {
-        SavedSubscription {
-            id: self.id,
-            topic: topic.into(),
-            callback: self.callback.clone(),
-            secret: self.secret.clone(),
-            owner: self.owner.clone(),
-            expires_ms: self.expires_ms,
-            base: self.base,
-            done: self.done,
-            tally: self.tally,
-        }
+    pub(super) fn expires_ms(&self) -> u64 {
+        self.expires_ms
+    }
+
+    /// What became of its events.
+    pub(super) fn tally(&self) -> Tally {
+        let other = self.other.as_deref().copied().unwrap_or_default();
+        Tally { delivered: self.delivered, ..other }
+    }
+
+    /// A dead letter is to be delivered once more.
+    pub(super) fn count_replay(&mut self) {
+        self.other.get_or_insert_default().replayed += 1;
     }
 
     pub(super) fn is_sending(&self) -> bool {
@@ -102,21 +107,14 @@ impl Subscription {
         seq <= self.done
     }
 
-    pub(super) fn keep_attempt(&mut self, attempt: DeliveryAttempt) {
-        if self.history.len() == ATTEMPTS_KEPT {
-            self.history.pop_front();
-        }
-        self.history.push_back(attempt);
-    }
-
     pub(super) fn apply(&mut self, mark: Mark) {
         if !mark.is_replay {
             self.done = self.done.max(mark.seq);
         }
         match mark.outcome {
-            MarkOutcome::Delivered => self.tally.delivered += 1,
-            MarkOutcome::Dead(_) => self.tally.dead_lettered += 1,
-            MarkOutcome::Expired(count) => self.tally.expired += count,
+            MarkOutcome::Delivered => self.delivered += 1,
+            MarkOutcome::Dead(_) => self.other.get_or_insert_default().dead_lettered += 1,
+            MarkOutcome::Expired(count) => self.other.get_or_insert_default().expired += count,
         }
     }
 }
@@ -128,8 +126,10 @@ pub(super) struct Subscriptions {
     by_key: HashTable<u32>,
     hasher: RandomState,
     by_id: BTreeMap<u64, u32>,
-    /// How many each consumer has.
-    owners: HashMap<Box<str>, usize>,
+    /// When leases end, and the slots of their subscriptions.
+    leases: BTreeSet<(u64, u32)>,
+    /// The consumers that have some, each in use as often as it has.
+    owners: Names,
 }
 
 impl Subscriptions {
@@ -149,6 +149,12 @@ impl Subscriptions {
         self.slots.get(slot as usize).map(|subscription| subscription.id)
     }
 
+    /// Whether there is a subscription in this slot whose turn comes at this host.
+    pub(super) fn waits_at(&self, slot: u32, host: u32) -> bool {
+        let waits = |it: &Subscription| it.delivery == DeliveryState::Queued && it.host == host;
+        self.slots.get(slot as usize).is_some_and(waits)
+    }
+
     pub(super) fn slot_of(&self, id: u64) -> Option<u32> {
         self.by_id.get(&id).copied()
     }
@@ -162,7 +168,45 @@ impl Subscriptions {
     }
 
     pub(super) fn count_of(&self, owner: &str) -> usize {
-        self.owners.get(owner).copied().unwrap_or(0)
+        self.owners.find(owner).map_or(0, |owner| self.owners.uses(owner) as usize)
+    }
+
+    /// The consumer that made it; empty is none.
+    pub(super) fn owner_of(&self, subscription: &Subscription) -> &str {
+        self.owners.get(subscription.owner)
+    }
+
+    /// What is written down of it.
+    pub(super) fn saved(&self, subscription: &Subscription, topic: &str) -> SavedSubscription {
+        SavedSubscription {
+            id: subscription.id,
+            topic: topic.into(),
+            callback: subscription.callback.clone(),
+            secret: subscription.secret.clone(),
+            owner: self.owner_of(subscription).into(),
+            expires_ms: subscription.expires_ms,
+            base: subscription.base,
+            done: subscription.done,
+            tally: subscription.tally(),
+        }
+    }
+
+    /// When the first lease ends.
+    pub(super) fn next_lease_end(&self) -> Option<u64> {
+        self.leases.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    /// A subscription whose lease has ended by now.
+    pub(super) fn lease_ended(&self, now_ms: u64) -> Option<u32> {
+        self.leases.first().filter(|(at_ms, _)| *at_ms <= now_ms).map(|(_, slot)| *slot)
+    }
+
+    /// Another lease, and another secret or none.
+    pub(super) fn renew(&mut self, slot: u32, expires_ms: u64, secret: Option<Box<[u8]>>) {
+        let subscription = &mut self.slots[slot as usize];
+        self.leases.remove(&(subscription.expires_ms, slot));
+        self.leases.insert((expires_ms, slot));
+        (subscription.secret, subscription.expires_ms) = (secret, expires_ms);
     }
 
     /// Those after this one by their ids.
@@ -174,11 +218,14 @@ impl Subscriptions {
         self.slots.iter().map(|(slot, subscription)| (slot as u32, subscription))
     }
 
-    pub(super) fn insert(&mut self, subscription: Subscription) -> u32 {
-        *self.owners.entry(subscription.owner.clone()).or_default() += 1;
+    pub(super) fn insert(&mut self, saved: SavedSubscription, topic: u32, host: u32) -> u32 {
+        let owner = self.owners.add(&saved.owner);
+        let subscription = Subscription::new(saved, topic, host, owner);
+        let expires_ms = subscription.expires_ms;
         let (id, key) = (subscription.id, self.hasher.hash_one((subscription.topic, &*subscription.callback)));
         let slot = self.slots.insert(subscription) as u32;
         self.by_id.insert(id, slot);
+        self.leases.insert((expires_ms, slot));
         let (slots, hasher) = (&self.slots, &self.hasher);
         self.by_key.insert_unique(key, slot, |slot| {
             let subscription = &slots[*slot as usize];
@@ -190,16 +237,24 @@ impl Subscriptions {
     pub(super) fn remove(&mut self, slot: u32) -> Subscription {
         let subscription = self.slots.remove(slot as usize);
         self.by_id.remove(&subscription.id);
+        self.leases.remove(&(subscription.expires_ms, slot));
         let key = self.hasher.hash_one((subscription.topic, &*subscription.callback));
         if let Ok(entry) = self.by_key.find_entry(key, |other| *other == slot) {
             entry.remove();
         }
-        if let Some(count) = self.owners.get_mut(&subscription.owner) {
-            *count -= 1;
-            if *count == 0 {
-                self.owners.remove(&subscription.owner);
-            }
+        if self.owners.release(subscription.owner) {
+            self.owners.forget(subscription.owner);
         }
         subscription
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subscription_is_small() {
+        assert!(size_of::<Option<Subscription>>() <= 144, "{} bytes", size_of::<Option<Subscription>>());
     }
 }

@@ -14,7 +14,7 @@ use crate::limit::replacement::{self, Replaceable};
 use crate::options::headers::header_name;
 use crate::store::redis_server::NoRedisAnswer;
 
-mod delayed;
+pub(super) mod delayed;
 pub(super) mod local;
 pub(super) mod quota;
 mod remote;

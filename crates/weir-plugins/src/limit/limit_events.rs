@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,13 +12,20 @@ use weir_plugin::{
     MessageSource, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage, Stop, StreamClose,
 };
 
-use crate::clock;
-use crate::limit::key::{Amount, KeyType, LimitKey};
+use crate::limit::key::{Amount, KeyType, LimitKey, digest};
 use crate::limit::limit_count::WindowType;
+use crate::limit::limit_count::delayed::DelayedSync;
 use crate::limit::limit_count::local::Windows;
 use crate::limit::limit_count::quota::{EffectiveLimit, MAX_COUNT, MAX_PAIRED_COUNT, MAX_WINDOW_S};
-use crate::store::counters::{self, CounterKey};
+use crate::limit::policy::counted_somewhere;
+use crate::store::counters;
+use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 
+mod counting;
+
+use counting::{EventCounting, StreamQuota};
+
+counted_somewhere! {
 /// Limits the messages of WebSockets, the server-sent events, and the events published to a hub in a time window, by number and
 /// by bytes, for each client, key or tenant.
 ///
@@ -25,7 +33,9 @@ use crate::store::counters::{self, CounterKey};
 /// pongs, close frames and comments are not counted. What the client sees when the limit is used up: a WebSocket is closed
 /// with code 1008; an event stream gets a comment with the reason, and ends. With `action: drop` the message is left out
 /// instead, and the stream goes on. An event that is published to a hub beyond the limit is answered with 429 and
-/// `Retry-After`, and is not stored. The metric `weir_events_total` counts what was passed, throttled and lost.
+/// `Retry-After`, and is not stored. With one of the `redis` policies, all gateways whose options are the same count together:
+/// each counts the events that it passes and synchronizes with the server at `sync_interval`, as a message does not wait for a
+/// server. The metric `weir_events_total` counts what was passed, throttled and lost.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitEvents {
@@ -34,7 +44,8 @@ pub struct LimitEvents {
     count: Option<Value>,
     /// The maximum number of bytes in one window, or a `$variable` that holds the number: the content of messages as it is
     /// sent, compressed or not, and the lines of events. A message is let through as long as any bytes are left, whatever
-    /// its size, since that is not always known when it begins. With sliding windows, at most 268,435,455.
+    /// its size, since that is not always known when it begins. With sliding windows and with the `redis` policies, at most
+    /// 268,435,455.
     #[schemars(extend("type" = ["integer", "string"]))]
     bytes: Option<Value>,
     /// The length of a window in seconds, or a `$variable` that holds it.
@@ -66,10 +77,17 @@ pub struct LimitEvents {
     #[serde(default = "used_up")]
     #[schemars(length(min = 1, max = 123))]
     rejected_msg: String,
-    /// Does not limit a stream whose limit cannot be determined, because a variable holds no number. Otherwise its request
-    /// is answered with 500.
+    /// Does not limit a stream whose limit cannot be determined, because a variable holds no number, and counts in this gateway
+    /// alone if the Redis server does not answer when a stream begins. Otherwise its request is answered with 500. If the server
+    /// fails later, each gateway counts alone until it answers again.
     #[serde(default)]
     allow_degradation: bool,
+    /// With the `redis` policies: the interval of the synchronization with the server, in seconds. All gateways together can let
+    /// through the limit, plus what other gateways let through since the last synchronization. At least 0.1, and less than
+    /// `time_window`.
+    #[serde(default = "half_second")]
+    sync_interval: f64,
+}
 }
 
 /// Whose messages are counted.
@@ -104,28 +122,57 @@ fn used_up() -> String {
     "the quota of events is used up".to_owned()
 }
 
+fn half_second() -> f64 {
+    0.5
+}
+
+impl LimitEvents {
+    /// How long the server is not told what was counted here.
+    fn interval(&self) -> Result<Duration, ConfigError> {
+        let window_s = self.time_window.as_u64().unwrap_or(MAX_WINDOW_S) as f64;
+        if self.sync_interval < 0.1 || self.sync_interval >= window_s {
+            return Err(ConfigError::new("sync_interval", "must be at least 0.1 seconds, and less than `time_window`"));
+        }
+        Ok(Duration::from_secs_f64(self.sync_interval))
+    }
+
+    fn event_counting(&self, server: Option<Arc<RedisServer>>, build: &Build) -> Result<EventCounting, ConfigError> {
+        let Some(server) = server else { return Ok(EventCounting::Here(Windows::new(self.window_type, build))) };
+        if self.window_type == WindowType::Sliding {
+            let problem = "`sliding` is not supported with the `redis` policies: use `fixed`, or `policy: local`";
+            return Err(ConfigError::new("window_type", problem));
+        }
+        let identity = format!("limit-events {}", build.identity());
+        Ok(EventCounting::Server(server, DelayedSync::new(self.interval()?, &identity, build)))
+    }
+}
+
 impl Definition for LimitEvents {
     const NAME: &'static str = "limit-events";
     const PRIORITY: i32 = 1004;
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "limit-events: { count: 1000, bytes: 1048576, time_window: 60, key: consumer_name }";
 
-    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.count.is_none() && self.bytes.is_none() {
             return Err(ConfigError::new("", "needs `count`, or `bytes`"));
         }
         if !(1..=123).contains(&self.rejected_msg.len()) {
             return Err(ConfigError::new("rejected_msg", "must have from 1 to 123 bytes"));
         }
-        let most = match self.window_type {
-            WindowType::Fixed => MAX_COUNT,
-            WindowType::Sliding => MAX_PAIRED_COUNT,
+        let server = self.counting(build)?;
+        let counting = self.event_counting(server, build)?;
+        let most = match (self.window_type, &counting) {
+            (WindowType::Fixed, EventCounting::Here(_)) => MAX_COUNT,
+            _ => MAX_PAIRED_COUNT,
         };
         let quota = |value: Option<Value>, what: &str, build: &Build| -> Result<Option<EventQuota>, ConfigError> {
             value
                 .map(|value| {
                     let amount = Amount::compile(&value, 1..=most, what)?;
-                    Ok(EventQuota { amount, most, name: counters::name(&format!("{} {what}", build.identity())) })
+                    let name = format!("{} {what}", build.identity());
+                    let title = format!("weir:limit-events:{}", digest(name.as_bytes())).into();
+                    Ok(EventQuota { amount, most, name: counters::name(&name), title })
                 })
                 .transpose()
         };
@@ -134,7 +181,7 @@ impl Definition for LimitEvents {
             bytes: quota(self.bytes, "bytes", build)?,
             window: Amount::compile(&self.time_window, 1..=MAX_WINDOW_S, "time_window")?,
             key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
-            windows: Windows::new(self.window_type, build),
+            counting,
             direction: self.direction,
             per_topic: self.per_topic,
             action: self.action,
@@ -149,6 +196,8 @@ struct EventQuota {
     amount: Amount,
     most: u64,
     name: u64,
+    /// What its keys begin with where a server counts.
+    title: Box<str>,
 }
 
 struct EventLimits {
@@ -156,19 +205,12 @@ struct EventLimits {
     bytes: Option<EventQuota>,
     window: Amount,
     key: LimitKey,
-    windows: Windows,
+    counting: EventCounting,
     direction: EventDirection,
     per_topic: bool,
     action: ExcessAction,
     reason: String,
     allow_degradation: bool,
-}
-
-/// Where the events of one stream are counted, and to what limit.
-#[derive(Clone, Copy)]
-struct StreamQuota {
-    key: CounterKey,
-    limit: EffectiveLimit,
 }
 
 impl EventLimits {
@@ -179,26 +221,29 @@ impl EventLimits {
 
     /// Nothing where this is not limited.
     fn of_stream(&self, quota: &Option<EventQuota>, exchange: &Exchange) -> Result<Option<StreamQuota>, Stop> {
-        let Some(EventQuota { amount, most, name }) = quota else { return Ok(None) };
-        match (amount.of(exchange, 1..=*most), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
-            (Some(limit), Some(window_s)) => Ok(Some(StreamQuota {
-                key: self.windows.key(&self.key, *name, exchange),
-                limit: EffectiveLimit { limit, window_s },
-            })),
+        let Some(quota) = quota else { return Ok(None) };
+        match (quota.amount.of(exchange, 1..=quota.most), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
+            (Some(limit), Some(window_s)) => {
+                Ok(Some(self.counting.quota(&self.key, quota, EffectiveLimit { limit, window_s }, exchange)))
+            }
             _ if self.allow_degradation => Ok(None),
             _ => Err(Stop::Respond(500)),
         }
     }
 
+    /// Other gateways count, too.
+    fn is_shared(&self) -> bool {
+        matches!(self.counting, EventCounting::Server(..))
+    }
+
     /// Counts so much; `false` if nothing was left.
-    fn take(&self, quota: Option<StreamQuota>, amount: u64) -> bool {
+    fn take(&self, quota: Option<&StreamQuota>, amount: u64) -> bool {
         self.wait_ms(quota, amount).is_none()
     }
 
     /// Counts so much. If nothing was left: in how many milliseconds there is.
-    fn wait_ms(&self, quota: Option<StreamQuota>, amount: u64) -> Option<u64> {
-        let quota = quota?;
-        let decision = self.windows.take_amount(quota.key, quota.limit, amount, clock::now());
+    fn wait_ms(&self, quota: Option<&StreamQuota>, amount: u64) -> Option<u64> {
+        let decision = self.counting.take(quota?, amount);
         (!decision.accepted).then_some(decision.reset_ms)
     }
 }
@@ -210,21 +255,36 @@ impl Plugin for EventLimiter {
         Phases::REQUEST.and(Phases::MESSAGES)
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         // Events that are compressed cannot be counted.
         let head = &mut exchange.request.head;
-        if head
+        let wants_events = head
             .values(b"accept")
-            .any(|accept| accept.to_ascii_lowercase().windows(17).any(|part| part == b"text/event-stream"))
-        {
+            .any(|accept| accept.to_ascii_lowercase().windows(17).any(|part| part == b"text/event-stream"));
+        if wants_events {
             head.remove(b"Accept-Encoding");
         }
         // Where the route leads to a hub, it may publish.
-        if exchange.request.method == Method::Post && self.0.direction != EventDirection::FromUpstream {
-            let quotas = self.0.of_exchange(exchange);
+        let may_publish = exchange.request.method == Method::Post && self.0.direction != EventDirection::FromUpstream;
+        let asks = self.0.is_shared() && (wants_events || may_publish || exchange.request.upgrade);
+        if !may_publish && !asks {
+            return Ok(Flow::Continue);
+        }
+        let quotas = self.0.of_exchange(exchange);
+        let asked = quotas.clone().ok().filter(|_| asks);
+        if may_publish {
             exchange.limit_publishing(Arc::new(HubQuota { limits: Arc::clone(&self.0), quotas }));
         }
-        Ok(Flow::Continue)
+        let Some(asked) = asked else { return Ok(Flow::Continue) };
+        Ok(Flow::wait(async move {
+            for quota in asked.iter().flatten() {
+                match self.0.counting.ask(quota).await {
+                    Err(NoRedisAnswer) if !self.0.allow_degradation => return Err(Stop::Respond(500)),
+                    _ => {}
+                }
+            }
+            Ok(())
+        }))
     }
 
     fn messages(&self, exchange: &mut Exchange, _: MessageProtocol) -> Result<Option<Box<dyn MessageFilter>>, Stop> {
@@ -251,12 +311,12 @@ impl PublishQuota for HubQuota {
             let reason = "the quota of this client cannot be determined".to_owned();
             return Err(PublishRefusal { status: 500, reason, retry_after_s: None });
         };
-        let [count, of_bytes] = quotas.map(|quota| match limits.per_topic {
-            true => {
-                quota.map(|quota| StreamQuota { key: limits.windows.part_of(quota.key, topic.as_bytes()), ..quota })
-            }
-            false => quota,
+        let of_topic = |quota: &StreamQuota| limits.counting.part_of(quota, topic.as_bytes());
+        let [count, of_bytes] = quotas.each_ref().map(|quota| match limits.per_topic {
+            true => quota.as_ref().map(of_topic),
+            false => quota.clone(),
         });
+        let (count, of_bytes) = (count.as_ref(), of_bytes.as_ref());
         if let Some(wait_ms) = limits.wait_ms(of_bytes, 0).or_else(|| limits.wait_ms(count, 1)) {
             let retry_after_s = Some(wait_ms.div_ceil(1_000).max(1));
             return Err(PublishRefusal { status: 429, reason: limits.reason.clone(), retry_after_s });
@@ -285,7 +345,7 @@ impl EventLimitFilter {
 impl MessageFilter for EventLimitFilter {
     fn begin(&mut self, head: MessageHead) -> MessageVerdict {
         let limits = &self.limits;
-        if !self.counts(head) || limits.take(self.bytes, 0) && limits.take(self.count, 1) {
+        if !self.counts(head) || limits.take(self.bytes.as_ref(), 0) && limits.take(self.count.as_ref(), 1) {
             return MessageVerdict::Pass;
         }
         match limits.action {
@@ -301,7 +361,7 @@ impl MessageFilter for EventLimitFilter {
     fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
         if self.counts(head) {
             // What was used up meanwhile counts for the messages that follow.
-            self.limits.take(self.bytes, bytes);
+            self.limits.take(self.bytes.as_ref(), bytes);
         }
         Ok(())
     }
@@ -414,7 +474,20 @@ mod tests {
 
     #[test]
     fn wrong_options_are_refused_with_their_place() {
+        let redis = |more: Value| {
+            let mut options = json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "r"});
+            options.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            options
+        };
         for (options, want) in [
+            (
+                redis(json!({"window_type": "sliding"})),
+                "window_type: `sliding` is not supported with the `redis` policies",
+            ),
+            (redis(json!({"sync_interval": 0.05})), "sync_interval: must be at least 0.1 seconds"),
+            (redis(json!({"sync_interval": 1.0})), "sync_interval: must be at least 0.1 seconds"),
+            (redis(json!({"redis_host": ""})), "redis_host: "),
+            (redis(json!({"count": 268_435_456})), "count: must be a whole number from 1"),
             (json!({"time_window": 1}), "needs `count`, or `bytes`"),
             (json!({"count": 1}), "missing field `time_window`"),
             (json!({"count": 0, "time_window": 1}), "count: must be a whole number from 1"),

@@ -142,6 +142,7 @@ fn list(node: &AdminOptions, path: &str, header: &str, line: fn(&Value) -> Strin
     let found = AdminClient::new(node)?.find(path)?.unwrap_or_default();
     let lines: String = found["list"].as_array().into_iter().flatten().map(line).collect();
     say::print(format!("{header}{lines}").as_bytes());
+    tell_shares(&found);
     if let Some(next) = found["next"].as_str() {
         say!("there are more; continue with `--after {next}`");
     }
@@ -164,7 +165,18 @@ fn replay(node: &AdminOptions, hub: &str, selected: &SelectOptions, all: bool) -
     }
     let answer = AdminClient::new(node)?.ask(Method::POST, &format!("{}/replay", place(hub)), &[], Some(&body))?;
     say!("dead letters that are delivered once more: {}", answer.body["replayed"]);
+    tell_shares(&answer.body);
     Ok(())
+}
+
+/// Says that other nodes have a part of the subscriptions.
+fn tell_shares(answer: &Value) {
+    let [own, all] = ["own", "all"].map(|name| answer["shares"][name].as_u64().unwrap_or_default());
+    if own < all {
+        say!(
+            "this node has {own} of the {all} parts of the hub's subscriptions; run the command on the other nodes for the rest"
+        );
+    }
 }
 
 const SUBSCRIPTIONS: &str = "      ID STATE     PENDING  DELIVERED  DEAD LETTERS  CONSUMER      TOPIC -> CALLBACK\n";

@@ -89,6 +89,7 @@ pub fn report(hubs: &HubStatuses) -> Value {
             "cancelled": tally.cancelled,
             "replayed": tally.replayed,
             "pending": account.pending,
+            "shares": status.shares.map(|shares| json!({ "own": shares.own, "all": shares.all })),
             "error": status.error,
         })
     };

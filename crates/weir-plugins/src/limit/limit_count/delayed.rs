@@ -72,7 +72,7 @@ type UnsentCounts = RefCell<HashMap<Box<[u8]>, EffectiveLimit>>;
 
 /// Counts in this process, for a server to know later.
 #[derive(Clone)]
-pub(super) struct DelayedSync {
+pub(in crate::limit) struct DelayedSync {
     interval: Duration,
     table: Arc<CounterTable<WindowShare>>,
     unsent: PerWorker<UnsentCounts>,
@@ -81,7 +81,7 @@ pub(super) struct DelayedSync {
 }
 
 impl DelayedSync {
-    pub(super) fn new(interval: Duration, identity: &str, build: &Build) -> DelayedSync {
+    pub(in crate::limit) fn new(interval: Duration, identity: &str, build: &Build) -> DelayedSync {
         DelayedSync {
             interval,
             table: build.shared("limit-count-delayed", "", || CounterTable::new(MOST_KEYS)),
@@ -122,6 +122,53 @@ impl DelayedSync {
             self.tell_later(server, key, asked);
         }
         verdict
+    }
+
+    /// Counts so much without asking the server first. It is accepted as long as anything is left, also if it is more than that.
+    pub(in crate::limit) fn count(
+        &self,
+        server: &Arc<RedisServer>,
+        key: &[u8],
+        asked: EffectiveLimit,
+        amount: u64,
+        now: Duration,
+    ) -> LimitDecision {
+        let now_tenths = tenths(now);
+        let told_later = if self.can_tell(key) { amount } else { 0 };
+        let (verdict, is_first) = self.table.update(self.key(key), now_tenths, |share| {
+            let begun = || WindowShare { until: now_tenths + asked.window_s * 10, total: 0, untold: 0 };
+            let share = if share.is_live(now_tenths) { share } else { begun() };
+            let reset_ms = (share.until - now_tenths) * 100;
+            if share.total >= asked.limit {
+                return (None, (LimitDecision { accepted: false, remaining: 0, reset_ms }, false));
+            }
+            let add = |to: u64, more: u64| to.saturating_add(more).min(BITS_28);
+            let taken = WindowShare { total: add(share.total, amount), untold: add(share.untold, told_later), ..share };
+            let remaining = asked.limit.saturating_sub(taken.total);
+            let verdict = LimitDecision { accepted: true, remaining, reset_ms };
+            (Some(taken), (verdict, share.untold == 0 && taken.untold > 0))
+        });
+        if is_first {
+            self.tell_later(server, key, asked);
+        }
+        verdict
+    }
+
+    /// Asks the server what all have let through, if nothing is known of this window here.
+    pub(in crate::limit) async fn ask(
+        &self,
+        server: &Arc<RedisServer>,
+        key: &[u8],
+        asked: EffectiveLimit,
+    ) -> Result<(), NoRedisAnswer> {
+        if self.table.read(self.key(key)).is_live(tenths(clock::now())) {
+            return Ok(());
+        }
+        let [total, ends_ms] = server.ask(&scripts::ADD_TO_FIXED_WINDOW, key, &[0, asked.window_s * 1000]).await?;
+        let (remaining, reset_ms) =
+            (asked.limit.saturating_sub(total.max(0).unsigned_abs()), ends_ms.max(0).unsigned_abs());
+        self.learn(key, asked, LimitDecision { accepted: remaining > 0, remaining, reset_ms }, clock::now());
+        Ok(())
     }
 
     /// Takes over what the server has said of the first request of a window.

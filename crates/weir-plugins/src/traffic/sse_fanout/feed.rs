@@ -244,11 +244,11 @@ impl WorkerFeed {
     }
 
     fn wake_clients(&self) {
-        for (_, waker) in &*self.waiting.borrow() {
-            if let Some(waker) = waker {
-                waker.wake_by_ref();
-            }
-        }
+        let waiting = self.waiting.borrow();
+        // They are sent the event one after the other: it should not be the same client each time that is last.
+        let first = rand::random_range(0..waiting.len().max(1));
+        let in_turn = waiting.iter().skip(first).chain(waiting.iter().take(first));
+        in_turn.filter_map(|(_, waker)| waker.as_ref()).for_each(Waker::wake_by_ref);
     }
 
     fn take(&self, progress: &FeedProgress) {

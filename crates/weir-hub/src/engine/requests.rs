@@ -1,0 +1,105 @@
+//! Requests that were accepted and are not verified yet, found by number, and by topic and callback.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+
+use crate::form::SubscriptionRequest;
+
+pub(super) struct OpenRequest {
+    pub(super) request: SubscriptionRequest,
+    /// The host of its callback.
+    pub(super) host: u32,
+}
+
+#[derive(Default)]
+pub(super) struct OpenRequests {
+    by_number: HashMap<u64, OpenRequest>,
+    /// Numbers by topic and callback, of which several requests may be open.
+    by_key: HashTable<u64>,
+    hasher: RandomState,
+}
+
+fn key(request: &SubscriptionRequest) -> (&str, &str) {
+    (&request.topic, &request.callback)
+}
+
+impl OpenRequests {
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&OpenRequest> {
+        self.by_number.get(&number)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &SubscriptionRequest)> {
+        self.by_number.iter().map(|(number, open)| (*number, &open.request))
+    }
+
+    pub(super) fn insert(&mut self, number: u64, open: OpenRequest) {
+        let hash = self.hasher.hash_one(key(&open.request));
+        self.by_number.insert(number, open);
+        let (by_number, hasher) = (&self.by_number, &self.hasher);
+        self.by_key.insert_unique(hash, number, |number| hasher.hash_one(key(&by_number[number].request)));
+    }
+
+    /// Takes one out. When none is left, the memory that many needed is free again.
+    pub(super) fn remove(&mut self, number: u64) -> Option<OpenRequest> {
+        let open = self.by_number.remove(&number)?;
+        let hash = self.hasher.hash_one(key(&open.request));
+        if let Ok(entry) = self.by_key.find_entry(hash, |other| *other == number) {
+            entry.remove();
+        }
+        if self.by_number.is_empty() {
+            *self = OpenRequests::default();
+        }
+        Some(open)
+    }
+
+    /// Requests for the same subscription that came before this one.
+    pub(super) fn older(&self, number: u64, request: &SubscriptionRequest) -> Vec<u64> {
+        let same_hash = self.by_key.iter_hash(self.hasher.hash_one(key(request))).copied();
+        let is_older = |other: &u64| *other < number && key(&self.by_number[other].request) == key(request);
+        same_hash.filter(is_older).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::form::SubscriptionMode;
+
+    fn open(callback: &str) -> OpenRequest {
+        let (topic, callback) = ("http://t.example/1".into(), callback.into());
+        let mode = SubscriptionMode::Subscribe;
+        let request = SubscriptionRequest { mode, topic, callback, lease_s: 10, secret: None, owner: Box::default() };
+        OpenRequest { request, host: 0 }
+    }
+
+    #[test]
+    fn older_requests_for_the_same_subscription_are_found() {
+        let mut requests = OpenRequests::default();
+        for number in 1..=1_000 {
+            requests.insert(number, open(&format!("http://c.example/{}", number % 100)));
+        }
+        let wanted = open("http://c.example/7").request;
+        let mut older = requests.older(307, &wanted);
+        older.sort_unstable();
+        assert_eq!(older, [7, 107, 207]);
+        assert!(requests.remove(107).is_some() && requests.remove(107).is_none());
+        assert_eq!(requests.older(208, &wanted).len(), 2);
+        assert_eq!(requests.older(2_000, &open("http://c.example/100").request), [0; 0]);
+    }
+
+    #[test]
+    fn many_requests_leave_no_memory_behind() {
+        let mut requests = OpenRequests::default();
+        for number in 1..=1_000 {
+            requests.insert(number, open(&format!("http://c.example/{number}")));
+        }
+        assert!((1..=1_000).all(|number| requests.remove(number).is_some()));
+        assert_eq!((requests.len(), requests.by_number.capacity(), requests.by_key.capacity()), (0, 0, 0));
+    }
+}
