@@ -1,4 +1,4 @@
-//! The rate, kept by a server for all gateways that use it.
+//! The leaky bucket in a Redis server, shared by all gateways that use it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::{Bucket, delayed};
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
-/// A bucket in a server.
+/// A limiter whose buckets are in a Redis server.
 pub(super) struct RedisReqLimiter {
     pub(super) bucket: Bucket,
     pub(super) server: Arc<RedisServer>,
-    /// What its keys begin with.
+    /// The prefix of its keys.
     pub(super) title: String,
     pub(super) allow_degradation: bool,
 }
