@@ -109,7 +109,7 @@ fn forbidden() -> u16 {
     403
 }
 
-/// Bytes of an answer that a client may get.
+/// The most bytes of an answer, which the client gets if it is a refusal.
 const MOST_ANSWERED: usize = 1024 * 1024;
 
 impl Definition for ForwardAuth {
@@ -191,7 +191,8 @@ impl Plugin for ForwardAuthorizer {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(async move {
             match self.asks_later(exchange) {
-                // Plugins that come before the question do not see them either.
+                // The fields of the auth service are removed now, so that plugins that run before the call do not see
+                // them either.
                 true => {
                     self.remove_upstream_headers(exchange);
                     Ok(())
@@ -210,7 +211,7 @@ impl Plugin for ForwardAuthorizer {
     }
 }
 
-/// What the service is told of each request, by the names Apache APISIX gives it.
+/// The fields of a call that describe the request, with the names of Apache APISIX.
 const TOLD: [(&str, &Variable); 4] = [
     ("x-forwarded-proto", &Variable::Scheme),
     ("x-forwarded-method", &Variable::Method),
@@ -219,7 +220,7 @@ const TOLD: [(&str, &Variable); 4] = [
 ];
 
 impl ForwardAuthorizer {
-    /// When the request's content is there.
+    /// Whether the service is called only once the content of the request has been received.
     fn asks_later(&self, exchange: &Exchange) -> bool {
         self.method == RequestMethod::Post && exchange.request.framing.has_body()
     }
@@ -232,7 +233,7 @@ impl ForwardAuthorizer {
             Err(failure) => {
                 self.failures.error(format_args!("forward-auth: {}: {failure}", self.service.name()));
                 match self.allow_degradation {
-                    // What only the service may say, nobody has said.
+                    // The service has not set its fields, so those of the client must not be forwarded.
                     true => {
                         self.remove_upstream_headers(exchange);
                         Ok(())
@@ -251,7 +252,7 @@ impl ForwardAuthorizer {
             }
         }
         if self.method == RequestMethod::Post {
-            // What the content is, so that it can be read.
+            // The fields that describe the content.
             for name in [CONTENT_TYPE, CONTENT_ENCODING] {
                 if let Some(value) = exchange.request.head.value(name.as_str().as_bytes()) {
                     fields.insert(name, HeaderValue::from_bytes(value).ok()?);
@@ -263,7 +264,7 @@ impl ForwardAuthorizer {
             template.render(exchange, &mut value);
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
         }
-        // After the client's, so that nobody says these for us.
+        // After the client's fields, so that the client cannot set these.
         for (name, variable) in TOLD {
             let value = exchange.variable(variable).unwrap_or_default();
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
@@ -290,7 +291,7 @@ impl ForwardAuthorizer {
     }
 
     fn admit(&self, exchange: &mut Exchange, answer: &Response<Bytes>) -> Result<(), Stop> {
-        // A client that sends a field of the service's must not be believed because the service did not.
+        // A field that the service did not set must not be forwarded from the client.
         self.remove_upstream_headers(exchange);
         for name in &self.upstream_headers {
             for value in answer.headers().get_all(name) {

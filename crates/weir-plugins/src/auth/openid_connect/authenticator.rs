@@ -1,4 +1,4 @@
-//! Who comes in, who does not, and what the upstream is told.
+//! The decision on each request, and the fields that are forwarded to the upstream.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,12 +13,12 @@ use super::session::OpenidSession;
 use crate::answer::RefusalResponse;
 use crate::rate_limited_log::RateLimitedLog;
 
-/// What the upstream is told.
+/// Which fields are forwarded to the upstream.
 pub struct ForwardedFields {
     pub access_token: bool,
     pub authorization: bool,
     pub userinfo: bool,
-    /// Of who has logged in.
+    /// The claims of the ID token.
     pub identity: bool,
     pub raw_identity: bool,
     pub refresh_token: bool,
@@ -26,24 +26,24 @@ pub struct ForwardedFields {
 
 pub struct OpenidAuthenticator {
     pub provider: Provider,
-    /// Nothing where tokens of clients do not count.
+    /// `None` if bearer tokens are not accepted.
     pub bearer: Option<Bearer>,
-    /// Nothing where nobody is sent to a login.
+    /// `None` if browsers are not redirected to a login.
     pub login: Option<LoginFlow>,
     pub shown: ForwardedFields,
     pub required_scopes: Vec<String>,
-    /// Nobody is sent to a login without being asked to.
+    /// Requests without a session are refused instead of redirected to a login.
     pub denies: bool,
-    /// Requests without a valid token go on as nobody's.
+    /// Requests without a valid token are forwarded without an identity.
     pub passes: bool,
     pub realm: String,
     pub failures: RateLimitedLog,
 }
 
-/// Fields that only this plugin says.
+/// Fields that are removed from requests, because only this plugin may set them.
 const OURS: [&[u8]; 5] = [b"X-Access-Token", b"X-ID-Token", b"X-Raw-ID-Token", b"X-Userinfo", b"X-Refresh-Token"];
 
-/// The token a client shows, and which of the fields it was in.
+/// The bearer token, from `Authorization` or `X-Access-Token`.
 fn token(exchange: &Exchange) -> Option<Vec<u8>> {
     let head = &exchange.request.head;
     let authorization = head.value(b"authorization").and_then(|value| value.split_at_checked(7));
@@ -59,7 +59,7 @@ impl Plugin for OpenidAuthenticator {
 }
 
 impl OpenidAuthenticator {
-    /// The time-out is for all that has to be asked.
+    /// Admits the request. The time-out covers all calls to the provider together.
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let token = token(exchange).filter(|_| self.bearer.is_some());
         for name in OURS {
@@ -102,16 +102,16 @@ impl OpenidAuthenticator {
         Err(exchange.respond(403, "application/json", format!("{body}\n").as_bytes()))
     }
 
-    /// Fails closed, and says why.
+    /// Logs the failure, and refuses the request with 503.
     fn fail(&self, why: &str) -> Stop {
         self.failures.error(format_args!("openid-connect: {}: {why}", self.provider.name()));
         Stop::Respond(503)
     }
 
-    /// RFC 6750 §3.
+    /// Refuses the request with a challenge (RFC 6750 §3), unless `passes` is set.
     fn turn_away(&self, exchange: &mut Exchange, fault: Option<&'static str>) -> Result<(), Stop> {
         if self.passes {
-            // What nobody has verified tells the upstream nothing.
+            // An invalid token must not reach the upstream.
             if fault.is_some() {
                 exchange.request.head.remove(b"Authorization");
             }
@@ -174,7 +174,7 @@ fn in_base64(claims: &Map<String, Value>) -> String {
     STANDARD.encode(serde_json::to_vec(claims).expect("maps of values are JSON"))
 }
 
-/// The scopes of a token, in either of the two ways they are written.
+/// The scopes of a token, from the claims `scope` and `scp`, each a list or text with spaces.
 fn scopes(claims: &Map<String, Value>) -> Vec<&str> {
     let mut scopes = Vec::new();
     for claim in ["scope", "scp"] {
