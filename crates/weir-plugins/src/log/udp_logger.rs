@@ -42,7 +42,7 @@ fn three() -> u64 {
     3
 }
 
-/// Bytes of a datagram over IPv4.
+/// The most bytes of a UDP datagram over IPv4.
 pub const MAX_DATAGRAM: usize = 65_507;
 
 impl Definition for UdpLogger {
@@ -81,7 +81,8 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// As many records of a batch as one datagram takes, and the datagram. None where the first is too large.
+    /// The number of records that fit into one datagram, and the datagram. The number is 0 if the first record is too
+    /// large.
     fn first(&self, batch: &[Record]) -> (usize, Vec<u8>) {
         let mut count = batch.len();
         loop {
