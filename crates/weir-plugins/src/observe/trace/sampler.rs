@@ -50,7 +50,7 @@ impl Sampler {
     }
 }
 
-/// A trace id that is random.
+/// A random trace id.
 pub fn new_trace() -> u128 {
     rand::random::<NonZeroU128>().get()
 }
