@@ -227,7 +227,7 @@ fn content(body: &RequestBody) -> Result<Vec<u8>, String> {
     }
 }
 
-/// This many printable bytes.
+/// A body of this many printable bytes.
 pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     b"abcdefghijklmnopqrstuvwxyz0123456789".iter().copied().cycle().take(bytes).collect()
 }

@@ -1,4 +1,4 @@
-//! Runs a plan: starts the threads together, collects what they count, puts the result together.
+//! Runs a plan: starts the threads together, collects their counts, and assembles the result.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -21,7 +21,7 @@ use super::streams;
 
 /// How often progress is reported.
 const REPORT: Duration = Duration::from_millis(200);
-/// From the moment every thread is ready to the start of the run.
+/// The time from the readiness of all threads to the start of the run.
 const HEAD_START_NS: u64 = 1_000_000;
 
 /// Runs a plan to its end; `progress` is called several times a second from the calling thread.

@@ -1,4 +1,4 @@
-//! Places for one exchange at a time: who sends what is due, in a closed and in an open loop.
+//! Slots for one exchange at a time, and the assignment of due requests to them, in a closed and in an open loop.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,19 +15,19 @@ use crate::engine::pacing::{Arrivals, Pauses};
 use crate::engine::plan::Pacing;
 use crate::engine::recorder::Cause;
 
-/// Does one exchange; `slot` is numbered from 0 in this thread.
+/// Performs one exchange; `slot` is numbered from 0 in this thread.
 pub(super) trait Exchanges: 'static {
     async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause>;
 }
 
-/// Free places, and what waits for one.
+/// The free slots, and the requests that wait for one.
 struct SlotPool {
     free: VecDeque<usize>,
-    /// Request and when it was due.
+    /// The request, and when it was due.
     backlog: VecDeque<(usize, u64)>,
 }
 
-/// Runs `slots` places, `per_client` of which belong to each client, until the run is over.
+/// Runs `slots` slots, `per_client` of which belong to each client, until the run is over.
 pub(super) fn run(
     shared: &Rc<StreamsState>,
     slots: usize,
@@ -90,7 +90,7 @@ fn open(
     tasks
 }
 
-/// Hands out what becomes due, until the run is over; then the places close when what they have is done.
+/// Assigns due requests to slots until the run is over; then each slot ends after its current exchange.
 async fn hand_out(
     shared: Rc<StreamsState>,
     arrivals: Arrivals,
@@ -100,7 +100,7 @@ async fn hand_out(
     let cut = due(&shared, arrivals, |request, due| {
         let free = desk.borrow_mut().free.pop_front();
         match free {
-            // A place listens until this function ends.
+            // Does not fail: the receivers exist until this function ends.
             Some(slot) => drop(inboxes[slot].send((request, due))),
             None => {
                 shared.record().queued(request, due);
@@ -116,8 +116,8 @@ async fn hand_out(
     }
 }
 
-/// Calls `send` for each request as it becomes due. True when the run was cut short, by time or on request: what still
-/// waits will never be sent.
+/// Calls `send` for each request as it becomes due. True if the run was ended by its duration or a signal: then
+/// requests that still wait are never sent.
 pub(super) async fn due(shared: &StreamsState, mut arrivals: Arrivals, mut send: impl FnMut(usize, u64)) -> bool {
     let ticker = Ticker::new().expect("the plan's check left room for a descriptor");
     let mut next = arrivals.next().map(|at| shared.window.start + at);
@@ -133,14 +133,14 @@ pub(super) async fn due(shared: &StreamsState, mut arrivals: Arrivals, mut send:
         next = arrivals.next().map(|at| shared.window.start + at);
     }
     if !shared.is_over() && shared.window.end == u64::MAX {
-        // A schedule of limited length ends a run that no time ends.
+        // A finite schedule ends a run that has no duration.
         shared.end();
     }
     if shared.is_over() && !shared.is_cut() {
         return false;
     }
     shared.ended().await;
-    // What became due and was not sent in time is missed, whatever the cause.
+    // Requests that became due and were not sent in time are missed, regardless of the cause.
     let end = now_ns().min(shared.window.end);
     while let Some(due) = next.filter(|due| *due < end) {
         shared.miss(due);

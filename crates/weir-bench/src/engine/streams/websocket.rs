@@ -24,12 +24,12 @@ use crate::engine::recorder::Cause;
 
 type WebSocket = WebSocketStream<DialedStream>;
 
-/// Digits at the start of a message that tell it from others, if it is long enough.
+/// The number of digits at the start of a message that identify it, if it is long enough.
 const NUMBER: usize = 16;
-/// The longest wait for a close frame to be sent.
+/// The longest wait for sending a close frame.
 const FAREWELL: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Connects and upgrades; counts the connection, or why there is none.
+/// Connects and upgrades; counts the connection or its failure.
 async fn open(lobby: &PreparedStreams, client: usize, request: usize) -> Result<WebSocket, Cause> {
     let _turn = lobby.dialing.acquire().await;
     let since = now_ns();
@@ -71,7 +71,7 @@ impl Exchanges for Storm {
         let mut websocket = open(&self.lobby, self.first_client + slot, exchange.request).await?;
         let closed = async {
             websocket.close().await?;
-            // The peer's close frame, then its end.
+            // Reads the peer's close frame, then the end of the stream.
             while websocket.next().await.transpose()?.is_some() {}
             Ok(())
         };
@@ -84,7 +84,7 @@ impl Exchanges for Storm {
     }
 }
 
-/// Messages, over connections that stay.
+/// Messages, over connections that stay open.
 pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
     let lobby = PreparedStreams::new(job.prepared.clone());
     let clients = job.clients.clone();
@@ -103,7 +103,7 @@ pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
     shared.conclude(tasks).await;
 }
 
-/// How messages look.
+/// The form of messages and of their answers.
 struct MessageForm {
     filler: Vec<u8>,
     check: EchoCheck,
