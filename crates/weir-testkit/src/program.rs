@@ -1,4 +1,4 @@
-//! Other people's servers, as processes of a test's own.
+//! Third-party servers as processes of a test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,8 +16,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// A command for a server that `scripts/setup` has unpacked, or that is installed; `None`, and a line that says that
-    /// the test was skipped, where it is neither.
+    /// A command for a server that `scripts/setup` has unpacked, or that is installed. Otherwise `None`, with a line
+    /// that reports the test as skipped.
     pub fn find(name: &str) -> Option<Command> {
         let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
         let root = cache.join("debian");

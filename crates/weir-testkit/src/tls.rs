@@ -217,7 +217,7 @@ impl TlsServer {
         TlsServer::with(identity, None)
     }
 
-    /// The same, and wants one in return that `authority` vouches for.
+    /// The same, and requires a client certificate issued by `authority`.
     pub fn asking(identity: &Identity, authority: &Authority) -> TlsServer {
         TlsServer::with(identity, Some(authority))
     }
@@ -237,14 +237,14 @@ impl TlsServer {
         TlsServer { config: Arc::new(builder.with_single_cert(chain, key).expect("they belong together")) }
     }
 
-    /// The same, and agrees to speak one of these inside (RFC 7301).
+    /// The same, and offers these protocols with ALPN (RFC 7301).
     pub fn speaking(&self, protocols: &[&str]) -> TlsServer {
         let mut config = (*self.config).clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         TlsServer { config: Arc::new(config) }
     }
 
-    /// For servers that are not ours.
+    /// The rustls configuration, for servers of other libraries.
     pub fn config(&self) -> &Arc<ServerConfig> {
         &self.config
     }
@@ -257,20 +257,20 @@ impl TlsServer {
     }
 }
 
-/// What both sides of a handshake agreed on.
+/// The result of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NegotiatedTls {
     /// `TLSv1.2` or `TLSv1.3`.
     pub version: String,
     pub cipher: String,
     pub resumed: bool,
-    /// Whom the peer asked for; in an origin.
+    /// The server name that the client has requested; only in an origin.
     pub server_name: Option<String>,
-    /// The peer's certificates, DER.
+    /// The certificates of the peer, in DER.
     pub certificates: Vec<Vec<u8>>,
 }
 
-/// A connection, plain or not. Clones are the same connection.
+/// A connection with or without TLS. Clones are the same connection.
 #[derive(Clone)]
 pub(crate) enum Wire {
     Plain(Arc<TcpStream>),
@@ -304,18 +304,18 @@ impl Wire {
         flush(&mut connection, tcp)
     }
 
-    /// Says that nothing more comes (close_notify), then ends the stream.
+    /// Sends close_notify with TLS, then closes the sending side.
     pub(crate) fn finish_sending(&self) {
         if let Wire::Tls(tcp, connection) = self {
             let mut connection = lock(connection);
             connection.send_close_notify();
             let _ = flush(&mut connection, tcp);
         }
-        // The peer may be gone already; then there is nothing left to end.
+        // Fails if the peer has closed already, which is fine.
         let _ = self.tcp().shutdown(std::net::Shutdown::Write);
     }
 
-    /// `None` where there is no TLS.
+    /// `None` without TLS.
     pub(crate) fn agreed(&self) -> Option<NegotiatedTls> {
         let Wire::Tls(_, connection) = self else { return None };
         let connection = lock(connection);
@@ -350,7 +350,8 @@ fn flush(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// On a socket with a time-out the system does not go on by itself after a process was stopped for a moment (signal(7)).
+/// Repeats a call that a stop signal has interrupted: with a socket time-out, the system does not restart it
+/// (signal(7)).
 fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -381,7 +382,8 @@ impl Read for Wire {
                 loop {
                     match connection.reader().read(buffer) {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            // A peer that reads no more may have sent something before; the read has an error of its own.
+                            // Writing may fail if the peer no longer reads, but what it has sent can still be read;
+                            // reading reports its own error.
                             let _ = flush(&mut connection, tcp);
                             receive(&mut connection, tcp)?;
                         }
