@@ -56,8 +56,9 @@ impl Iterator for ArrivalSource {
     fn next(&mut self) -> Option<u64> {
         match self {
             ArrivalSource::Rate { walk, poisson, first } => {
-                // Evenly spaced arrivals stand in the middle of their gaps: 500 per second for a second are 500. Of a Poisson process, the gaps measured in accumulated rate are exponential with mean 1, whatever the
-                // rate does meanwhile.
+                // An evenly spaced arrival is in the middle of its gap: 500 per second for a second are exactly 500. In
+                // a Poisson process, the gaps measured in accumulated rate are exponential with mean 1, however the
+                // rate changes meanwhile.
                 let even = if std::mem::take(first) { 0.5 } else { 1.0 };
                 let amount = poisson.as_mut().map_or(even, |random| -(1.0 - random.unit()).ln());
                 walk.advance(amount).map(|seconds| (seconds * 1e9) as u64)
