@@ -60,7 +60,7 @@ impl Client {
         Client { by_http2: http2::is_wanted(), ..Client::connect(address) }
     }
 
-    /// The same client, asking over HTTP/2 what means the same there.
+    /// The same client; requests that have the same meaning in HTTP/2 are sent over it.
     pub fn by_http2(self) -> Client {
         Client { by_http2: true, ..self }
     }

@@ -39,7 +39,7 @@ impl Program {
         Some(command)
     }
 
-    /// Starts a command that serves until it is ended. It runs in `directory`, which goes away with it.
+    /// Starts a command that serves until it is killed. It runs in `directory`, which is removed with it.
     #[track_caller]
     pub fn start(mut command: Command, directory: TempDir) -> Program {
         command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -51,20 +51,20 @@ impl Program {
         &self.directory
     }
 
-    /// Stops it, and waits until all its threads stand still.
+    /// Stops the process (SIGSTOP), and waits until all its threads have stopped.
     #[track_caller]
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it is a child of ours");
     }
 
-    /// Lets it go on.
+    /// Continues the process (SIGCONT).
     #[track_caller]
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it (SIGKILL), as a crash does.
+    /// Kills the process (SIGKILL), as in a crash.
     #[track_caller]
     pub fn crash(&mut self) {
         self.signal(Signal::KILL);
@@ -80,7 +80,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
+        // Fails if the process has ended by itself, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

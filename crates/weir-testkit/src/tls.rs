@@ -1,4 +1,4 @@
-//! TLS for scripted peers: an authority that signs what a test needs, and connections that speak it, blocking.
+//! TLS for scripted peers: a certificate authority for tests, and blocking TLS connections.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn provider() -> Arc<CryptoProvider> {
 /// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, as PEM.
+    /// The CA certificate, as PEM.
     pub certificate: String,
 }
 
@@ -67,18 +67,18 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// The one authority of tests that need no second.
+    /// The shared authority, for tests that need only one.
     pub fn of_tests() -> &'static Authority {
         static AUTHORITY: OnceLock<Authority> = OnceLock::new();
         AUTHORITY.get_or_init(Authority::new)
     }
 
-    /// Signs a certificate for these host names or addresses, for servers and clients.
+    /// Issues a certificate for these host names or addresses, for servers and clients.
     pub fn identity(&self, names: &[&str]) -> Identity {
         self.identity_with(names, KeyKind::Ecdsa, |_| ())
     }
 
-    /// The same, with a kind of key, and whatever else `change` wants to say in the certificate.
+    /// The same, with this kind of key, and further changes to the certificate by `change`.
     pub fn identity_with(
         &self,
         names: &[&str],
@@ -99,7 +99,7 @@ impl Authority {
         Identity { certificate, key: key.serialize_pem() }
     }
 
-    /// Vouches for a host as public authorities do: for 90 days, as a server and nothing else.
+    /// Issues a certificate as public authorities do: for 90 days, and only for servers.
     pub fn public_identity(&self, name: &str, kind: KeyKind) -> Identity {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         self.identity_with(&[name], kind, |params| {
@@ -113,7 +113,7 @@ impl Authority {
     }
 }
 
-/// The authority whose certificate this is.
+/// A store with this CA certificate.
 fn roots(certificate: &str) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add(certificates(certificate).remove(0)).expect("it is one");
@@ -131,29 +131,29 @@ impl Identity {
     }
 }
 
-/// How a client speaks TLS. Clones share their sessions, so that they can be resumed.
+/// The TLS settings of a client. Clones share their sessions, so that these can be resumed.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
 }
 
 impl TlsClient {
-    /// Trusts whom `authority` vouches for, and proves nothing.
+    /// Trusts certificates issued by `authority`, and has no client certificate.
     pub fn trusting(authority: &Authority) -> TlsClient {
         TlsClient::trusting_certificate(&authority.certificate)
     }
 
-    /// The same for an authority that is not the test's own, by its certificate in PEM.
+    /// The same for another authority, given by its certificate in PEM.
     pub fn trusting_certificate(certificate: &str) -> TlsClient {
         TlsClient::with(certificate, None, &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
-    /// The same with a certificate of its own.
+    /// The same with a client certificate.
     pub fn known_as(authority: &Authority, identity: &Identity) -> TlsClient {
         TlsClient::with(&authority.certificate, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
-    /// The same with TLS 1.2 and nothing newer.
+    /// The same with only TLS 1.2.
     pub fn old(authority: &Authority) -> TlsClient {
         TlsClient::with(&authority.certificate, None, &[&rustls::version::TLS12])
     }
@@ -177,21 +177,21 @@ impl TlsClient {
         TlsClient { config: Arc::new(config) }
     }
 
-    /// The same, and offers to speak these inside (RFC 7301), the preferred first.
+    /// The same, and offers these protocols with ALPN (RFC 7301), the preferred one first.
     pub fn speaking(&self, protocols: &[&str]) -> TlsClient {
         let mut config = (*self.config).clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         TlsClient { config: Arc::new(config) }
     }
 
-    /// The same, and offers the sessions it has to every server, whichever server they are from.
+    /// The same, and offers its sessions to every server, whichever server they are from.
     pub fn mixing_sessions(&self) -> TlsClient {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::store(Arc::new(Mixed::new()));
         TlsClient { config: Arc::new(config) }
     }
 
-    /// For clients that are not ours.
+    /// The rustls configuration, for clients of other libraries.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
     }
@@ -205,7 +205,7 @@ impl TlsClient {
     }
 }
 
-/// How an origin speaks TLS.
+/// The TLS settings of an origin.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
