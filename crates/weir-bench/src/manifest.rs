@@ -20,7 +20,7 @@ pub struct Manifest {
     pub sysctl: BTreeMap<String, String>,
     /// Versions of the lab and of what it called.
     pub versions: BTreeMap<String, String>,
-    /// Which processors each role was given.
+    /// The processors of each role.
     pub pinning: Pinning,
     /// Whether hardware counters are available.
     pub counters: bool,
