@@ -1,5 +1,4 @@
-//! A service that a plugin calls over HTTP, such as an auth service or a log receiver, through the gateway's HTTP
-//! client.
+//! A service that a plugin calls over HTTP, such as an auth service or a log receiver, through the gateway's HTTP client.
 
 use std::time::Duration;
 

@@ -14,8 +14,7 @@ use weir_records::Record;
 
 use crate::log::capture::Capture;
 
-/// An exchange with this request head, as after routing. Lines end in `
-/// ` here.
+/// An exchange with this request head, as after routing. Lines end in ` ` here.
 pub fn exchange(head: &str) -> Exchange {
     let mut exchange = Exchange::default();
     let head = head.trim_end().replace('\n', "\r\n") + "\r\n\r\n";
@@ -30,8 +29,7 @@ pub fn captured(sequence: u64, members: Value) -> Record {
     captured_at(0, sequence, members, &[])
 }
 
-/// The same for an exchange that ended at `end_ms` since 1970; `hidden` are the templates that only the destination
-/// uses.
+/// The same for an exchange that ended at `end_ms` since 1970; `hidden` are the templates that only the destination uses.
 pub fn captured_at(end_ms: u64, sequence: u64, members: Value, hidden: &[&[u8]]) -> Record {
     let hidden = hidden.iter().map(|text| Template::compile(&String::from_utf8_lossy(text))).collect();
     let capture =

@@ -41,8 +41,7 @@ impl Unauthenticated {
         })
     }
 
-    /// Attributes the request to the anonymous consumer, if there is one; otherwise refuses it with `fault` as the
-    /// message.
+    /// Attributes the request to the anonymous consumer, if there is one; otherwise refuses it with `fault` as the message.
     pub fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
         if let Some(anonymous) = &self.anonymous {
             return exchange.identify(anonymous);

@@ -1,5 +1,4 @@
-//! Finds the texts in XML that a path selects, with their byte ranges, so that they can be changed without touching the
-//! rest.
+//! Finds the texts in XML that a path selects, with their byte ranges, so that they can be changed without touching the rest.
 
 use std::ops::Range;
 

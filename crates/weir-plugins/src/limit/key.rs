@@ -74,8 +74,7 @@ impl LimitKey {
             LimitKey::Constant(text) => table.key(name, text),
             LimitKey::Variable(variable) => match exchange.variable(variable) {
                 Some(value) => table.key(name, &value),
-                // Under the complement of `name`: a value may consist of the bytes of an address, and must not share
-                // its counter.
+                // Under the complement of `name`: a value may consist of the bytes of an address, and must not share its counter.
                 None => of_address(table, !name, exchange.client.addr),
             },
             LimitKey::Combination(template) => {

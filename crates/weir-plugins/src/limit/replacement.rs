@@ -10,8 +10,7 @@ pub type Replacement = LazyLock<NoteKey>;
 pub static LIMIT_COUNT: Replacement = LazyLock::new(NoteKey::unique);
 pub static LIMIT_CONN: Replacement = LazyLock::new(NoteKey::unique);
 
-/// Lets a limit find out whether `workflow` has replaced it for a request. A limit within another plugin is never
-/// replaced.
+/// Lets a limit find out whether `workflow` has replaced it for a request. A limit within another plugin is never replaced.
 pub struct Replaceable(Option<&'static Replacement>);
 
 impl Replaceable {

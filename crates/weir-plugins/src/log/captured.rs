@@ -13,8 +13,7 @@ use crate::log::capture::{
 };
 use crate::log::json::{JsonObjectWriter, Pair};
 
-/// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a
-/// panic.
+/// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a panic.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 

@@ -148,8 +148,7 @@ impl LineTarget for File {
         let metadata = self.metadata()?;
         match metadata.is_file() {
             true => self.set_len(metadata.len() - bytes),
-            // A target other than a regular file cannot be truncated; a line break separates the partial line from the
-            // next one.
+            // A target other than a regular file cannot be truncated; a line break separates the partial line from the next one.
             false => self.write_all(b"\n"),
         }
     }

@@ -90,8 +90,7 @@ impl Definition for HttpLogger {
             Ok(value)
         });
         let authorization = authorization.transpose()?;
-        // The identity is that of the options, not of their place, so that equal options on several routes share one
-        // sink.
+        // The identity is that of the options, not of their place, so that equal options on several routes share one sink.
         let written = build.written_options();
         let identity = format!("http-logger {max_pending:?} {written}");
         let options = self.batch.compile(format!("http-logger {}", service.name()), max_pending, build)?;

@@ -361,8 +361,7 @@ impl Destination for KafkaTopic {
                 let stored = self.store(&rest).await;
                 match stored {
                     Ok(()) => {}
-                    // The outcomes of the messages stored so far are reported now, so that they are counted without
-                    // delay.
+                    // The outcomes of the messages stored so far are reported now, so that they are counted without delay.
                     Err(error) if rest.len() < batch.len() => return partly(outcomes, error),
                     Err(error) => return failure(error),
                 }

@@ -1,5 +1,4 @@
-//! Regular expressions in plugin options: linear-time, bounded in size, with ASCII classes unless the text needs
-//! Unicode.
+//! Regular expressions in plugin options: linear-time, bounded in size, with ASCII classes unless the text needs Unicode.
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use weir_plugin::ConfigError;

@@ -2,8 +2,7 @@
 //!
 //! A table is an array of 128-bit cells. Each contains a tag from the key, and the counter itself; both are changed
 //! together by compare-and-swap. A key can occupy one of 32 cells. A cell whose counter has expired (its window is
-//! over) can be reused for another key. Inserting a new key locks its part of the table, so that no key ever occupies
-//! two cells.
+//! over) can be reused for another key. Inserting a new key locks its part of the table, so that no key ever occupies two cells.
 //!
 //! When all 32 cells for a new key are in use, the counter that has been used least is replaced. So a counter of `n` is
 //! lost early only if 32 other keys, whose cells clients cannot predict, have all been used `n` times or more.
@@ -165,8 +164,7 @@ impl<C: PackedCounter> CounterTable<C> {
 
 const COUNTER_MASK: u128 = (1 << COUNTER_BITS) - 1;
 
-/// The bits of the key that a cell stores; further bits follow from its group. Never zero, because an empty cell is
-/// zero.
+/// The bits of the key that a cell stores; further bits follow from its group. Never zero, because an empty cell is zero.
 fn tag(key: CounterKey) -> u128 {
     u128::from((key.0 >> 24) | 1)
 }

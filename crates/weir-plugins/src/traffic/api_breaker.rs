@@ -267,8 +267,7 @@ impl Plugin for Breaker {
     fn on_log(&self, exchange: &Exchange) {
         let Some([key, ..]) = exchange.notes.read(self.note) else { return };
         let status = match (exchange.upstream.status, exchange.stop()) {
-            // No attempt got a response. The status for the client is not used: for gRPC it is 200 with an error in the
-            // trailer.
+            // No attempt got a response. The status for the client is not used: for gRPC it is 200 with an error in the trailer.
             (0, Some(stop)) if exchange.upstream.attempts > 0 => stop.ending().status,
             (status, _) => status,
         };

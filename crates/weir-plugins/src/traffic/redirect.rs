@@ -166,8 +166,7 @@ fn keep_own_host(place: &mut Vec<u8>) {
     }
 }
 
-/// Percent-encodes bytes that a URI must not contain (RFC 3986 §2); `strictly` keeps only unreserved characters and
-/// `/?:&=#%`.
+/// Percent-encodes bytes that a URI must not contain (RFC 3986 §2); `strictly` keeps only unreserved characters and `/?:&=#%`.
 fn encoded(place: &[u8], strictly: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(place.len());
     for &byte in place {

@@ -126,8 +126,7 @@ impl CompressionConditions {
         }
         let accepted = accepts(exchange, coding);
         let head = &mut exchange.response.head;
-        // Also if this client gets it uncompressed: caches must not send that response to clients that accept the
-        // coding.
+        // Also if this client gets it uncompressed: caches must not send that response to clients that accept the coding.
         if self.vary
             && !head.values(b"vary").flat_map(field::list).any(|name| name == b"*" || is(name, "accept-encoding"))
         {
@@ -181,8 +180,7 @@ pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
 /// Whether the client accepts a coding (RFC 9110 §12.5.3). Without `Accept-Encoding`, none is used.
 fn accepts(exchange: &Exchange, coding: &str) -> bool {
     let mut wildcard = false;
-    // The fields as received: a plugin that inspects the content has removed `Accept-Encoding` from the upstream's
-    // request.
+    // The fields as received: a plugin that inspects the content has removed `Accept-Encoding` from the upstream's request.
     for item in exchange.request.head.received(b"accept-encoding").flat_map(field::list) {
         let mut parts = item.split(|&byte| byte == b';').map(field::trim);
         let name = parts.next().unwrap_or_default();

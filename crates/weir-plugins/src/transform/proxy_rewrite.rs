@@ -109,7 +109,7 @@ fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, TargetTempl
     texts.chunks(2).enumerate().map(rule).collect()
 }
 
-/// Whether a `$` is not followed by a name or group, which the regular expressions of APISIX refuse.
+/// Whether the text has a `$` that no name or group follows, which the regular-expression engine of APISIX refuses.
 fn has_lone_dollar(text: &str) -> bool {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -244,8 +244,7 @@ impl Variables for Encoded<'_> {
     }
 }
 
-/// Sets the path of the request, with `query` before the client's query. Refuses paths that are ambiguous because of
-/// values.
+/// Sets the path of the request, with `query` before the client's query. Refuses paths that are ambiguous because of values.
 fn set(exchange: &mut Exchange, path: &[u8], query: Option<&Template>, groups: &[Vec<u8>]) -> Result<(), Stop> {
     let rooted = [b"/", path];
     let path = if path.starts_with(b"/") { Cow::Borrowed(path) } else { Cow::Owned(rooted.concat()) };

@@ -75,8 +75,7 @@ impl DirectoryConnections {
 }
 
 impl Directory {
-    /// Verifies the password of `name`, a distinguished name. The time-out covers waiting for a permit, connecting and
-    /// binding.
+    /// Verifies the password of `name`, a distinguished name. The time-out covers waiting for a permit, connecting and binding.
     pub async fn ask(
         &self,
         connections: &DirectoryConnections,

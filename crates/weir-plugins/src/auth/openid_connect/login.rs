@@ -91,7 +91,7 @@ impl LoginFlow {
         }
     }
 
-    /// Handles a request without a bearer token: returns its session, ends a login or logout, or renews the session.
+    /// Handles a request without a bearer token: completes a login, logs out, or finds the session and renews it if needed.
     pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
         let path = text(exchange.request.path());
         if path == self.callback(&path) {
@@ -152,8 +152,7 @@ impl LoginFlow {
         Ok(stop)
     }
 
-    /// The name of the cookie for a login. It depends on the state, so that a browser can have several logins at a
-    /// time.
+    /// The name of the cookie for a login. It depends on the state, so that a browser can have several logins at a time.
     fn begun_name(&self, state: &str) -> String {
         format!("{}_login_{}", self.cookies.name, &state[..8])
     }

@@ -1,5 +1,4 @@
-//! The state that the browser keeps in cookies: a session, or a login that has begun. It is encrypted and
-//! authenticated.
+//! The state that the browser keeps in cookies: a session, or a login that has begun. It is encrypted and authenticated.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
@@ -138,8 +137,7 @@ impl Cookies {
             let (part, after) = rest.split_at(rest.len().min(PART));
             rest = after;
             let name = self.part(index);
-            // A cookie that is left over from a longer session is deleted, so that it is not read as a part of this
-            // one.
+            // A cookie that is left over from a longer session is deleted, so that it is not read as a part of this one.
             if !part.is_empty() || Cookies::value(exchange, &name).is_some() {
                 let for_s = if part.is_empty() { 0 } else { for_s };
                 self.set(exchange, &name, part, for_s, self.same_site)?;
@@ -148,8 +146,7 @@ impl Cookies {
         Ok(())
     }
 
-    /// Sets the cookie of a login that has begun. The browser returns from another site, so `Strict` is relaxed to
-    /// `Lax`.
+    /// Sets the cookie of a login that has begun. The browser returns from another site, so `Strict` is relaxed to `Lax`.
     pub fn set_begun(&self, exchange: &mut Exchange, name: &str, value: &str, for_s: u64) -> Result<(), Stop> {
         let same_site = self.same_site.map(|same_site| if same_site == "Strict" { "Lax" } else { same_site });
         self.set(exchange, name, value, for_s, same_site)

@@ -87,8 +87,7 @@ impl JsonPath {
         Ok(found)
     }
 
-    /// The values that the path selects, including objects and lists, with their byte ranges. Of nested matches, the
-    /// outermost.
+    /// The values that the path selects, including objects and lists, with their byte ranges. Of nested matches, the outermost.
     pub fn values(&self, body: &[u8], max_depth: usize) -> Result<Vec<JsonValueSpan>, JsonError> {
         let mut scanner = Scanner::new(body, max_depth)?;
         let mut open: Vec<JsonPathLevel> = Vec::new();

@@ -100,8 +100,7 @@ async fn renew(held: PerWorker<HeldPermits>) {
         }
         for SharedLease { server, key, lease_ms, members } in leases {
             for members in members.chunks(AT_A_TIME) {
-                // Without those that have ended meanwhile: the renewal would recreate them, and they would not be
-                // released again.
+                // Without those that have ended meanwhile: the renewal would recreate them, and they would not be released again.
                 let permits = held.get();
                 let is_held = |member: &&u64| permits.permits.borrow().contains_key(*member);
                 let arguments: Vec<u64> =

@@ -68,8 +68,7 @@ struct FieldNames {
 }
 
 impl CountQuota {
-    /// `path` is the path of the limit in the options, and `prefix` the prefix of the response fields of one of several
-    /// rules.
+    /// `path` is the path of the limit in the options, and `prefix` the prefix of the response fields of one of several rules.
     pub(super) fn new(
         max_count: u64,
         count: &Value,

@@ -17,8 +17,7 @@ use weir_kafka::{
 const PRODUCE: (i16, i16) = (0, 3);
 const METADATA: (i16, i16) = (3, 4);
 const INIT_PRODUCER_ID: (i16, i16) = (22, 0);
-/// The most records whose late success is remembered. The sink may never send them again, because they are too old by
-/// then.
+/// The most records whose late success is remembered. The sink may never send them again, because they are too old by then.
 const MAX_RESOLVED: usize = 1 << 16;
 
 /// The destination of messages, and the conditions for success.
@@ -47,8 +46,7 @@ pub struct Producer {
     /// The number of batches so far, for the choice of a partition.
     turn: usize,
     unresolved: Option<UnresolvedBatch>,
-    /// Records of batches that were unresolved and have been stored since. The sink still regards them as not
-    /// delivered.
+    /// Records of batches that were unresolved and have been stored since. The sink still regards them as not delivered.
     resolved: HashSet<RecordName>,
 }
 

@@ -51,8 +51,8 @@ impl TraceNoteKey {
 /// The distance between the ids of an exchange's spans: an odd number whose bits are well mixed.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The id of the next span: of the gateway first, then of each attempt. So the id of an attempt can be calculated from
-/// the one before.
+/// The id of the span after this one. The gateway's span comes first, then one for each attempt, so the id of an attempt
+/// can be calculated from the one before.
 pub fn next_id(span: u64) -> u64 {
     match span.wrapping_add(STEP) {
         // Zero is not a valid id.

@@ -1,5 +1,4 @@
-//! The source of a shared stream: sends the request to the upstream, stores its events, and reconnects when the stream
-//! ends.
+//! The source of a shared stream: sends the request to the upstream, stores its events, and reconnects when the stream ends.
 
 use std::cell::RefCell;
 use std::rc::Rc;
