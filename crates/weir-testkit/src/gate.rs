@@ -36,8 +36,7 @@ impl Gate {
         self.inner.1.notify_all();
     }
 
-    /// Waits until the gate lets the caller through. Panics after [`DEADLINE`], so that a forgotten gate ends its
-    /// thread.
+    /// Waits until the gate lets the caller through. Panics after [`DEADLINE`], so that a forgotten gate ends its thread.
     #[track_caller]
     pub fn wait(&self) {
         let mut state = self.state();

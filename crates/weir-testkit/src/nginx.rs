@@ -13,8 +13,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts nginx with the content of its `http` block, which gets the port to listen on. `None` if nginx is not
-    /// installed.
+    /// Starts nginx with the content of its `http` block, which gets the port to listen on. `None` if nginx is not installed.
     #[track_caller]
     pub fn start(http: impl FnOnce(u16) -> String) -> Option<Nginx> {
         let directory = TempDir::new();

@@ -62,8 +62,7 @@ pub struct Origin {
 /// bytes would reset the connection, and lose an answer that is still in transit.
 const MOST_HELD: usize = 8000;
 
-/// The return instruction of a socket filter, with the number of bytes of a segment that it accepts (bpf(2), `BPF_RET |
-/// BPF_K`).
+/// The return instruction of a socket filter, with the number of bytes of a segment that it accepts (bpf(2), `BPF_RET | BPF_K`).
 const BPF_RET: u16 = 0x06;
 
 #[derive(Default)]
@@ -209,8 +208,7 @@ impl Origin {
     /// With `true`, discards all segments from now on without acknowledging them, on open and on new connections. With
     /// `false`, ends that.
     pub fn swallow(&self, everything: bool) {
-        // A filter that accepts 0 bytes of each segment, before TCP processes it. Connections that are accepted later
-        // inherit it.
+        // A filter that accepts 0 bytes of each segment, before TCP processes it. Connections that are accepted later inherit it.
         let nothing = [SockFilter::new(BPF_RET, 0, 0, 0)];
         let set = |socket: SockRef<'_>| match everything {
             true => socket.attach_filter(&nothing),

@@ -4,8 +4,7 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// Stores the sessions of all servers under one name, so that a server is offered those of others, which it must
-/// refuse.
+/// Stores the sessions of all servers under one name, so that a server is offered those of others, which it must refuse.
 #[derive(Debug)]
 pub struct Mixed(ClientSessionMemoryCache);
 

@@ -350,8 +350,7 @@ fn flush(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Repeats a call that a stop signal has interrupted: with a socket time-out, the system does not restart it
-/// (signal(7)).
+/// Repeats a call that a stop signal has interrupted: with a socket time-out, the system does not restart it (signal(7)).
 fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
