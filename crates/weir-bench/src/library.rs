@@ -11,8 +11,7 @@ use rust_embed::RustEmbed;
 #[include = "backends/*"]
 struct Embedded;
 
-/// The environment variable with a directory that contains `scenarios/`, `peers/` and `backends/`, instead of the
-/// embedded files.
+/// The environment variable with a directory that contains `scenarios/`, `peers/` and `backends/`, instead of the embedded files.
 pub const DIRECTORY_VARIABLE: &str = "WEIR_BENCH_DIR";
 
 fn directory() -> Option<&'static PathBuf> {

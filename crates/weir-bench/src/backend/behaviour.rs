@@ -219,8 +219,7 @@ impl fmt::Display for BackendAnswer {
     }
 }
 
-/// Parses a duration with its unit: `500ns`, `10us`, `1.5ms`, `2s`, `1m`, `1h`; a number alone is in seconds, as in wrk
-/// and ab.
+/// Parses a duration with its unit: `500ns`, `10us`, `1.5ms`, `2s`, `1m`, `1h`; a number alone is in seconds, as in wrk and ab.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -179,8 +179,7 @@ fn parse(data: &[u8]) -> io::Result<Option<BackendHead>> {
     Ok(Some(head))
 }
 
-/// Removes the request, head and body, from the buffer, after reading what is missing. Returns the body if it is
-/// `wanted`.
+/// Removes the request, head and body, from the buffer, after reading what is missing. Returns the body if it is `wanted`.
 async fn body(
     stream: &mut impl BackendConnection,
     buffer: &mut Vec<u8>,

@@ -1,5 +1,4 @@
-//! Built-in backends: upstreams for a gateway under test that are never the bottleneck, and have a configurable
-//! behaviour.
+//! Built-in backends: upstreams for a gateway under test that are never the bottleneck, and have a configurable behaviour.
 //!
 //! One server supports HTTP/1.1, WebSocket, server-sent events, and HTTP/2 with gRPC, with or without TLS. Its
 //! [`Behaviour`] applies to ordinary requests; some paths have a fixed behaviour:

@@ -14,8 +14,7 @@ const SHORTEST_NS: u64 = 1_000;
 
 /// The interruptions of a thread that only reads the clock, caused by other programs, interrupts or the hypervisor.
 ///
-/// They limit the precision of an open loop: a request that is due within an interruption is sent at its end, by any
-/// engine.
+/// They limit the precision of an open loop: a request that is due within an interruption is sent at its end, by any engine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interruptions {

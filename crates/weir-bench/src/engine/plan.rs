@@ -140,7 +140,7 @@ pub enum Selection {
     Sequence,
 }
 
-/// What is spoken, and what counts as one exchange.
+/// The protocol, and what counts as one exchange.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Protocol {
@@ -171,7 +171,7 @@ pub enum Protocol {
     ///
     /// With a second request in the plan, one more client publishes: it sends this request whenever one event of every
     /// connection is due by an open pacing, with `{number}` and `{time}` in its body replaced, and events without a time
-    /// are not counted. Without it, the server that is asked sends events by itself.
+    /// are not counted. Without it, the server must send events by itself.
     Sse,
     /// Connections that are opened and held until the end. An exchange is one connection opened.
     Idle {

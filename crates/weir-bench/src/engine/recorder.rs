@@ -114,7 +114,7 @@ pub(super) enum RecorderMessage {
 /// The totals of a thread, sent once at its end.
 #[derive(Default)]
 pub(super) struct RecorderSummary {
-    /// When requests stopped being due, if a count or a stop ended the run, ns; 0 otherwise.
+    /// When requests stopped being due, on the monotonic clock: needed if a count or a stop ended the run. 0 if not set.
     pub ended: u64,
     /// When the last response to a measured exchange was complete, ns; 0 if there was none.
     pub last_answer: u64,
@@ -317,8 +317,7 @@ impl Recorder {
             self.out.send(RecorderMessage::Done { thread: self.thread, summary: std::mem::take(&mut self.summary) });
     }
 
-    /// During warm-up everything is counted, for the time series; afterwards exchanges that were due in warm-up are
-    /// not.
+    /// During warm-up everything is counted, for the time series; afterwards exchanges that were due in warm-up are not.
     #[inline]
     fn belongs(&self, due: u64) -> bool {
         due >= self.window.measure || self.slice.phase == LoadPhase::WarmUp

@@ -274,8 +274,7 @@ impl<'a> Collector<'a> {
         let ended = summaries.values().map(|summary| summary.ended).max().unwrap_or(0);
         let last_answer = summaries.values().map(|summary| summary.last_answer).max().unwrap_or(0);
         // If the duration ends a run, the measurement ends as planned. If a count does, it ends when the last request
-        // was due, provided there was a warm-up, whose last answers came within the measurement; otherwise with the
-        // last answer.
+        // was due, provided there was a warm-up, whose last answers came within the measurement; otherwise with the last answer.
         let warmed_up = self.window.measure > self.window.start;
         let end = match ended {
             ended if ended >= self.window.end => self.window.end,

@@ -111,8 +111,7 @@ impl LineFigure {
                 let hover = format!("{}: {} at {}", one.name, self.y.2.label(point.1), self.x.2.label(point.0));
                 svg.circle(*place, 4.0, one.colour, &hover);
             }
-            // A curve has no dots, so hover areas are added to its points, at least as far apart as a pointer can
-            // distinguish.
+            // A curve has no dots, so hover areas are added to its points, at least as far apart as a pointer can distinguish.
             let mut free_from = f64::NEG_INFINITY;
             for (point, place) in one.points.iter().zip(&points).filter(|_| !one.dots) {
                 if place.0 >= free_from {

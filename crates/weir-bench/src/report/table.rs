@@ -59,8 +59,7 @@ struct TableLine<'a> {
     colour: Option<Color>,
 }
 
-/// The number of text columns after the name of the row: clients and target. The last column, the verdict, is text as
-/// well.
+/// The number of text columns after the name of the row: clients and target. The last column, the verdict, is text as well.
 const WORDS: usize = 2;
 
 impl TableLine<'_> {

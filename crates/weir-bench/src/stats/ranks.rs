@@ -203,8 +203,7 @@ mod tests {
         assert!(mann_kendall(&[1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]).0 > 0.3);
     }
 
-    /// Two targets with common phases of the machine, and with independent noise of each run, as in an interleaved A/A
-    /// test.
+    /// Two targets with common phases of the machine, and with independent noise of each run, as in an interleaved A/A test.
     fn phased(random: &mut SeededRandom, repeats: usize, slowdown: f64) -> (Vec<f64>, Vec<f64>) {
         let mut a = Vec::new();
         let mut b = Vec::new();

@@ -120,8 +120,7 @@ impl Drop for Child {
     }
 }
 
-/// Runs `action` with this thread on `cpus`, so that processes it starts inherit that. All processors if `cpus` is
-/// empty.
+/// Runs `action` with this thread on `cpus`, so that processes it starts inherit that. All processors if `cpus` is empty.
 fn pinned<T>(cpus: &[u32], action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if cpus.is_empty() {
         return action();

@@ -183,7 +183,7 @@ fn not_measured(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let is_missing = |name: &&'static str| !evidence.measured.iter().any(|have| have == name);
     let missing: Vec<&str> = EXPECTED.iter().filter(|name| is_missing(name)).copied().collect();
     if !missing.is_empty() {
-        // A measurement that needs rows of its own is missed with a note only.
+        // Only a note if all that is missing are measurements that need rows of their own.
         let severity = if EXPECTED[..ALWAYS].iter().any(is_missing) { Severity::Warning } else { Severity::Note };
         verdicts.push(about_all("not-measured", severity, format!("not measured: {}", missing.join(", "))));
     }

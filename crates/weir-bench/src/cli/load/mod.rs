@@ -298,8 +298,7 @@ fn ms(time: Duration) -> u64 {
     time.as_millis() as u64
 }
 
-/// Runs a plan, with a line of progress if stderr is a terminal; an interrupt ends it early, with the measurements so
-/// far.
+/// Runs a plan, with a line of progress if stderr is a terminal; an interrupt ends it early, with the measurements so far.
 fn run_with_progress(plan: &LoadPlan, quiet: bool) -> Result<LoadResult, PlanError> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_interrupt(&stop);

@@ -200,8 +200,7 @@ impl<'a> Connector<'a> {
         ConnectionChange::Ready
     }
 
-    /// Handles an event on a connection without an exchange: a TLS session ticket, or its end. Returns whether it has
-    /// ended.
+    /// Handles an event on a connection without an exchange: a TLS session ticket, or its end. Returns whether it has ended.
     pub(super) fn idle(&mut self, index: usize, flags: EventFlags) -> bool {
         let Some(stream) = self.slots[index].stream.as_mut() else { return false };
         stream.saw_event(flags);

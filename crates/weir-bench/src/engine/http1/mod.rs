@@ -370,8 +370,7 @@ impl ClientThread<'_> {
             }
             return self.release(index);
         }
-        // The side that closes first keeps the port in TIME_WAIT. That should be the peer, which has announced that it
-        // closes.
+        // The side that closes first keeps the port in TIME_WAIT. That should be the peer, which has announced that it closes.
         slot.state = ConnectionState::Lingering;
         slot.deadline = self.now + LINGER_NS;
         let stream = slot.stream.as_mut().expect("the response came over it");

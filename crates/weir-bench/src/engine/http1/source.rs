@@ -19,8 +19,7 @@ pub(super) enum RequestSource {
     Open {
         arrivals: Arrivals,
         next: Option<u64>,
-        /// The free slots of each origin. The one that has been free the longest is used first, so that all connections
-        /// are used.
+        /// The free slots of each origin. The one that has been free the longest is used first, so that all connections are used.
         free: Vec<VecDeque<usize>>,
         /// The requests of each origin that are due and wait for a connection.
         backlog: Vec<VecDeque<(u64, u32)>>,

@@ -120,8 +120,7 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Receives into `buffers.plain`; returns the number of bytes, 0 at the end of the stream, or `None` if nothing is
-    /// available.
+    /// Receives into `buffers.plain`; returns the number of bytes, 0 at the end of the stream, or `None` if nothing is available.
     #[inline]
     pub(super) fn receive(&mut self, buffers: &mut StreamBuffers) -> io::Result<Option<usize>> {
         if self.tls.is_none() {

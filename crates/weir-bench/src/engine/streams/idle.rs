@@ -37,8 +37,7 @@ async fn hold(shared: Rc<StreamsState>, client: usize, first_request: bool) {
         let outcome = shared.in_time(opening).await;
         shared.finish(exchange, outcome.as_ref().map(|(_, answered)| *answered).map_err(|cause| *cause));
         match outcome {
-            // A connection that succeeds only after the end, while others are closing, does not count: they made room
-            // for it.
+            // A connection that succeeds only after the end, while others are closing, does not count: they made room for it.
             Ok(_) if now_ns() >= shared.window.end => return,
             Ok((stream, _)) => {
                 lobby.opened(now);

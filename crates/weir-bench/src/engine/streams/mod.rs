@@ -1,5 +1,4 @@
-//! Load with all protocols other than HTTP/1.1: one task per connection, on one current-thread runtime per generator
-//! thread.
+//! Load with all protocols other than HTTP/1.1: one task per connection, on one current-thread runtime per generator thread.
 
 mod dial;
 mod http2;
@@ -234,8 +233,7 @@ impl StreamsState {
         self.change_in_flight(-1, now);
     }
 
-    /// Counts an event, which has no request of its own. `due` and `since` are the starting points of latency and
-    /// service time.
+    /// Counts an event, which has no request of its own. `due` and `since` are the starting points of latency and service time.
     pub(super) fn arrived(&self, due: u64, since: u64, bytes: u64) {
         let mut recorder = self.recorder.borrow_mut();
         recorder.due(0, due);
@@ -319,7 +317,7 @@ pub(super) async fn sleep_until(at: u64) {
     }
 }
 
-/// Runs one task per client, at most a burst of them at a time, before the clock starts.
+/// Runs one task per client, all concurrently, before the clock starts.
 pub(super) async fn all<T>(clients: Range<usize>, task: impl AsyncFn(usize) -> T) -> Vec<T> {
     futures_util::future::join_all(clients.map(|client| task(client))).await
 }
