@@ -110,7 +110,7 @@ fn ten() -> u64 {
     10
 }
 
-/// Limits the answer to what is evaluated: a few bytes for each record, instead of hundreds.
+/// Everything else in the answer is left out: a few bytes for each record, instead of hundreds.
 const BULK: &str =
     "/_bulk?filter_path=errors,items.*.status,items.*.failure_store,items.*.error.type,items.*.error.reason";
 /// A record that was stored in the failure store instead of the index, although its status is 201 (Elasticsearch 8.19

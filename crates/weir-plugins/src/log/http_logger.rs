@@ -65,7 +65,7 @@ fn three() -> u64 {
     3
 }
 
-/// How long an idle connection is kept for the next batch.
+/// How long a connection is kept for the next batch.
 const IDLE: Duration = Duration::from_secs(86_400);
 
 impl Definition for HttpLogger {

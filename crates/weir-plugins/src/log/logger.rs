@@ -43,8 +43,8 @@ pub struct ExchangeLogger {
 }
 
 impl ExchangeLogger {
-    /// Creates a logger with the sink of this identity, which plugins share. If it does not exist yet, it is created
-    /// with the destination that `open` makes when the sink is started.
+    /// With the sink of this identity, which plugins have in common; where there is none yet, one that `open` makes the
+    /// destination of once it is started.
     pub fn build(
         build: &Build,
         (capture, bodies, only): (Capture, Bodies, Option<Expression>),

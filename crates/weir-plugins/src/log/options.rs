@@ -141,7 +141,7 @@ impl SpoolSpec {
     }
 }
 
-/// Enough for four files of the least size.
+/// Four files of the least size.
 const MIN_SPOOL_BYTES: u64 = 4 << 20;
 
 fn one() -> u64 {

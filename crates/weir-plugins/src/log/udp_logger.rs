@@ -42,7 +42,7 @@ fn three() -> u64 {
     3
 }
 
-/// The most bytes of a UDP datagram over IPv4.
+/// Bytes of a datagram over IPv4.
 pub const MAX_DATAGRAM: usize = 65_507;
 
 impl Definition for UdpLogger {
