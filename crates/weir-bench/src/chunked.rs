@@ -1,27 +1,27 @@
-//! The chunked transfer coding, reading side (RFC 9112 §7.1).
+//! A parser for the chunked transfer coding (RFC 9112 §7.1).
 
 use memchr::memchr;
 
-/// The peer does not speak HTTP/1.1.
+/// The peer's bytes are not valid HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MalformedChunk;
+pub(crate) struct MalformedMessage;
 
-/// Where in a chunked body the reader is.
+/// The state of parsing a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chunked {
-    /// In the size; what has been read of it.
+    /// In the size of a chunk, with its value so far.
     Size {
         size: u64,
         digits: u8,
     },
-    /// After the size, up to the end of the line (chunk extensions).
+    /// After the size, up to the end of its line (chunk extensions).
     SizeLine(u64),
     Data(u64),
-    /// The line end after the data.
+    /// In the line end after the data.
     DataEnd,
     /// At the start of a trailer line.
     Trailer,
-    /// Inside one.
+    /// Within a trailer line.
     TrailerLine,
 }
 
@@ -32,13 +32,13 @@ impl Default for Chunked {
 }
 
 impl Chunked {
-    /// Reads on, and hands the body's own bytes to `content`. Returns how many of the bytes belong to the body when it
-    /// ends among them.
+    /// Parses more bytes, and passes those of the content to `content`. Returns how many of the bytes belong to the
+    /// body if it ends among them.
     pub(crate) fn feed(
         &mut self,
         data: &[u8],
         mut content: impl FnMut(&[u8]),
-    ) -> Result<Option<usize>, MalformedChunk> {
+    ) -> Result<Option<usize>, MalformedMessage> {
         let mut at = 0;
         while at < data.len() {
             let byte = data[at];
@@ -46,12 +46,12 @@ impl Chunked {
                 Chunked::Size { size, digits } => {
                     at += 1;
                     *self = match (byte as char).to_digit(16) {
-                        Some(_) if digits == 16 => return Err(MalformedChunk),
+                        Some(_) if digits == 16 => return Err(MalformedMessage),
                         Some(digit) => Chunked::Size { size: size << 4 | u64::from(digit), digits: digits + 1 },
-                        None if digits == 0 => return Err(MalformedChunk),
+                        None if digits == 0 => return Err(MalformedMessage),
                         None if byte == b'\n' => Self::after_size(size),
                         None if matches!(byte, b'\r' | b';' | b' ' | b'\t') => Chunked::SizeLine(size),
-                        None => return Err(MalformedChunk),
+                        None => return Err(MalformedMessage),
                     };
                 }
                 Chunked::SizeLine(size) => match memchr(b'\n', &data[at..]) {
@@ -72,7 +72,7 @@ impl Chunked {
                     match byte {
                         b'\r' => {}
                         b'\n' => *self = Chunked::default(),
-                        _ => return Err(MalformedChunk),
+                        _ => return Err(MalformedMessage),
                     }
                 }
                 Chunked::Trailer => {

@@ -1,20 +1,20 @@
-//! Whether a machine is fit for load tests, and what to change. Pure over what the manifest says.
+//! Checks whether a machine is suitable for load tests, and what to change. Only reads the manifest.
 
 use crate::{engine::Interruptions, manifest::Manifest};
 
-/// One thing looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub what: String,
     pub now: String,
-    /// What to do; absent when it is well.
+    /// What to change; `None` if nothing.
     pub advice: Option<String>,
 }
 
-/// What an open loop can be held to on a quiet machine.
+/// The precision of an open loop that a quiet machine allows.
 const ON_TIME_NS: u64 = 100_000;
 
-/// Everything that bounds a load test, well or not; `interruptions` of processors by their numbers.
+/// All checks, whatever their results; `interruptions` are those of the processors with these numbers.
 pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut look = |what: &str, now: String, well: bool, advice: &str| {
@@ -39,7 +39,7 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
     findings
 }
 
-/// Notes one thing: what it is, how it is now, whether that is well, and what to do if it is not.
+/// Reports a check: its name, the current value, whether that is good, and the advice otherwise.
 type Look<'a> = dyn FnMut(&str, String, bool, &str) + 'a;
 
 fn processors(manifest: &Manifest, interruptions: &[(u32, Interruptions)], look: &mut Look<'_>) {

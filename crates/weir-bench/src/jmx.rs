@@ -1,4 +1,4 @@
-//! JMeter test plans as load plans: thread groups with HTTP samplers. What has no counterpart is said, not dropped.
+//! Converts JMeter test plans into load plans: thread groups with HTTP samplers. What has no counterpart is reported.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use quick_xml::{
 
 use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
 
-/// What a plan became.
+/// The result of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Imported {
     /// One plan for each enabled thread group that has a sampler, with the group's name.
     pub groups: Vec<(String, LoadPlan)>,
-    /// What could not be taken, and what was assumed, in words.
+    /// What could not be imported, and what was assumed, as texts.
     pub notes: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct ThreadGroup {
     name: String,
-    /// Properties by their JMeter names: `ThreadGroup.num_threads`.
+    /// Properties by their JMeter names, such as `ThreadGroup.num_threads`.
     properties: BTreeMap<String, String>,
     samplers: Vec<JmxSampler>,
     headers: Vec<(String, String)>,
@@ -35,12 +35,12 @@ struct JmxSampler {
     arguments: Vec<(String, String)>,
 }
 
-/// Elements that shape a plan but ask for nothing.
+/// Elements that structure a plan, but send no requests.
 const SILENT: [&str; 5] = ["TestPlan", "LoopController", "Arguments", "ResultCollector", "HTTPArgument"];
 
-/// Reads a plan. `properties` are what `-Jname=value` gives to JMeter; `__P` and `__property` read them.
+/// Reads a plan. `properties` are those of JMeter's `-Jname=value`; `__P` and `__property` read them.
 ///
-/// Files are read as they come: `-J` properties, missing end tags of excerpts and all.
+/// Lenient: excerpts without their end tags are accepted.
 pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Imported, String> {
     let mut imported = Imported::default();
     let groups = read(text, &mut imported.notes)?;
@@ -59,7 +59,7 @@ pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Impor
     Ok(imported)
 }
 
-/// Collects properties by name: JMeter's names say what they belong to, so an excerpt without its end tags is readable.
+/// Collects properties by name: JMeter's names show what they belong to, so excerpts without end tags can be read.
 fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String> {
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
@@ -94,15 +94,15 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String>
     }
 }
 
-/// What has been read of a plan so far.
+/// The parts of a plan that have been read so far.
 struct Collected<'a> {
     groups: Vec<ThreadGroup>,
-    /// The property that is open: its name, and its value so far.
+    /// The open property: its name, and its value so far.
     property: Option<(String, String)>,
-    /// Names whose values come next.
+    /// Names whose values follow.
     header: Option<String>,
     argument: Option<String>,
-    /// The last element was disabled.
+    /// Whether the last element was disabled.
     is_disabled: bool,
     notes: &'a mut Vec<String>,
 }
@@ -113,7 +113,7 @@ impl Collected<'_> {
         if let Some((name, value)) = &mut self.property
             && !element.ends_with("Prop")
         {
-            // `<Change with Your IP>` in a published plan: a place to fill in.
+            // A placeholder of a published plan, such as `<Change with Your IP>`.
             value.push_str(&format!("<{}>", &**tag));
             self.notes.push(format!("{name} must be filled in: {value}"));
             return;
@@ -146,7 +146,7 @@ impl Collected<'_> {
         }
     }
 
-    /// Gives the property that ends to what it belongs to.
+    /// Assigns the property that ends to the element it belongs to.
     fn end_property(&mut self) {
         let Some((name, value)) = self.property.take() else { return };
         let Some(group) = self.groups.last_mut().filter(|_| !self.is_disabled) else { return };
@@ -279,7 +279,7 @@ fn request(
     }
 }
 
-/// Percent-encoding of all but unreserved characters (RFC 3986 §2.3).
+/// Percent-encodes everything but unreserved characters (RFC 3986 §2.3).
 fn encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -289,7 +289,7 @@ fn encode(text: &str) -> String {
         .collect()
 }
 
-/// Replaces `${__P(name,default)}` and `${__property(name,,default)}`; others stay as they are.
+/// Replaces `${__P(name,default)}` and `${__property(name,,default)}`; other functions are left as they are.
 fn evaluate(text: &str, properties: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;

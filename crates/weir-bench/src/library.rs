@@ -1,4 +1,4 @@
-//! The files that come with the lab: scenarios, peers and backends. They are inside the binary; a directory may take their place.
+//! The files of the lab: scenarios, peers and backends. They are embedded in the binary; a directory can replace them.
 
 use std::{env, fs, path::PathBuf, sync::OnceLock};
 
@@ -11,7 +11,7 @@ use rust_embed::RustEmbed;
 #[include = "backends/*"]
 struct Embedded;
 
-/// Variable that names a directory with `scenarios/`, `peers/` and `backends/`, instead of the files inside the binary.
+/// The environment variable with a directory that contains `scenarios/`, `peers/` and `backends/`, instead of the embedded files.
 pub const DIRECTORY_VARIABLE: &str = "WEIR_BENCH_DIR";
 
 fn directory() -> Option<&'static PathBuf> {
@@ -19,7 +19,7 @@ fn directory() -> Option<&'static PathBuf> {
     DIRECTORY.get_or_init(|| env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from)).as_ref()
 }
 
-/// Text of a file by its path inside the library: `peers/nginx/peer.yaml`.
+/// The text of a file by its path in the library, such as `peers/nginx/peer.yaml`.
 pub fn text(path: &str) -> Option<String> {
     match directory() {
         Some(directory) => fs::read_to_string(directory.join(path)).ok(),

@@ -1,4 +1,4 @@
-//! The lab as a program of its own, for those who measure gateways and do not run Weir: `weir-bench run quick`.
+//! The lab as a separate program, for use without Weir: `weir-bench run quick`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Where a result was made: enough to say why two machines' figures differ.
+//! The environment of a result: enough to explain why the figures of two machines differ.
 
 use std::{collections::BTreeMap, fs};
 
@@ -12,17 +12,17 @@ pub struct Manifest {
     pub distribution: Option<String>,
     pub cpu: Cpu,
     pub memory_bytes: u64,
-    /// What virtualisation shows: DMI vendor and product.
+    /// The machine or hypervisor, from DMI: vendor and product.
     pub machine: Option<String>,
     /// `RLIMIT_NOFILE`, soft and hard.
     pub open_files: (u64, u64),
-    /// Kernel settings that bound a load test, by their `sysctl` names.
+    /// Kernel settings that limit load tests, by their `sysctl` names.
     pub sysctl: BTreeMap<String, String>,
     /// Versions of the lab and of what it called.
     pub versions: BTreeMap<String, String>,
-    /// Which processors each role was given.
+    /// The processors of each role.
     pub pinning: Pinning,
-    /// Whether hardware counters can be read here.
+    /// Whether hardware counters are available.
     pub counters: bool,
 }
 
@@ -32,11 +32,11 @@ pub struct Cpu {
     pub logical: u32,
     pub cores: u32,
     pub sockets: u32,
-    /// Threads of one core share it: two vCPUs may be half of what two cores are.
+    /// Threads of one core share it: two vCPUs may have half the capacity of two cores.
     pub threads_per_core: u32,
-    /// Scaling governor, where the kernel shows one.
+    /// The scaling governor, if the kernel has one.
     pub governor: Option<String>,
-    /// Logical processors and the core each is on.
+    /// The logical processors and their cores.
     pub topology: Vec<LogicalCpu>,
 }
 
@@ -47,7 +47,7 @@ pub struct LogicalCpu {
     pub socket: u32,
 }
 
-/// Processors by role. Roles that share a processor compete for it, and the lint says so.
+/// The processors of each role. Roles that share a processor compete for it, which the lint reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pinning {
     pub target: Vec<u32>,
@@ -74,7 +74,7 @@ const SYSCTLS: [&str; 15] = [
 ];
 
 impl Manifest {
-    /// Reads the machine as it is now.
+    /// Reads the current state of the machine.
     pub fn read(pinning: Pinning) -> Manifest {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let mut versions = BTreeMap::new();

@@ -1,24 +1,24 @@
-//! Answers that plugins give: short JSON objects, made when a plugin is built.
+//! The refusals that plugins send: short JSON objects, rendered when a plugin is built.
 
 use serde_json::json;
 use weir_plugin::{Exchange, Stop};
 
-/// A refusal, ready to be sent.
+/// A refusal with its body already rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalResponse {
     status: u16,
-    /// Without one, the gateway's own short answer is sent.
+    /// If `None`, the gateway's own short answer for the status is sent.
     body: Option<Box<[u8]>>,
 }
 
 impl RefusalResponse {
-    /// `{"member":"text"}` with a status.
+    /// A response with this status and the body `{"member":"text"}`.
     pub fn new(status: u16, member: &str, text: &str) -> RefusalResponse {
         let body = format!("{}\n", json!({ member: text }));
         RefusalResponse { status, body: Some(body.into_bytes().into()) }
     }
 
-    /// A status, and `{"error_msg":"text"}` where there is a text.
+    /// A response with this status, and the body `{"error_msg":"text"}` if there is a text.
     pub fn error(status: u16, text: Option<&str>) -> RefusalResponse {
         match text {
             Some(text) => RefusalResponse::new(status, "error_msg", text),

@@ -1,4 +1,4 @@
-//! The parsers of this crate that `fuzz/` tries.
+//! The parsers of this crate that the targets in `fuzz/` exercise.
 
 pub use crate::content::{json, xml};
 use http::Response;
@@ -11,12 +11,12 @@ pub use crate::observe::trace::otlp::rejected as otlp_rejected;
 pub use crate::observe::trace::{b3, w3c};
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
 
-/// Of how many records an answer of a store to a bulk request tells, where it tells of each.
+/// For how many records the answer to a bulk request has an outcome; `None` if it has one outcome for all of them.
 pub fn bulk_outcomes(answer: &[u8], count: usize) -> Option<usize> {
     told(&elasticsearch_logger::judge(&Response::new(Bytes::copy_from_slice(answer)), count))
 }
 
-/// The same of what a collector of OpenTelemetry answers.
+/// The same for the answer of an OpenTelemetry collector.
 pub fn otlp_outcomes(answer: &[u8], count: usize) -> Option<usize> {
     told(&collector::judge(&Response::new(Bytes::copy_from_slice(answer)), count, "spans"))
 }

@@ -1,4 +1,4 @@
-//! A service that a plugin asks over HTTP: an auth service, a receiver of logs. The gateway's one client asks.
+//! A service that a plugin calls over HTTP, such as an auth service or a log receiver, through the gateway's HTTP client.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use hyper::body::Bytes;
 use weir_client::{CallError, CallSettings, HttpClient, IdleConnections, ServerVerification, ServiceUrl};
 use weir_plugin::ConfigError;
 
-/// A service, and how it is spoken to.
+/// The URL of a service, with the settings for calls to it.
 #[derive(Clone)]
 pub struct HttpService {
     client: HttpClient,
     url: ServiceUrl,
-    /// Path and query as configured; `/` where there are none.
+    /// The path and query as configured; `/` if there are none.
     pub target: Box<str>,
     pub timeout: Duration,
     settings: CallSettings,
 }
 
 impl HttpService {
-    /// From an option that holds an `http` or `https` URL. `verify`: the service has to prove who it is.
+    /// From an option that holds an `http` or `https` URL. `verify`: the certificate of the service is verified.
     pub fn parse(
         client: &HttpClient,
         url: &str,
@@ -36,22 +36,22 @@ impl HttpService {
         let settings =
             CallSettings { connect_timeout: timeout, timeout, idle, verification, ..CallSettings::default() };
         if parsed.origin().is_https {
-            // Read here, so that no worker has to. Where it fails, each call says so.
+            // Loads the CA certificates here, so that no worker has to. If that fails, each call reports the error.
             let _ = client.prepare_tls(&settings);
         }
         let target = parsed.target().as_str().into();
         Ok(HttpService { client: client.clone(), url: parsed, target, timeout, settings })
     }
 
-    /// Without path and query, where secrets may stand.
+    /// The origin, for log messages: path and query are left out, because they may contain secrets.
     pub fn name(&self) -> String {
         self.url.origin().to_string()
     }
 
-    /// Sends a request, whose URI is a path and query, and waits for the whole answer, which has `most` bytes at most.
+    /// Sends a request, whose URI is a path and query, and waits for the whole answer, which has at most `most` bytes.
     ///
     /// # Errors
-    /// Where it cannot be had within the time-out.
+    /// If the answer cannot be received within the time-out.
     pub async fn ask(&self, request: Request<Full<Bytes>>, most: usize) -> Result<Response<Bytes>, CallError> {
         let (head, content) = request.into_parts();
         let content = match content.collect().await {

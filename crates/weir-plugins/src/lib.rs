@@ -1,5 +1,5 @@
-//! The plugins: a file each, in folders by what they do, and the list of them. `store`, `content` and `options` hold what
-//! plugins of several folders share.
+//! The plugins: one file each, in folders by purpose, and their registry. `store`, `content` and `options` hold code
+//! that plugins of several folders share.
 
 use weir_plugin::{Entry, Registry};
 

@@ -1,19 +1,19 @@
-//! Saying that something fails, without saying it for every request.
+//! Writes a repeated failure to the error log at most once in ten seconds, rather than for every request.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock;
 
-/// Seconds between two complaints about the same thing.
+/// The least number of seconds between two entries.
 const EVERY_S: u64 = 10;
 
-/// When something was last complained about, in seconds of the limits' clock.
+/// When the last entry was written, in seconds of `clock::now`.
 #[derive(Debug, Default)]
 pub struct RateLimitedLog(AtomicU64);
 
 impl RateLimitedLog {
-    /// Writes to the error log, unless that was done a moment ago.
+    /// Writes to the error log, unless the last entry is less than `EVERY_S` old.
     pub fn error(&self, what: impl Display) {
         let now_s = clock::now().as_secs();
         let before_s = self.0.load(Ordering::Relaxed);

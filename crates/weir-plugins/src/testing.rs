@@ -1,4 +1,4 @@
-//! What the plugins' tests share: requests to run, options to build.
+//! Helpers for the plugins' tests: exchanges with requests, and plugins built from options.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use weir_records::Record;
 
 use crate::log::capture::Capture;
 
-/// An exchange that has just been routed. Lines end in `\n` here.
+/// An exchange with this request head, as after routing. Lines end in ` ` here.
 pub fn exchange(head: &str) -> Exchange {
     let mut exchange = Exchange::default();
     let head = head.trim_end().replace('\n', "\r\n") + "\r\n\r\n";
@@ -24,12 +24,12 @@ pub fn exchange(head: &str) -> Exchange {
     exchange
 }
 
-/// A record that becomes this JSON object.
+/// A log record with these members as its JSON object.
 pub fn captured(sequence: u64, members: Value) -> Record {
     captured_at(0, sequence, members, &[])
 }
 
-/// The same, of an exchange that has ended at a time, in ms since 1970, with these texts for the destination.
+/// The same for an exchange that ended at `end_ms` since 1970; `hidden` are the templates that only the destination uses.
 pub fn captured_at(end_ms: u64, sequence: u64, members: Value, hidden: &[&[u8]]) -> Record {
     let hidden = hidden.iter().map(|text| Template::compile(&String::from_utf8_lossy(text))).collect();
     let capture =
@@ -50,7 +50,7 @@ pub fn build<D: Definition>(options: Value) -> Arc<dyn Plugin> {
     try_build::<D>(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is wrong with these options.
+/// The error that these options cause.
 #[track_caller]
 pub fn refused<D: Definition>(options: Value) -> String {
     match try_build::<D>(options) {
@@ -59,13 +59,13 @@ pub fn refused<D: Definition>(options: Value) -> String {
     }
 }
 
-/// The same, for options that name upstreams: they have the numbers 0, 1 and so on.
+/// The same, for options that name upstreams, which get the numbers 0, 1 and so on.
 pub fn build_with_upstreams<D: Definition>(options: Value) -> Arc<dyn Plugin> {
     let mut build = Build::default().with_upstreams(upstreams(&options));
     (Entry::of::<D>().build)(&options, &mut build).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Numbers for the upstreams that options name, as a document would give them.
+/// Numbers for the upstreams that the options name, as the compiler of a document assigns them.
 pub fn upstreams(options: &Value) -> Vec<(Box<str>, u32)> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut places = Vec::new();
@@ -79,19 +79,19 @@ pub fn upstreams(options: &Value) -> Vec<(Box<str>, u32)> {
     places.into_iter().zip(0..).collect()
 }
 
-/// As a plugin of a resource that no other test has.
+/// Builds the plugin for a resource that no other test uses, so that no state is shared.
 fn try_build<D: Definition>(options: Value) -> Result<Arc<dyn Plugin>, ConfigError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let owner = format!("test/{}", NEXT.fetch_add(1, Ordering::Relaxed));
     (Entry::of::<D>().build)(&options, &mut Build::of(owner, &Rc::default()))
 }
 
-/// A plugin of a document that has more than this plugin.
+/// Builds a plugin with the context that all plugins of a document share.
 pub fn build_with<D: Definition>(options: Value, shared: &Rc<BuildContext>) -> Result<Arc<dyn Plugin>, ConfigError> {
     (Entry::of::<D>().build)(&options, &mut Build::of("test".to_owned(), shared))
 }
 
-/// A document with consumers, each with the credential for one plugin.
+/// A context with consumers, each with one credential: user name, plugin, options.
 pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<BuildContext> {
     let mut shared = BuildContext::default();
     for (username, plugin, options) in consumers {
@@ -107,7 +107,7 @@ pub fn on_request(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> Result<(),
     finished(step.on_request(exchange))
 }
 
-/// Shows a plugin all of a request's content.
+/// Passes the whole content of a request to a plugin.
 pub fn on_request_body(step: &Arc<dyn Plugin>, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
     let mut content = content.as_bytes().to_vec();
     finished(step.on_request_body(exchange, &mut content))
@@ -120,7 +120,7 @@ fn finished(turn: Result<Flow<'_>, Stop>) -> Result<(), Stop> {
     }
 }
 
-/// Waits in a runtime whose clock jumps to the next deadline.
+/// Runs the future in a runtime with a paused clock, which advances to the next deadline at once.
 fn waited<T>(future: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().expect("a runtime").block_on(future)

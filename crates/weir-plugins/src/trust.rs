@@ -1,4 +1,4 @@
-//! Whom plugins believe to be a service, over TLS.
+//! The verification of servers that plugins connect to with TLS.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -8,7 +8,7 @@ use weir_net::tls::{self, TlsConnector, UpstreamTerms};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServerTrust {
-    /// Whom the authorities of this system vouch for.
+    /// Certificates are verified against the system's CA certificates.
     System,
     Unverified,
 }
@@ -29,7 +29,7 @@ fn config(trust: tls::Trust<'_>) -> Result<Arc<ClientConfig>, String> {
 }
 
 impl ServerTrust {
-    /// Reads the system's authorities where they are needed, so that no worker has to.
+    /// Loads the system's CA certificates here if they are needed, so that no worker has to.
     pub fn of(verify: bool) -> ServerTrust {
         if verify {
             LazyLock::force(&SYSTEM);
@@ -39,7 +39,7 @@ impl ServerTrust {
         }
     }
 
-    /// What rustls needs to know.
+    /// The rustls configuration; an error if the system's CA certificates could not be loaded.
     pub fn config(self) -> io::Result<Arc<ClientConfig>> {
         let config = match self {
             ServerTrust::System => &*SYSTEM,

@@ -20,13 +20,13 @@ pub struct Client {
     stream: Wire,
     incoming: MessageReader,
     local: SocketAddr,
-    /// Requests go over HTTP/2, on a connection beside this one.
+    /// Requests are sent over HTTP/2, on an additional connection.
     by_http2: bool,
     http2: Option<Http2Connection>,
 }
 
 impl Client {
-    /// Connects, and panics when that is not possible.
+    /// Connects; panics on failure.
     #[track_caller]
     pub fn connect(address: SocketAddr) -> Client {
         Client::try_connect(address).unwrap_or_else(|error| panic!("cannot connect to {address}: {error}"))
@@ -45,7 +45,8 @@ impl Client {
         Client::over(socket.into())
     }
 
-    /// Connects with a receive buffer as small as the kernel allows, so that a client that does not read is felt soon.
+    /// Connects with the smallest receive buffer that the kernel allows, so that a client that does not read causes
+    /// back-pressure soon.
     pub fn connect_narrow(address: SocketAddr) -> std::io::Result<Client> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_recv_buffer_size(4096)?;
@@ -53,13 +54,13 @@ impl Client {
         Client::over(socket.into())
     }
 
-    /// Connects to something that speaks HTTP/2 as well, and asks over it where tests are to.
+    /// Connects to a server that supports HTTP/2 as well; requests use it if tests run with HTTP/2.
     #[track_caller]
     pub(crate) fn connect_either(address: SocketAddr) -> Client {
         Client { by_http2: http2::is_wanted(), ..Client::connect(address) }
     }
 
-    /// The same client, asking over HTTP/2 what means the same there.
+    /// The same client; requests that have the same meaning in HTTP/2 are sent over it.
     pub fn by_http2(self) -> Client {
         Client { by_http2: true, ..self }
     }
@@ -71,17 +72,17 @@ impl Client {
         Client::speaking(Wire::plain(prepared(stream)?))
     }
 
-    /// Connects and shakes hands, asking for `name`.
+    /// Connects, and completes a TLS handshake with the server name `name`.
     pub fn connect_tls(address: SocketAddr, tls: &TlsClient, name: &str) -> std::io::Result<Client> {
         Client::over_tls(TcpStream::connect_timeout(&address, DEADLINE)?, tls, name)
     }
 
-    /// Shakes hands on a connection on which something else was said before.
+    /// Completes a TLS handshake on a connection that has been used before.
     pub fn over_tls(stream: TcpStream, tls: &TlsClient, name: &str) -> std::io::Result<Client> {
         Client::speaking(tls.begin(name, prepared(stream)?)?)
     }
 
-    /// What was agreed in the handshake; `None` where there was none.
+    /// The result of the TLS handshake; `None` without TLS.
     pub fn agreed(&self) -> Option<NegotiatedTls> {
         self.stream.agreed()
     }
@@ -96,12 +97,12 @@ impl Client {
         self.local
     }
 
-    /// How long a read waits before it is [`ReadError::TimedOut`]; [`DEADLINE`] unless told.
+    /// How long a read waits before it fails with [`ReadError::TimedOut`]; [`DEADLINE`] by default.
     pub fn set_deadline(&self, deadline: Duration) {
         self.stream.tcp().set_read_timeout(Some(deadline)).expect("not zero");
     }
 
-    /// Sends all of `bytes`, and panics when the peer does not take them.
+    /// Sends all of `bytes`; panics if the peer does not accept them.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).unwrap_or_else(|error| panic!("cannot send: {error}"));
@@ -112,7 +113,7 @@ impl Client {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// Sends nothing more (FIN) and goes on reading.
+    /// Closes the sending side (FIN), and continues to read.
     pub fn finish_sending(&self) {
         self.stream.finish_sending();
     }
@@ -123,7 +124,7 @@ impl Client {
     }
 
     /// Reads the response to a request whose method is neither HEAD nor CONNECT, with the 1xx responses before it. A
-    /// 101 is a response of its own: nothing follows it but the tunnel.
+    /// 101 is a final response: only the tunnel follows it.
     pub fn response(&mut self) -> Result<Response, ReadError> {
         self.response_to("GET")
     }
@@ -135,7 +136,7 @@ impl Client {
         Ok(response)
     }
 
-    /// Reads the head of the response, with the 1xx responses before it, and leaves the body.
+    /// Reads the head of the response, with the 1xx responses before it, but not the body.
     pub fn response_head(&mut self, method: &str) -> Result<Response, ReadError> {
         let mut informational = Vec::new();
         loop {
@@ -149,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Reads one response head as it comes, 1xx included.
+    /// Reads one response head, which may be a 1xx.
     pub fn next_head(&mut self) -> Result<Response, ReadError> {
         self.incoming.response_head("GET")
     }
@@ -159,7 +160,7 @@ impl Client {
         self.incoming.body(framing, Reading::Strict)
     }
 
-    /// Reads one chunk of a chunked body; empty is the last one, whose trailers are left.
+    /// Reads one chunk of a chunked body; empty for the last chunk, whose trailers are not read.
     pub fn chunk(&mut self) -> Result<Vec<u8>, ReadError> {
         self.incoming.chunk(Reading::Strict)
     }
@@ -169,7 +170,7 @@ impl Client {
         self.incoming.trailers(Reading::Strict)
     }
 
-    /// Reads what is there, at least a byte and at most `limit`; empty when the peer has ended its stream.
+    /// Reads the bytes that are available, at least one and at most `limit`; empty at the end of the stream.
     pub fn up_to(&mut self, limit: u64) -> Result<Vec<u8>, ReadError> {
         self.incoming.up_to(limit)
     }
@@ -179,13 +180,13 @@ impl Client {
         self.incoming.exact(count)
     }
 
-    /// Reads what is there, at least a byte; empty when the peer has ended its stream.
+    /// Reads the bytes that are available, at least one; empty at the end of the stream.
     pub fn some(&mut self) -> Result<Vec<u8>, ReadError> {
         self.incoming.some()
     }
 
-    /// Reads until the peer closes and returns what still came. A reset counts as closed: a peer that closes without
-    /// having read everything sends one. Panics when the peer keeps the connection open.
+    /// Reads until the peer closes, and returns the remaining bytes. A reset counts as closed: a peer that closes
+    /// before it has read everything sends one. Panics if the peer keeps the connection open.
     #[track_caller]
     pub fn until_closed(&mut self) -> Vec<u8> {
         match self.incoming.rest() {
@@ -195,8 +196,8 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads its response, on this connection; on one of HTTP/2 where that is wanted and the request
-    /// means the same there.
+    /// Sends a request and reads its response, on this connection, or over HTTP/2 if that is enabled and the request
+    /// has the same meaning there.
     pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Result<Response, ReadError> {
         if self.by_http2
             && let Some(request) = http2::request(request.as_ref())

@@ -1,4 +1,4 @@
-//! A DNS server that says what a test wants: over UDP, and over TCP where an answer is too long for that.
+//! A DNS server with answers from the test: over UDP, and over TCP if an answer is too long for UDP.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A server on a port of its own. Dropping it silences it.
+/// A server on a port of its own. Dropping it stops its answers.
 pub struct Dns {
     addr: SocketAddr,
     zone: Arc<Mutex<Zone>>,
@@ -15,7 +15,7 @@ pub struct Dns {
 
 #[derive(Default)]
 struct Zone {
-    /// In lower case, without the last dot. A name that is not there does not exist.
+    /// Records by name, in lower case, without the last dot. Names without an entry do not exist.
     names: HashMap<String, (Data, u32)>,
     silent: bool,
     asked: HashMap<String, usize>,
@@ -25,7 +25,7 @@ struct Zone {
 #[derive(Clone)]
 enum Data {
     Addresses(Vec<Ipv4Addr>),
-    /// Priority, weight, port and target of each.
+    /// Priority, weight, port and target of each service.
     Services(Vec<(u16, u16, u16, String)>),
 }
 
@@ -33,13 +33,13 @@ enum Data {
 const A: u16 = 1;
 const SRV: u16 = 33;
 
-/// Longer answers go over TCP (RFC 1035 §4.2.1).
+/// The longest answer over UDP in bytes; longer ones are sent over TCP (RFC 1035 §4.2.1).
 const MAX_UDP: usize = 512;
 
 impl Dns {
     pub fn start() -> Dns {
         let zone: Arc<Mutex<Zone>> = Arc::default();
-        // The same port for both.
+        // UDP and TCP need the same port.
         let (udp, tcp) = (0..100)
             .find_map(|_| {
                 let udp = UdpSocket::bind("127.0.0.1:0").ok()?;
@@ -59,7 +59,7 @@ impl Dns {
         self.addr
     }
 
-    /// From now on the name has these addresses, for so many seconds.
+    /// From now on the name has these addresses, with a TTL of `ttl` seconds.
     pub fn addresses(&self, name: &str, ttl: u32, addresses: impl IntoIterator<Item = Ipv4Addr>) {
         let data = Data::Addresses(addresses.into_iter().collect());
         self.zone().names.insert(name.to_owned(), (data, ttl));
@@ -77,7 +77,7 @@ impl Dns {
         self.zone().names.remove(name);
     }
 
-    /// Whether questions stay without any answer.
+    /// Whether queries are left unanswered.
     pub fn be_silent(&self, silent: bool) {
         self.zone().silent = silent;
     }
@@ -112,7 +112,7 @@ fn serve(udp: &UdpSocket, tcp: &TcpListener, zone: &Mutex<Zone>) {
                 answer[2] |= 0x02; // TC: ask again over TCP
                 answer[6..8].fill(0); // and here are no records
             }
-            // Who asked may have gone.
+            // The client may have closed its socket.
             let _ = udp.send_to(&answer, peer);
         }
         while let Ok((stream, _)) = tcp.accept() {
@@ -121,13 +121,13 @@ fn serve(udp: &UdpSocket, tcp: &TcpListener, zone: &Mutex<Zone>) {
     }
 }
 
-/// Where the question of a message ends.
+/// The length of a message up to the end of its question.
 fn length_of_question(message: &[u8]) -> usize {
     let name = message[12..].iter().position(|&byte| byte == 0).expect("a name ends");
     12 + name + 1 + 4
 }
 
-/// One question of a connection, with lengths in front (RFC 1035 §4.2.2).
+/// Answers one query on a TCP connection, where messages are preceded by their lengths (RFC 1035 §4.2.2).
 fn over_tcp(mut stream: TcpStream, zone: &Mutex<Zone>) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -142,7 +142,7 @@ fn over_tcp(mut stream: TcpStream, zone: &Mutex<Zone>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The answer to a message with one question; `None` is silence.
+/// The answer to a message with one question; `None` for no answer.
 fn answer(message: &[u8], zone: &Mutex<Zone>) -> Option<Vec<u8>> {
     let mut zone = zone.lock().unwrap_or_else(PoisonError::into_inner);
     let mut end = 12;

@@ -1,4 +1,4 @@
-//! Gates hold a scripted peer at a place until the test lets it on.
+//! Gates that hold a scripted peer until the test lets it continue.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -24,20 +24,19 @@ impl Gate {
         Gate::default()
     }
 
-    /// Lets every waiter through, now and later.
+    /// Lets all waiting callers through, and all that come later.
     pub fn open(&self) {
         self.state().open = true;
         self.inner.1.notify_all();
     }
 
-    /// Lets one through, now or the next that comes.
+    /// Lets one caller through: one that waits, or the next one.
     pub fn open_once(&self) {
         self.state().permits += 1;
         self.inner.1.notify_all();
     }
 
-    /// Waits until the gate lets the caller through. Panics when that takes longer than [`DEADLINE`], so that a
-    /// forgotten gate ends its thread instead of keeping it.
+    /// Waits until the gate lets the caller through. Panics after [`DEADLINE`], so that a forgotten gate ends its thread.
     #[track_caller]
     pub fn wait(&self) {
         let mut state = self.state();
@@ -54,7 +53,7 @@ impl Gate {
         }
     }
 
-    /// Waits until `count` callers have come to the gate since it was made, whether they passed it or not.
+    /// Waits until `count` callers in total have reached the gate, whether they have passed it or not.
     #[track_caller]
     pub fn wait_arrived(&self, count: usize) {
         let state = self.state();

@@ -19,7 +19,7 @@ use crate::secured;
 use crate::wait::{DEADLINE, eventually, eventually_some};
 use crate::wire::Response;
 
-/// What to start: the binary, and what it gets beside its file.
+/// The gateway to start: its binary, arguments, environment and additional files.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     binary: PathBuf,
@@ -41,15 +41,14 @@ impl Launcher {
         self
     }
 
-    /// A file beside the configuration, which may be in folders there.
+    /// A file beside the configuration; `name` may contain directories.
     pub fn file(mut self, name: &str, content: &str) -> Launcher {
         self.files.push((name.to_owned(), content.to_owned()));
         self
     }
 
-    /// Starts the gateway on a file with this content and waits until it is ready. Where the file does not say, it
-    /// listens on a free loopback port, has a status address, and runs one worker. Panics with what it wrote when it
-    /// does not become ready.
+    /// Starts the gateway with a file of this content, and waits until it is ready. By default it listens on a free
+    /// loopback port, has a status address, and runs one worker. Panics with its output if it does not become ready.
     #[track_caller]
     pub fn start(self, yaml: &str) -> Gateway {
         let gateway = self.spawn(yaml);
@@ -57,7 +56,7 @@ impl Launcher {
         gateway
     }
 
-    /// Starts the gateway and does not wait for it to become ready, for files that it must refuse.
+    /// Starts the gateway without waiting until it is ready, for files that it must refuse.
     #[track_caller]
     pub fn spawn(self, yaml: &str) -> Gateway {
         let directory = TempDir::new();
@@ -68,7 +67,7 @@ impl Launcher {
         let mut command = Command::new(&self.binary);
         command.arg("run").arg(&file).args(&self.arguments).envs(self.environment).current_dir(directory.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // A group of its own, so that a binary it started in its place can be ended with it.
+        // A process group of its own, so that a successor that it starts can be ended as well.
         command.process_group(0);
         let mut child =
             command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", self.binary.display()));
@@ -77,7 +76,7 @@ impl Launcher {
     }
 }
 
-/// A running gateway. Dropping it ends its process and those it started.
+/// A running gateway. Dropping it ends its process and the processes that it has started.
 pub struct Gateway {
     child: Child,
     stderr: Stderr,
@@ -91,7 +90,7 @@ impl Gateway {
         Launcher { binary: path.as_ref().to_owned(), environment: Vec::new(), arguments: Vec::new(), files: Vec::new() }
     }
 
-    /// Where it listens for clients: its first plain HTTP listener.
+    /// The address for clients: that of its first plain HTTP listener.
     #[track_caller]
     pub fn addr(&self) -> SocketAddr {
         self.addrs()[0]
@@ -103,7 +102,7 @@ impl Gateway {
         self.addrs_of("http")
     }
 
-    /// Where it listens for clients that speak TLS: its first such listener.
+    /// The address for clients with TLS: that of its first such listener.
     #[track_caller]
     pub fn tls_addr(&self) -> SocketAddr {
         self.addrs_of("https")[0]
@@ -114,7 +113,7 @@ impl Gateway {
     pub fn addrs_of(&self, scheme: &str) -> Vec<SocketAddr> {
         self.stderr.wait("an address it listens on", |line| line.starts_with("weir: listening on "));
         let state = self.stderr.state();
-        // One that listens in TLS because the tests were told to, and not because its file says so, is asked as any other.
+        // A listener that uses TLS only because all tests run with TLS counts as a plain one.
         let secured = scheme == "http" && secured::is_configured(&self.file);
         let scheme = if secured { "https" } else { scheme };
         let addresses = state.lines.iter().filter_map(|line| line.strip_prefix("weir: listening on "));
@@ -126,7 +125,7 @@ impl Gateway {
         addresses
     }
 
-    /// Where its status is.
+    /// Its status address.
     #[track_caller]
     pub fn status_addr(&self) -> SocketAddr {
         let line = self.stderr.wait("its status address", |line| line.starts_with("weir: status on "));
@@ -140,13 +139,13 @@ impl Gateway {
         Client::connect_either(self.addr())
     }
 
-    /// Sends one GET on a connection of its own.
+    /// Sends a GET on a new connection.
     #[track_caller]
     pub fn get(&self, target: &str) -> Response {
         self.client().get(target).unwrap_or_else(|error| panic!("GET {target}: {error}\n{}", self.stderr()))
     }
 
-    /// A directory of this gateway's own; its configuration file and its working directory are in it.
+    /// The directory of this gateway, with its configuration file; also its working directory.
     pub fn directory(&self) -> &TempDir {
         &self.directory
     }
@@ -161,24 +160,24 @@ impl Gateway {
         self.stderr.state().lines.join("\n")
     }
 
-    /// Waits until it writes a line to stderr for which `wanted` is true, among those written already too.
+    /// Waits for a line on stderr for which `wanted` is true, including lines that have been written already.
     #[track_caller]
     pub fn wait_stderr(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         self.stderr.wait(what, wanted)
     }
 
-    /// From now on its standard error is a pipe that nobody reads.
+    /// Stops reading its stderr, so that the pipe fills up.
     pub fn stop_reading_stderr(&self) {
         self.stderr.state().paused = true;
     }
 
-    /// Reads what it wrote meanwhile, and goes on reading.
+    /// Reads what has been written to stderr meanwhile, and continues to read.
     pub fn resume_reading_stderr(&self) {
         self.stderr.state().paused = false;
         self.stderr.0.1.notify_all();
     }
 
-    /// Asks the status address. The answer is whatever it is, 503 included.
+    /// Sends a request to the status address, and returns the response, whatever its status.
     #[track_caller]
     pub fn ask_status(&self, target: &str) -> Response {
         self.try_ask_status(target).unwrap_or_else(|error| panic!("GET {target}: {error}\n{}", self.stderr()))
@@ -190,14 +189,14 @@ impl Gateway {
         client.ask(format!("GET {target} HTTP/1.1\r\nHost: status\r\nConnection: close\r\n\r\n"))
     }
 
-    /// What `/status` says.
+    /// The content of `/status`.
     #[track_caller]
     pub fn status(&self) -> Value {
         let text = self.ask_status("/status").text();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("/status is not JSON: {error}\n{text}"))
     }
 
-    /// What `/metrics` says.
+    /// The content of `/metrics`.
     #[track_caller]
     pub fn metrics(&self) -> ScrapedMetrics {
         ScrapedMetrics::parse(&self.ask_status("/metrics").text())
@@ -244,7 +243,7 @@ impl Gateway {
         rustix::process::kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid:?}: {error}"));
     }
 
-    /// Waits until the process has ended, and what it wrote last has been read.
+    /// Waits until the process has ended, and its output has been read to the end.
     #[track_caller]
     pub fn wait_exit(&mut self, deadline: Duration) -> ExitStatus {
         let group = Pid::from_child(&self.child);
@@ -252,7 +251,7 @@ impl Gateway {
         let status = eventually_some("the gateway exits", deadline, || child.try_wait().expect("it is our child"));
         eventually("its stderr ends", DEADLINE, || {
             let state = self.stderr.state();
-            // A successor that it started goes on writing there.
+            // A successor that it has started continues to write there.
             state.ended || state.paused || rustix::process::test_kill_process_group(group).is_ok()
         });
         status
@@ -263,8 +262,8 @@ impl Gateway {
         self.child.try_wait().expect("it is our child").is_some()
     }
 
-    /// Memory that the process holds for itself, in bytes: without the pages of its program, of which each code that runs
-    /// for the first time brings some. Counted page by page, as the counters of proc(5) are late by some hundred KiB.
+    /// The anonymous memory of the process in bytes: without the pages of its program, which grow with each code path
+    /// that runs for the first time. Counted page by page, because the counters of proc(5) lag by some hundred KiB.
     #[track_caller]
     pub fn rss(&self) -> u64 {
         let path = format!("/proc/{}/smaps_rollup", self.pid());
@@ -274,7 +273,7 @@ impl Gateway {
         kib * 1024
     }
 
-    /// Milliseconds its threads have spent on processors, in steps of ten.
+    /// The CPU time of its threads in milliseconds, with a resolution of ten.
     pub fn cpu_ms(&self) -> u64 {
         let path = format!("/proc/{}/stat", self.pid());
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {path}: {error}"));
@@ -286,8 +285,8 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // The child is not reaped before this, so its group cannot belong to another process by now, unless a test has
-        // waited for its exit: then the group exists only while a successor it started lives in it.
+        // The child has not been reaped yet, so its group cannot belong to another process, unless a test has waited
+        // for its exit: then the group exists only while a successor lives in it.
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
         if thread::panicking() {
@@ -296,8 +295,8 @@ impl Drop for Gateway {
     }
 }
 
-/// Adds the node settings that a test's file leaves out. The number of workers is one, unless `WEIR_TEST_WORKERS` says
-/// another.
+/// Adds the node settings that the file of a test leaves out. The number of workers is one, unless `WEIR_TEST_WORKERS`
+/// sets another.
 fn complete(yaml: &str) -> String {
     let has = |key: &str| yaml.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
     let mut file = String::new();
@@ -331,7 +330,7 @@ impl ScrapedMetrics {
         self.0.get(series).copied()
     }
 
-    /// The sum over all series of a metric whose labels contain each of `labels` (`name="value"`).
+    /// The sum over all series of a metric that have all of `labels` (`name="value"`).
     pub fn sum(&self, metric: &str, labels: &[&str]) -> f64 {
         let matching = self.0.iter().filter(|(series, _)| {
             let (name, rest) = series.split_once('{').unwrap_or((series, ""));
@@ -356,14 +355,14 @@ impl ScrapedMetrics {
     }
 }
 
-/// The lines a process wrote so far, collected by a thread.
+/// The lines that a process has written so far, collected by a thread.
 #[derive(Clone)]
 struct Stderr(Arc<(Mutex<Lines>, Condvar)>);
 
 #[derive(Default)]
 struct Lines {
     lines: Vec<String>,
-    /// Nothing more is read for now.
+    /// Whether reading is suspended.
     paused: bool,
     ended: bool,
 }

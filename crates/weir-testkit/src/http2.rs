@@ -1,7 +1,7 @@
-//! Requests written as text, asked over HTTP/2: what a feature does must not depend on who carries it.
+//! Sends requests that are written as HTTP/1 text over HTTP/2: what a feature does must not depend on the protocol.
 //!
-//! With `WEIR_TEST_HTTP2` in the environment the clients of a [`crate::Gateway`] do so for every request that means the
-//! same there.
+//! With `WEIR_TEST_HTTP2` in the environment, the clients of a [`crate::Gateway`] do so for all requests that have the
+//! same meaning in HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::secured;
 use crate::wait::DEADLINE;
 use crate::wire::{BodyFraming, Fields, Response};
 
-/// Whether tests ask over HTTP/2.
+/// Whether tests use HTTP/2.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os("WEIR_TEST_HTTP2").is_some()
 }
@@ -55,7 +55,8 @@ impl Http2Connection {
             let mut requests = requests.ready().await?;
             let (response, mut sending) = requests.send_request(Request::from_parts(head, ()), body.is_empty())?;
             if !body.is_empty() {
-                // The library waits for the window by itself; who answers early does not want the rest.
+                // The library waits for the flow-control window. A server that answers early may refuse the rest, so
+                // errors are ignored.
                 let _ = sending.send_data(body, true);
             }
             let (head, mut content) = response.await?.into_parts();
@@ -87,17 +88,17 @@ impl Http2Connection {
     }
 }
 
-/// Begins HTTP/2 on a connection, which runs beside its requests from then on.
+/// Starts HTTP/2 on a connection, whose driver runs in a task of its own.
 async fn requests_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> std::io::Result<SendRequest<Bytes>> {
     let (requests, connection) = handshake(stream).await.map_err(std::io::Error::other)?;
-    // What goes wrong with the connection goes wrong with its streams.
+    // Errors of the connection are reported by its streams.
     tokio::spawn(async move { drop(connection.await) });
     Ok(requests)
 }
 
-/// The same request for HTTP/2; nothing where the text says something that only HTTP/1 can say.
+/// The same request for HTTP/2; `None` if the text contains something that only exists in HTTP/1.
 pub(crate) fn request(text: &[u8]) -> Option<Request<Bytes>> {
     const ONLY_THERE: [&str; 4] = ["connection", "transfer-encoding", "upgrade", "expect"];
     let end = text.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
@@ -135,7 +136,7 @@ pub(crate) fn request(text: &[u8]) -> Option<Request<Bytes>> {
     Some(request)
 }
 
-/// The fields of a message, each byte a character.
+/// The fields of a message, with each byte as a character.
 pub fn fields(map: &HeaderMap) -> Fields {
     let text = |value: &HeaderValue| value.as_bytes().iter().map(|&byte| char::from(byte)).collect();
     Fields(map.iter().map(|(name, value)| (name.to_string(), text(value))).collect())

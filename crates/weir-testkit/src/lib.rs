@@ -1,4 +1,4 @@
-//! For tests: a gateway as a process, an origin that records and follows a script, a client that speaks raw bytes.
+//! For tests: a gateway as a process, an origin that records and follows a script, and a client that sends raw bytes.
 //!
 //! Everything here is plain threads and blocking sockets, and shares no code with the gateway: a bug in the gateway's
 //! parser cannot hide behind the same bug in its tests. Nothing sleeps to synchronise. Tests wait for facts with

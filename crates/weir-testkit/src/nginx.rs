@@ -1,11 +1,11 @@
-//! A real nginx, to compare with.
+//! A real nginx, for comparisons.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use crate::{Client, DEADLINE, TempDir, eventually, free_port};
 
-/// A running nginx, ended when dropped.
+/// A running nginx. Dropping it ends its process.
 pub struct Nginx {
     process: Child,
     port: u16,
@@ -13,7 +13,7 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it with what `http` is to hold, given the port on which it has to listen. `None` where it is not installed.
+    /// Starts nginx with the content of its `http` block, which gets the port to listen on. `None` if nginx is not installed.
     #[track_caller]
     pub fn start(http: impl FnOnce(u16) -> String) -> Option<Nginx> {
         let directory = TempDir::new();

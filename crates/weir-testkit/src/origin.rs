@@ -1,4 +1,4 @@
-//! An upstream that writes down every byte it is sent and does what a test tells it to.
+//! An upstream that records every byte it receives, and answers as a test defines.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -28,12 +28,12 @@ impl Answer {
         Answer::status(200, body)
     }
 
-    /// A status with `body` and its length.
+    /// A status with `body` and its `Content-Length`.
     pub fn status(status: u16, body: impl AsRef<[u8]>) -> Answer {
         Answer::with(status, "", body)
     }
 
-    /// A status with more header lines (each with its CRLF) and `body` with its length.
+    /// A status with further header lines (each with its CRLF), and `body` with its `Content-Length`.
     pub fn with(status: u16, lines: &str, body: impl AsRef<[u8]>) -> Answer {
         let body = body.as_ref();
         let mut bytes = format!("HTTP/1.1 {status} X\r\n{lines}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
@@ -41,28 +41,28 @@ impl Answer {
         Answer { bytes, close: false }
     }
 
-    /// Exactly these bytes.
+    /// An answer of exactly these bytes.
     pub fn raw(bytes: impl AsRef<[u8]>) -> Answer {
         Answer { bytes: bytes.as_ref().to_vec(), close: false }
     }
 
-    /// The same, and then the connection is closed.
+    /// The same, after which the connection is closed.
     pub fn then_close(self) -> Answer {
         Answer { close: true, ..self }
     }
 }
 
-/// A recording upstream on a loopback port, with a thread per connection. Dropping it closes everything it has open.
+/// A recording upstream on a loopback port, with one thread per connection. Dropping it closes all its connections.
 pub struct Origin {
     address: SocketAddr,
     log: Arc<OriginLog>,
 }
 
-/// Connections of which the log holds a handle, ended ones included: the last handle that goes with bytes unread resets
-/// the connection, and an answer on its way with it.
+/// The number of connections, open or ended, whose sockets the log keeps open: closing the last handle with unread
+/// bytes would reset the connection, and lose an answer that is still in transit.
 const MOST_HELD: usize = 8000;
 
-/// The instruction of a socket filter that ends it: so many bytes of the segment are let pass (bpf(2), `BPF_RET | BPF_K`).
+/// The return instruction of a socket filter, with the number of bytes of a segment that it accepts (bpf(2), `BPF_RET | BPF_K`).
 const BPF_RET: u16 = 0x06;
 
 #[derive(Default)]
@@ -76,12 +76,12 @@ struct OriginLog {
 }
 
 impl Origin {
-    /// Serves every request on every connection with what `answer` makes of it, reading strictly.
+    /// Answers every request on every connection with the result of `answer`, and reads strictly.
     pub fn serving(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
         Origin::reading(Reading::Strict, answer)
     }
 
-    /// Serves every request on every connection with what `answer` makes of it.
+    /// Answers every request on every connection with the result of `answer`.
     pub fn reading(reading: Reading, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
         Origin::scripted(reading, by_request(answer))
     }
@@ -93,13 +93,13 @@ impl Origin {
         })
     }
 
-    /// Runs `script` for each connection, in a thread of its own; the connection closes when it returns.
+    /// Runs `script` for each connection, in a thread of its own; the connection is closed when it returns.
     pub fn scripted(reading: Reading, script: impl Fn(&mut OriginConnection) + Send + Sync + 'static) -> Origin {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
         Origin::on(listener, None, reading, script)
     }
 
-    /// The same over TLS. A connection whose handshake fails counts, and has no script.
+    /// The same over TLS. A connection whose handshake fails is counted, but no script runs for it.
     pub fn scripted_tls(
         tls: &TlsServer,
         reading: Reading,
@@ -109,12 +109,12 @@ impl Origin {
         Origin::on(listener, Some(tls.clone()), reading, script)
     }
 
-    /// Serves every request on every connection over TLS with what `answer` makes of it, reading strictly.
+    /// Answers every request on every connection over TLS with the result of `answer`, and reads strictly.
     pub fn serving_tls(tls: &TlsServer, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Origin {
         Origin::scripted_tls(tls, Reading::Strict, by_request(answer))
     }
 
-    /// The same on a port of the test's choice, for origins that come back where one was before.
+    /// The same on a given port, for origins that return to the address of an earlier one.
     pub fn scripted_at(
         address: SocketAddr,
         reading: Reading,
@@ -156,17 +156,17 @@ impl Origin {
         Origin { address, log }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The requests read so far, in the order they were complete.
+    /// The requests read so far, in the order in which they were completed.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.log.requests).clone()
     }
 
-    /// Waits until `count` requests have been read, and returns all there are.
+    /// Waits until `count` requests have been read, and returns all that have been read.
     #[track_caller]
     pub fn wait_requests(&self, count: usize) -> Vec<Request> {
         eventually_some(&format!("{count} requests at the origin"), DEADLINE, || {
@@ -180,7 +180,7 @@ impl Origin {
         lock(&self.log.requests).iter().map(|request| request.target.clone()).collect()
     }
 
-    /// What each connection received so far, every byte (up to 4 MiB each).
+    /// All bytes that each connection has received so far (up to 4 MiB each).
     pub fn raw(&self) -> Vec<Vec<u8>> {
         lock(&self.log.connections).iter().map(|(recording, _)| lock(recording).clone()).collect()
     }
@@ -200,15 +200,15 @@ impl Origin {
         self.log.open.load(Ordering::Acquire)
     }
 
-    /// What strict reading found wrong, in words.
+    /// The violations that strict reading has found.
     pub fn violations(&self) -> Vec<String> {
         lock(&self.log.violations).clone()
     }
 
-    /// Becomes a black hole: what is sent to it from now on is lost in silence and never acknowledged, on connections
-    /// that are there as well as on new ones. Or the opposite.
+    /// With `true`, discards all segments from now on without acknowledging them, on open and on new connections. With
+    /// `false`, ends that.
     pub fn swallow(&self, everything: bool) {
-        // A filter that lets pass 0 bytes of every segment, before TCP has seen it. Connections accepted later inherit it.
+        // A filter that accepts 0 bytes of each segment, before TCP processes it. Connections that are accepted later inherit it.
         let nothing = [SockFilter::new(BPF_RET, 0, 0, 0)];
         let set = |socket: SockRef<'_>| match everything {
             true => socket.attach_filter(&nothing),
@@ -217,14 +217,14 @@ impl Origin {
         let listener = self.log.listener.get().expect("it is set with the origin");
         set(SockRef::from(listener)).expect("sockets take filters");
         for stream in lock(&self.log.connections).iter().filter_map(|(_, stream)| stream.as_ref()) {
-            // One that never had a filter has none to take away.
+            // Fails for a socket without a filter, which is fine.
             let _ = set(SockRef::from(stream));
         }
     }
 
-    /// Forgets the requests, bytes and violations recorded so far; connections stay.
+    /// Discards the requests, bytes and violations recorded so far; connections stay open.
     pub fn forget(&self) {
-        // With their memory: a load of millions of requests calls this so as not to hold them all.
+        // Frees the memory as well: loads of millions of requests call this to limit it.
         *lock(&self.log.requests) = Vec::new();
         lock(&self.log.violations).clear();
         for (recording, _) in lock(&self.log.connections).iter() {
@@ -242,7 +242,7 @@ impl Drop for Origin {
         if let Some(listener) = self.log.listener.get() {
             let _ = SockRef::from(listener).detach_filter();
         }
-        // Wakes the thread that accepts, which then sees that it is over and closes the listener.
+        // Wakes the accepting thread, which then sees `stopped` and closes the listener.
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
     }
 }
@@ -268,9 +268,9 @@ impl Drop for OpenGuard {
     }
 }
 
-/// One accepted connection, in the hands of a script.
+/// An accepted connection, as a script uses it.
 pub struct OriginConnection {
-    /// Which of the origin's connections this is, from 0.
+    /// The index of the connection at this origin, from 0.
     pub index: usize,
     stream: Wire,
     incoming: MessageReader,
@@ -278,7 +278,7 @@ pub struct OriginConnection {
     log: Arc<OriginLog>,
 }
 
-/// An accepted connection before anything was said on it.
+/// An accepted connection before the TLS handshake.
 struct AcceptedConnection {
     stream: TcpStream,
     recording: Recording,
@@ -288,7 +288,7 @@ struct AcceptedConnection {
 impl AcceptedConnection {
     fn new(stream: TcpStream, log: &OriginLog) -> std::io::Result<AcceptedConnection> {
         stream.set_nodelay(true)?;
-        // An idle connection in the gateway's pool may outlive a test, so reads wait longer than a test's deadline.
+        // An idle connection in the gateway's pool may outlive a test, so reads wait longer than the deadline of tests.
         stream.set_read_timeout(Some(DEADLINE * 30))?;
         stream.set_write_timeout(Some(DEADLINE * 30))?;
         let recording = Recording::default();
@@ -317,7 +317,7 @@ impl AcceptedConnection {
 }
 
 impl OriginConnection {
-    /// Reads the next request with its body and records it.
+    /// Reads the next request with its body, and records it.
     pub fn request(&mut self) -> Result<Request, ReadError> {
         let mut request = self.head()?;
         (request.body, request.trailers) = self.body(request.framing)?;
@@ -325,7 +325,7 @@ impl OriginConnection {
         Ok(request)
     }
 
-    /// Reads the next request's head and leaves its body. Nothing is recorded in [`Origin::requests`].
+    /// Reads the head of the next request, but not its body. It is not recorded in [`Origin::requests`].
     pub fn head(&mut self) -> Result<Request, ReadError> {
         let head = self.incoming.request_head(self.reading, self.index);
         self.noted(head)
@@ -337,17 +337,17 @@ impl OriginConnection {
         self.noted(body)
     }
 
-    /// Puts a request read in parts into [`Origin::requests`].
+    /// Adds a request that was read in parts to [`Origin::requests`].
     pub fn record(&self, request: &Request) {
         lock(&self.log.requests).push(request.clone());
     }
 
-    /// Reads what is there, at least a byte; empty when the gateway has ended its stream.
+    /// Reads the bytes that are available, at least one; empty at the end of the stream.
     pub fn some(&mut self) -> Result<Vec<u8>, ReadError> {
         self.incoming.some()
     }
 
-    /// Reads one chunk of a chunked body; empty is the last one, whose trailers are left.
+    /// Reads one chunk of a chunked body; empty for the last chunk, whose trailers are not read.
     pub fn chunk(&mut self) -> Result<Vec<u8>, ReadError> {
         let chunk = self.incoming.chunk(self.reading);
         self.noted(chunk)
@@ -359,7 +359,7 @@ impl OriginConnection {
         self.noted(trailers)
     }
 
-    /// Reads what is there, at least a byte and at most `limit`; empty when the gateway has ended its stream.
+    /// Reads the bytes that are available, at least one and at most `limit`; empty at the end of the stream.
     pub fn up_to(&mut self, limit: u64) -> Result<Vec<u8>, ReadError> {
         self.incoming.up_to(limit)
     }
@@ -374,12 +374,12 @@ impl OriginConnection {
         self.incoming.rest()
     }
 
-    /// Sends all of `bytes`; an error means that the gateway has gone.
+    /// Sends all of `bytes`; an error means that the gateway has closed the connection.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// Sends one part per gate, each after its gate has let it through.
+    /// Sends one part at a time, each after waiting at the gate.
     pub fn send_gated(&mut self, gate: &Gate, parts: &[&[u8]]) -> std::io::Result<()> {
         for part in parts {
             gate.wait();
@@ -388,34 +388,34 @@ impl OriginConnection {
         Ok(())
     }
 
-    /// Waits until the gateway closes or resets the connection, reading and dropping what still comes.
+    /// Waits until the gateway closes or resets the connection; what is received meanwhile is discarded.
     pub fn wait_gone(&mut self) {
         while self.incoming.some().is_ok_and(|bytes| !bytes.is_empty()) {}
     }
 
-    /// Ends this side's stream (FIN) and goes on reading.
+    /// Closes the sending side (FIN), and continues to read.
     pub fn finish_sending(&self) {
         self.stream.finish_sending();
     }
 
-    /// What was agreed in the handshake; `None` where there was none.
+    /// The result of the TLS handshake; `None` without TLS.
     pub fn agreed(&self) -> Option<NegotiatedTls> {
         self.stream.agreed()
     }
 
-    /// Another handle to the socket, for servers that are not ours. What they are sent is not recorded.
+    /// Another handle to the socket, for servers of other libraries. What they receive is not recorded.
     pub fn socket(&self) -> TcpStream {
         self.stream.tcp().try_clone().expect("a descriptor is left")
     }
 
-    /// Closes the connection in order.
+    /// Closes the connection without a reset.
     pub fn close(&mut self) {
         self.stream.finish_sending();
         let _ = self.stream.tcp().shutdown(Shutdown::Both);
     }
 
-    /// Closes the connection with a reset. The log holds another handle to the socket, so the reset is made by
-    /// disconnecting it, which does not wait for the last handle.
+    /// Closes the connection with a reset. The log has another handle to the socket, so it is disconnected, which
+    /// resets it without waiting for the last handle.
     pub fn reset(&mut self) {
         let _ = SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
         let _ = rustix::net::connect_unspec(self.stream.tcp());

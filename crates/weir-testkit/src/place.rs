@@ -1,18 +1,18 @@
-//! Places for a test's own things: directories and ports.
+//! Directories and ports for a test.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
 
-/// A directory of its own, removed with everything in it when dropped.
+/// A temporary directory, removed with its content when dropped.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
 }
 
 impl TempDir {
-    /// Makes the directory under the system's place for temporary files.
+    /// Creates the directory in the system's directory for temporary files.
     #[allow(clippy::new_without_default)]
     pub fn new() -> TempDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -24,17 +24,17 @@ impl TempDir {
         TempDir { path }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of `name` inside.
+    /// The path of `name` in the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Writes a file inside, with the folders on the way, and returns its path.
+    /// Writes a file in the directory, creates missing subdirectories, and returns its path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         let folder = path.parent().expect("a name inside has a parent");
@@ -51,14 +51,15 @@ impl Drop for TempDir {
     }
 }
 
-/// A free loopback port, for peers that must refuse connections or that can only be told a number.
+/// A free loopback port, for addresses that must refuse connections, and for servers that need a port number in
+/// advance.
 /// Another process may take it later; prefer listening on port 0.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
     listener.local_addr().expect("a bound socket has an address").port()
 }
 
-/// Makes the queue of connections that are not accepted yet as short as the kernel allows.
+/// Makes the accept queue as short as the kernel allows.
 pub fn shrink_backlog(listener: &TcpListener) {
     rustix::net::listen(listener, 0).expect("it listens already");
 }

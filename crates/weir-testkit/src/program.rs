@@ -1,4 +1,4 @@
-//! Other people's servers, as processes of a test's own.
+//! Third-party servers as processes of a test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,8 +16,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// A command for a server that `scripts/setup` has unpacked, or that is installed; `None`, and a line that says that
-    /// the test was skipped, where it is neither.
+    /// A command for a server that `scripts/setup` has unpacked, or that is installed. Otherwise `None`, with a line
+    /// that reports the test as skipped.
     pub fn find(name: &str) -> Option<Command> {
         let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
         let root = cache.join("debian");
@@ -39,7 +39,7 @@ impl Program {
         Some(command)
     }
 
-    /// Starts a command that serves until it is ended. It runs in `directory`, which goes away with it.
+    /// Starts a command that serves until it is killed. It runs in `directory`, which is removed with it.
     #[track_caller]
     pub fn start(mut command: Command, directory: TempDir) -> Program {
         command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -51,20 +51,20 @@ impl Program {
         &self.directory
     }
 
-    /// Stops it, and waits until all its threads stand still.
+    /// Stops the process (SIGSTOP), and waits until all its threads have stopped.
     #[track_caller]
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it is a child of ours");
     }
 
-    /// Lets it go on.
+    /// Continues the process (SIGCONT).
     #[track_caller]
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it (SIGKILL), as a crash does.
+    /// Kills the process (SIGKILL), as in a crash.
     #[track_caller]
     pub fn crash(&mut self) {
         self.signal(Signal::KILL);
@@ -80,7 +80,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
+        // Fails if the process has ended by itself, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

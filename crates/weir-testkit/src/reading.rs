@@ -1,43 +1,43 @@
-//! How the peers read messages, and why they could not.
+//! How the peers read messages, and the errors of reading.
 
 use std::fmt;
 
 /// How an origin reads requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Anything RFC 9112 calls wrong or doubtful is a violation, kept in [`crate::Origin::violations`].
+    /// Everything that RFC 9112 forbids or calls ambiguous is a violation, recorded in [`crate::Origin::violations`].
     Strict,
-    /// As careless servers do: bare LF, folded lines, spaces around names, `_` for `-`, any `chunk…` coding, sizes with
-    /// anything after the digits; where both lengths are there, `Content-Length` counts.
+    /// As lenient servers read: bare LF, folded lines, spaces around names, `_` for `-`, any `chunk…` coding, sizes
+    /// with anything after the digits. If a message has both lengths, `Content-Length` counts.
     LengthWins,
-    /// The same, but where both lengths are there, chunks count.
+    /// The same, but if a message has both lengths, the chunked coding counts.
     ChunkedWins,
 }
 
-/// Why nothing more could be read.
+/// Why reading failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The peer ended the stream in order, before what was asked for was complete.
+    /// The peer closed its sending side before the requested part was complete.
     Closed {
-        /// What had come of it, as Latin-1.
+        /// The bytes received of that part, as Latin-1.
         partial: String,
     },
     /// The connection was reset.
     Reset {
-        /// What had come of it, as Latin-1.
+        /// The bytes received of the requested part, as Latin-1.
         partial: String,
     },
-    /// Nothing came within the deadline.
+    /// Nothing was received within the deadline.
     TimedOut {
-        /// What had come of it, as Latin-1.
+        /// The bytes received of the requested part, as Latin-1.
         partial: String,
     },
-    /// What came is not HTTP/1 as the reader wants it.
+    /// The bytes received are not valid HTTP/1 for this way of reading.
     Malformed(String),
 }
 
 impl ReadError {
-    /// Whether the peer is gone, in order or not, without a byte of what was asked for.
+    /// Whether the peer has closed or reset the connection before the first byte of the requested part.
     pub fn is_gone(&self) -> bool {
         matches!(self, ReadError::Closed { partial } | ReadError::Reset { partial } if partial.is_empty())
     }

@@ -1,5 +1,5 @@
-//! Gateways whose file names no listener listen in TLS, where `WEIR_TEST_TLS` is set: what a feature does must not depend
-//! on who carries it. A client that connects to one of them shakes hands by itself.
+//! If `WEIR_TEST_TLS` is set, gateways whose file has no listener get one with TLS: what a feature does must not depend
+//! on the transport. Clients that connect to one of them use TLS automatically.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use crate::tls::{Authority, TlsClient};
 /// The host of the certificate.
 pub(crate) const NAME: &str = "t.test";
 
-/// Whether tests ask over TLS.
+/// Whether tests use TLS.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os("WEIR_TEST_TLS").is_some()
 }
 
-/// A listener in TLS and its certificate, as the first lines of a configuration.
+/// A listener with TLS and its certificate, as the first lines of a configuration.
 pub(crate) fn settings() -> &'static str {
     static SETTINGS: OnceLock<String> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -31,12 +31,12 @@ pub(crate) fn is_configured(file: &Path) -> bool {
     is_wanted() && std::fs::read_to_string(file).is_ok_and(|text| text.starts_with(settings()))
 }
 
-/// Clients shake hands with these addresses from now on.
+/// From now on clients use TLS for these addresses.
 pub(crate) fn remember(addresses: &[SocketAddr]) {
     known().extend(addresses);
 }
 
-/// How to shake hands with an address, if it is one of them.
+/// The TLS settings for an address; `None` if it does not need TLS.
 pub(crate) fn client_for(address: SocketAddr) -> Option<&'static TlsClient> {
     static CLIENT: OnceLock<TlsClient> = OnceLock::new();
     known().contains(&address).then(|| CLIENT.get_or_init(|| TlsClient::trusting(Authority::of_tests())))

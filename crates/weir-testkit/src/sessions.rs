@@ -1,10 +1,10 @@
-//! Sessions of TLS that a client offers to every server.
+//! TLS sessions that a client offers to every server.
 
 use rustls::NamedGroup;
 use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// Keeps the sessions of all servers as if they were those of one: what a server is to refuse, if they are not its own.
+/// Stores the sessions of all servers under one name, so that a server is offered those of others, which it must refuse.
 #[derive(Debug)]
 pub struct Mixed(ClientSessionMemoryCache);
 

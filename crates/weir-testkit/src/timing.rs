@@ -1,22 +1,22 @@
-//! Whether the time something takes tells its inputs apart: Welch's t-test over two classes of them, measured in this
-//! process and in random order, as dudect does it (Reparaz, Balasch, Verbauwhede, 2017).
+//! Whether the duration of an operation reveals the class of its input: Welch's t-test over two classes, measured in
+//! this process in random order, as in dudect (Reparaz, Balasch, Verbauwhede, 2017).
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::scaled;
 
-/// Beyond this there is a difference. Chance alone comes beyond it once in some 100,000 runs. Other processes do not make
-/// that more likely: the classes come in random order, so that what disturbs one disturbs the other.
+/// A larger t value is a difference. By chance alone it occurs once in some 100,000 runs. Other processes do not make
+/// it more likely: because of the random order, they affect both classes alike.
 const THRESHOLD: f64 = 4.5;
-/// Of the measurements, as many in a thousand count: those that nothing interrupted.
+/// The number of measurements per thousand that are used: the fastest ones, which were not interrupted.
 const UNDISTURBED: usize = 900;
 
 /// Pseudo-random numbers, the same in every run.
 pub struct Random(u64);
 
 impl Random {
-    /// Another sequence for each number.
+    /// A sequence that depends on the seed.
     pub fn seeded(seed: u64) -> Random {
         Random(seed)
     }
@@ -34,7 +34,7 @@ impl Random {
         std::array::from_fn(|_| b"0123456789abcdefghijklmnopqrstuv"[self.number() as usize % 32])
     }
 
-    /// The same, with some of the first as in this text, and never all.
+    /// The same, with a random number of its first characters as in `text`, but never all.
     pub fn beginning_as<const LENGTH: usize>(&mut self, text: &[u8; LENGTH]) -> [u8; LENGTH] {
         let mut other = self.text::<LENGTH>();
         let shared = self.number() as usize % LENGTH;
@@ -46,8 +46,8 @@ impl Random {
     }
 }
 
-/// Panics when the time of `what` tells the inputs of two classes apart: one verdict, over all samples. `input` makes one of a class, which has its bytes
-/// in itself: they are to lie at the same place for all.
+/// Panics if the time of `what` distinguishes the inputs of two classes: one test, over all samples. `input` makes an
+/// input of a class, which contains its bytes, so that those of all inputs are copied to the same address.
 #[track_caller]
 pub fn assert_same_time<I: Copy>(name: &str, mut input: impl FnMut(bool, &mut Random) -> I, mut what: impl FnMut(&I)) {
     let samples = scaled(10_000, 300_000);
@@ -62,7 +62,7 @@ fn t_of<I: Copy>(
     input: &mut impl FnMut(bool, &mut Random) -> I,
     what: &mut impl FnMut(&I),
 ) -> f64 {
-    // Made beforehand, so that making them does not count.
+    // Made in advance, so that making them is not measured.
     let inputs: Vec<(bool, I)> = (0..samples)
         .map(|_| {
             let class = random.number() & 1 == 1;
@@ -75,7 +75,7 @@ fn t_of<I: Copy>(
         what(&input);
         (class, began.elapsed().as_nanos() as f64)
     });
-    // The first ones pay for cold caches.
+    // The first tenth is discarded, because of cold caches.
     let took: Vec<(bool, f64)> = took.by_ref().skip(samples / 10).collect();
     let mut sorted: Vec<f64> = took.iter().map(|(_, ns)| *ns).collect();
     sorted.sort_by(f64::total_cmp);

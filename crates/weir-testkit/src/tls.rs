@@ -1,4 +1,4 @@
-//! TLS for scripted peers: an authority that signs what a test needs, and connections that speak it, blocking.
+//! TLS for scripted peers: a certificate authority for tests, and blocking TLS connections.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn provider() -> Arc<CryptoProvider> {
 /// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, as PEM.
+    /// The CA certificate, as PEM.
     pub certificate: String,
 }
 
@@ -67,18 +67,18 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// The one authority of tests that need no second.
+    /// The shared authority, for tests that need only one.
     pub fn of_tests() -> &'static Authority {
         static AUTHORITY: OnceLock<Authority> = OnceLock::new();
         AUTHORITY.get_or_init(Authority::new)
     }
 
-    /// Signs a certificate for these host names or addresses, for servers and clients.
+    /// Issues a certificate for these host names or addresses, for servers and clients.
     pub fn identity(&self, names: &[&str]) -> Identity {
         self.identity_with(names, KeyKind::Ecdsa, |_| ())
     }
 
-    /// The same, with a kind of key, and whatever else `change` wants to say in the certificate.
+    /// The same, with this kind of key, and further changes to the certificate by `change`.
     pub fn identity_with(
         &self,
         names: &[&str],
@@ -99,7 +99,7 @@ impl Authority {
         Identity { certificate, key: key.serialize_pem() }
     }
 
-    /// Vouches for a host as public authorities do: for 90 days, as a server and nothing else.
+    /// Issues a certificate as public authorities do: for 90 days, and only for servers.
     pub fn public_identity(&self, name: &str, kind: KeyKind) -> Identity {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         self.identity_with(&[name], kind, |params| {
@@ -113,7 +113,7 @@ impl Authority {
     }
 }
 
-/// The authority whose certificate this is.
+/// A store with this CA certificate.
 fn roots(certificate: &str) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add(certificates(certificate).remove(0)).expect("it is one");
@@ -131,29 +131,29 @@ impl Identity {
     }
 }
 
-/// How a client speaks TLS. Clones share their sessions, so that they can be resumed.
+/// The TLS settings of a client. Clones share their sessions, so that these can be resumed.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
 }
 
 impl TlsClient {
-    /// Trusts whom `authority` vouches for, and proves nothing.
+    /// Trusts certificates issued by `authority`, and has no client certificate.
     pub fn trusting(authority: &Authority) -> TlsClient {
         TlsClient::trusting_certificate(&authority.certificate)
     }
 
-    /// The same for an authority that is not the test's own, by its certificate in PEM.
+    /// The same for another authority, given by its certificate in PEM.
     pub fn trusting_certificate(certificate: &str) -> TlsClient {
         TlsClient::with(certificate, None, &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
-    /// The same with a certificate of its own.
+    /// The same with a client certificate.
     pub fn known_as(authority: &Authority, identity: &Identity) -> TlsClient {
         TlsClient::with(&authority.certificate, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
-    /// The same with TLS 1.2 and nothing newer.
+    /// The same with only TLS 1.2.
     pub fn old(authority: &Authority) -> TlsClient {
         TlsClient::with(&authority.certificate, None, &[&rustls::version::TLS12])
     }
@@ -177,21 +177,21 @@ impl TlsClient {
         TlsClient { config: Arc::new(config) }
     }
 
-    /// The same, and offers to speak these inside (RFC 7301), the preferred first.
+    /// The same, and offers these protocols with ALPN (RFC 7301), the preferred one first.
     pub fn speaking(&self, protocols: &[&str]) -> TlsClient {
         let mut config = (*self.config).clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         TlsClient { config: Arc::new(config) }
     }
 
-    /// The same, and offers the sessions it has to every server, whichever server they are from.
+    /// The same, and offers its sessions to every server, whichever server they are from.
     pub fn mixing_sessions(&self) -> TlsClient {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::store(Arc::new(Mixed::new()));
         TlsClient { config: Arc::new(config) }
     }
 
-    /// For clients that are not ours.
+    /// The rustls configuration, for clients of other libraries.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
     }
@@ -205,7 +205,7 @@ impl TlsClient {
     }
 }
 
-/// How an origin speaks TLS.
+/// The TLS settings of an origin.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
@@ -217,7 +217,7 @@ impl TlsServer {
         TlsServer::with(identity, None)
     }
 
-    /// The same, and wants one in return that `authority` vouches for.
+    /// The same, and requires a client certificate issued by `authority`.
     pub fn asking(identity: &Identity, authority: &Authority) -> TlsServer {
         TlsServer::with(identity, Some(authority))
     }
@@ -237,14 +237,14 @@ impl TlsServer {
         TlsServer { config: Arc::new(builder.with_single_cert(chain, key).expect("they belong together")) }
     }
 
-    /// The same, and agrees to speak one of these inside (RFC 7301).
+    /// The same, and offers these protocols with ALPN (RFC 7301).
     pub fn speaking(&self, protocols: &[&str]) -> TlsServer {
         let mut config = (*self.config).clone();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         TlsServer { config: Arc::new(config) }
     }
 
-    /// For servers that are not ours.
+    /// The rustls configuration, for servers of other libraries.
     pub fn config(&self) -> &Arc<ServerConfig> {
         &self.config
     }
@@ -257,20 +257,20 @@ impl TlsServer {
     }
 }
 
-/// What both sides of a handshake agreed on.
+/// The result of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NegotiatedTls {
     /// `TLSv1.2` or `TLSv1.3`.
     pub version: String,
     pub cipher: String,
     pub resumed: bool,
-    /// Whom the peer asked for; in an origin.
+    /// The server name that the client has requested; only in an origin.
     pub server_name: Option<String>,
-    /// The peer's certificates, DER.
+    /// The certificates of the peer, in DER.
     pub certificates: Vec<Vec<u8>>,
 }
 
-/// A connection, plain or not. Clones are the same connection.
+/// A connection with or without TLS. Clones are the same connection.
 #[derive(Clone)]
 pub(crate) enum Wire {
     Plain(Arc<TcpStream>),
@@ -304,18 +304,18 @@ impl Wire {
         flush(&mut connection, tcp)
     }
 
-    /// Says that nothing more comes (close_notify), then ends the stream.
+    /// Sends close_notify with TLS, then closes the sending side.
     pub(crate) fn finish_sending(&self) {
         if let Wire::Tls(tcp, connection) = self {
             let mut connection = lock(connection);
             connection.send_close_notify();
             let _ = flush(&mut connection, tcp);
         }
-        // The peer may be gone already; then there is nothing left to end.
+        // Fails if the peer has closed already, which is fine.
         let _ = self.tcp().shutdown(std::net::Shutdown::Write);
     }
 
-    /// `None` where there is no TLS.
+    /// `None` without TLS.
     pub(crate) fn agreed(&self) -> Option<NegotiatedTls> {
         let Wire::Tls(_, connection) = self else { return None };
         let connection = lock(connection);
@@ -350,7 +350,7 @@ fn flush(connection: &mut Connection, mut tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// On a socket with a time-out the system does not go on by itself after a process was stopped for a moment (signal(7)).
+/// Repeats a call that a stop signal has interrupted: with a socket time-out, the system does not restart it (signal(7)).
 fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -381,7 +381,8 @@ impl Read for Wire {
                 loop {
                     match connection.reader().read(buffer) {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            // A peer that reads no more may have sent something before; the read has an error of its own.
+                            // Writing may fail if the peer no longer reads, but what it has sent can still be read;
+                            // reading reports its own error.
                             let _ = flush(&mut connection, tcp);
                             receive(&mut connection, tcp)?;
                         }

@@ -1,21 +1,21 @@
-//! Waiting for facts instead of waiting for a while.
+//! Waiting for conditions instead of for a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for something that must happen before it calls it broken. Generous, because a shared machine
-/// can stand still for seconds; nothing that works ever waits this long.
+/// How long a test waits for a condition before it fails. Generous, because a shared machine can stand still for
+/// seconds; a passing test never waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// How often a fact is looked at again.
+/// The interval at which a condition is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Waits until `fact` is true, and panics with `what` when it is not within `deadline`.
+/// Waits until `fact` is true; panics with `what` after `deadline`.
 #[track_caller]
 pub fn eventually(what: &str, deadline: Duration, mut fact: impl FnMut() -> bool) {
     eventually_some(what, deadline, || fact().then_some(()));
 }
 
-/// Waits until `fact` has a value and returns it, and panics with `what` when there is none within `deadline`.
+/// Waits until `fact` has a value, and returns it; panics with `what` after `deadline`.
 #[track_caller]
 pub fn eventually_some<T>(what: &str, deadline: Duration, mut fact: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + deadline;

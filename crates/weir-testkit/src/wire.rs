@@ -1,4 +1,4 @@
-//! HTTP/1 messages as a test sees them: every byte kept, no value normalised.
+//! HTTP/1 messages as received: all bytes are kept, and no value is normalised.
 
 use std::io::{ErrorKind, Read};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::reading::{ReadError, Reading};
 use crate::tls::Wire;
 
-/// How much of a connection a recording keeps; what comes after is neither counted nor kept.
+/// The most bytes of a connection that are recorded; the rest is discarded.
 const RECORDING_LIMIT: usize = 4 << 20;
-/// The longest line read. Longer than any limit a gateway under test has.
+/// The longest line that is read; longer than the limits of a gateway under test.
 const LINE_LIMIT: usize = 4 << 20;
 
-/// The header or trailer fields of a message in the order and spelling they came in. Bytes are Latin-1 characters, so
+/// The header or trailer fields of a message, in the order and spelling received. Bytes are Latin-1 characters, so
 /// nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(pub Vec<(String, String)>);
@@ -38,7 +38,7 @@ impl Fields {
     }
 }
 
-/// How a message says where its body ends.
+/// How the end of a message's body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// No body.
@@ -47,7 +47,7 @@ pub enum BodyFraming {
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// A response that ends with its connection.
+    /// A response that ends when its connection is closed.
     Close,
 }
 
@@ -56,9 +56,9 @@ pub enum BodyFraming {
 pub struct Request {
     /// The method.
     pub method: String,
-    /// The target as it stood in the request line.
+    /// The target, as in the request line.
     pub target: String,
-    /// `HTTP/1.1` or what else stood there.
+    /// The version, as in the request line.
     pub version: String,
     /// The header fields.
     pub headers: Fields,
@@ -70,7 +70,7 @@ pub struct Request {
     pub trailers: Fields,
     /// The bytes of the head, with the empty line.
     pub head: Vec<u8>,
-    /// Which of the origin's connections it came on, from 0.
+    /// The index of the connection at its origin, from 0.
     pub connection: usize,
 }
 
@@ -101,12 +101,12 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Whether it came over HTTP/1, where framing stands in fields.
+    /// Whether it was received over HTTP/1, where fields determine the framing.
     pub fn is_http1(&self) -> bool {
         self.version.starts_with("HTTP/1.")
     }
 
-    /// Whether the sender said that it closes the connection after this response.
+    /// Whether the sender closes the connection after this response.
     pub fn closes(&self) -> bool {
         self.headers.lists("Connection", "close")
             || self.framing == BodyFraming::Close
@@ -119,15 +119,15 @@ pub fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char::from(byte)).collect()
 }
 
-/// The way back from [`latin1`].
+/// The reverse of [`latin1`].
 pub fn latin1_bytes(text: &str) -> Vec<u8> {
     text.chars().map(|letter| u8::try_from(u32::from(letter)).expect("Latin-1 text")).collect()
 }
 
-/// Where everything a connection received is kept.
+/// All bytes that a connection has received.
 pub(crate) type Recording = Arc<Mutex<Vec<u8>>>;
 
-/// The receiving half of a connection with what was read ahead.
+/// Reads messages from a connection, with a buffer for bytes that were read ahead.
 pub(crate) struct MessageReader {
     stream: Wire,
     held: Vec<u8>,
@@ -139,7 +139,7 @@ impl MessageReader {
         MessageReader { stream, held: Vec::new(), recording }
     }
 
-    /// Reads more into `held`; `Ok(0)` is the end of the stream.
+    /// Reads more bytes into `held`; `Ok(0)` is the end of the stream.
     fn fill(&mut self) -> Result<usize, ReadError> {
         let mut block = [0; 64 << 10];
         let count = loop {
@@ -172,7 +172,7 @@ impl MessageReader {
         }
     }
 
-    /// One line with its end.
+    /// One line with its line end.
     fn line(&mut self) -> Result<Vec<u8>, ReadError> {
         let mut from = 0;
         loop {
@@ -196,7 +196,7 @@ impl MessageReader {
         Ok(self.held.drain(..count).collect())
     }
 
-    /// What is there, at least one byte; empty at the end of the stream.
+    /// The bytes that are available, at least one; empty at the end of the stream.
     pub(crate) fn some(&mut self) -> Result<Vec<u8>, ReadError> {
         if self.held.is_empty() {
             self.fill()?;
@@ -204,7 +204,7 @@ impl MessageReader {
         Ok(std::mem::take(&mut self.held))
     }
 
-    /// What is there, at least one byte and at most `limit`; empty at the end of the stream.
+    /// The bytes that are available, at least one and at most `limit`; empty at the end of the stream.
     pub(crate) fn up_to(&mut self, limit: u64) -> Result<Vec<u8>, ReadError> {
         if self.held.is_empty() {
             self.fill()?;
@@ -213,7 +213,7 @@ impl MessageReader {
         Ok(self.held.drain(..count).collect())
     }
 
-    /// Everything up to the end of the stream.
+    /// All bytes up to the end of the stream.
     pub(crate) fn rest(&mut self) -> Result<Vec<u8>, ReadError> {
         while self.fill()? > 0 {}
         Ok(std::mem::take(&mut self.held))
@@ -250,7 +250,7 @@ impl MessageReader {
         }
     }
 
-    /// One chunk with its end; empty is the last one, whose trailers are left.
+    /// One chunk with its line end; empty for the last chunk, whose trailers are not read.
     pub(crate) fn chunk(&mut self, reading: Reading) -> Result<Vec<u8>, ReadError> {
         let size = self.chunk_size(reading)?;
         if size == 0 {
@@ -320,7 +320,7 @@ impl MessageReader {
         })
     }
 
-    /// Reads the body that `framing` announces.
+    /// Reads a body with this framing.
     pub(crate) fn body(&mut self, framing: BodyFraming, reading: Reading) -> Result<(Vec<u8>, Fields), ReadError> {
         match framing {
             BodyFraming::None => Ok((Vec::new(), Fields::default())),
@@ -340,7 +340,7 @@ impl MessageReader {
             return Err(malformed());
         }
         let status: u16 = status.parse().map_err(|_| malformed())?;
-        // RFC 9112 §6.3, first rules: these never have a body, whatever the fields say.
+        // The first rules of RFC 9112 §6.3: these never have a body, regardless of their fields.
         let bodiless = method == "HEAD" || status < 200 || status == 204 || status == 304;
         let framing = match framing(&headers, Reading::Strict)? {
             _ if bodiless || (method == "CONNECT" && status < 300) => BodyFraming::None,
@@ -360,7 +360,7 @@ impl MessageReader {
     }
 }
 
-/// A line without its end.
+/// A line without its line end.
 fn end_of_line(line: &[u8], reading: Reading) -> Result<String, ReadError> {
     let content = line.strip_suffix(b"\n").unwrap_or(line);
     match reading {
@@ -394,7 +394,7 @@ fn field(line: &str, fields: &mut Fields, reading: Reading) -> Result<(), ReadEr
     Ok(())
 }
 
-/// How a message is framed: strictly by RFC 9112 §6.3 with anything doubtful an error, or as careless servers read it.
+/// The framing of a message: strictly by RFC 9112 §6.3, with all ambiguities as errors, or as lenient servers read it.
 fn framing(headers: &Fields, reading: Reading) -> Result<Option<BodyFraming>, ReadError> {
     if reading == Reading::Strict {
         let codings: Vec<&str> = headers.all("Transfer-Encoding").collect();
@@ -425,7 +425,7 @@ fn framing(headers: &Fields, reading: Reading) -> Result<Option<BodyFraming>, Re
     })
 }
 
-/// RFC 9110 §5.6.2.
+/// Whether the text is a token (RFC 9110 §5.6.2).
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }

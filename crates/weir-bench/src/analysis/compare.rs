@@ -1,4 +1,4 @@
-//! Two results of the same scenario, cell by cell. Pure.
+//! Compares two results of the same scenario, cell by cell. Pure.
 
 use crate::{
     analysis::summary::values,
@@ -6,7 +6,7 @@ use crate::{
     stats::{Comparison, compare_apart},
 };
 
-/// A cell that both results have, and how the second differs from the first.
+/// A cell that both results have, and the differences of the second from the first.
 #[derive(Clone, Debug)]
 pub struct Difference<'a> {
     pub cell: &'a Cell,
@@ -15,7 +15,7 @@ pub struct Difference<'a> {
     pub p99: Option<Comparison>,
 }
 
-/// Every cell of `before` that `after` has too. The runs of two results were not made side by side, so they are compared
+/// Every cell of `before` that `after` has as well. The runs of two results were not interleaved, so they are compared
 /// as independent samples.
 pub fn differences<'a>(before: &'a ResultFile, after: &ResultFile) -> Vec<Difference<'a>> {
     let confidence = before.scenario.method.confidence;
@@ -43,7 +43,7 @@ pub fn differences<'a>(before: &'a ResultFile, after: &ResultFile) -> Vec<Differ
         .collect()
 }
 
-/// What differs between the two that has nothing to do with the targets: machine, kernel, versions, configurations.
+/// Differences in the circumstances rather than the targets: machine, kernel, versions, configurations.
 pub fn circumstances(before: &ResultFile, after: &ResultFile) -> Vec<String> {
     let mut notes = Vec::new();
     let mut differ = |what: &str, a: &str, b: &str| {

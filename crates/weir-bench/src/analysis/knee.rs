@@ -1,4 +1,4 @@
-//! The knee of each curve of a result: from its levels, nothing is measured.
+//! The knee of each curve of a result, computed from its levels.
 
 use crate::{
     result::{Cell, Knee, MeasuredRun},
@@ -6,8 +6,8 @@ use crate::{
     stats::{NoKnee, knee, median},
 };
 
-/// Of every row, target and number of workers that was measured at several levels of a closed loop: with a rate, it is the
-/// rate and not the clients that makes the load.
+/// The knees of all rows, targets and numbers of workers that were measured at several levels of a closed loop. With a
+/// rate, the load does not depend on the number of clients.
 pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
     let rows = scenario
         .rows

@@ -1,4 +1,4 @@
-//! What follows from a result: pure functions over what was measured. Nothing here starts a process or reads a clock.
+//! The evaluation of results: pure functions over measurements. Nothing here starts a process or reads a clock.
 
 pub mod compare;
 pub mod knee;

@@ -1,4 +1,4 @@
-//! How soon a target keeps up with a backend that changes its speed. Pure.
+//! How soon a target adapts to a backend that changes its speed. Pure.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::{
     stats::median,
 };
 
-/// The part of what is reachable that counts as keeping up.
+/// The part of the reachable throughput that counts as adapted.
 const ENOUGH: f64 = 0.9;
 
-/// Seconds until throughput was nine tenths of what the best target reaches at the new speed, after the change it took
-/// longest to follow. A change that was not followed before the next counts with the whole time between.
+/// Seconds until throughput reached nine tenths of what the best target reaches at the new speed, for the change with
+/// the longest time. A change without recovery before the next one counts with the whole time between.
 ///
-/// `None` where the backend does not change, or did not during the measurement.
+/// `None` if the backend does not change, or did not change during the measurement.
 pub fn longest_s(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> Option<f64> {
     let every = every(result, cell)?;
     let reachable = [0, 1].map(|speed| reachable(result, cell, every, speed));
     let pieces = pieces(run, every);
     let whole = pieces.chunk_by(|one, next| one.stretch == next.stretch).filter(|stretch| {
-        // It must have begun and ended within the measurement.
+        // The stretch must have begun and ended within the measurement.
         stretch[0].from_s < 0.5 && stretch[stretch.len() - 1].to_s > every.as_secs_f64() - 0.5
     });
     let after = whole.filter_map(|stretch| {
@@ -40,7 +40,7 @@ fn every(result: &ResultFile, cell: &Cell) -> Option<Duration> {
     }
 }
 
-/// Throughput at a speed, once there was half of the time to get used to it: of the target that is best at it.
+/// The throughput of the best target at this speed, in the second half of the stretches.
 fn reachable(result: &ResultFile, cell: &Cell, every: Duration, speed: u128) -> Option<f64> {
     let alike = result.cells.iter().filter(|other| other.row == cell.row && other.level == cell.level);
     let steady = alike.filter_map(|cell| {
@@ -51,10 +51,10 @@ fn reachable(result: &ResultFile, cell: &Cell, every: Duration, speed: u128) -> 
     steady.reduce(f64::max)
 }
 
-/// An interval by the time since the backend last changed.
+/// An interval, with its time since the last change of the backend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
-    /// How many changes there have been since the Unix epoch.
+    /// The number of changes since the Unix epoch.
     stretch: u128,
     from_s: f64,
     to_s: f64,

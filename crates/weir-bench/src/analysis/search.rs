@@ -1,17 +1,17 @@
-//! How a search finds the highest rate that keeps an objective.
+//! Finds the highest rate that keeps an objective.
 
 use crate::{result::SearchAttempt, scenario::Objective};
 
-/// Share of a rate that must be carried for it to count as kept.
+/// The share of a rate that must be carried.
 const CARRIED: f64 = 0.98;
-/// A search ends when the answer is known to this share.
+/// The relative precision at which a search ends.
 const PRECISION: f64 = 0.02;
 const MOST_RATES: usize = 12;
 
-/// Finds by halving the highest rate that `attempt` keeps, starting at `first`: doubled while it is kept.
+/// Finds the highest rate that `attempt` keeps: `first` is doubled while it is kept, then the interval is halved.
 ///
-/// A rate that is not kept is tried once more before that is believed: a hiccup of the machine would otherwise bound all
-/// that follows. Returns the rate with all attempts in order; `None` when nothing was kept above a hundredth of `first`.
+/// A rate that is not kept is tried once more, because a disturbance of the machine would otherwise limit the result.
+/// Returns the rate and all attempts in order; `None` if nothing above a hundredth of `first` was kept.
 pub fn highest<E>(
     first: f64,
     mut attempt: impl FnMut(f64) -> Result<SearchAttempt, E>,
@@ -61,7 +61,7 @@ mod tests {
         Objective { name: "p99".to_owned(), p99_ms: Some(ms), ..Objective::default() }
     }
 
-    /// The answer, and how many rates were tried for it.
+    /// The result, and the number of rates that were tried.
     fn find(objective: &Objective, first: f64) -> (Option<f64>, usize) {
         let (rate, attempts) = highest::<()>(first, |rate| {
             let attempt = attempt(rate, 10_000.0);
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn one_hiccup_does_not_decide() {
         let objective = p99_within(5.0);
-        // Every rate fails the first time it is tried.
+        // Every rate fails at the first attempt.
         let mut tried = Vec::new();
         let (rate, attempts) = highest::<()>(1_000.0, |rate| {
             let hiccup = !tried.contains(&rate);

@@ -1,4 +1,4 @@
-//! What a backend does with a request: how long it waits, how hard it works, whether it fails, what it answers.
+//! The behaviour of a backend: its delay, its work, its failures and its answers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::SeededRandom;
 
-/// How a backend treats the requests that do not ask for something special.
+/// How a backend handles requests that contain no instructions of their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Behaviour {
     pub answer: BackendAnswer,
     pub delay: BackendDelay,
-    /// Processor time burnt per request, ns.
+    /// CPU time spent for each request, ns.
     pub work_ns: u64,
-    /// How many requests fail, and how.
+    /// The share and kind of failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<InjectedFailure>,
 }
@@ -25,7 +25,7 @@ pub struct Behaviour {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendAnswer {
-    /// `OK`, as text: nginx's `return 200 'OK'`.
+    /// The text `OK`, as with nginx's `return 200 'OK'`.
     #[default]
     Ok,
     /// This many bytes of text.
@@ -34,7 +34,7 @@ pub enum BackendAnswer {
     Echo,
 }
 
-/// How long an answer is held back.
+/// The delay of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendDelay {
@@ -47,20 +47,20 @@ pub enum BackendDelay {
     },
     /// Exponentially distributed with this mean.
     Exponential(Duration),
-    /// `often`, or with probability `share` `seldom`.
+    /// `often`, or, with probability `share`, `seldom`.
     Bimodal {
         often: Duration,
         seldom: Duration,
         share: f64,
     },
-    /// One, then the other, each for `every`. Which of them it is goes by the clock of the machine, so that somebody else
-    /// can know it: the first in every even stretch since the Unix epoch.
+    /// The two in turn, each for `every`. The clock of the machine decides, so that other processes know which one is
+    /// active: the first in every even period since the Unix epoch.
     Alternate {
         one: Duration,
         other: Duration,
         every: Duration,
     },
-    /// The last `lasting` of every `every`, nothing is answered.
+    /// No answers in the last `lasting` of every `every`.
     Stall {
         lasting: Duration,
         every: Duration,
@@ -68,7 +68,7 @@ pub enum BackendDelay {
 }
 
 impl BackendDelay {
-    /// The delay of a request that comes `since_start` after the backend's start.
+    /// The delay of a request that is received `since_start` after the start of the backend.
     pub fn draw(&self, random: &mut SeededRandom, since_start: Duration) -> Duration {
         match *self {
             BackendDelay::None => Duration::ZERO,
@@ -101,12 +101,12 @@ impl BackendDelay {
     }
 }
 
-/// How many stretches of this length have ended since the Unix epoch.
+/// The number of periods of this length since the Unix epoch.
 fn stretch(now: SystemTime, every: Duration) -> u128 {
     now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() / every.as_nanos().max(1)
 }
 
-/// Requests that are not answered as they should be.
+/// Failures of requests, for tests of error handling.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InjectedFailure {
@@ -128,7 +128,7 @@ pub enum InjectedFailureKind {
     Hang,
 }
 
-/// `ok`, `echo`, or a number of bytes.
+/// Parses `ok`, `echo`, or a number of bytes.
 impl FromStr for BackendAnswer {
     type Err = String;
 
@@ -143,7 +143,7 @@ impl FromStr for BackendAnswer {
     }
 }
 
-/// `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `alternate:5ms,50ms/10s`, `stall:1s/10s`.
+/// Parses `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `alternate:5ms,50ms/10s` or `stall:1s/10s`.
 impl FromStr for BackendDelay {
     type Err = String;
 
@@ -184,7 +184,7 @@ impl FromStr for BackendDelay {
     }
 }
 
-/// `0.01:503`, `1%:reset`, `5%:close`, `5%:hang`.
+/// Parses `0.01:503`, `1%:reset`, `5%:close` or `5%:hang`.
 impl FromStr for InjectedFailure {
     type Err = String;
 
@@ -219,7 +219,7 @@ impl fmt::Display for BackendAnswer {
     }
 }
 
-/// A time with its unit: `500ns`, `10us`, `1.5ms`, `2s`, `1m`, `1h`; a bare number is seconds, as in wrk and ab.
+/// Parses a duration with its unit: `500ns`, `10us`, `1.5ms`, `2s`, `1m`, `1h`; a number alone is in seconds, as in wrk and ab.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

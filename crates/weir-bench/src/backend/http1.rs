@@ -1,4 +1,4 @@
-//! The backend's HTTP/1.1. A request that came whole is answered with one write; nothing is allocated for it.
+//! HTTP/1.1 of the backend. A request that is received at once is answered with one write, and without allocations.
 
 use std::io;
 use std::rc::Rc;
@@ -6,27 +6,27 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::prefixed::Prefixed;
-use super::request::{BackendRequest, wish};
+use super::request::{BackendRequest, action_of};
 use super::{BackendAnswer, BackendConnection, BackendState, InjectedFailureKind, http2, sse, websocket};
-use crate::chunked::{Chunked, MalformedChunk};
+use crate::chunked::{Chunked, MalformedMessage};
 use crate::engine::filler;
 
-/// The longest head taken, in bytes.
+/// The longest accepted head, in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
-/// The longest body echoed, in bytes.
+/// The longest body that is echoed, in bytes.
 const LONGEST_BODY: u64 = 64 * 1024 * 1024;
-/// What `return 200 'OK'` answers.
+/// The same answer as nginx's `return 200 'OK'`.
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nOK";
 /// Start of an HTTP/2 connection (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What the head of a request says.
+/// The parsed head of a request.
 struct BackendHead {
     length: usize,
     target: std::ops::Range<usize>,
     body: RequestFraming,
     keep_alive: bool,
-    /// HTTP/1.0 must be told that the connection stays open.
+    /// The version is HTTP/1.0, so a persistent connection must be announced.
     old: bool,
     head_only: bool,
     upgrade: bool,
@@ -38,9 +38,9 @@ enum RequestFraming {
     Chunked,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<BackendState>) -> io::Result<()> {
-    // Grows with what comes; an idle connection keeps what its largest request needed.
+    // Grows as needed; an idle connection keeps the capacity that its largest request needed.
     let mut buffer: Vec<u8> = Vec::with_capacity(1024);
     loop {
         let head = loop {
@@ -64,15 +64,15 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
         if head.expects_continue {
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
-        let wish = match target.as_ref() {
+        let action_of = match target.as_ref() {
             target if host.is_plain() && target == "/" => {
                 BackendRequest::Answer { status: 200, answer: host.behaviour.answer }
             }
-            target => wish(&host, target).await,
+            target => action_of(&host, target).await,
         };
-        let echoes = matches!(wish, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
+        let echoes = matches!(action_of, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
         let body = body(&mut stream, &mut buffer, &head, echoes).await?;
-        match wish {
+        match action_of {
             BackendRequest::Answer { status: 200, answer: BackendAnswer::Ok }
                 if head.keep_alive && !head.old && !head.head_only =>
             {
@@ -98,7 +98,7 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
     }
 }
 
-/// A whole response; `request_body` is for [`BackendAnswer::Echo`].
+/// Renders a whole response; `request_body` is for [`BackendAnswer::Echo`].
 fn response(head: &BackendHead, status: u16, answer: BackendAnswer, request_body: Vec<u8>) -> Vec<u8> {
     let body = match answer {
         BackendAnswer::Ok => b"OK".to_vec(),
@@ -124,7 +124,7 @@ fn response(head: &BackendHead, status: u16, answer: BackendAnswer, request_body
 }
 
 impl BackendState {
-    /// Whether ordinary requests cost nothing but their answer.
+    /// Whether ordinary requests need neither delay, work nor failures.
     fn is_plain(&self) -> bool {
         self.behaviour.delay == super::BackendDelay::None
             && self.behaviour.work_ns == 0
@@ -132,7 +132,7 @@ impl BackendState {
     }
 }
 
-/// Reads a head; none while it is incomplete.
+/// Parses a head; `None` while it is incomplete.
 fn parse(data: &[u8]) -> io::Result<Option<BackendHead>> {
     if data.is_empty() || PREFACE.starts_with(data) || data.starts_with(PREFACE) {
         return Ok(None);
@@ -179,7 +179,7 @@ fn parse(data: &[u8]) -> io::Result<Option<BackendHead>> {
     Ok(Some(head))
 }
 
-/// Takes the request, head and body, out of the buffer, and reads what is missing. Returns the body if it is `wanted`.
+/// Removes the request, head and body, from the buffer, after reading what is missing. Returns the body if it is `wanted`.
 async fn body(
     stream: &mut impl BackendConnection,
     buffer: &mut Vec<u8>,
@@ -222,7 +222,7 @@ async fn body(
                         kept.extend_from_slice(content);
                     }
                 });
-                match end.map_err(|MalformedChunk| malformed())? {
+                match end.map_err(|MalformedMessage| malformed())? {
                     Some(used) => {
                         buffer.drain(..used);
                         return Ok(kept);

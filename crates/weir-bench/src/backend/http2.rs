@@ -1,4 +1,4 @@
-//! The backend's HTTP/2, and gRPC: every message comes back.
+//! HTTP/2 of the backend, and gRPC, which echoes every message.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,14 +12,14 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 
-use super::request::{BackendRequest, wish};
+use super::request::{BackendRequest, action_of};
 use super::{BackendAnswer, BackendState};
 use crate::engine::filler;
 
-/// Flow-control window: large enough never to be what is measured.
+/// The flow-control window, large enough not to limit the throughput.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, host: Rc<BackendState>) -> io::Result<()> {
     let mut connection = h2::server::Builder::new()
         .initial_window_size(WINDOW)
@@ -50,7 +50,7 @@ async fn answer(
         return grpc(body, respond).await;
     }
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-    let (status, content) = match wish(&host, target).await {
+    let (status, content) = match action_of(&host, target).await {
         BackendRequest::Answer { status, answer } => {
             let body = collect(body).await?;
             let content = match answer {
@@ -60,7 +60,7 @@ async fn answer(
             };
             (status, content)
         }
-        // Events are HTTP/1.1 only here; a failing stream is a reset one, whatever way was asked for.
+        // Events are supported with HTTP/1.1 only. Every kind of failure resets the stream.
         BackendRequest::Events(_) => (501, BackendContent::Whole(Bytes::from_static(b"events are sent over HTTP/1.1"))),
         BackendRequest::Fail(_) => {
             respond.send_reset(h2::Reason::INTERNAL_ERROR);
@@ -78,8 +78,9 @@ async fn answer(
     if without_body { Ok(()) } else { content.send(&mut send).await }
 }
 
-/// The content of an answer. It is made when the peer's windows have room for it: a peer that opens none, on thousands of
-/// streams, would otherwise cost the thread the time and the memory of all their contents, and other peers would wait.
+/// The content of an answer. Pieces are generated when the peer's flow-control windows have room for them: otherwise a
+/// peer that opens no window, on thousands of streams, would cost the time and memory of all their contents, and delay
+/// other peers.
 enum BackendContent {
     Whole(Bytes),
     /// Printable bytes, as [`filler`] makes them.
@@ -89,11 +90,11 @@ enum BackendContent {
     },
 }
 
-/// How much of a content is sent at once.
+/// The most bytes that are sent at once.
 const PIECE: usize = 64 * 1024;
-/// After how many bytes the filler repeats.
+/// The number of bytes after which the filler repeats.
 const PERIOD: usize = 36;
-/// Filler for a piece that begins anywhere in the period.
+/// Filler for a piece that begins at any offset of the period.
 static FILLER: LazyLock<Bytes> = LazyLock::new(|| filler(PIECE + PERIOD).into());
 
 impl BackendContent {
@@ -119,7 +120,7 @@ impl BackendContent {
     async fn send(mut self, send: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
         while self.len() > 0 {
             send.reserve_capacity(self.len().min(PIECE as u64) as usize);
-            // None: the peer has reset the stream.
+            // `None` means that the peer has reset the stream.
             let Some(room) = poll_fn(|context| send.poll_capacity(context)).await else { return Ok(()) };
             let piece = self.take(room?);
             send.send_data(piece, self.len() == 0)?;
@@ -128,7 +129,7 @@ impl BackendContent {
     }
 }
 
-/// Each length-prefixed message goes back as it comes; the call ends with status 0.
+/// Echoes each length-prefixed message; the call ends with status 0.
 async fn grpc(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
     let response =
         Response::builder().header("content-type", "application/grpc").body(()).expect("the parts are valid");

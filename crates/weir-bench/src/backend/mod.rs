@@ -1,7 +1,7 @@
-//! Built-in backends: something to put behind a gateway that is never the bottleneck and does what it is told.
+//! Built-in backends: upstreams for a gateway under test that are never the bottleneck, and have a configurable behaviour.
 //!
-//! One server speaks HTTP/1.1, WebSocket, server-sent events, and HTTP/2 with gRPC, in the clear or over TLS. What it
-//! does with ordinary requests is its [`Behaviour`]; some paths always do the same:
+//! One server supports HTTP/1.1, WebSocket, server-sent events, and HTTP/2 with gRPC, with or without TLS. Its
+//! [`Behaviour`] applies to ordinary requests; some paths have a fixed behaviour:
 //!
 //! | path | answer |
 //! |---|---|
@@ -43,13 +43,13 @@ use tokio_rustls::TlsAcceptor;
 pub use self::behaviour::{BackendAnswer, BackendDelay, Behaviour, InjectedFailure, InjectedFailureKind};
 use crate::stats::SeededRandom;
 
-/// Connections the kernel keeps ready for us; its own limit (`net.core.somaxconn`) applies.
+/// The backlog of the listeners; limited by `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// A backend to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Where to listen. Port 0 takes a free one.
+    /// The addresses to listen on. Port 0 selects a free one.
     pub listen: Vec<SocketAddr>,
     /// Threads, each with a listener of its own per address.
     pub threads: usize,
@@ -68,7 +68,7 @@ impl Default for Config {
     }
 }
 
-/// What a TLS backend shows.
+/// The certificate of a backend with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsFiles {
     /// A certificate for `localhost` and `127.0.0.1`, made at start.
@@ -95,7 +95,7 @@ impl BackendServer {
             let mut listeners = Vec::new();
             for address in &mut backend.addresses {
                 let listener = listen(*address)?;
-                // A free port the first thread got is the one the others share.
+                // If the first thread was given a free port, the others share it.
                 *address = listener.local_addr()?;
                 listeners.push(listener);
             }
@@ -111,7 +111,7 @@ impl BackendServer {
         Ok(backend)
     }
 
-    /// Where it listens, in the order of [`Config::listen`].
+    /// The addresses it listens on, in the order of [`Config::listen`].
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -126,7 +126,7 @@ impl Drop for BackendServer {
     }
 }
 
-/// What the connections of a thread share.
+/// The state that the connections of a thread share.
 struct BackendState {
     behaviour: Behaviour,
     started: Instant,
@@ -153,7 +153,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// The life of a thread.
+/// The body of a thread.
 fn serve(
     listeners: Vec<std::net::TcpListener>,
     host: &Rc<BackendState>,
@@ -168,7 +168,7 @@ fn serve(
             let listener = TcpListener::from_std(listener).expect("each listener is a non-blocking socket");
             spawn_local(accept(listener, host.clone(), tls.clone().map(TlsAcceptor::from)));
         }
-        // An error means that the backend itself is gone.
+        // An error means that the backend has been dropped.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     });
 }
@@ -176,14 +176,14 @@ fn serve(
 async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAcceptor>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: connections must end before others can begin.
+            // No file descriptors are left: connections must end before others can be accepted.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
         let (host, tls) = (host.clone(), tls.clone());
         spawn_local(async move {
             let _ = stream.set_nodelay(true);
-            // However a connection ends, the next one is not concerned.
+            // An error of one connection does not affect others.
             let _ = match tls {
                 None => http1::connection(stream, host).await,
                 Some(tls) => match tls.accept(stream).await {
@@ -195,9 +195,9 @@ async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAc
     }
 }
 
-/// A connection, in the clear or through TLS.
+/// A connection with or without TLS.
 trait BackendConnection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static {
-    /// Its socket.
+    /// The TCP socket.
     fn socket(&self) -> &TcpStream;
 }
 

@@ -1,4 +1,4 @@
-//! A stream of which the beginning has already been read.
+//! A stream whose first bytes have been read already.
 
 use std::io;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Gives back `prefix` before it reads on.
+/// Returns `prefix` before it continues to read from the stream.
 pub(super) struct Prefixed<S> {
     prefix: Vec<u8>,
     given: usize,

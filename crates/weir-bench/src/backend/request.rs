@@ -1,4 +1,4 @@
-//! What a request asks of the backend: read from its path, the same for HTTP/1.1 and HTTP/2.
+//! The instructions in the path of a request, the same for HTTP/1.1 and HTTP/2.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::behaviour::{parse_bytes, parse_duration};
 use super::work::work;
 use super::{BackendAnswer, BackendState, InjectedFailureKind};
 
-/// What is to be done with a request.
+/// The action for a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum BackendRequest {
-    /// Answer.
+    /// Send this answer.
     Answer { status: u16, answer: BackendAnswer },
-    /// Fail in a way that is not an answer.
+    /// Fail without an answer.
     Fail(InjectedFailureKind),
-    /// Send events.
+    /// Send server-sent events.
     Events(EventStream),
 }
 
@@ -22,17 +22,17 @@ pub(super) enum BackendRequest {
 pub(super) struct EventStream {
     /// Events per second.
     pub rate: f64,
-    /// Bytes of one event, its framing included.
+    /// The size of one event in bytes, framing included.
     pub bytes: usize,
-    /// How many; 0 is for ever.
+    /// The number of events; 0 for no limit.
     pub count: u64,
 }
 
-/// Decides on a request, after the waiting and the work it costs.
+/// Returns the action for a request, after its delay and its work.
 #[inline]
-pub(super) async fn wish(host: &BackendState, target: &str) -> BackendRequest {
-    if let Some(wish) = special(target).await {
-        return wish;
+pub(super) async fn action_of(host: &BackendState, target: &str) -> BackendRequest {
+    if let Some(action_of) = fixed_action(target).await {
+        return action_of;
     }
     let delay = host.delay();
     if !delay.is_zero() {
@@ -48,8 +48,8 @@ pub(super) async fn wish(host: &BackendState, target: &str) -> BackendRequest {
     }
 }
 
-/// The paths that always do the same.
-async fn special(target: &str) -> Option<BackendRequest> {
+/// The action of a path with a fixed behaviour; `None` for other paths.
+async fn fixed_action(target: &str) -> Option<BackendRequest> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let ok = BackendRequest::Answer { status: 200, answer: BackendAnswer::Ok };
     let (name, argument) = path.strip_prefix('/')?.split_once('/').unwrap_or((&path[1..], ""));
@@ -90,7 +90,7 @@ mod tests {
 
     fn asked(target: &str) -> Option<BackendRequest> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        runtime.block_on(special(target))
+        runtime.block_on(fixed_action(target))
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Server-sent events at a rate, each with its number and the time it was due.
+//! Server-sent events at a constant rate, each with its number and the time at which it was due.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::request::EventStream;
 use crate::engine::clock::unix_ns;
 use crate::engine::filler;
 
-/// Sends events until the peer has gone or all are sent.
+/// Sends events until the peer has closed the connection or all have been sent.
 ///
-/// An event is `id: N`, and `data:` with the Unix time in ns at which it was due, followed by filler up to the size
-/// asked for. Ends with the connection, so that every gateway can pass it on.
+/// An event is `id: N`, and `data:` with the Unix time in ns at which it was due, followed by filler up to the
+/// requested size. The stream ends with the connection, which every gateway can forward.
 pub(super) async fn events(mut stream: impl BackendConnection, events: EventStream) -> io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
                 Transfer-Encoding: chunked\r\n\r\n";
@@ -23,7 +23,7 @@ pub(super) async fn events(mut stream: impl BackendConnection, events: EventStre
     let mut rest = [0; 64];
     while events.count == 0 || number < events.count {
         let due = Duration::from_secs_f64((number + 1) as f64 / events.rate);
-        // A peer that goes away meanwhile is noticed at once, not at the next event.
+        // Detects at once that the peer has closed, rather than at the next event.
         let socket = async { tokio::io::AsyncReadExt::read(&mut stream, &mut rest).await };
         if let Ok(read) = tokio::time::timeout_at((start + due).into(), socket).await
             && read? == 0
@@ -38,7 +38,7 @@ pub(super) async fn events(mut stream: impl BackendConnection, events: EventStre
     stream.shutdown().await
 }
 
-/// One event of this many bytes, or a little more when it could not hold its number and time.
+/// One event of this many bytes, or more if its number and time do not fit.
 pub(super) fn event(number: u64, due_unix_ns: u64, bytes: usize) -> String {
     let content = format!("id: {number}\ndata: {due_unix_ns} ");
     let padding = filler(bytes.saturating_sub(content.len() + 2));

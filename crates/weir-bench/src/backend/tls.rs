@@ -1,4 +1,4 @@
-//! The backend's certificate.
+//! The certificate of the backend.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! WebSocket: each message comes back, as it was or reversed, after the backend's delay.
+//! WebSocket: each message is echoed, as it is or reversed, after the backend's delay.
 
 use std::io;
 use std::rc::Rc;
@@ -9,9 +9,9 @@ use tokio_websockets::{Message, ServerBuilder};
 
 use super::BackendState;
 
-/// Upgrades the connection, and answers every message until the peer closes.
+/// Upgrades the connection, and answers messages until the peer closes.
 ///
-/// A message waits for the answer to the one before it, so a delay also bounds the rate of a connection.
+/// Messages are answered one after the other, so a delay also limits the rate of a connection.
 pub(super) async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     host: Rc<BackendState>,
@@ -36,7 +36,7 @@ fn answer(message: Message, reverse: bool) -> Message {
         return message;
     }
     match message.as_text() {
-        // Characters, not bytes: the reverse of a text must be a text.
+        // By characters instead of bytes, so that the result is valid UTF-8.
         Some(text) => Message::text(text.chars().rev().collect::<String>()),
         None => Message::binary(message.as_payload().iter().rev().copied().collect::<Vec<u8>>()),
     }

@@ -1,11 +1,11 @@
-//! Work for the processor: a loop of known length.
+//! CPU work: a calibrated loop.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Burns as much processor time as this is when nothing interrupts it. The length of the loop is fixed before it begins, so
-/// that time in which another thread ran is not taken for work done, and a twentieth more is a twentieth more.
+/// Uses this much CPU time. The number of iterations is fixed in advance, so time in which another thread runs does not
+/// count as work, and small differences between two durations are exact.
 pub(super) fn work(time: Duration) {
     static STEPS_PER_NS: OnceLock<f64> = OnceLock::new();
     let steps_per_ns = STEPS_PER_NS.get_or_init(steps_per_ns);
@@ -18,7 +18,7 @@ fn run(steps: u64) {
     }
 }
 
-/// The fastest of many short tries is one that nothing interrupted.
+/// Takes the fastest of many short measurements, because it was not interrupted.
 fn steps_per_ns() -> f64 {
     const STEPS: u64 = 20_000;
     let tries = (0..100).map(|_| {
@@ -37,7 +37,7 @@ mod tests {
     fn work_takes_its_time() {
         let start = Instant::now();
         work(Duration::from_millis(50));
-        // The machine may have become faster since the loop was measured, but not ten times.
+        // The machine may have become faster since the calibration, but not ten times.
         assert!(start.elapsed() > Duration::from_millis(5));
     }
 }

@@ -123,7 +123,7 @@ pub struct PageArguments {
     pub to: Option<PathBuf>,
 }
 
-/// Draws a page of Markdown from stored results: nothing is measured.
+/// Generates a Markdown page from stored results.
 pub fn page(arguments: PageArguments) -> Result<u8, String> {
     let head = if arguments.prices { markdown::PRICES_HEAD } else { markdown::RESULTS_HEAD };
     let mut page = head.to_owned();
@@ -140,7 +140,7 @@ pub fn page(arguments: PageArguments) -> Result<u8, String> {
     Ok(0)
 }
 
-/// Draws an SVG file into a PNG beside it, at twice its size.
+/// Renders an SVG file as a PNG beside it, at twice its size.
 fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
     let size = |name: &str| {
         let start = text.find(&format!(" {name}=\""))? + name.len() + 3;
@@ -157,7 +157,7 @@ fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
         .arg(format!("--screenshot={}", path.with_extension("png").display()))
         .arg(format!("file://{}", path.display()))
         .output();
-    // Its profile is of no use afterwards.
+    // The browser's profile is not needed any more.
     let _ = fs::remove_dir_all(&profile);
     match output {
         Ok(output) if output.status.success() => Ok(()),

@@ -38,7 +38,7 @@ pub fn list(arguments: ListArguments) -> Result<u8, String> {
     Ok(0)
 }
 
-/// A line about what is started: where it is, or how to get it.
+/// Prints one peer: where it is installed, or how to install it.
 fn show(peer: &PeerDefinition, cache: &Path) {
     let state = if peer.direct {
         "always available".to_owned()
@@ -51,7 +51,7 @@ fn show(peer: &PeerDefinition, cache: &Path) {
     out!("  {:<16} {state}", peer.name);
 }
 
-/// How long each processor is watched.
+/// How long each processor is observed.
 const WATCH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]

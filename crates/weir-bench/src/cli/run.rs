@@ -100,7 +100,7 @@ pub fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, St
     })
 }
 
-/// As it could be typed on another machine.
+/// The command line with only the file name of the program, so that it can be used on another machine.
 fn command_line() -> Vec<String> {
     let mut words: Vec<String> = env::args().collect();
     if let Some(program) = words.first_mut()
@@ -124,10 +124,10 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
     Ok(u8::from(findings.worst() == Some(Severity::Invalid)))
 }
 
-/// Prints the table, what follows from it, and verdicts.
+/// Prints the table, its summary, and the verdicts.
 pub fn show(findings: &Findings<'_>) {
     out!("{}\n", report::headline(findings).as_deref().unwrap_or("Valid: nothing was found that weakens a figure."));
-    // Beyond a terminal there is no width to fit into.
+    // Only a terminal has a width.
     let width = if std::io::stdout().is_terminal() { comfy_table::Table::new().width() } else { None };
     if !findings.result.cells.is_empty() {
         out!("{}", report::table(findings, width));
@@ -155,7 +155,7 @@ pub fn show(findings: &Findings<'_>) {
     }
 }
 
-/// Prints verdicts, those of one rule together.
+/// Prints verdicts, grouped by rule.
 pub fn say(verdicts: &[LintVerdict]) {
     for group in report::grouped(verdicts) {
         let verdict = group[0];
@@ -168,7 +168,7 @@ pub fn say(verdicts: &[LintVerdict]) {
     }
 }
 
-/// The scenario with what the command line changes.
+/// The scenario with the changes of the command line.
 pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, String> {
     let mut scenario = if arguments.quick { scenario.quickened() } else { scenario };
     if !arguments.targets.is_empty() {

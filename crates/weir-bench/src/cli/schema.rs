@@ -34,16 +34,16 @@ mod tests {
 
     use super::*;
 
-    /// Keys without a meaning, below `at`.
+    /// Keys below `at` that have no description.
     fn unexplained(at: &str, schema: &Value, found: &mut Vec<String>) {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-            // The word that tells alternatives apart is explained by the alternative.
+            // The tag of an alternative is explained by the alternative.
             if property.get("description").is_none() && property.get("const").is_none() {
                 found.push(format!("{at}.{name}"));
             }
         }
         for alternative in ["oneOf", "anyOf"].iter().flat_map(|part| schema[*part].as_array()).flatten() {
-            // A word with one value behind it is explained as a whole.
+            // An alternative with a single key is explained as a whole.
             let single = alternative["properties"].as_object().is_some_and(|keys| keys.len() == 1);
             if !single || alternative.get("description").is_none() {
                 unexplained(at, alternative, found);

@@ -21,7 +21,7 @@ pub fn unix_ns() -> u64 {
 /// CPU time the calling thread has used so far.
 pub fn thread_cpu() -> CpuTime {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel fills the struct it is given; all-zero is a valid one if it should not.
+    // SAFETY: the kernel fills the struct; if the call fails, the struct stays zeroed, which is a valid value.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()

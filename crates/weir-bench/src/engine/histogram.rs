@@ -1,4 +1,4 @@
-//! Times in nanoseconds, with three significant digits.
+//! Histograms of times in nanoseconds, with three significant digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,12 +20,12 @@ type Hdr = hdrhistogram::Histogram<u64>;
 #[derive(Clone)]
 pub struct LatencyHistogram(HistogramForm);
 
-/// A histogram that counts is 270 KB of counters, nearly all of them zero; one that is only kept, as a run keeps three
-/// for each interval, is packed into a few KB.
+/// A histogram in use has 270 KB of counters, nearly all of them zero. One that is only stored (a run stores three for
+/// each interval) is packed into a few KB.
 #[derive(Clone)]
 enum HistogramForm {
     Counting(Hdr),
-    /// The V2 form.
+    /// In the V2 serialisation.
     Packed(Vec<u8>),
 }
 
@@ -48,7 +48,7 @@ impl LatencyHistogram {
         }
     }
 
-    /// Forgets all counts and keeps the memory.
+    /// Resets all counts, and keeps the memory.
     pub fn clear(&mut self) {
         match &mut self.0 {
             HistogramForm::Counting(hdr) => hdr.reset(),
@@ -56,7 +56,7 @@ impl LatencyHistogram {
         }
     }
 
-    /// The same histogram in little memory. It unpacks itself when something is added.
+    /// The same histogram in its packed form. It is unpacked when something is added.
     pub fn packed(&self) -> Self {
         match &self.0 {
             HistogramForm::Packed(bytes) => Self(HistogramForm::Packed(bytes.clone())),
@@ -68,7 +68,7 @@ impl LatencyHistogram {
         }
     }
 
-    /// The histogram itself, for several questions at once, for iteration and for export.
+    /// The underlying histogram, for several queries at once, iteration and export.
     pub fn as_hdr(&self) -> Cow<'_, Hdr> {
         match &self.0 {
             HistogramForm::Counting(hdr) => Cow::Borrowed(hdr),
@@ -87,7 +87,7 @@ impl LatencyHistogram {
         self.as_hdr().is_empty()
     }
 
-    /// The time within which this share (0.0 to 1.0) of all fell, in ns. 0 when empty.
+    /// The time in ns within which this share (0.0 to 1.0) of the recorded times lies. 0 when empty.
     pub fn quantile(&self, share: f64) -> u64 {
         self.as_hdr().value_at_quantile(share)
     }
@@ -143,7 +143,7 @@ fn unpack(mut bytes: &[u8]) -> Result<Hdr, hdrhistogram::serialization::Deserial
     if (read.low(), read.high(), read.sigfig()) == (1, LONGEST_NS, 3) {
         return Ok(read);
     }
-    // Histograms of other tools may have other bounds: counted again, all of ours can be added.
+    // Histograms of other tools may have other bounds; converted to these, they can be added to the engine's own.
     let mut hdr = empty();
     for step in read.iter_recorded() {
         hdr.saturating_record_n(step.value_iterated_to(), step.count_at_value());
@@ -157,7 +157,7 @@ impl Default for LatencyHistogram {
     }
 }
 
-/// Thousands of counters would be unreadable.
+/// Prints a summary instead of thousands of counters.
 impl fmt::Debug for LatencyHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hdr = self.as_hdr();

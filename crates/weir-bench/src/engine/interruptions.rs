@@ -1,4 +1,4 @@
-//! How long this machine keeps a thread from running that wants nothing but to run.
+//! Measures how long the machine keeps a runnable thread from running.
 
 use std::thread;
 use std::time::Duration;
@@ -9,24 +9,23 @@ use serde::{Deserialize, Serialize};
 use super::clock::now_ns;
 use super::histogram::LatencyHistogram;
 
-/// Less than this between two readings of the clock is the reading itself.
+/// Shorter gaps between two readings of the clock are the reading itself.
 const SHORTEST_NS: u64 = 1_000;
 
-/// The stretches in which a thread that does nothing but read the clock did not get to it, because of other programs,
-/// interrupts or the hypervisor.
+/// The interruptions of a thread that only reads the clock, caused by other programs, interrupts or the hypervisor.
 ///
-/// They bound what an open loop can do: a request that is due in one of them is sent at its end, by whatever engine.
+/// They limit the precision of an open loop: a request that is due within an interruption is sent at its end, by any engine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interruptions {
-    /// How long the clock was read.
+    /// The duration of the observation, ns.
     pub watched_ns: u64,
-    /// How long each one took, ns.
+    /// The length of each interruption, ns.
     pub lengths: LatencyHistogram,
 }
 
 impl Interruptions {
-    /// Reads the clock for as long as `length` on processor `cpu`; where the system likes, if that is not to be had.
+    /// Reads the clock for `length` on processor `cpu`; if the thread cannot be pinned to it, on any processor.
     pub fn watch(cpu: Option<usize>, length: Duration) -> Self {
         let watch = move || {
             if let Some(cpu) = cpu.filter(|cpu| *cpu < CpuSet::MAX_CPU) {
@@ -49,7 +48,7 @@ impl Interruptions {
         thread::spawn(watch).join().expect("reading the clock does not panic")
     }
 
-    /// Within which time of a moment this share (0.0 to 1.0) of all moments was noticed, in ns.
+    /// The delay in ns within which a thread would have noticed this share (0.0 to 1.0) of all moments.
     pub fn noticed_within(&self, share: f64) -> u64 {
         let allowed = (1.0 - share) * self.watched_ns as f64;
         let hdr = self.lengths.as_hdr();
@@ -60,7 +59,7 @@ impl Interruptions {
         for (index, (length, times)) in lengths.iter().enumerate() {
             (time, count) = (time + length * times, count + times);
             let shorter = lengths.get(index + 1).map_or(0.0, |(length, _)| *length);
-            // Of an interruption all moments but those in its last `shorter` are noticed later than that.
+            // All moments of an interruption, except those in its last `shorter`, are noticed later than that.
             if time - count * shorter >= allowed {
                 return ((time - allowed) / count) as u64;
             }
@@ -68,12 +67,12 @@ impl Interruptions {
         0
     }
 
-    /// The longest one, ns.
+    /// The longest interruption, ns.
     pub fn longest(&self) -> u64 {
         self.lengths.max()
     }
 
-    /// Adds what was seen at another time.
+    /// Adds the interruptions of another observation.
     pub fn add(&mut self, other: &Self) {
         self.watched_ns += other.watched_ns;
         self.lengths.add(&other.lengths);

@@ -1,5 +1,5 @@
-//! What a generator thread is given, and what every kind of thread does the same way: start together, choose requests,
-//! keep count.
+//! The input of a generator thread, and what all kinds of threads share: the common start, the choice of requests, and
+//! the budget of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::stats::SeededRandom;
 /// One thread's part of a run.
 pub(super) struct Job {
     pub thread: usize,
-    /// Clients of this thread, numbered over the whole run.
+    /// The clients of this thread, by their numbers in the whole run.
     pub clients: std::ops::Range<usize>,
     pub prepared: Arc<PreparedLoad>,
     pub tickets: RequestBudget,
@@ -26,7 +26,7 @@ impl Job {
     }
 }
 
-/// Where threads wait for each other, so that connecting is over before the clock starts.
+/// Lets threads wait for each other, so that connections are open before the clock starts.
 pub(super) struct StartBarrier {
     pub thread: usize,
     pub requests: usize,
@@ -37,7 +37,7 @@ pub(super) struct StartBarrier {
 }
 
 impl StartBarrier {
-    /// Reports readiness and waits for the others. None when the run was given up meanwhile.
+    /// Reports readiness and waits for the others. `None` if the run was cancelled meanwhile.
     pub(super) fn pass(self) -> Option<(Recorder, MeasuredWindow)> {
         self.ready.send(()).ok()?;
         let window = self.go.recv().ok()?;
@@ -45,7 +45,7 @@ impl StartBarrier {
     }
 }
 
-/// What is left of a run that a count ends, and whether it was told to stop.
+/// The number of requests left, if a count ends the run, and the flag that stops it early.
 #[derive(Clone)]
 pub(super) struct RequestBudget {
     left: Option<Arc<AtomicU64>>,
@@ -57,7 +57,7 @@ impl RequestBudget {
         Self { left: count.map(|count| Arc::new(AtomicU64::new(count))), stop }
     }
 
-    /// Takes one; false when there is none left.
+    /// Takes one request; false if none is left.
     #[inline]
     pub(super) fn take(&self) -> bool {
         self.left.as_ref().is_none_or(|left| {
@@ -65,13 +65,13 @@ impl RequestBudget {
         })
     }
 
-    /// Whether the run was told to stop.
+    /// Whether the run has been stopped early.
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 }
 
-/// Chooses which request is next.
+/// Chooses the next request of a client.
 pub(super) enum Chooser {
     Only,
     Weighted {
@@ -79,7 +79,7 @@ pub(super) enum Chooser {
         /// Running sums of the weights.
         sums: Vec<u64>,
     },
-    /// Position of each client.
+    /// The position of each client in the list of requests.
     Sequence(Vec<u32>),
 }
 

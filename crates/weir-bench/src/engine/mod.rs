@@ -1,7 +1,7 @@
-//! The load engine: a [`LoadPlan`] goes in, a [`LoadResult`] comes out. Both are plain values.
+//! The load engine: it runs a [`LoadPlan`] and returns a [`LoadResult`]. Both are plain values.
 //!
-//! Two times are always measured: *latency*, from when a request was due, and *service time*, from when it was sent.
-//! The first is what a user would have seen, the second what the peer did; they part when either side falls behind.
+//! Two times are always measured: *latency*, from the moment a request was due, and *service time*, from the moment it
+//! was sent. The first is what a user would see, the second what the peer needed; they differ when either side falls behind.
 
 pub mod clock;
 pub mod histogram;

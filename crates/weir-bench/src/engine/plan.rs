@@ -1,4 +1,4 @@
-//! What a run is asked to do, as plain values. Nothing here opens a socket.
+//! The plan of a run, as plain values. Nothing here opens a socket.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadPlan {
-    /// What is sent. At least one; several are chosen from as [`LoadPlan::selection`] says.
+    /// The requests to send, at least one; with several, [`LoadPlan::selection`] decides which is next.
     pub requests: Vec<RequestTemplate>,
     /// How a request is chosen when there are several.
     #[serde(default)]
     pub selection: Selection,
-    /// What is spoken, and what counts as one exchange.
+    /// The protocol, and what counts as one exchange.
     #[serde(default)]
     pub protocol: Protocol,
     /// Clients: each holds one connection per origin and has at most one exchange in flight
@@ -31,19 +31,19 @@ pub struct LoadPlan {
     pub pacing: Pacing,
     /// When the run ends. Warm-up does not count.
     pub stop: StopCondition,
-    /// Load before measuring starts; what was due in it is left out of the totals.
+    /// Duration of the load before the measurement; exchanges due in it are left out of the totals.
     #[serde(default)]
     pub warm_up_ms: u64,
     #[serde(default)]
     pub timeouts: LoadTimeouts,
-    /// Keep connections open between requests. Without it, each request opens and closes one.
+    /// Keep connections open between requests. Otherwise each request opens and closes one.
     #[serde(default = "yes")]
     pub keep_alive: bool,
-    /// Local addresses connections are bound to, in turn (one gives about 28,000 ports to one destination).
-    /// Empty: the kernel chooses.
+    /// Local addresses that connections are bound to, in turn (each has about 28,000 ports for one destination). Empty:
+    /// the kernel chooses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_addresses: Vec<IpAddr>,
-    /// Connect here (`host:port`) whatever the URLs say; `Host` and SNI stay those of the URL.
+    /// Connect to this `host:port` instead of that in the URLs; `Host` and SNI remain those of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect_to: Option<String>,
     #[serde(default)]
@@ -54,16 +54,16 @@ pub struct LoadPlan {
     /// Processors the threads are pinned to, in turn. Empty: not pinned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<usize>,
-    /// Open loop: the last stretch before a request is due is waited out spinning, because a sleeping thread is woken
-    /// tens of microseconds late. 0 never spins.
+    /// Open loop: the last part of the wait for a request is spent spinning, because a sleeping thread is woken tens of
+    /// microseconds late. 0 never spins.
     #[serde(default = "default_spin_ns")]
     pub spin_ns: u64,
-    /// Seed of everything random (think times, Poisson arrivals, weighted choice): same seed, same schedule.
+    /// Seed of all random choices (think times, Poisson arrivals, weighted choice): equal seeds give equal schedules.
     #[serde(default)]
     pub seed: u64,
 }
 
-/// One kind of request.
+/// A kind of request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestTemplate {
@@ -82,7 +82,8 @@ pub struct RequestTemplate {
     /// Share of this request among all under [`Selection::Weighted`].
     #[serde(default = "one_u32")]
     pub weight: u32,
-    /// Statuses that are a success. Empty: 100 to 399. Others are still measured, and counted as `unexpected`.
+    /// The statuses that are a success. Empty: 100 to 399. Responses with others are measured as well, and counted as
+    /// `unexpected`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect_status: Vec<u16>,
 }
@@ -114,7 +115,7 @@ pub enum RequestBody {
     #[default]
     Empty,
     Text(String),
-    /// Bytes, base64 (RFC 4648 §4).
+    /// Bytes in base64 (RFC 4648 §4).
     Base64(String),
     /// This many printable bytes.
     Sized(u64),
@@ -139,7 +140,7 @@ pub enum Selection {
     Sequence,
 }
 
-/// What is spoken, and what counts as one exchange.
+/// The protocol, and what counts as one exchange.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Protocol {
@@ -158,7 +159,7 @@ pub enum Protocol {
         /// Bytes per message.
         #[serde(default = "default_message_bytes")]
         message_bytes: usize,
-        /// What the answer must be.
+        /// The expected answer.
         #[serde(default)]
         check: EchoCheck,
     },
@@ -170,11 +171,11 @@ pub enum Protocol {
     ///
     /// With a second request in the plan, one more client publishes: it sends this request whenever one event of every
     /// connection is due by an open pacing, with `{number}` and `{time}` in its body replaced, and events without a time
-    /// are not counted. Without it, the server that is asked sends events by itself.
+    /// are not counted. Without it, the server must send events by itself.
     Sse,
-    /// Connections that are opened, and held until the end. An exchange is one connection opened.
+    /// Connections that are opened and held until the end. An exchange is one connection opened.
     Idle {
-        /// Send the first request on each connection once before it idles, so that the peer has really accepted it.
+        /// Send the first request once on each connection before it idles, so that the peer has certainly accepted it.
         #[serde(default = "yes")]
         first_request: bool,
     },
@@ -210,7 +211,7 @@ impl Protocol {
     }
 }
 
-/// What the answer to a WebSocket message must be; another answer is an error of cause `mismatch`.
+/// The expected answer to a WebSocket message; another answer is an error of cause `mismatch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EchoCheck {
@@ -348,13 +349,13 @@ impl StopCondition {
     }
 }
 
-/// How long the generator waits before it counts an error.
+/// The time-outs after which the generator counts an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadTimeouts {
     /// TCP connect, and TLS or upgrade handshake.
     pub connect_ms: u64,
-    /// From sending a request to its complete answer. Also the longest a run waits for answers after its end.
+    /// From sending a request to its complete response. Also the longest wait for responses after the end of a run.
     pub response_ms: u64,
 }
 
@@ -369,13 +370,13 @@ impl Default for LoadTimeouts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientTls {
-    /// PEM file of the authorities to trust; given, certificates are verified.
+    /// PEM file of the CA certificates to trust; if set, certificates are verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
     /// Name sent as SNI and verified, instead of the URL's host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// Resume sessions when a connection is opened again. Off measures full handshakes.
+    /// Resume TLS sessions on new connections. Without it, full handshakes are measured.
     pub resume: bool,
 }
 
@@ -412,10 +413,10 @@ impl LoadPlan {
     }
 }
 
-/// Why a plan cannot be run: where in the plan, and what would be right.
+/// Why a plan cannot be run: the field, and what would be valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// Path of the field, `requests[0].url`.
+    /// The path of the field, such as `requests[0].url`.
     pub field: String,
     pub problem: String,
 }

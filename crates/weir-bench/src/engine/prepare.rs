@@ -1,4 +1,4 @@
-//! A plan made ready: checked, names resolved, requests rendered. Everything that can be wrong with a plan is said here.
+//! Prepares a plan: checks it, resolves names, and renders requests. All errors of a plan are reported here.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use rustls::pki_types::ServerName;
 use super::plan::{LoadPlan, Pacing, PlanError, Protocol, Rate, RequestBody, RequestTemplate, Think};
 use super::tls;
 
-/// File descriptors the engine needs beside its connections: epoll, standard streams, files of the command.
+/// File descriptors that the engine needs besides its connections: epoll, standard streams, files of the command.
 const OTHER_FILES: u64 = 64;
 
-/// A plan that can be run.
+/// A plan that has been checked and is ready to run.
 #[derive(Debug)]
 pub struct PreparedLoad {
     pub plan: LoadPlan,
@@ -22,13 +22,13 @@ pub struct PreparedLoad {
     pub requests: Vec<PreparedRequest>,
 }
 
-/// Where connections go.
+/// The destination of connections.
 #[derive(Debug, PartialEq)]
 pub struct LoadOrigin {
     pub address: SocketAddr,
-    /// `host` or `host:port`, as the `Host` field says it.
+    /// `host` or `host:port`, as in the field `Host`.
     pub authority: String,
-    /// Configuration and name for `https` and `wss`.
+    /// The TLS configuration and server name for `https` and `wss`.
     pub tls: Option<OriginTls>,
 }
 
@@ -44,18 +44,18 @@ impl PartialEq for OriginTls {
     }
 }
 
-/// A request as it goes on the wire.
+/// A request in its rendered form.
 #[derive(Debug)]
 pub struct PreparedRequest {
     /// Index into [`PreparedLoad::origins`].
     pub origin: usize,
     pub template: RequestTemplate,
-    /// Path and query.
+    /// Path and query of the URL.
     pub target: String,
     pub body: Vec<u8>,
     /// The whole HTTP/1.1 request.
     pub wire: Vec<u8>,
-    /// The response has no body whatever its head says (RFC 9112 §6.3).
+    /// Whether the response has no body regardless of its head (RFC 9112 §6.3).
     pub head_only: bool,
 }
 
@@ -135,7 +135,7 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// What is wrong with a pacing, by the field's place in a plan.
+/// Checks a pacing; errors name the field of the plan.
 pub fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
     let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
     let rate_is_valid = |rate: f64| rate.is_finite() && rate >= 0.0;
@@ -227,7 +227,7 @@ fn content(body: &RequestBody) -> Result<Vec<u8>, String> {
     }
 }
 
-/// This many printable bytes.
+/// A body of this many printable bytes.
 pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     b"abcdefghijklmnopqrstuvwxyz0123456789".iter().copied().cycle().take(bytes).collect()
 }

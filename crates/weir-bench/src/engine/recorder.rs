@@ -1,23 +1,23 @@
-//! What one generator thread counts, cut into intervals that are handed over while the run goes on.
+//! The counters of one generator thread, divided into intervals that are passed on while the run continues.
 
 use std::sync::mpsc::{Receiver, Sender};
 
 use super::clock::thread_cpu;
 use super::result::{Connections, CpuTime, Errors, LoadPhase, LoadTally};
 
-/// The window of a run, in ns of the monotonic clock.
+/// The times of a run, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredWindow {
-    /// The run starts, with warm-up if there is one.
+    /// The start of the run, including warm-up.
     pub start: u64,
-    /// Warm-up is over.
+    /// The end of warm-up.
     pub measure: u64,
-    /// Nothing is due any more; `u64::MAX` when a count ends the run.
+    /// No request is due after this; `u64::MAX` if a count ends the run.
     pub end: u64,
     pub interval: u64,
 }
 
-/// Why an exchange got no complete answer.
+/// Why an exchange got no complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Connect,
@@ -47,26 +47,26 @@ impl Errors {
     }
 }
 
-/// One interval of one thread.
+/// The counts of one thread in one interval.
 pub(super) struct RecordedInterval {
-    /// Position in the series, the same in all threads.
+    /// The position in the time series, the same in all threads.
     pub index: usize,
     pub phase: LoadPhase,
-    /// Monotonic clock.
+    /// Start and end on the monotonic clock, ns.
     pub start: u64,
     pub end: u64,
-    /// Per request of the plan.
+    /// One tally for each request of the plan.
     pub tallies: Vec<TallyCounter>,
     pub cpu: CpuTime,
 }
 
-/// A tally while it is counted: statuses are cells, not a map.
+/// A tally that is being counted: statuses are counted in an array instead of a map.
 pub(super) struct TallyCounter {
     pub tally: LoadTally,
     pub statuses: Vec<u64>,
 }
 
-/// Statuses are three digits; those from here on are counted under the last cell.
+/// The number of cells for statuses, which have three digits; larger ones are counted in the last cell.
 const STATUSES: usize = 1_000;
 
 impl TallyCounter {
@@ -84,7 +84,7 @@ impl TallyCounter {
         self.statuses.fill(0);
     }
 
-    /// Moves the statuses into the tally.
+    /// Moves the counts of statuses into the tally.
     pub(super) fn settle(&mut self) {
         for (status, count) in self.statuses.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             *self.tally.statuses.entry(status as u16).or_default() += std::mem::take(count);
@@ -105,28 +105,28 @@ impl RecordedInterval {
     }
 }
 
-/// What a thread tells the one that collects.
+/// A message from a generator thread to the collecting thread.
 pub(super) enum RecorderMessage {
     Slice { thread: usize, slice: Box<RecordedInterval> },
     Done { thread: usize, summary: Box<RecorderSummary> },
 }
 
-/// What a thread has to say once, at its end.
+/// The totals of a thread, sent once at its end.
 #[derive(Default)]
 pub(super) struct RecorderSummary {
-    /// The moment nothing was due any more (a stop by count or on request), monotonic clock.
+    /// When requests stopped being due, on the monotonic clock: needed if a count or a stop ended the run. 0 if not set.
     pub ended: u64,
-    /// Last answer to a measured exchange, monotonic clock; 0 for none.
+    /// When the last response to a measured exchange was complete, ns; 0 if there was none.
     pub last_answer: u64,
-    /// CPU time over measurement and drain.
+    /// CPU time during measurement and drain.
     pub cpu: CpuTime,
     pub connections: Connections,
     pub in_flight_max: u64,
-    /// In-flight exchanges summed over the measurement, exchange × ns.
+    /// The integral of the number of exchanges in flight over the measurement, in exchanges × ns.
     pub in_flight_area: f64,
 }
 
-/// Counts for one thread.
+/// Counts the exchanges of one thread.
 pub(super) struct Recorder {
     thread: usize,
     window: MeasuredWindow,
@@ -137,11 +137,11 @@ pub(super) struct Recorder {
     spin_ns: u64,
     in_flight: u64,
     in_flight_since: u64,
-    /// The end of the measured part, as soon as that is known.
+    /// The end of the measurement, once it is known.
     in_flight_until: u64,
     summary: Box<RecorderSummary>,
     out: Sender<RecorderMessage>,
-    /// Emptied slices coming back.
+    /// Returns cleared intervals for reuse.
     spare: Receiver<Box<RecordedInterval>>,
 }
 
@@ -173,13 +173,13 @@ impl Recorder {
         recorder
     }
 
-    /// When [`Recorder::roll`] wants to be called next, monotonic clock.
+    /// When [`Recorder::roll`] has to be called next, on the monotonic clock.
     #[inline]
     pub(super) fn next_roll(&self) -> u64 {
         self.next_roll
     }
 
-    /// Hands over the intervals that are complete.
+    /// Passes on the intervals that have ended.
     pub(super) fn roll(&mut self, now: u64) {
         while now >= self.next_roll {
             let (end, index) = (self.next_roll, self.slice.index);
@@ -188,16 +188,16 @@ impl Recorder {
         }
     }
 
-    /// Whether an exchange due at this moment belongs to the measurement.
+    /// Whether an exchange due at `due` is part of the measurement.
     #[inline]
     pub(super) fn measures(&self, due: u64) -> bool {
         due >= self.window.measure
     }
 
-    /// An exchange is due.
+    /// Counts an exchange that is due.
     #[inline]
     pub(super) fn due(&mut self, request: usize, due: u64) {
-        // An exchange of the measurement must not be counted into the last interval of warm-up.
+        // An exchange of the measurement must not be counted in the last interval of warm-up.
         if due >= self.next_roll {
             self.roll(due);
         }
@@ -206,14 +206,14 @@ impl Recorder {
         }
     }
 
-    /// It had to wait for a connection.
+    /// Counts an exchange that had to wait for a connection.
     pub(super) fn queued(&mut self, request: usize, due: u64) {
         if self.belongs(due) {
             self.slice.tallies[request].tally.queued += 1;
         }
     }
 
-    /// It was sent, this late by the generator's own fault.
+    /// Counts an exchange as sent, with a `lag` in ns that the generator itself caused.
     #[inline]
     pub(super) fn sent(&mut self, request: usize, due: u64, lag: u64) {
         if self.belongs(due) {
@@ -221,7 +221,7 @@ impl Recorder {
         }
     }
 
-    /// It has been answered at `now`. `sent`: when it was sent.
+    /// Counts an exchange as answered at `now`; it was sent at `sent`.
     #[inline]
     pub(super) fn completed(&mut self, request: usize, due: u64, sent: u64, now: u64) {
         if self.belongs(due) {
@@ -235,7 +235,7 @@ impl Recorder {
         }
     }
 
-    /// Its answer had this status, which is not one of those expected if there is a time it took.
+    /// Counts the status of a response. `refused_after`: the service time, if the status is unexpected.
     #[inline]
     pub(super) fn status(&mut self, request: usize, due: u64, status: u16, refused_after: Option<u64>) {
         if self.belongs(due) {
@@ -248,21 +248,21 @@ impl Recorder {
         }
     }
 
-    /// It will not be answered.
+    /// Counts an exchange that will not be answered.
     pub(super) fn failed(&mut self, request: usize, due: u64, cause: Cause) {
         if self.belongs(due) {
             self.slice.tallies[request].tally.errors.count(cause);
         }
     }
 
-    /// It was never sent.
+    /// Counts an exchange that was never sent.
     pub(super) fn missed(&mut self, request: usize, due: u64) {
         if self.belongs(due) {
             self.slice.tallies[request].tally.missed += 1;
         }
     }
 
-    /// Bytes of an exchange.
+    /// Counts the bytes of an exchange.
     #[inline]
     pub(super) fn bytes(&mut self, request: usize, due: u64, sent: u64, received: u64) {
         if self.belongs(due) {
@@ -272,7 +272,7 @@ impl Recorder {
         }
     }
 
-    /// The number of exchanges in flight has changed. One call per wake-up is precise enough.
+    /// Sets the number of exchanges in flight. One call per wake-up is precise enough.
     #[inline]
     pub(super) fn in_flight(&mut self, count: u64, now: u64) {
         let until = now.min(self.in_flight_until);
@@ -286,13 +286,13 @@ impl Recorder {
         }
     }
 
-    /// Time spent waiting without sleeping.
+    /// Counts time spent waiting without sleeping.
     #[inline]
     pub(super) fn spun(&mut self, ns: u64) {
         self.spin_ns += ns;
     }
 
-    /// Nothing is due from now on: the count is reached, or the run was told to stop.
+    /// No request is due from now on: the count is reached, or the run was stopped.
     pub(super) fn end(&mut self, now: u64) {
         if self.summary.ended == 0 {
             self.summary.ended = now;
@@ -302,7 +302,7 @@ impl Recorder {
         }
     }
 
-    /// Hands over the last interval and the summary.
+    /// Passes on the last interval and the summary.
     pub(super) fn finish(&mut self, now: u64, connections: Connections) {
         self.roll(now);
         let last = now.max(self.slice.start);
@@ -312,12 +312,12 @@ impl Recorder {
             self.summary.cpu = since(self.cpu_with_spin(), from);
         }
         self.summary.connections = connections;
-        // The collector is gone only when it has failed itself.
+        // Sending fails only if the collector has failed itself.
         let _ =
             self.out.send(RecorderMessage::Done { thread: self.thread, summary: std::mem::take(&mut self.summary) });
     }
 
-    /// In warm-up everything is counted, for the series; afterwards what was due in warm-up no longer is.
+    /// During warm-up everything is counted, for the time series; afterwards exchanges that were due in warm-up are not.
     #[inline]
     fn belongs(&self, due: u64) -> bool {
         due >= self.window.measure || self.slice.phase == LoadPhase::WarmUp
@@ -341,7 +341,7 @@ impl Recorder {
         self.slice.phase = phase;
         self.slice.start = start;
         self.next_roll = match phase {
-            // Warm-up may end inside an interval: the measurement starts with a whole one.
+            // Warm-up may end within an interval; the measurement begins with a new one.
             LoadPhase::WarmUp | LoadPhase::Measured => (start + interval).min(limit),
             LoadPhase::Drain => u64::MAX,
         };
@@ -361,7 +361,7 @@ impl Recorder {
 }
 
 impl RecordedInterval {
-    /// Empties the slice for its next use.
+    /// Clears the interval for reuse.
     pub(super) fn clear(&mut self) {
         self.tallies.iter_mut().for_each(TallyCounter::clear);
     }

@@ -1,14 +1,15 @@
-//! What a run measured, as plain values: nothing is judged here.
+//! The measurements of a run, as plain values, without judgement.
 
 use serde::{Deserialize, Serialize};
 
 use super::histogram::LatencyHistogram;
 use super::plan::Statuses;
 
-/// What `weir load --json` writes beside the fields of a [`LoadResult`]: percentiles in milliseconds, absent ones as `null`.
+/// The member of `weir load --json` that is written beside the fields of a [`LoadResult`]: percentiles in milliseconds,
+/// `null` if absent.
 pub const PERCENTILES: &str = "percentiles_ms";
 
-/// Everything one run measured.
+/// The measurements of one run.
 ///
 /// An exchange belongs to the measurement when it was *due* after warm-up and before the end; answers to those are
 /// waited for after the end, up to the response timeout. So `total.due == total.completed + total.errors.sum() +
@@ -20,8 +21,8 @@ pub struct LoadResult {
     pub started_unix_ns: u64,
     /// Length of warm-up, ns.
     pub warm_up_ns: u64,
-    /// Length of the measurement, ns: what rates are divided by. Where a count ended it, up to when the last request was
-    /// due; without a warm-up, up to the last answer.
+    /// Length of the measurement, ns: the divisor of rates. If a count ended the run, it ends when the last request was
+    /// due; without a warm-up, with the last answer.
     pub measured_ns: u64,
     /// From the end of the measurement to the last answer, ns.
     pub drain_ns: u64,
@@ -36,7 +37,7 @@ pub struct LoadResult {
     pub generator: Generator,
 }
 
-/// One stretch of the time series.
+/// One interval of the time series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadInterval {
@@ -44,7 +45,7 @@ pub struct LoadInterval {
     /// From the start of the run (warm-up included), ns.
     pub start_ns: u64,
     pub length_ns: u64,
-    /// What was answered (or given up) in this interval.
+    /// What was answered, or failed, in this interval.
     pub tally: LoadTally,
     /// CPU time of the generator in this interval.
     pub cpu: CpuTime,
@@ -56,7 +57,7 @@ pub enum LoadPhase {
     #[default]
     WarmUp,
     Measured,
-    /// After the end: answers to what was due before.
+    /// After the end: answers to exchanges that were due before.
     Drain,
 }
 
@@ -70,7 +71,7 @@ pub struct LoadTally {
     pub completed: u64,
     /// Answers by status. Empty for protocols without statuses.
     pub statuses: Statuses,
-    /// Answers whose status is none of those expected; they are part of `completed`.
+    /// Answers with an unexpected status; they are part of `completed`.
     pub unexpected: u64,
     pub errors: Errors,
     /// Open loop: requests that were due and never sent, because no connection became free before the end.
@@ -84,11 +85,11 @@ pub struct LoadTally {
     pub latency: LatencyHistogram,
     /// From when a request was sent to its complete answer, ns.
     pub service_time: LatencyHistogram,
-    /// The same of answers whose status is none of those expected, ns.
+    /// The service time of answers with an unexpected status, ns.
     #[serde(default, skip_serializing_if = "LatencyHistogram::is_empty")]
     pub refused: LatencyHistogram,
-    /// How late the generator itself was, ns. Open loop: from the moment a request was due *and* a connection was free
-    /// to its sending. Closed loop: how long an answer lay ready before the generator came to read it.
+    /// The delay that the generator itself caused, ns. Open loop: from the moment a request was due *and* a connection
+    /// was free until it was sent. Closed loop: how long an answer was readable before the generator read it.
     pub lag: LatencyHistogram,
 }
 
@@ -111,13 +112,14 @@ impl LoadTally {
         self.lag.add(&other.lag);
     }
 
-    /// Open loop: within which time of when it was due this share (0.0 to 1.0) of everything was sent, ns. What had to
-    /// wait for a connection, and what was never sent, counts as late whatever the cause; `None` when that is more than
-    /// the rest of the share, or nothing was due.
+    /// Open loop: the delay in ns within which this share (0.0 to 1.0) of all due exchanges was sent. Exchanges that
+    /// had to wait for a connection, or were never sent, count as late regardless of the cause; `None` if these are
+    /// more than the rest of the share, or if nothing was due.
     pub fn sent_within(&self, share: f64) -> Option<u64> {
         let late = self.queued + self.missed;
         let on_time = (self.due as f64 * share).ceil() as u64;
-        // Those that had to wait are in `lag` with the engine's own part of it, so they come on top of what is needed.
+        // Exchanges that had to wait are in `lag` with the engine's own part of the delay, so they are added to the
+        // number needed.
         let needed = on_time + self.queued;
         let sent = self.lag.count();
         let possible = self.due > 0 && on_time + late <= self.due && needed <= sent;
@@ -154,11 +156,11 @@ pub struct Errors {
     pub reset: u64,
     /// The peer closed the connection before the answer was complete.
     pub closed: u64,
-    /// The answer was not the protocol.
+    /// The answer violated the protocol.
     pub protocol: u64,
-    /// The answer was not the expected content: wrong echo, lost event, wrong signature.
+    /// The answer had other content than expected: wrong echo, lost event, wrong signature.
     pub mismatch: u64,
-    /// The generator's machine ran out of ports or file descriptors.
+    /// The generator's machine had no free ports or file descriptors.
     pub local: u64,
 }
 
@@ -179,7 +181,7 @@ impl Errors {
         self.local += other.local;
     }
 
-    /// Every cause by name, also those that did not occur.
+    /// All causes with their names, including those that did not occur.
     pub fn by_cause(&self) -> [(&'static str, u64); 9] {
         [
             ("connect", self.connect),
@@ -195,7 +197,7 @@ impl Errors {
     }
 }
 
-/// What happened to connections, over the whole run, warm-up included.
+/// The connections of the whole run, warm-up included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connections {
@@ -229,7 +231,7 @@ impl Connections {
     }
 }
 
-/// What the generator says about itself, over the measurement.
+/// Measurements of the generator itself, over the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generator {
@@ -258,8 +260,8 @@ impl Generator {
 pub struct CpuTime {
     pub user_ns: u64,
     pub system_ns: u64,
-    /// Part of the above spent spinning until a request was due: idle by another name. A thread is saturated when
-    /// `user_ns + system_ns - spin_ns` comes near the elapsed time.
+    /// The part of the above that was spent spinning until a request was due, which is idle time. A thread is saturated
+    /// when `user_ns + system_ns - spin_ns` approaches the elapsed time.
     pub spin_ns: u64,
 }
 
@@ -282,18 +284,18 @@ impl LoadResult {
         per_second(self.total.completed, self.measured_ns)
     }
 
-    /// Requests due per second of the measurement: what an open loop offered.
+    /// Requests due per second of the measurement: the load that an open loop offered.
     pub fn offered_rate(&self) -> f64 {
         per_second(self.total.due, self.measured_ns)
     }
 
-    /// The share (0.0 to 1.0) of its time the busiest generator thread spent working.
+    /// The share (0.0 to 1.0) of time that the busiest generator thread was working.
     pub fn generator_busy(&self) -> f64 {
         let busiest = self.generator.threads.iter().map(CpuTime::busy_ns).max().unwrap_or(0);
         busiest as f64 / (self.measured_ns + self.drain_ns).max(1) as f64
     }
 
-    /// Adds the result of the same plan, run again a while later. The time between the two is left out.
+    /// Appends the result of a later run of the same plan. The time between the two is left out.
     pub fn follow(&mut self, later: &Self) {
         let offset_ns = later.started_unix_ns.saturating_sub(self.started_unix_ns);
         let (before, more) = (self.measured_ns as f64, later.measured_ns as f64);
@@ -325,7 +327,7 @@ impl LoadResult {
         }
     }
 
-    /// Adds the result of a second process that ran the same plan at the same time. Intervals are joined by position.
+    /// Adds the result of another process that ran the same plan at the same time. Intervals are joined by position.
     pub fn merge(&mut self, other: &Self) {
         self.started_unix_ns = self.started_unix_ns.min(other.started_unix_ns);
         self.measured_ns = self.measured_ns.max(other.measured_ns);
@@ -349,7 +351,7 @@ fn per_second(count: u64, ns: u64) -> f64 {
     if ns == 0 { 0.0 } else { count as f64 * 1e9 / ns as f64 }
 }
 
-/// State of a run while it goes on.
+/// The state of a run in progress.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadProgress {
     pub phase: LoadPhase,
@@ -380,7 +382,7 @@ mod tests {
         let mut tally = LoadTally { due: 1_000, ..LoadTally::default() };
         (0..1_000).for_each(|_| tally.lag.record(100));
         assert_eq!(tally.sent_within(0.999), Some(100));
-        // A request that waited counts as late, whatever the engine's own part of it was.
+        // A request that waited counts as late, regardless of the engine's own part of the delay.
         tally.queued = 1;
         assert_eq!(tally.sent_within(0.999), Some(100));
         tally.queued = 2;

@@ -1,4 +1,4 @@
-//! Runs a plan: starts the threads together, collects what they count, puts the result together.
+//! Runs a plan: starts the threads together, collects their counts, and assembles the result.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -21,7 +21,7 @@ use super::streams;
 
 /// How often progress is reported.
 const REPORT: Duration = Duration::from_millis(200);
-/// From the moment every thread is ready to the start of the run.
+/// The time from the readiness of all threads to the start of the run.
 const HEAD_START_NS: u64 = 1_000_000;
 
 /// Runs a plan to its end; `progress` is called several times a second from the calling thread.
@@ -81,14 +81,14 @@ pub fn run_until(
     drop(aside);
     for thread in threads {
         drop(thread.go);
-        // A thread that panicked has found a fault of the engine: its message must not be lost.
+        // A panic is a bug of the engine, and its message must not be lost.
         thread.handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
     Ok(collector.result())
 }
 
-/// Keeps the calling thread off the processors of a generator that waits spinning, as long as it lives and where there are
-/// others: putting an interval together takes a millisecond, and a request due in it would be sent that much later.
+/// While it exists, keeps the calling thread off the processors of spinning generator threads, if there are others:
+/// merging an interval takes a millisecond, by which due requests would be delayed.
 struct OtherProcessors {
     before: Option<CpuSet>,
 }
@@ -118,7 +118,7 @@ struct Thread {
     give_back: Sender<Box<RecordedInterval>>,
 }
 
-/// WebSub's publisher and subscribers share one thread: each delivery is waited for by the one that published.
+/// WebSub uses one thread, because the publisher and the subscribers share the expected deliveries.
 fn threads(plan: &LoadPlan) -> usize {
     if matches!(plan.protocol, Protocol::WebSub { .. }) { 1 } else { plan.threads }
 }
@@ -133,16 +133,16 @@ fn window(plan: &LoadPlan, start: u64) -> MeasuredWindow {
     }
 }
 
-/// The life of a generator thread.
+/// The body of a generator thread.
 fn work(job: Job) {
     let cpus = &job.plan().cpus;
     if !cpus.is_empty() {
         let mut set = CpuSet::new();
         set.set(cpus[job.thread % cpus.len()]);
-        // A processor this process may not use leaves the thread where it is; the result's lag tells.
+        // If the process may not use the processor, the thread is not pinned; the lag in the result shows the effect.
         let _ = sched_setaffinity(None, &set);
     }
-    // Sleeps end when they should: the kernel's default is up to 50 µs later, to save wake-ups.
+    // The kernel's default lets timers expire up to 50 µs late, to save wake-ups.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     match job.plan().protocol {
         Protocol::Http1 => http1::run(job),
@@ -150,12 +150,12 @@ fn work(job: Job) {
     }
 }
 
-/// Puts together what the threads hand over.
+/// Merges what the threads send.
 struct Collector<'a> {
     plan: &'a LoadPlan,
     window: MeasuredWindow,
     started_unix_ns: u64,
-    /// Intervals some threads have handed over, with the number of these.
+    /// Intervals that only some threads have sent so far, with the number of these threads.
     open: BTreeMap<usize, (usize, LoadInterval)>,
     intervals: Vec<LoadInterval>,
     requests: Vec<LoadTally>,
@@ -199,7 +199,7 @@ impl<'a> Collector<'a> {
                     self.summaries.insert(thread, summary);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // A thread has panicked; joining it tells.
+                // A thread has panicked; joining it reports the panic.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             let now = now_ns();
@@ -219,7 +219,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Takes in one thread's interval.
+    /// Adds the interval of one thread.
     fn take(&mut self, slice: &mut RecordedInterval, threads: usize) {
         let (taken, interval) = self.open.entry(slice.index).or_insert_with(|| {
             let empty = LoadInterval {
@@ -248,7 +248,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// An interval is complete.
+    /// Appends an interval that all threads have sent.
     fn close(&mut self, mut interval: LoadInterval) {
         let tally = &interval.tally;
         let seconds = interval.length_ns.max(1) as f64 / 1e9;
@@ -273,8 +273,8 @@ impl<'a> Collector<'a> {
         let summaries = &self.summaries;
         let ended = summaries.values().map(|summary| summary.ended).max().unwrap_or(0);
         let last_answer = summaries.values().map(|summary| summary.last_answer).max().unwrap_or(0);
-        // Time ends a run at its planned end. A count does when the last request was due, if answers to a warm-up came in
-        // the beginning that was not counted; otherwise with the last answer.
+        // If the duration ends a run, the measurement ends as planned. If a count does, it ends when the last request
+        // was due, provided there was a warm-up, whose last answers came within the measurement; otherwise with the last answer.
         let warmed_up = self.window.measure > self.window.start;
         let end = match ended {
             ended if ended >= self.window.end => self.window.end,

@@ -25,7 +25,8 @@ pub(super) fn connect(address: SocketAddr, source: Option<IpAddr>) -> Result<Own
     }
 }
 
-/// Lets a bound port be unique per destination, not per machine.
+/// Defers the choice of the local port to connect, so that a port must be unique only per destination
+/// (`IP_BIND_ADDRESS_NO_PORT`).
 fn choose_port_at_connect(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option takes a pointer to an int that lives through the call, and its size.

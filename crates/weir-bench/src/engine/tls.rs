@@ -1,4 +1,4 @@
-//! How the generator trusts: not at all, or the authorities it is given.
+//! The TLS settings of the generator: no verification, or the given CA certificates.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use super::plan::{ClientTls, PlanError, Protocol};
 
-/// The client side of TLS for a plan.
+/// The client configuration for a plan.
 pub(super) fn client_config(tls: &ClientTls, protocol: &Protocol) -> Result<Arc<ClientConfig>, PlanError> {
     let provider = provider();
     let algorithms = provider.signature_verification_algorithms;
@@ -45,12 +45,12 @@ pub(super) fn client_config(tls: &ClientTls, protocol: &Protocol) -> Result<Arc<
     Ok(Arc::new(config))
 }
 
-/// The one crypto provider.
+/// The crypto provider that the whole program uses.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Accepts any certificate; still requires the peer to own its key.
+/// Accepts any certificate, but still verifies that the peer has its key.
 #[derive(Debug)]
 struct AcceptAnyCertificate(WebPkiSupportedAlgorithms);
 

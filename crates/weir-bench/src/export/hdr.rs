@@ -10,10 +10,10 @@ use crate::{
     result::Cell,
 };
 
-/// Steps to each halving of the distance to 100 %: HdrHistogram's own default.
+/// Steps for each halving of the distance to 100 %; the default of HdrHistogram.
 const STEPS_PER_HALF: u32 = 5;
 
-/// The percentile distribution that HdrHistogram's plotters read, in milliseconds.
+/// The percentile distribution in the format of HdrHistogram's plotters, in milliseconds.
 pub fn distribution(latency: &LatencyHistogram) -> String {
     let hdr = latency.as_hdr();
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");

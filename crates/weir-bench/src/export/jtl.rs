@@ -23,7 +23,7 @@ const COLUMNS: [&str; 19] = [
 ];
 
 /// JMeter's CSV. A result holds histograms, not single samples, so each interval is one line with JMeter's own columns
-/// for statistical samples: the mean time, and how many samples and errors it stands for.
+/// for statistical samples: the mean time, and how many samples and errors it represents.
 pub fn text(cell: &Cell) -> Result<String, String> {
     let failure = |error: csv::Error| format!("JTL: {error}");
     let mut writer = csv::Writer::from_writer(Vec::new());

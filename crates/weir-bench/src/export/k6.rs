@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::engine::{LatencyHistogram, LoadResult};
 
-/// What k6 hands to `handleSummary`, for the metrics a load of requests has.
+/// The JSON that k6 passes to `handleSummary`, for the metrics of HTTP requests.
 pub fn text(load: &LoadResult) -> String {
     let total = &load.total;
     let seconds = load.measured_ns as f64 / 1e9;

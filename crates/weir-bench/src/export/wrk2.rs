@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use super::hdr::distribution;
 use crate::{engine::LoadResult, result::Cell};
 
-/// What wrk2 prints with `--latency`; latencies count from when requests were due, as its do.
+/// The output of wrk2 with `--latency`; its latencies also begin when requests were due.
 pub fn text(cell: &Cell, load: &LoadResult) -> String {
     let Some(run) = cell.runs().first() else { return String::new() };
     let latency = &load.total.latency;

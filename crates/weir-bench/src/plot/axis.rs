@@ -1,4 +1,4 @@
-/// How values become places.
+/// The mapping from values to positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     Linear,
@@ -7,7 +7,7 @@ pub enum Scale {
     Nines,
 }
 
-/// What values are, for their labels.
+/// The unit of values, for their labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Count,
@@ -48,7 +48,7 @@ fn short(value: f64, suffixes: &[&str], base: f64) -> String {
     format!("{}{}", digits(scaled), suffixes[index])
 }
 
-/// Three significant digits without zeros at the end.
+/// Three significant digits without trailing zeros.
 pub fn digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
@@ -58,7 +58,7 @@ pub fn digits(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// An axis: from values to places between `from` and `to` pixels.
+/// An axis: maps values to positions between `from` and `to` pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
     scale: Scale,
@@ -69,7 +69,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Around all `values`; a linear axis begins at zero.
+    /// An axis that contains all `values`; a linear axis begins at zero.
     pub fn around(scale: Scale, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| value.is_finite()) {
@@ -114,7 +114,7 @@ impl Axis {
         self.from + (self.warp(value) - low) / (high - low) * (self.to - self.from)
     }
 
-    /// Values worth a grid line, round in their unit, few enough to be labelled.
+    /// The values of grid lines: round in their unit, and few enough to be labelled.
     pub fn ticks(&self, unit: Unit) -> Vec<f64> {
         match self.scale {
             Scale::Linear => self.linear_ticks(unit),

@@ -9,7 +9,7 @@ use super::{
 pub struct BarFigure {
     pub title: String,
     pub axis: (String, Unit),
-    /// Each group with its name; an empty name draws none.
+    /// Each group with its name; an empty name is not drawn.
     pub groups: Vec<(String, Vec<Bar>)>,
     pub width: f64,
 }
@@ -20,9 +20,9 @@ pub struct Bar {
     pub colour: &'static str,
     pub value: f64,
     pub interval: Option<(f64, f64)>,
-    /// What others published, with a name.
+    /// A published value, with the name of its source.
     pub published: Option<(String, f64)>,
-    /// Words instead of a bar: why there is no value.
+    /// A text instead of the bar: why there is no value.
     pub absent: Option<String>,
 }
 
@@ -30,7 +30,7 @@ const BAR: f64 = 17.0;
 const GAP: f64 = 6.0;
 const RIGHT: f64 = 86.0;
 
-/// Whether an interval does not tell a value from 0.
+/// Whether an interval contains 0.
 pub fn holds_zero((low, high): (f64, f64)) -> bool {
     low <= 0.0 && high >= 0.0
 }
@@ -81,7 +81,7 @@ impl BarFigure {
                 self.bar(&mut svg, bar, &axis, left, line);
                 line += BAR + GAP;
             }
-            // Only beside the bars, so that it does not run through the groups' names.
+            // Drawn only next to the bars, so that it does not cross the names of groups.
             svg.line((axis.place(0.0), first - 3.0), (axis.place(0.0), line - 3.0), FAINT, 1.0, "");
             if !name.is_empty() {
                 line += 8.0;
@@ -113,7 +113,7 @@ impl BarFigure {
         if let Some((name, value)) = &bar.published {
             let at = axis.place(*value);
             svg.diamond((at, middle), PUBLISHED, &format!("{name}: {}", self.axis.1.label(*value)));
-            // The label goes beyond the mark only where the two would meet.
+            // The label is moved beyond the mark only if the two would overlap.
             if at + 8.0 > end && at - 10.0 < end + 8.0 + width_of(&label) {
                 end = at + 6.0;
             }

@@ -21,14 +21,14 @@ pub struct Series {
     pub name: String,
     pub colour: &'static str,
     pub dashed: bool,
-    /// Circles on the points: for levels that were measured, not for curves.
+    /// Draws circles at the points: for measured levels, not for curves.
     pub dots: bool,
     pub points: Vec<(f64, f64)>,
-    /// Low and high of each point, where an interval is known.
+    /// The interval of each point, if there is one.
     pub band: Vec<(f64, f64, f64)>,
 }
 
-/// A published figure beside ours: at a place, or across the whole axis when its place is not known.
+/// A published figure for comparison: at a position, or across the whole axis if its position is unknown.
 #[derive(Clone, Debug)]
 pub struct PlotMark {
     pub name: String,
@@ -111,7 +111,7 @@ impl LineFigure {
                 let hover = format!("{}: {} at {}", one.name, self.y.2.label(point.1), self.x.2.label(point.0));
                 svg.circle(*place, 4.0, one.colour, &hover);
             }
-            // A curve has no dots to point at: its points answer all the same, as far apart as a pointer can tell.
+            // A curve has no dots, so hover areas are added to its points, at least as far apart as a pointer can distinguish.
             let mut free_from = f64::NEG_INFINITY;
             for (point, place) in one.points.iter().zip(&points).filter(|_| !one.dots) {
                 if place.0 >= free_from {
@@ -148,7 +148,7 @@ fn grid(svg: &mut Svg, figure: &LineFigure, x: &Axis, y: &Axis, (top, bottom): (
 
 type LegendEntry = (String, &'static str, bool);
 
-/// Legend entries, as many to a line as fit.
+/// The rows of the legend, with as many entries as fit.
 fn legend_rows(figure: &LineFigure) -> Vec<Vec<LegendEntry>> {
     let series = figure.series.iter().map(|one| (one.name.clone(), one.colour, one.dashed));
     let mut names: Vec<&str> = figure.marks.iter().map(|mark| mark.name.as_str()).collect();

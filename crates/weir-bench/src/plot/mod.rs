@@ -1,4 +1,4 @@
-//! Figures as SVG text. Pure: numbers in, text out, every mark placed by this module.
+//! Figures as SVG text. Pure: this module positions every element.
 
 mod axis;
 mod bars;
@@ -12,7 +12,7 @@ pub use self::{
     svg::escape,
 };
 
-/// Colours of targets, chosen to stay apart in print and for colour-blind readers; `none` is grey.
+/// The colours of targets, distinguishable in print and for colour-blind readers; `none` is grey.
 pub fn colour(target: &str) -> &'static str {
     match target {
         "weir" => "#0b7285",
@@ -33,13 +33,13 @@ pub fn colour(target: &str) -> &'static str {
     }
 }
 
-/// Of targets with names of their own.
+/// The colours of other targets.
 const OTHERS: [&str; 7] = ["#0b7285", "#e8590c", "#3b5bdb", "#9c36b5", "#2b8a3e", "#c2255c", "#5f3dc4"];
 
-/// Colour of what others published.
+/// The colour of published figures.
 pub const PUBLISHED: &str = "#c92a2a";
 
-/// Width of a figure that stands alone in the page.
+/// The width of a figure that fills the page.
 pub const WIDTH: f64 = 720.0;
-/// Width of a figure that shares a line with another.
+/// The width of a figure that shares a line with another.
 pub const HALF: f64 = 540.0;

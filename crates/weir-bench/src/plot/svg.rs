@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-/// SVG text in the making, sizes in pixels.
+/// An SVG text under construction, with sizes in pixels.
 pub struct Svg {
     text: String,
 }
@@ -67,7 +67,7 @@ impl Svg {
         );
     }
 
-    /// A place that shows a value when it is pointed at.
+    /// An invisible area that shows a value on hover.
     pub fn target(&mut self, at: (f64, f64), radius: f64, colour: &str, hover: &str) {
         let _ = write!(
             self.text,
@@ -138,12 +138,12 @@ fn dashes(dash: &str) -> String {
     if dash.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dash}\"") }
 }
 
-/// Text as it may stand in SVG and HTML.
+/// Escapes text for SVG and HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// About how wide text of 12 pixels is.
+/// The approximate width of text with 12 pixels.
 pub fn width_of(text: &str) -> f64 {
     text.chars().count() as f64 * 6.6
 }

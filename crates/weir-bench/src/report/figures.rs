@@ -8,17 +8,17 @@ use crate::{
     stats::ConfidenceInterval,
 };
 
-/// A figure with the name its file gets.
+/// A figure with the name of its file.
 #[derive(Clone, Debug)]
 pub struct Figure {
     /// Lower case, digits and hyphens: unique within a result.
     pub name: String,
-    /// The row it belongs to; absent when it is about several.
+    /// The row of the figure; absent if it shows several.
     pub row: Option<String>,
     pub svg: String,
 }
 
-/// Every figure that a result has the data for, in the order of the report.
+/// All figures for which a result has data, in the order of the report.
 pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
     let mut figures = Vec::new();
     let mut add = |name: &str, row: Option<&ScenarioRow>, svg: Option<String>| {
@@ -72,7 +72,7 @@ fn summaries<'a>(findings: &'a Findings<'_>, row: &str, target: &str) -> Vec<&'a
     found.filter(|summary| summary.rps.is_some()).collect()
 }
 
-/// One bar per target, rows as groups: where there is a single level to a row.
+/// One bar per target, grouped by rows, if each row has a single level.
 fn throughput_by_row(findings: &Findings<'_>) -> Option<String> {
     let single = findings.result.scenario.rows.iter().all(|row| findings.result.scenario.levels(row).len() == 1);
     (single && !holds_connections(findings.result)).then(|| {
@@ -132,7 +132,7 @@ fn by_row(
 
 fn policy_cost(findings: &Findings<'_>) -> Option<String> {
     let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
-    // At the lowest level of each row: the cost per request of a policy is not a matter of concurrency.
+    // At the lowest level of each row, because the cost of a policy per request does not depend on concurrency.
     for cost in &findings.costs {
         let first = findings.result.scenario.levels(cost.row).first().copied();
         let Some(interval) = cost.cpu_us.filter(|_| Some(cost.level.connections) == first) else { continue };
@@ -172,7 +172,7 @@ fn searches(findings: &Findings<'_>) -> Option<String> {
             None => groups.push((search.objective.clone(), vec![bar])),
         }
     }
-    // The published rate stands beside the objective it was measured under: an average.
+    // The published rate is shown with the objective it was measured for: a mean latency.
     let scenario = &findings.result.scenario;
     for objective in scenario.searches.iter().filter(|objective| objective.mean_ms.is_some()) {
         let published = scenario.rows.first().and_then(|row| {
@@ -206,7 +206,7 @@ fn line(
             points: Vec::new(),
             band: Vec::new(),
         };
-        // Of several numbers of workers, the first.
+        // With several numbers of workers, only the first is shown.
         let workers = findings.result.scenario.workers.first();
         for summary in summaries(findings, &row.name, target) {
             if let Some(interval) = value(summary).filter(|_| Some(&summary.cell.level.workers) == workers) {
@@ -314,7 +314,7 @@ fn memory_per_connection(findings: &Findings<'_>, row: &ScenarioRow) -> Option<S
     })
 }
 
-/// The run in the middle by throughput: what is shown where one run has to stand for all.
+/// The run with the median throughput, where one run represents all.
 fn typical(cell: &Cell) -> Option<&MeasuredRun> {
     let mut runs: Vec<&MeasuredRun> = cell.runs().iter().collect();
     runs.sort_by(|a, b| a.throughput().total_cmp(&b.throughput()));
@@ -330,7 +330,7 @@ fn at_highest<'a>(findings: &'a Findings<'_>, row: &'a ScenarioRow) -> impl Iter
     })
 }
 
-/// How many places a percentile curve has for each nine.
+/// The number of points of a percentile curve for each nine.
 const STEPS_PER_NINE: u32 = 12;
 
 fn percentiles(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
@@ -343,7 +343,7 @@ fn percentiles(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
         if all.count() < 100 {
             continue;
         }
-        // As far to the right as ten values are left.
+        // Up to the percentile beyond which ten values are left.
         let nines = (all.count() as f64 / 10.0).log10().min(5.0);
         let steps = (nines * f64::from(STEPS_PER_NINE)) as u32;
         let points = (0..=steps).map(|step| {
@@ -404,7 +404,7 @@ fn over_time(findings: &Findings<'_>, row: &ScenarioRow, plot: TimePlot) -> Opti
             band: Vec::new(),
         });
     }
-    // A figure of nothing but zeros says less than the column of errors.
+    // A figure with only zeros is left out; the column of errors shows the same.
     if plot == TimePlot::Errors && series.iter().all(|one| one.points.iter().all(|point| point.1 == 0.0)) {
         return None;
     }
@@ -434,7 +434,7 @@ fn over_time(findings: &Findings<'_>, row: &ScenarioRow, plot: TimePlot) -> Opti
     })
 }
 
-/// What a process used, by the time since its first sample.
+/// The usage of a process, by the time since its first sample.
 fn of_process(process: &Process, plot: TimePlot) -> Vec<(f64, f64)> {
     if plot == TimePlot::Memory {
         return process.samples.iter().map(|sample| (sample.at_s, sample.rss_bytes as f64)).collect();
@@ -446,8 +446,8 @@ fn of_process(process: &Process, plot: TimePlot) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// What the load engine counted, by the time since the measured part began. The last interval may be a short one, whose rate
-/// would be a matter of chance.
+/// The measurements of the load engine, by the time since the measured part began. A short last interval is left out,
+/// because its rate would be random.
 fn of_intervals(run: &MeasuredRun, plot: TimePlot) -> Vec<(f64, f64)> {
     let measured = || run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
     let longest = measured().map(|interval| interval.length_ns).max().unwrap_or(0);

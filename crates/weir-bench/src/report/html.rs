@@ -17,7 +17,7 @@ use crate::{
 
 const STYLE: &str = include_str!("style.css");
 
-/// One page with everything inside: no script, no font, no picture from elsewhere.
+/// A self-contained page, without scripts, fonts or images from elsewhere.
 pub fn html(findings: &Findings<'_>) -> String {
     let result = findings.result;
     let scenario = &result.scenario;
@@ -72,7 +72,7 @@ fn row_figures(scenario: &Scenario, drawn: &[Figure], page: &mut String) {
             continue;
         }
         let name = escape(&row.name);
-        // What an ablation added is there to be compared; its own curves are for those who ask.
+        // The rows that an ablation added serve comparisons; their own curves are collapsed.
         let (open, close) = if scenario.is_variation(row) {
             (format!("<details><summary>{name}</summary>"), "</details>")
         } else {
@@ -213,7 +213,7 @@ fn list(class: &str, title: &str, lines: &[String], page: &mut String) {
     page.push_str("</ul></div>");
 }
 
-/// What others published, as lines of the table.
+/// Published figures as rows of the table.
 fn published_rows(findings: &Findings<'_>, index: usize, columns: usize, page: &mut String) {
     for one in published_after(findings, index) {
         let mut values = vec![String::new(); columns];
@@ -262,7 +262,7 @@ fn figures_of(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
     }
 }
 
-/// The interval smaller and below the median.
+/// The interval in a smaller font below the median.
 fn split_interval(value: &str) -> String {
     match value.split_once(" (") {
         Some((median, interval)) => {
@@ -450,7 +450,7 @@ fn configurations(findings: &Findings<'_>, page: &mut String) {
                 escape(&configuration.command.join(" "))
             );
             for (name, text) in &configuration.files {
-                // The certificate of a run is of no use after it.
+                // The certificate of a run is of no use after it, so its content is left out.
                 let text = if name.ends_with(".pem") { "…" } else { text.as_str() };
                 let _ = write!(page, "<h4>{}</h4><pre>{}</pre>", escape(name), escape(text));
             }

@@ -1,4 +1,4 @@
-//! Pages for the docs, drawn from stored results alone.
+//! Pages for the documentation, generated from stored results.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,7 @@ pub const PRICES_HEAD: &str = "# What each policy costs\n\n\
     less for a backend that shares its processor with the load; use the instructions for these plugins. `/policies` on the \
     status address shows the costs for your own traffic.\n";
 
-/// One result as a section: what it is, how it was measured, and its figures.
+/// One result as a section: its description, method and figures.
 pub fn results(findings: &Findings<'_>) -> String {
     let result = findings.result;
     let scenario = &result.scenario;
@@ -115,7 +115,7 @@ fn ratio(comparison: Option<Comparison>) -> String {
     known.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
-/// Median with the lowest and the highest; both modes where there are two.
+/// The median with the lowest and highest value, or both modes if there are two.
 fn spread(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>, unit: Unit) -> String {
     let values: Vec<f64> = runs.iter().filter_map(figure).filter(|value| value.is_finite()).collect();
     if let Some(two) = modes(&values) {
@@ -130,7 +130,7 @@ fn spread(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>, un
     }
 }
 
-/// What each policy costs, from a result with an ablation: instructions where they were counted, times where they were
+/// The cost of each policy, from a result with an ablation: instructions if they were counted, times if they were
 /// measured.
 pub fn prices(findings: &Findings<'_>) -> String {
     let result = findings.result;
@@ -155,7 +155,7 @@ pub fn prices(findings: &Findings<'_>) -> String {
     page
 }
 
-/// `-4,546`.
+/// A rounded number with separators, such as `-4,546`.
 fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();

@@ -14,8 +14,8 @@ use crate::{
     scenario::{PublishedFigures, TableColumn},
 };
 
-/// The figures of a result for a terminal: a table where one fits into `width` characters without wrapping, otherwise a
-/// block for each figure. Without a width a table of any width is printed.
+/// The figures of a result for a terminal: as a table if it fits into `width` characters without wrapping, otherwise as
+/// a block for each figure. Without a width, always as a table.
 pub fn table(findings: &Findings<'_>, width: Option<u16>) -> String {
     let header = header(findings);
     let mut table = Table::new();
@@ -52,14 +52,14 @@ fn header(findings: &Findings<'_>) -> Vec<String> {
     header
 }
 
-/// One line: a figure, or what others published for it. `values` are what stands behind the row's name.
+/// One line: a measured or published figure. `values` are the columns after the name of the row.
 struct TableLine<'a> {
     row: &'a str,
     values: Vec<String>,
     colour: Option<Color>,
 }
 
-/// Behind the row's name: clients and target are words, and the verdict is.
+/// The number of text columns after the name of the row: clients and target. The last column, the verdict, is text as well.
 const WORDS: usize = 2;
 
 impl TableLine<'_> {
@@ -77,7 +77,7 @@ impl TableLine<'_> {
     }
 }
 
-/// Every figure that there is. What a target can't do is not a line: [`super::left_out`] says it.
+/// All figures. Unsupported cells have no line; [`super::left_out`] reports them.
 fn lines<'a>(findings: &'a Findings<'_>, header: &[String]) -> Vec<TableLine<'a>> {
     let mut lines = Vec::new();
     for (index, summary) in findings.cells.iter().enumerate() {
@@ -140,7 +140,7 @@ fn figures(findings: &Findings<'_>, summary: &CellSummary<'_>) -> Vec<String> {
     values
 }
 
-/// What others published for the row and level that end with this cell, as lines of the table.
+/// The published figures for the row and level that end with this cell, as lines of the table.
 fn published<'a>(findings: &'a Findings<'_>, index: usize, header: &[String]) -> Vec<TableLine<'a>> {
     let row = findings.cells[index].cell.row.as_str();
     let line = |one: &PublishedFigures| {
@@ -161,7 +161,7 @@ fn published<'a>(findings: &'a Findings<'_>, index: usize, header: &[String]) ->
     published_after(findings, index).into_iter().map(line).collect()
 }
 
-/// The same figures below each other: a line for each row's name, and a paragraph for each figure.
+/// The same figures below each other: a line with the name of each row, and a paragraph for each figure.
 fn blocks(header: &[String], lines: &[TableLine<'_>], width: usize) -> String {
     let mut text = String::new();
     let mut last_row = "";
@@ -227,7 +227,7 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
     Some(table.to_string())
 }
 
-/// The table of what each policy costs, where that was asked for.
+/// The table of the costs of policies, for a result with an ablation.
 pub fn costs(findings: &Findings<'_>) -> Option<String> {
     if findings.result.scenario.ablations.is_empty() {
         return None;
@@ -248,7 +248,7 @@ pub fn costs(findings: &Findings<'_>) -> Option<String> {
     Some(table.to_string())
 }
 
-/// The table of knees, when there are curves.
+/// The table of knees, if there are curves.
 pub fn knees(findings: &Findings<'_>) -> Option<String> {
     if findings.knees.is_empty() {
         return None;
@@ -263,7 +263,7 @@ pub fn knees(findings: &Findings<'_>) -> Option<String> {
     Some(table.to_string())
 }
 
-/// The table of user instructions per request, where they were counted.
+/// The table of user instructions per request, if they were counted.
 pub fn instruction_counts(findings: &Findings<'_>) -> Option<String> {
     let result = findings.result;
     if result.counts.is_empty() {

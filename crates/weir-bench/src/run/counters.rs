@@ -2,13 +2,13 @@ use std::process::{Child, Command, Stdio};
 
 use crate::result::Instructions;
 
-/// Whether `perf stat` counts instructions here: virtual machines often have no counters.
+/// Whether `perf stat` can count instructions on this machine; virtual machines often have no counters.
 pub fn available() -> bool {
     let output = Command::new("perf").args(["stat", "-x,", "-e", "instructions:u", "true"]).output();
     output.is_ok_and(|output| parse(&String::from_utf8_lossy(&output.stderr)).is_some_and(|counts| counts.user > 0))
 }
 
-/// `perf stat` over processes that run already.
+/// A `perf stat` of running processes.
 pub struct Counting(Child);
 
 impl Counting {

@@ -1,4 +1,4 @@
-//! What a consumer proves itself with: the fields of a request for each policy that asks who is calling.
+//! The credentials of a consumer: the request fields for each policy that authenticates.
 
 use aws_lc_rs::hmac;
 use base64::{
@@ -35,7 +35,7 @@ pub fn fields(row: &ScenarioRow, consumer: &TemplateConsumer, path: &str) -> Vec
     fields
 }
 
-/// A JSON web token without an end (RFC 7519), signed with the consumer's secret.
+/// A JSON Web Token without expiry (RFC 7519), signed with the consumer's secret.
 fn token(consumer: &TemplateConsumer) -> String {
     let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(serde_json::json!({ "alg": "HS256", "typ": "JWT" }));

@@ -1,4 +1,4 @@
-//! What happens while a row is measured: backends that are killed or frozen and come back, targets that drain or take another
+//! Events while a row is measured: backends are killed or frozen and return, targets drain or load another
 //! configuration.
 
 use std::{
@@ -14,8 +14,9 @@ use crate::{
     target::send_signal,
 };
 
-/// Plays the events of a row from when its load starts, which is `warm_up` before its measured part begins. The load plan is
-/// connecting while this waits: events come that much earlier, a few milliseconds with some hundred clients.
+/// Plays the events of a row, with times relative to the measured part, which begins `warm_up` after the start of the
+/// load. The load engine is still connecting when this is called, so events are early by that time: a few milliseconds
+/// with some hundred clients.
 pub fn play(
     events: &[RowEvent],
     warm_up: Duration,

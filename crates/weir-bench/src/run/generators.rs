@@ -1,4 +1,4 @@
-//! Load from several processes: where one may not have as many open files as there are clients.
+//! Load from several processes, for when one process may not have as many open files as there are clients.
 
 use std::{
     env,
@@ -17,17 +17,17 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::engine::{LoadPlan, LoadResult, PERCENTILES};
 
-/// Connections from one local address to one destination: the kernel's usual range of ports has 28,232.
+/// Connections from one local address to one destination; the kernel's default range of ports has 28,232.
 const PORTS: usize = 20_000;
-/// How often a wish to stop is looked for.
+/// How often the stop flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs a plan in several processes of this program, and adds up what they measured.
+/// Runs a plan in several processes of this program, and adds up their results.
 pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<LoadResult, String> {
     let shares = shares(plan, processes);
     let children = shares.iter().map(|_| start()).collect::<Result<Vec<Child>, String>>()?;
     let pids: Vec<Pid> = children.iter().filter_map(|child| Pid::from_raw(child.id() as i32)).collect();
-    // Each reads its part to the end before it begins: all begin together, and so they end.
+    // Each process starts when its input ends; the barrier lets all start, and so end, at the same time.
     let begin = Arc::new(Barrier::new(shares.len()));
     let mut waiting = Vec::new();
     for (mut child, share) in children.into_iter().zip(shares) {
@@ -35,7 +35,7 @@ pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<
         waiting.push(thread::spawn(move || {
             let mut input = child.stdin.take().expect("it was asked for");
             let text = serde_json::to_string(&share).expect("a plan has string keys");
-            // One that is gone already says why itself.
+            // If the process has ended already, its output has the reason.
             let _ = input.write_all(text.as_bytes());
             begin.wait();
             drop(input);
@@ -47,7 +47,7 @@ pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<
         if !told && stop.load(Ordering::Relaxed) {
             told = true;
             for pid in &pids {
-                // One that has ended meanwhile needs no telling.
+                // Fails if the process has ended meanwhile, which is fine.
                 let _ = kill_process(*pid, Signal::INT);
             }
         }
@@ -65,7 +65,7 @@ pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<
     whole.ok_or_else(|| "a plan without clients".to_owned())
 }
 
-/// The parts of a plan, each with clients, addresses and a seed of its own.
+/// The parts of a plan, each with its own clients, addresses and seed.
 fn shares(plan: &LoadPlan, processes: usize) -> Vec<LoadPlan> {
     let processes = processes.clamp(1, plan.connections.max(1));
     let bound = |index: usize| plan.connections * index / processes;
@@ -83,7 +83,7 @@ fn shares(plan: &LoadPlan, processes: usize) -> Vec<LoadPlan> {
     (0..processes).map(share).collect()
 }
 
-/// Starts this program again, as `weir load`; it waits for its plan.
+/// Starts this program as `weir load`, which waits for its plan on standard input.
 fn start() -> Result<Child, String> {
     let named = |error: std::io::Error| format!("a generator: {error}");
     let program = env::current_exe().map_err(named)?;

@@ -16,18 +16,18 @@ use crate::{
     target::RunCertificate,
 };
 
-/// Directory of a run: configurations, logs, a certificate. Removed at the end.
+/// The directory of a run, for configurations, logs and a certificate. Removed at the end.
 pub struct RunDirectory {
     directory: PathBuf,
     next: AtomicU32,
-    /// Where installed peers and backends are.
+    /// The directory of installed peers and backends.
     pub cache: PathBuf,
     pub certificate: RunCertificate,
-    /// Open files every process of the run may have.
+    /// The limit of open files for every process of the run.
     pub open_files: u64,
 }
 
-/// Enough for 100,000 clients through a proxy, where the machine lets the lab raise its limit.
+/// Enough for 100,000 clients through a proxy, if the machine allows the lab to raise its limit.
 const WANTED_FILES: u64 = 262_144;
 
 impl RunDirectory {
@@ -46,7 +46,7 @@ impl RunDirectory {
         })
     }
 
-    /// A text for publication: private keys are left out, and where this machine keeps things.
+    /// A text for publication, without private keys and without the paths of this machine.
     pub fn left_out(&self, text: &str) -> String {
         without_private_keys(&text.replace(&self.directory.display().to_string(), ".."))
     }
@@ -62,12 +62,12 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // Left behind it is only untidy: it lies in the cache.
+        // If this fails, the directory remains in the cache, which does no harm.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A text with a note for each PEM private key in it (RFC 7468 §10 and §13), also where its line ends are escaped.
+/// The text with a note instead of each PEM private key (RFC 7468 §10 and §13), also if its line ends are escaped.
 fn without_private_keys(text: &str) -> String {
     const NOTE: &str = "(a key made for this run)";
     let mut kept = String::with_capacity(text.len());
@@ -83,13 +83,13 @@ fn without_private_keys(text: &str) -> String {
         kept.push_str(&rest[..start]);
         kept.push_str(NOTE);
         let end = format!("-----END {label}-----");
-        // A key without its end is left out with all that follows it.
+        // After a key without an end marker, everything is removed.
         rest = rest[after_label..].split_once(&end).map_or("", |(_, after)| after);
     }
     kept + rest
 }
 
-/// A certificate for localhost that signs itself, for the run only.
+/// A self-signed certificate for localhost, for this run only.
 fn certificate(directory: &Path) -> Result<RunCertificate, String> {
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).map_err(|error| format!("certificate: {error}"))?;
@@ -103,7 +103,7 @@ fn certificate(directory: &Path) -> Result<RunCertificate, String> {
     Ok(RunCertificate { cert_pem, key_pem, cert_file, key_file })
 }
 
-/// Raises the soft limit of open files, and the hard one where that is allowed; returns what it is now.
+/// Raises the soft limit of open files, and the hard limit if that is allowed; returns the resulting soft limit.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);
@@ -117,27 +117,27 @@ pub fn raise_open_files() -> u64 {
     limit.current.unwrap_or(1024)
 }
 
-/// A free port.
+/// A free local port.
 pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
     Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
 }
 
-/// The processors this process may run on, with their cores.
+/// The processors that this process may use, with their cores.
 pub fn usable_cpus(cpu: &Cpu) -> Vec<LogicalCpu> {
     let Ok(set) = sched_getaffinity(None) else { return cpu.topology.clone() };
     cpu.topology.iter().copied().filter(|cpu| set.is_set(cpu.id as usize)).collect()
 }
 
-/// Keeps this thread, and those it will start, on these processors.
+/// Pins this thread, and threads that it starts, to these processors.
 pub fn keep_to(cpus: &[u32]) {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu as usize));
-    // Where that is not allowed the lab runs wherever the system likes.
+    // If that is not allowed, the threads are not pinned.
     let _ = sched_setaffinity(None, &set);
 }
 
-/// Writes a file, and makes its directory.
+/// Writes a file, and creates its directory.
 pub fn write(path: &Path, text: &str) -> Result<(), String> {
     let name = |error: std::io::Error| format!("{}: {error}", path.display());
     if let Some(parent) = path.parent() {
@@ -154,7 +154,7 @@ mod tests {
     fn what_is_published_holds_no_private_key() {
         let names = ["localhost".to_owned()];
         let made = rcgen::generate_simple_self_signed(names).unwrap();
-        // Line ends are the platform's.
+        // Line ends depend on the platform.
         let unix = |text: String| text.replace('\r', "");
         let (certificate, key) = (unix(made.cert.pem()), unix(made.signing_key.serialize_pem()));
         let escaped = serde_json::to_string(&key).unwrap();

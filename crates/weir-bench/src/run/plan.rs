@@ -1,4 +1,4 @@
-//! From a scenario to what is done: which processors, in which order, and what the load engine is asked. Pure.
+//! Derives from a scenario the use of processors, the order of runs, and the plans for the load engine. Pure.
 
 use std::path::PathBuf;
 
@@ -15,24 +15,24 @@ use crate::{
     target::{self, PeerEvents},
 };
 
-/// Where a load goes.
+/// The destination of a load.
 #[derive(Clone, Debug)]
 pub struct LoadDestination {
     pub port: u16,
     pub tls: bool,
-    /// Authority that signed the certificate of the destination.
+    /// The CA certificate of the destination.
     pub authority: Option<PathBuf>,
-    /// How events come to it, where they do not come from the backend.
+    /// How events are published to it, if they do not come from the backend.
     pub events: Option<PeerEvents>,
 }
 
-/// Divides `cpus` among the roles: the target first, on cores of its own where there are enough.
+/// Divides `cpus` among the roles: the target first, on cores of its own if there are enough.
 ///
-/// What is left is the generator's and the backend's; they share it when it is one, unless the backend has to be `alone`:
-/// then the generator shares the target's. Without workers there is no target to have any. With a single processor all
-/// share.
+/// The rest is for the generator and the backend. If that is a single processor, they share it, unless the backend has
+/// to be `alone`: then the generator shares those of the target. With 0 workers there is no target. A single processor
+/// is shared by all.
 pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
-    // One thread of every core first: two workers shall not land on two threads of one core while another is idle.
+    // One thread of every core first, so that two workers do not share a core while another is idle.
     let mut ordered: Vec<(usize, LogicalCpu)> = cpus
         .iter()
         .enumerate()
@@ -61,7 +61,7 @@ pub fn pinning(cpus: &[LogicalCpu], workers: u32, alone: bool) -> Pinning {
     Pinning { target: ids[..target].to_vec(), generator, backend }
 }
 
-/// A target with one configuration: started once, then loaded at each of its levels.
+/// A target with one configuration, which is started once and loaded at each of its levels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellGroup {
     pub row: String,
@@ -69,8 +69,8 @@ pub struct CellGroup {
     pub levels: Vec<LoadLevel>,
 }
 
-/// The groups of one repeat. Rows come in an order of chance, targets within a row too, so that what the machine does
-/// over minutes hits all alike and what it does over seconds hits none always.
+/// The groups of one repeat. The order of rows, and of targets within a row, is random, so that slow changes of the
+/// machine affect all alike, and short disturbances do not always affect the same one.
 pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<CellGroup>> {
     let mut random = SeededRandom::new(seed ^ u64::from(repeat).wrapping_mul(0x9E37_79B9));
     let mut rows: Vec<Vec<CellGroup>> = Vec::new();
@@ -92,7 +92,7 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<CellGroup>>
         }
     }
     random.shuffle(&mut rows);
-    // Those whose rate is another row's come after it.
+    // Rows that use the rate of another row come after it.
     rows.sort_by_key(|groups| {
         let row = groups.first().and_then(|group| scenario.row(&group.row));
         row.is_some_and(|row| row.rate_of.is_some())
@@ -100,10 +100,10 @@ pub fn order(scenario: &Scenario, repeat: u32, seed: u64) -> Vec<Vec<CellGroup>>
     rows
 }
 
-/// A generator that has its processors for itself can spin this long without taking time from another process.
+/// How long a generator spins that has its processors for itself, so that no other process loses time, in ns.
 const ALONE_SPIN_NS: u64 = 1_000_000;
 
-/// What the engine is asked for one run.
+/// The plan of the load engine for one run.
 pub fn load(
     scenario: &Scenario,
     row: &ScenarioRow,
@@ -121,7 +121,7 @@ pub fn load(
     let (protocol, scheme) = protocol(row, &to.tls);
     let rate = level.rate.or_else(|| {
         let per_second = row.speak.per_second()?;
-        // One publisher, whatever the number of subscribers; every WebSocket client sends for itself.
+        // WebSub has one publisher, whatever the number of subscribers; each WebSocket client sends its own messages.
         Some(if matches!(row.speak, Speak::WebSub { .. }) { per_second } else { per_second * connections as f64 })
     });
     let said = scenario.pacing(row);
@@ -137,7 +137,7 @@ pub fn load(
         },
     };
     let usual = LoadPlan::closed("", connections, StopCondition::default());
-    // A generator that waits spinning takes half of a processor from the backend it shares it with, or from the target.
+    // Spinning would take half a processor from the backend or the target, if they share it with the generator.
     let shares = |cpus: &[u32]| pinning.generator.iter().any(|cpu| cpus.contains(cpu));
     let spin_ns = if shares(&pinning.backend) || shares(&pinning.target) { 0 } else { ALONE_SPIN_NS };
     LoadPlan {
@@ -152,7 +152,7 @@ pub fn load(
         keep_alive,
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
         tls: ClientTls { ca_file: to.authority.clone(), server_name: None, resume: keep_alive },
-        // A recovery is looked for to a tenth of a second.
+        // A recovery is measured with a resolution of 0.1 s.
         interval_ms: if scenario.columns.contains(&TableColumn::Recovery) {
             100
         } else {
@@ -187,20 +187,20 @@ fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {
     }
 }
 
-/// Routes that are asked for when there are more: the engine keeps a tally for each, and four are enough to see that a
-/// table of a hundred is searched.
+/// The most routes that are requested: the engine keeps a tally for each, and four are enough to make the target search
+/// its table.
 const ROUTES_ASKED: usize = 4;
 
-/// Which of so many routes are asked for, evenly from the first to the last.
+/// The routes that are requested, evenly spaced from the first to the last.
 pub fn asked_routes(count: usize) -> impl Iterator<Item = usize> {
     let asked = count.min(ROUTES_ASKED);
     (0..asked).map(move |step| if asked > 1 { step * (count - 1) / (asked - 1) } else { 0 })
 }
 
-/// Bytes of the time in an event, with the space behind it.
+/// The bytes of the time in an event, with the space after it.
 const EVENT_TIME: usize = 20;
 
-/// One request of each kind for each route asked for, evenly from the first to the last, with the credentials of one consumer each.
+/// One request of each kind for each requested route, with the credentials of one consumer each.
 fn requests(row: &ScenarioRow, scheme: &str, to: &LoadDestination) -> Vec<RequestTemplate> {
     let port = to.port;
     if let (Speak::Sse { event_bytes, .. }, Some(events)) = (&row.speak, &to.events) {
@@ -240,7 +240,7 @@ fn requests(row: &ScenarioRow, scheme: &str, to: &LoadDestination) -> Vec<Reques
         .collect()
 }
 
-/// The request of the listeners, and the one that publishes an event of about so many bytes.
+/// The request of the subscribers, and the one that publishes an event of about `event_bytes` bytes.
 fn published(events: &PeerEvents, event_bytes: usize, origin: &str) -> Vec<RequestTemplate> {
     let PeerEvents { listen, publish, headers, body } = events;
     let filler = "x".repeat(event_bytes.saturating_sub(EVENT_TIME));
@@ -253,7 +253,7 @@ fn published(events: &PeerEvents, event_bytes: usize, origin: &str) -> Vec<Reque
     vec![RequestTemplate::get(format!("{origin}{listen}")), publishing]
 }
 
-/// Where the built-in backend does what the row speaks of; the row's own path for requests.
+/// The path at the built-in backend that serves the row's protocol; for requests, the row's own path.
 fn path(row: &ScenarioRow, kind: &RequestSpec) -> String {
     match &row.speak {
         Speak::WebSocket { .. } => "/reverse".to_owned(),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     fn cpus(cores: u32, threads: u32) -> Vec<LogicalCpu> {
-        // As Linux numbers them: all first threads, then all second ones.
+        // As Linux numbers them: the first threads of all cores, then the second ones.
         (0..cores * threads).map(|id| LogicalCpu { id, core: id % cores, socket: 0 }).collect()
     }
 
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(plan("WebSub, 8 kB").pacing, rate(0.2));
     }
 
-    /// What the engine is asked for a row of a scenario with this load.
+    /// The engine's plan for a row of a scenario with this load.
     fn asked(load_keys: &str, row: &str) -> LoadPlan {
         let text = format!(
             "{{name: a, title: A, about: b, targets: [none], baseline: none, connections: [8], load: {load_keys}, \

@@ -1,4 +1,4 @@
-//! Searches of a scenario: what is tried on which target.
+//! Runs the searches of a scenario.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::{
     result::{LoadLevel, Search, SearchAttempt, TargetRecord},
 };
 
-/// The scenario's searches, on its first row, for every target that can run it and every number of workers.
+/// Runs the searches on the first row, for each target that supports it and each number of workers.
 pub fn all(
     lab: &mut Lab<'_>,
     peers: &BTreeMap<String, Found>,

@@ -2,7 +2,7 @@ use std::fs;
 
 use crate::result::HostSample;
 
-/// The machine's counters now.
+/// Reads the machine's counters.
 pub fn read() -> HostSample {
     let mut sample = HostSample::default();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
@@ -45,7 +45,7 @@ pub fn read() -> HostSample {
     sample
 }
 
-/// A value from a pair of lines that begin alike: the first names, the second holds.
+/// A value from a pair of lines with the same prefix: the first has the names, the second the values.
 fn pair(text: &str, group: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };

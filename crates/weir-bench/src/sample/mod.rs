@@ -1,4 +1,4 @@
-//! Samples of processes and of the machine while load runs. Reading is here; what it means is decided elsewhere.
+//! Samples processes and the machine while a load runs. The samples are evaluated elsewhere.
 
 mod host;
 mod process;
@@ -19,24 +19,25 @@ pub use self::{
 };
 use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 
-/// A process tree to watch.
+/// A process tree to sample.
 #[derive(Clone, Debug)]
 pub struct WatchedProcess {
     pub role: ProcessRole,
     pub name: String,
     pub cpus: Vec<u32>,
-    /// Its first process; those below are found when sampling begins, since some listen before they have their workers.
+    /// Its first process. Descendants are found when sampling begins, because some targets listen before they start
+    /// their workers.
     pub root: u32,
 }
 
-/// A thread that samples until it is told to stop.
+/// A thread that takes samples until it is stopped.
 pub struct ProcessSampler {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<(Vec<Process>, Vec<HostSample>)>,
 }
 
 impl ProcessSampler {
-    /// Takes the first sample after `delay` (the warm-up), then one every `interval`, the last one after `length`.
+    /// Takes the first sample after `delay` (the warm-up), then one every `interval`, and the last one after `length`.
     pub fn start(
         watched: Vec<WatchedProcess>,
         delay: Duration,
@@ -53,7 +54,7 @@ impl ProcessSampler {
         ProcessSampler { stop, thread }
     }
 
-    /// The samples; if the time was not over, up to now.
+    /// Returns the samples; stops sampling if it has not ended.
     pub fn finish(self) -> (Vec<Process>, Vec<HostSample>) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -97,7 +98,7 @@ fn collect(
     (processes, host)
 }
 
-/// Lets the counters start at the first sample.
+/// Subtracts the first sample from the counters, so that they start at zero.
 fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
     for process in processes {
         let Some(first) = process.samples.first().copied() else { continue };
@@ -105,7 +106,7 @@ fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
             sample.cpu_user_s -= first.cpu_user_s;
             sample.cpu_system_s -= first.cpu_system_s;
             sample.run_delay_s -= first.run_delay_s;
-            // A thread that ended takes its switches along.
+            // The counters of a thread are lost when it ends, so sums may decrease.
             sample.switches_voluntary = sample.switches_voluntary.saturating_sub(first.switches_voluntary);
             sample.switches_involuntary = sample.switches_involuntary.saturating_sub(first.switches_involuntary);
         }

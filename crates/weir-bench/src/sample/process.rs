@@ -3,12 +3,12 @@ use std::{fs, path::PathBuf};
 use super::tree::{numbers, stat};
 use crate::result::ProcessSample;
 
-/// Resident bytes of the processes together. Pages they share count once for each.
+/// The sum of the resident bytes of the processes. Pages that they share are counted for each.
 pub fn rss_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| stat(&PathBuf::from(format!("/proc/{pid}/stat")))).map(|stat| stat.rss_bytes).sum()
 }
 
-/// Counters and gauges of the processes together.
+/// The sums of counters and gauges of the processes.
 pub fn read(pids: &[u32]) -> ProcessSample {
     let mut sum = ProcessSample::default();
     for pid in pids {
@@ -25,8 +25,8 @@ pub fn read(pids: &[u32]) -> ProcessSample {
             sum.switches_voluntary += field(&status, "voluntary_ctxt_switches:");
             sum.switches_involuntary += field(&status, "nonvoluntary_ctxt_switches:");
         }
-        // Ticks are 10 ms; the scheduler's own count is in ns and knows no user and system. Of threads that have
-        // ended only the ticks know, so those count where they are more.
+        // Ticks are 10 ms. The scheduler's count is in ns, but does not distinguish user and system time, and does not
+        // include threads that have ended; if the ticks are clearly more, they are used.
         let ticks_s = stat.user_s + stat.system_s;
         let precise_s = (run_ns as f64 / 1e9).max(ticks_s - TICK_ERROR_S);
         let scale = if ticks_s > 0.0 { precise_s / ticks_s } else { 1.0 };
@@ -41,7 +41,7 @@ pub fn read(pids: &[u32]) -> ProcessSample {
     sum
 }
 
-/// Open files that one of the processes may have, where it may have fewest.
+/// The limit of open files of the process with the lowest one.
 pub fn open_files_limit(pids: &[u32]) -> Option<u64> {
     let soft = |pid: &u32| {
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
@@ -50,7 +50,7 @@ pub fn open_files_limit(pids: &[u32]) -> Option<u64> {
     pids.iter().filter_map(soft).min()
 }
 
-/// How far ticks may be ahead of the precise count without a thread having ended.
+/// How far ticks may exceed the precise count without a thread having ended, in seconds.
 const TICK_ERROR_S: f64 = 0.05;
 
 fn field(text: &str, name: &str) -> u64 {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A process and its descendants, as they are now.
+/// A process and its current descendants.
 pub fn process_tree(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for pid in numbers(Path::new("/proc")) {
@@ -23,7 +23,7 @@ pub fn process_tree(root: u32) -> Vec<u32> {
     tree
 }
 
-/// What `/proc/PID/stat` says.
+/// The fields of `/proc/PID/stat`.
 pub struct ProcessStat {
     pub parent: u32,
     pub user_s: f64,
@@ -34,7 +34,7 @@ pub struct ProcessStat {
 
 pub fn stat(path: &Path) -> Option<ProcessStat> {
     let text = fs::read_to_string(path).ok()?;
-    // The command name may hold spaces and parentheses; what follows its last one does not.
+    // The command name may contain spaces and parentheses; the fields follow its last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
@@ -47,7 +47,7 @@ pub fn stat(path: &Path) -> Option<ProcessStat> {
     })
 }
 
-/// The entries of a directory that are numbers.
+/// The entries of a directory whose names are numbers.
 pub fn numbers(directory: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()

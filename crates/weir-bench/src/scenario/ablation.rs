@@ -1,4 +1,4 @@
-//! What each policy of a row costs: rows in which it is switched off by itself, and in which it is alone.
+//! The cost of each policy of a row: rows with all policies but this one, and rows with only this one.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ pub struct Ablation {
     pub without: String,
 }
 
-/// What the row without any policy is called, behind the name of the row it was made of and a colon.
+/// The name of a row without policies, after the name of the original row and a colon.
 pub const NO_POLICY: &str = "no policy";
 
 impl Scenario {
-    /// The scenario with what it takes to tell what each policy costs: for every row with policies the same row without
-    /// any, with each alone, and with all but each. A row that is there already is not measured twice.
+    /// The scenario with the rows needed to compute the cost of each policy: for every row with policies, the same row
+    /// without any, with each alone, and with all but each. Rows that exist already are not added again.
     pub fn ablated(mut self) -> Result<Scenario, String> {
         let rows: Vec<ScenarioRow> = self.rows.iter().filter(|row| !row.policies.is_empty()).cloned().collect();
         if rows.is_empty() {
@@ -48,7 +48,7 @@ impl Scenario {
         Ok(self)
     }
 
-    /// Whether `--ablation` made this row of another.
+    /// Whether `--ablation` added this row.
     pub fn is_variation(&self, row: &ScenarioRow) -> bool {
         let of = |other: &ScenarioRow| row.name.strip_prefix(&other.name).is_some_and(|rest| rest.starts_with(": "));
         let compared = |one: &Ablation| one.with == row.name || one.without == row.name;
@@ -62,9 +62,9 @@ impl Scenario {
         }
     }
 
-    /// The name of the row that is `row` with these policies; it is added when there is none.
+    /// The name of the row that equals `row` with these policies; added if it does not exist.
     fn variation(&mut self, row: &ScenarioRow, what: &str, policies: BTreeMap<String, Value>) -> String {
-        // Consumers without a policy that asks who they are would be a different workload, and refused by some targets.
+        // Consumers without an auth policy would be a different workload, which some targets refuse.
         let known = policies.keys().any(|policy| policy.ends_with("-auth"));
         let wanted = ScenarioRow {
             name: format!("{}: {what}", row.name),
@@ -83,7 +83,7 @@ impl Scenario {
     }
 }
 
-/// What a row asks, whatever it is called and whatever it is compared with.
+/// The workload of a row, without its name and the rows it is compared with.
 fn workload(row: &ScenarioRow) -> Value {
     let bare = ScenarioRow { name: String::new(), compare_with: None, published: Vec::new(), ..row.clone() };
     serde_json::to_value(bare).expect("a row has string keys and finite numbers")

@@ -1,4 +1,4 @@
-//! What clients ask, and when.
+//! The requests of clients, and when they are due.
 
 use std::collections::BTreeMap;
 
@@ -140,14 +140,14 @@ impl Default for RequestSpec {
 }
 
 impl Scenario {
-    /// When a row's requests are due, where it says so in the engine's words.
+    /// The pacing of a row, if it is given in the terms of the engine.
     pub fn pacing<'a>(&'a self, row: &'a ScenarioRow) -> Option<&'a Pacing> {
-        // A rate of the row's own goes before the pacing of all rows, and the other way round.
+        // A rate of the row overrides the pacing of all rows, and vice versa.
         let of_all = || self.load.pacing.as_ref().filter(|_| row.rate.is_none() && row.rate_of.is_none());
         row.pacing.as_ref().or_else(of_all)
     }
 
-    /// Requests per second, where that is one number and known beforehand.
+    /// The requests per second, if that is a single number known in advance.
     pub fn rate(&self, row: &ScenarioRow) -> Option<f64> {
         match self.pacing(row) {
             Some(Pacing::Open { rate: Rate::Constant(rate), .. }) => Some(*rate),
@@ -156,12 +156,12 @@ impl Scenario {
         }
     }
 
-    /// Whether a row's clients wait for answers before they ask again.
+    /// Whether the clients of a row wait for answers before their next request.
     pub fn is_closed(&self, row: &ScenarioRow) -> bool {
         self.pacing(row).map_or(self.rate(row).is_none() && row.rate_of.is_none(), |pacing| !pacing.is_open())
     }
 
-    /// What is wrong with when and what is asked.
+    /// The errors in the requests and their pacing.
     pub(super) fn workload_problems(&self) -> Vec<String> {
         let mut problems = pacing_problems("load", self.load.pacing.as_ref(), self.method.slices);
         let LoadSettings { rate, ramp_up_s, think_ms, .. } = self.load;
@@ -243,12 +243,12 @@ fn request_problems(place: &str, request: &RequestSpec, tls: bool) -> Vec<String
 }
 
 impl Speak {
-    /// Whether clients ask and are answered, one by one.
+    /// Whether clients send requests that are answered one by one.
     pub fn asks(&self) -> bool {
         matches!(self, Speak::Http1 | Speak::Http2 { .. })
     }
 
-    /// Messages or events per second that one client causes; `None` for requests.
+    /// The messages or events per second that one client causes; `None` for requests.
     pub fn per_second(&self) -> Option<f64> {
         match self {
             Speak::WebSocket { per_second, .. } | Speak::Sse { per_second, .. } | Speak::WebSub { per_second, .. } => {

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SeededRandom, median};
 
-/// A median with the interval that resampling gives it.
+/// A median with its bootstrap confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
     pub median: f64,

@@ -1,15 +1,15 @@
 //! The knee of a throughput curve.
 
-/// Fewer levels than this show no curve.
+/// The least number of levels that make a curve.
 pub const ENOUGH_LEVELS: usize = 4;
 
-/// Why there is no knee to name.
+/// Why a curve has no knee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoKnee {
     TooFewLevels,
-    /// The first level is already beyond it.
+    /// The first level is already beyond the knee.
     BelowTheFirst,
-    /// It had not come by the last level.
+    /// The last level is still below the knee.
     BeyondTheLast,
 }
 
@@ -38,7 +38,7 @@ pub fn knee(levels: &[(f64, f64)]) -> Result<usize, NoKnee> {
 mod tests {
     use super::*;
 
-    /// A system that answers after 1 ms and carries at most 100 requests/ms, under so many clients.
+    /// A system that answers after 1 ms and carries at most 100 requests/ms, with these numbers of clients.
     fn closed(clients: &[f64]) -> Vec<(f64, f64)> {
         let level = |clients: &f64| {
             let throughput = clients.min(100.0);

@@ -1,4 +1,4 @@
-//! Pure statistics: numbers in, numbers out, the same answer for the same seed.
+//! Pure statistics: results depend only on the values and the seed.
 
 mod bootstrap;
 mod knee;
@@ -52,7 +52,7 @@ pub fn t_test(values: &[f64]) -> f64 {
     moderated_t_test(values, 0.0, 0.0)
 }
 
-/// The same where others of the kind have shown this variance, which counts like so many more degrees of freedom.
+/// The same with a prior: other figures have shown this variance, which counts as `weight` further degrees of freedom.
 pub fn moderated_t_test(values: &[f64], variance: f64, weight: f64) -> f64 {
     let (Some(mean), Some(deviation)) = (mean(values), deviation(values)) else { return 1.0 };
     let (count, own) = (values.len() as f64, values.len() as f64 - 1.0);

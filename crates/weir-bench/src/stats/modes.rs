@@ -1,17 +1,17 @@
-/// Two modes of a figure over its repeats: the median of each, and how many repeats it has.
+/// Two modes of a figure over its repeats: the median of each, and its number of repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Modes {
     pub low: (f64, usize),
     pub high: (f64, usize),
 }
 
-/// The medians of the two modes are at least this far apart: less is the spread of one.
+/// The least ratio of the medians of the two modes; a smaller one is ordinary spread.
 const APART: f64 = 1.15;
-/// The gap between the modes is at least this many times the widest gap within one.
+/// The least ratio of the gap between the modes to the widest gap within one.
 const GAP: f64 = 3.0;
 
-/// Tells two modes of a positive figure apart, when it has two and not one that is wide: each with at least two repeats, and a
-/// gap between them that nothing within them comes near. A median between two modes is a figure no repeat has shown.
+/// Finds two modes of a positive figure: each with at least two repeats, and with a gap between them that is much wider
+/// than those within. A median between two modes would be a figure that no repeat has shown.
 pub fn modes(values: &[f64]) -> Option<Modes> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
     sorted.sort_by(f64::total_cmp);

@@ -3,20 +3,20 @@ use statrs::distribution::{ContinuousCDF, Normal};
 
 use super::{ConfidenceInterval, median_interval};
 
-/// Which test a p-value comes from.
+/// The test that gave a p-value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RankTest {
     /// Two independent samples.
     MannWhitney,
-    /// Pairs: the same repeat of two targets.
+    /// Pairs: two targets in the same repeat.
     Wilcoxon,
 }
 
-/// Two targets in the same row and level.
+/// The comparison of two targets in the same row and level.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Of `b / a`: above 1 when `b` is larger.
+    /// The ratio `b / a`: above 1 if `b` is larger.
     pub ratio: ConfidenceInterval,
     pub test: RankTest,
     pub p: f64,
@@ -24,10 +24,10 @@ pub struct Comparison {
     pub different: bool,
 }
 
-/// Whether `b` differs from `a`, both in the order of the repeats; `ratios` are `b` to `a` within each repeat.
+/// Whether `b` differs from `a`, both in the order of the repeats; `ratios` are `b / a` within each repeat.
 ///
-/// The test is chosen by the count alone, before the values are seen: Wilcoxon's on the ratios from 6 repeats on, since 5
-/// pairs cannot reach p < 0.05 whatever they are; Mann-Whitney on the values below. `None` when a side is empty.
+/// Only the number of repeats decides on the test, not the values: from 6 repeats on, Wilcoxon's on the ratios, because
+/// 5 pairs cannot reach p < 0.05; below, Mann-Whitney on the values. `None` if a side is empty.
 pub fn compare(a: &[f64], b: &[f64], ratios: &[f64], confidence: f64, seed: u64) -> Option<Comparison> {
     let Some(ratio) = median_interval(ratios, confidence, seed) else {
         return compare_apart(a, b, confidence, seed);
@@ -39,7 +39,7 @@ pub fn compare(a: &[f64], b: &[f64], ratios: &[f64], confidence: f64, seed: u64)
     Some(Comparison { ratio, test: RankTest::Wilcoxon, p, different: p < 1.0 - confidence })
 }
 
-/// Pairs needed for Wilcoxon's test to be able to say anything at 95 %.
+/// The least number of pairs for which Wilcoxon's test can be significant at 95 %.
 const ENOUGH_PAIRS: usize = 6;
 
 /// Whether `b` differs from `a` when the two were not measured side by side: always Mann and Whitney's test.
@@ -74,7 +74,7 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     two_sided(n * m / 2.0 - smaller, variance)
 }
 
-/// In how many of the arrangements of `n` and `m` values U is each of `0..=n*m`.
+/// The number of arrangements of `n` and `m` values for each U of `0..=n*m`.
 fn mann_whitney_ways(n: usize, m: usize) -> Vec<f64> {
     // ways[j][u]: arrangements of the values seen so far with j of the second sample among them.
     let mut ways = vec![vec![0.0; n * m + 1]; m + 1];
@@ -148,7 +148,7 @@ fn two_sided(distance: f64, variance: f64) -> f64 {
     (2.0 * (1.0 - Normal::standard().cdf(z))).min(1.0)
 }
 
-/// Rank of each value from 1, ties sharing the mean, and the sum of t^3 - t over the groups of ties.
+/// The rank of each value from 1, where ties share the mean, and the sum of t^3 - t over the groups of ties.
 fn ranks(values: &[f64]) -> (Vec<f64>, f64) {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -203,7 +203,7 @@ mod tests {
         assert!(mann_kendall(&[1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]).0 > 0.3);
     }
 
-    /// Machine phases that both targets share, and noise of each run: what an interleaved A/A test sees.
+    /// Two targets with common phases of the machine, and with independent noise of each run, as in an interleaved A/A test.
     fn phased(random: &mut SeededRandom, repeats: usize, slowdown: f64) -> (Vec<f64>, Vec<f64>) {
         let mut a = Vec::new();
         let mut b = Vec::new();
@@ -230,8 +230,8 @@ mod tests {
         }
     }
 
-    /// Turns of two targets within repeats, on a machine whose speed wanders by tens of percent from turn to turn and
-    /// hiccups now and then; each start of a target has luck of its own, which lasts for its repeat.
+    /// Turns of two targets within repeats, on a machine whose speed drifts by tens of percent between turns, with
+    /// occasional outliers; each start of a target has a random factor that lasts for its repeat.
     fn sliced(random: &mut SeededRandom, slowdown: f64) -> Comparison {
         let (mut a, mut b, mut within) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..10 {

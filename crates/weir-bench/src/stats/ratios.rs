@@ -1,7 +1,7 @@
 use super::median;
 
-/// `b[i] / a[i]` of what was measured side by side, so that what the machine did meanwhile cancels out. Empty unless both
-/// have the same number of values, all of `a` above 0.
+/// `b[i] / a[i]` of values that were measured side by side, so that changes of the machine cancel out. Empty unless
+/// both have the same number of values, and all of `a` are above 0.
 pub fn ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
     if a.len() != b.len() || a.iter().any(|value| *value <= 0.0) {
         return Vec::new();
@@ -9,8 +9,8 @@ pub fn ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| b / a).collect()
 }
 
-/// One ratio for a repeat in which two targets took turns: the median over the turns, so that a hiccup in one of them
-/// does not count. `None` unless both have the same, non-zero number of turns.
+/// The ratio for a repeat in which two targets took turns: the median over the turns, so that a disturbance of one turn
+/// has no effect. `None` unless both have the same, non-zero number of turns.
 pub fn sliced_ratio(a: &[f64], b: &[f64]) -> Option<f64> {
     median(&ratios(a, b))
 }

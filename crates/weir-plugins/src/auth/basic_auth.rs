@@ -108,7 +108,7 @@ impl BasicAuthenticator {
         exchange.identify(credential)
     }
 
-    /// Admits the client if the password is that of the hash, and if there is a credential.
+    /// Admits the client if the hash is that of the password, and if there is a credential.
     async fn admit_by_hash(
         &self,
         exchange: &mut Exchange,

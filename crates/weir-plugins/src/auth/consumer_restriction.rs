@@ -117,7 +117,7 @@ struct ConsumerAccessList {
 }
 
 impl ConsumerAccessList {
-    /// Nothing where there is nobody to ask about.
+    /// Whether the request is allowed; `None` if it has no value for the variable.
     fn lets_in(&self, exchange: &Exchange) -> Option<bool> {
         let subject = exchange.variable(&self.variable)?;
         let named = |list: &[String]| list.iter().any(|one| one.as_bytes() == &*subject);

@@ -1,4 +1,4 @@
-//! What the auth plugins have in common: what becomes of clients that prove nothing, and hiding what has been shown.
+//! Shared by the auth plugins: the response to unauthenticated clients, and removing credentials from requests.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use serde_json::json;
 use weir_plugin::proto::field;
 use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop, form};
 
-/// What becomes of a client that has not proved who it is.
+/// The treatment of clients that have not authenticated.
 pub struct Unauthenticated {
-    /// The consumer it is taken for.
+    /// The consumer that such requests are attributed to, if there is one.
     anonymous: Option<Arc<Credential>>,
-    /// Or what it is asked for (RFC 9110 §11.6.1).
+    /// Otherwise they get this challenge (RFC 9110 §11.6.1).
     challenge: Box<str>,
 }
 
@@ -41,7 +41,7 @@ impl Unauthenticated {
         })
     }
 
-    /// Takes the client for the anonymous consumer, if there is one; otherwise refuses it and says why.
+    /// Attributes the request to the anonymous consumer, if there is one; otherwise refuses it with `fault` as the message.
     pub fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
         if let Some(anonymous) = &self.anonymous {
             return exchange.identify(anonymous);
@@ -49,7 +49,7 @@ impl Unauthenticated {
         Err(self.refuse(exchange, fault))
     }
 
-    /// Refuses the client, and says why.
+    /// Refuses the request with 401, the challenge, and `fault` as the message.
     pub fn refuse(&self, exchange: &mut Exchange, fault: &str) -> Stop {
         let body = format!("{}\n", json!({ "message": fault }));
         let stop = exchange.respond(401, "application/json", body.as_bytes());
@@ -58,10 +58,10 @@ impl Unauthenticated {
     }
 }
 
-/// Longer credentials are nobody's.
+/// Longer encoded credentials are refused without being decoded.
 const MAX_CREDENTIALS: usize = 8 << 10;
 
-/// The name and the password that a client shows (RFC 7617), or what is wrong with them.
+/// The name and password in the field `Authorization` (RFC 7617), or the message for a refusal.
 pub fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
     let shown = exchange.request.head.value(b"authorization").ok_or("Missing authorization in request")?;
     let invalid = "Invalid authorization in request";
@@ -76,18 +76,18 @@ pub fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'st
     Ok((name, password))
 }
 
-/// Takes an argument out of the query that goes upstream.
+/// Removes an argument from the query before the request is forwarded.
 pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     let request = &mut exchange.request;
     let Some(query) = request.query() else { return Ok(()) };
-    // In any spelling that decodes to it.
+    // In any percent-encoding that decodes to the name.
     let is_other = |pair: &&[u8]| *form::decoded(form::halves(pair).0) != *name;
     let kept = query.split(|&byte| byte == b'&').filter(is_other).collect::<Vec<_>>().join(&b'&');
     let path = request.path().to_vec();
     request.set_path(&path, Some(&kept)).map_err(|_| Stop::Internal)
 }
 
-/// Takes a cookie out of those that go upstream.
+/// Removes a cookie before the request is forwarded.
 pub fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     let head = &mut exchange.request.head;
     let is_other = |pair: &&[u8]| pair.split(|&byte| byte == b'=').next().is_some_and(|key| key.trim_ascii() != name);

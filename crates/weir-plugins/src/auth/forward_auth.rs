@@ -109,7 +109,7 @@ fn forbidden() -> u16 {
     403
 }
 
-/// Bytes of an answer that a client may get.
+/// The most bytes of an answer, which the client gets if it is a refusal.
 const MOST_ANSWERED: usize = 1024 * 1024;
 
 impl Definition for ForwardAuth {
@@ -190,8 +190,9 @@ impl Plugin for ForwardAuthorizer {
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(async move {
-            match self.asks_later(exchange) {
-                // Plugins that come before the question do not see them either.
+            match self.needs_content(exchange) {
+                // The fields of the auth service are removed now, so that plugins that run before the call do not see
+                // them either.
                 true => {
                     self.remove_upstream_headers(exchange);
                     Ok(())
@@ -202,7 +203,7 @@ impl Plugin for ForwardAuthorizer {
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        Ok(self.asks_later(exchange).then_some(self.most_content))
+        Ok(self.needs_content(exchange).then_some(self.most_content))
     }
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
@@ -210,8 +211,8 @@ impl Plugin for ForwardAuthorizer {
     }
 }
 
-/// What the service is told of each request, by the names Apache APISIX gives it.
-const TOLD: [(&str, &Variable); 4] = [
+/// The fields of a call that describe the request, with the names of Apache APISIX.
+const REQUEST_FIELDS: [(&str, &Variable); 4] = [
     ("x-forwarded-proto", &Variable::Scheme),
     ("x-forwarded-method", &Variable::Method),
     ("x-forwarded-host", &Variable::Host),
@@ -219,20 +220,20 @@ const TOLD: [(&str, &Variable); 4] = [
 ];
 
 impl ForwardAuthorizer {
-    /// When the request's content is there.
-    fn asks_later(&self, exchange: &Exchange) -> bool {
+    /// Whether the service is called only once the content of the request has been received.
+    fn needs_content(&self, exchange: &Exchange) -> bool {
         self.method == RequestMethod::Post && exchange.request.framing.has_body()
     }
 
     async fn decide(&self, exchange: &mut Exchange, content: Bytes) -> Result<(), Stop> {
-        let question = self.question(exchange, content).ok_or(Stop::Internal)?;
-        match self.service.ask(question, MOST_ANSWERED).await {
+        let auth_request = self.auth_request(exchange, content).ok_or(Stop::Internal)?;
+        match self.service.ask(auth_request, MOST_ANSWERED).await {
             Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
             Ok(answer) => Err(self.refuse(exchange, &answer)),
             Err(failure) => {
                 self.failures.error(format_args!("forward-auth: {}: {failure}", self.service.name()));
                 match self.allow_degradation {
-                    // What only the service may say, nobody has said.
+                    // The service has not set its fields, so those of the client must not be forwarded.
                     true => {
                         self.remove_upstream_headers(exchange);
                         Ok(())
@@ -243,7 +244,7 @@ impl ForwardAuthorizer {
         }
     }
 
-    fn question(&self, exchange: &Exchange, content: Bytes) -> Option<Request<Full<Bytes>>> {
+    fn auth_request(&self, exchange: &Exchange, content: Bytes) -> Option<Request<Full<Bytes>>> {
         let mut fields = HeaderMap::new();
         for name in &self.request_headers {
             for value in exchange.request.head.values(name.as_str().as_bytes()) {
@@ -251,7 +252,7 @@ impl ForwardAuthorizer {
             }
         }
         if self.method == RequestMethod::Post {
-            // What the content is, so that it can be read.
+            // The fields that describe the content.
             for name in [CONTENT_TYPE, CONTENT_ENCODING] {
                 if let Some(value) = exchange.request.head.value(name.as_str().as_bytes()) {
                     fields.insert(name, HeaderValue::from_bytes(value).ok()?);
@@ -263,8 +264,8 @@ impl ForwardAuthorizer {
             template.render(exchange, &mut value);
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
         }
-        // After the client's, so that nobody says these for us.
-        for (name, variable) in TOLD {
+        // After the client's fields, so that the client cannot set these.
+        for (name, variable) in REQUEST_FIELDS {
             let value = exchange.variable(variable).unwrap_or_default();
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
         }
@@ -290,7 +291,7 @@ impl ForwardAuthorizer {
     }
 
     fn admit(&self, exchange: &mut Exchange, answer: &Response<Bytes>) -> Result<(), Stop> {
-        // A client that sends a field of the service's must not be believed because the service did not.
+        // A field that the service did not set must not be forwarded from the client.
         self.remove_upstream_headers(exchange);
         for name in &self.upstream_headers {
             for value in answer.headers().get_all(name) {
@@ -348,10 +349,10 @@ mod tests {
         let request = exchange(
             "GET /orders?x=1 HTTP/1.1\nHost: H.example:80\nAuthorization: Bearer t\nCookie: c\nX-Forwarded-Uri: /other",
         );
-        let question = door.question(&request, Bytes::new()).expect("valid");
-        assert_eq!(question.uri(), "/check?b=1");
+        let auth_request = door.auth_request(&request, Bytes::new()).expect("valid");
+        assert_eq!(auth_request.uri(), "/check?b=1");
         let told: BTreeMap<&str, &str> =
-            question.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().expect("text"))).collect();
+            auth_request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().expect("text"))).collect();
         let expected = [
             ("authorization", "Bearer t"),
             ("x-forwarded-for", "192.0.2.7"),

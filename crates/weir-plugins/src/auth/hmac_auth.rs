@@ -208,7 +208,7 @@ struct HmacKey {
 impl HmacKeys {
     fn new(consumers: &Consumers) -> HmacKeys {
         let known = consumers.credentials(HmacAuth::NAME).iter().filter_map(|credential| {
-            // Others have been reported where they stand.
+            // Credentials with other options are invalid, and have been reported by the document's checks.
             let SigningCredential { key_id, secret_key } = SigningCredential::deserialize(&credential.options).ok()?;
             let known = HmacKey { secret: secret_key.into_bytes().into(), credential: Arc::clone(credential) };
             Some((key_id.into(), known))
@@ -217,10 +217,10 @@ impl HmacKeys {
     }
 }
 
-/// Stands for the method and the target among the names of fields.
+/// In the list of signed fields, stands for the method and the target.
 const TARGET: &str = "@request-target";
 
-/// What a request says about its signature.
+/// The parameters of the signature in a request.
 #[derive(Default)]
 struct SignatureFields<'a> {
     key_id: Option<&'a str>,
@@ -230,7 +230,7 @@ struct SignatureFields<'a> {
 }
 
 impl<'a> SignatureFields<'a> {
-    /// `name="value"` separated by commas. Nothing where something is there twice, or is not understood.
+    /// Parses `name="value"` separated by commas; `None` if a parameter is unknown, repeated or malformed.
     fn parse(text: &'a str) -> Option<SignatureFields<'a>> {
         let mut shown = SignatureFields::default();
         let mut rest = text.trim_ascii();
@@ -256,13 +256,13 @@ impl<'a> SignatureFields<'a> {
     }
 }
 
-/// Signatures that have been used, for as long as they could be used again.
+/// Signatures that have been used, kept for as long as they could be replayed.
 struct UsedSignatures {
     table: Arc<CounterTable<UsedSignature>>,
     kept_s: u64,
 }
 
-/// Until when a signature may not be used again, in seconds since 1970.
+/// The time until which a signature must not be used again, in seconds since 1970.
 #[derive(Clone, Copy)]
 struct UsedSignature(u64);
 
@@ -279,23 +279,23 @@ impl PackedCounter for UsedSignature {
         self.0 > now_s
     }
 
-    /// What will be forgotten soonest gives way first where there is no room.
+    /// When the table is full, the entry that expires first is replaced first.
     fn weight(self, _: u64) -> u64 {
         self.0
     }
 }
 
-/// A million signatures at a time, in 16 MiB at most.
+/// The most signatures at a time: a million, in at most 16 MiB.
 const MOST_SIGNATURES: usize = 1 << 20;
 
 impl UsedSignatures {
     fn new(skew_s: u64, build: &Build) -> UsedSignatures {
-        // A date may be ahead by as much as it may be behind.
+        // Twice the skew: a date may be ahead of the gateway's clock by as much as it may be behind.
         let kept_s = skew_s.saturating_mul(2).saturating_add(1);
         UsedSignatures { table: build.shared("hmac-used", "", || CounterTable::new(MOST_SIGNATURES)), kept_s }
     }
 
-    /// Whether it is the first use.
+    /// Whether the signature is used for the first time.
     fn take(&self, signature: &[u8]) -> bool {
         let now_s = clock::now().as_secs();
         let until = UsedSignature(now_s.saturating_add(self.kept_s));
@@ -342,15 +342,15 @@ impl HmacAuthenticator {
         }
         self.is_fresh(exchange).then_some(())?;
         let known = self.keys.0.get(key_id);
-        // Whoever does not exist takes as long as a wrong signature.
+        // An unknown key takes as long as a wrong signature.
         let key = algorithm.key(known.map_or(b"nobody", |known| &known.secret));
         let is_right = hmac::verify(&key, &signing_text(exchange, key_id, &signed), &signature).is_ok();
-        // Only right ones are remembered: others must not be able to fill the table.
+        // Only valid signatures are stored, so that clients without a secret cannot fill the table.
         let is_first = || self.used.as_ref().is_none_or(|used| used.take(&signature));
         known.filter(|_| is_right && is_first()).map(|known| &known.credential)
     }
 
-    /// An old request may be one that somebody has overheard.
+    /// An old request may be a replay.
     fn is_fresh(&self, exchange: &Exchange) -> bool {
         let date = exchange.request.head.value(b"date").and_then(|date| str::from_utf8(date).ok());
         let Some(Ok(date)) = date.map(httpdate::parse_http_date) else { return false };
@@ -427,7 +427,7 @@ mod tests {
         httpdate::fmt_http_date(time)
     }
 
-    /// A request signed as the documentation of the plugin says.
+    /// A request signed as the documentation of the plugin describes.
     fn signed(algorithm: HmacAlgorithm, name: &str, date: &str, headers: &str, secret: &str) -> String {
         let lines = headers.split(' ').map(|header| match header {
             TARGET => "GET /a?b=1\n".to_owned(),

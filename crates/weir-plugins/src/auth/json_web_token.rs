@@ -1,4 +1,4 @@
-//! A JSON Web Token in its compact form (RFC 7515 §7.1), taken apart and not yet believed.
+//! A JSON Web Token in its compact form (RFC 7515 §7.1), parsed but not verified.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Longer tokens are nobody's.
+/// Longer tokens are refused without being parsed.
 const MAX_BYTES: usize = 16 << 10;
 
 pub struct WebToken<'a> {
     header: Map<String, Value>,
     payload: Map<String, Value>,
-    /// What the signature is of.
+    /// The bytes that the signature covers.
     pub signed: &'a [u8],
-    /// In base64url.
+    /// The signature in base64url.
     pub signature: &'a str,
 }
 
-/// What a token says about time, in seconds since 1970.
+/// The claims about time, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claims {
     pub exp: Option<f64>,
@@ -30,7 +30,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Nothing where a claim is there that is no time.
+    /// `None` if one of the claims is present, but not a time.
     pub fn of(payload: &Map<String, Value>) -> Option<Claims> {
         let time = |name| match payload.get(name) {
             None => Some(None),
@@ -55,17 +55,17 @@ impl<'a> WebToken<'a> {
         (!token.header.contains_key("crit")).then_some(token)
     }
 
-    /// What the token says it was signed with; nothing where no credential can be for it.
+    /// The algorithm in the token's header; `None` if it is missing or unknown.
     pub fn algorithm(&self) -> Option<Algorithm> {
         Algorithm::deserialize(self.header.get("alg")?).ok()
     }
 
-    /// Which of several keys it says it was signed with.
+    /// The id of the key, from the token's header.
     pub fn key_id(&self) -> Option<&str> {
         self.header.get("kid")?.as_str()
     }
 
-    /// What it says.
+    /// The claims.
     pub fn payload(&self) -> &Map<String, Value> {
         &self.payload
     }
@@ -74,13 +74,13 @@ impl<'a> WebToken<'a> {
         self.payload.get(claim)?.as_str()
     }
 
-    /// Nothing where a claim is there that is no time.
+    /// The claims about time; `None` if one of them is present, but not a time.
     pub fn claims(&self) -> Option<Claims> {
         Claims::of(&self.payload)
     }
 }
 
-/// A JSON object without a name that is there twice (RFC 7519 §4).
+/// A JSON object in which no name occurs twice (RFC 7519 §4).
 struct UniqueObject(Map<String, Value>);
 
 impl<'de> Deserialize<'de> for UniqueObject {

@@ -120,8 +120,8 @@ fn yes() -> bool {
     true
 }
 
-/// Clocks that are further apart are wrong: whoever has seen a token that has ended could show it for so long. A token may
-/// have been issued by as much in the future, whatever grace its credential gives, as that does not lengthen its life.
+/// The largest tolerance for clock differences: an expired token stays usable for this time. `iat` always has this
+/// tolerance, independent of the credential's, because it does not lengthen the life of a token.
 const MOST_GRACE_S: u32 = 60;
 
 impl Definition for JwtAuth {
@@ -227,7 +227,7 @@ impl TokenCredential {
 /// Shorter keys can be broken (NIST SP 800-131A), and the library refuses every signature made with them.
 const LEAST_RSA_BITS: usize = 2048;
 
-/// How long a public RSA key is; nothing if it is none.
+/// The length of a public RSA key in bits; `None` if it is not one.
 fn rsa_bits(pem: &[u8]) -> Option<usize> {
     let (_, pem) = parse_x509_pem(pem).ok()?;
     let key = match SubjectPublicKeyInfo::from_der(&pem.contents) {
@@ -237,7 +237,7 @@ fn rsa_bits(pem: &[u8]) -> Option<usize> {
     Some(key.key_size())
 }
 
-/// The keys of all consumers, by what tokens call them.
+/// The keys of all consumers, by the value of the claim that names them.
 struct JwtKeys {
     by_name: HashMap<Box<str>, u32>,
     known: Vec<JwtKey>,
@@ -255,7 +255,7 @@ impl JwtKeys {
     fn new(consumers: &Consumers) -> JwtKeys {
         let mut keys = JwtKeys { by_name: HashMap::new(), known: Vec::new(), number: KeySet::new() };
         for credential in consumers.credentials(JwtAuth::NAME) {
-            // Others have been reported where they stand.
+            // Credentials with other options are invalid, and have been reported by the document's checks.
             let Ok(options) = TokenCredential::deserialize(&credential.options) else { continue };
             let Ok((algorithm, key)) = options.decoding_key() else { continue };
             keys.by_name.insert(options.key.into(), keys.known.len() as u32);
@@ -302,7 +302,7 @@ impl JwtAuthenticator {
         in_query.or_else(|| exchange.variable(&self.cookie).map(|token| (TokenSource::Cookie, token)))
     }
 
-    /// Whose token it is, and when it ends.
+    /// The credential that the token belongs to, and when the token expires.
     fn find(&self, shown: &[u8]) -> Result<(&Arc<Credential>, Option<Duration>), &'static str> {
         let verified =
             self.verified.get().find(self.keys.number, shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
@@ -320,14 +320,14 @@ impl JwtAuthenticator {
         Ok((&known.credential, ends_at))
     }
 
-    /// Verifies what does not change with time, and remembers it.
+    /// Verifies what does not depend on the time, and caches the result.
     fn verify(&self, shown: &[u8]) -> Result<verified::Verified, &'static str> {
         let token = WebToken::parse(shown).ok_or("JWT token invalid")?;
         let name = token.text(&self.claim).ok_or("missing user key in JWT token")?;
         let known = *self.keys.by_name.get(name).ok_or("Invalid user key in JWT token")?;
         let JwtKey { algorithm, key, .. } = &self.keys.known[known as usize];
         let claims = token.claims().ok_or("failed to verify jwt")?;
-        // RFC 8725 §3.1: who verifies decides how; the token may only agree.
+        // RFC 8725 §3.1: the credential determines the algorithm, and the token's header has to agree.
         let agrees = token.algorithm() == Some(*algorithm);
         if !agrees || !crypto::verify(token.signature, token.signed, key, *algorithm).unwrap_or(false) {
             return Err("failed to verify jwt");
@@ -355,7 +355,7 @@ impl Plugin for JwtAuthenticator {
             Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.hide {
-            // Wherever it stands: what was not looked at is as secret as what was.
+            // Removed from all places: a token that was not used is as secret as the one that was.
             exchange.request.head.remove(&self.header);
             if exchange.variable(&self.query).is_some() {
                 hide_argument(exchange, &self.query_name)?;
@@ -388,7 +388,7 @@ mod tests {
         URL_SAFE_NO_PAD.encode(value)
     }
 
-    /// A token as somebody would sign it who has the secret.
+    /// A token signed with `secret`.
     fn hs256(header: &str, claims: &str, secret: &[u8]) -> String {
         let signed = format!("{}.{}", encode(header), encode(claims));
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), signed.as_bytes());
@@ -399,7 +399,7 @@ mod tests {
         hs256(r#"{"alg":"HS256","typ":"JWT"}"#, &claims.to_string(), SECRET.as_bytes())
     }
 
-    /// A public key as PEM: what stands before the key in its structure (RFC 5280 §4.1.2.7), and the key.
+    /// A public key as PEM: the DER prefix of its SubjectPublicKeyInfo (RFC 5280 §4.1.2.7), and the key.
     fn pem(prefix: &[u8], key: &[u8]) -> String {
         let text = STANDARD.encode([prefix, key].concat());
         format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
@@ -509,7 +509,7 @@ mod tests {
             format!("{valid}A"),
             format!(".{signed}.{tag}"),
             format!("{signed}.{}", &tag[..tag.len() - 1]),
-            // The public key as the secret.
+            // A token signed with HMAC, with the public key as the secret.
             hs256(r#"{"alg":"HS256"}"#, k2, public.as_bytes()),
             hs256(r#"{"alg":"EdDSA"}"#, k2, public.as_bytes()),
             // Another algorithm than the credential's.
@@ -517,14 +517,14 @@ mod tests {
             hs256(r#"{"alg":"hs256"}"#, k1, SECRET.as_bytes()),
             hs256(r#"{"alg":["HS256"]}"#, k1, SECRET.as_bytes()),
             hs256(r#"{}"#, k1, SECRET.as_bytes()),
-            // Keys the token brings along.
+            // A token with its own key.
             hs256(r#"{"alg":"HS256","jwk":{"kty":"oct","k":"QQ"}}"#, k1, b"A"),
             hs256(r#"{"alg":"HS256","jku":"http://evil.example/","kid":"../../dev/null"}"#, k1, b""),
             hs256(r#"{"alg":"HS256","x5u":"http://evil.example/"}"#, k1, b""),
-            // RFC 7515 §4.1.11: extensions that must be understood, and are not.
+            // RFC 7515 §4.1.11: a critical extension that is not supported.
             hs256(r#"{"alg":"HS256","crit":["exp"]}"#, k1, SECRET.as_bytes()),
             hs256(r#"{"alg":"HS256","b64":false,"crit":["b64"]}"#, k1, SECRET.as_bytes()),
-            // What two readers could read differently.
+            // Duplicate claims, which parsers may resolve differently.
             hs256(r#"{"alg":"HS256"}"#, r#"{"key":"k2","key":"k1"}"#, SECRET.as_bytes()),
             hs256(r#"{"alg":"none","alg":"HS256"}"#, k1, SECRET.as_bytes()),
             hs256(r#"{"alg":"HS256"}"#, r#"["key","k1"]"#, SECRET.as_bytes()),

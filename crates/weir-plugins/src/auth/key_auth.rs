@@ -90,10 +90,10 @@ impl Authenticator for KeyAuth {
     }
 }
 
-/// The keys of all consumers, by a hash that nobody outside can compute.
+/// The keys of all consumers, by a hash with a secret seed, which clients cannot compute.
 struct ApiKeys {
     secret: RandomState,
-    /// The hashes are secret already; the map's own need not be.
+    /// The map needs no seed of its own, because its keys are hashes with a secret seed.
     by_hash: HashMap<u64, Vec<ApiKey>, foldhash::fast::RandomState>,
 }
 
@@ -106,7 +106,7 @@ impl ApiKeys {
     fn new(consumers: &Consumers) -> ApiKeys {
         let mut keys = ApiKeys { secret: RandomState::new(), by_hash: HashMap::default() };
         for credential in consumers.credentials(KeyAuth::NAME) {
-            // Others have been reported where they stand.
+            // Credentials with other options are invalid, and have been reported by the document's checks.
             if let Some(key) = credential.options["key"].as_str() {
                 let hash = keys.hash(key.as_bytes());
                 let known = ApiKey { key: key.as_bytes().into(), credential: Arc::clone(credential) };
@@ -122,8 +122,8 @@ impl ApiKeys {
         hasher.finish()
     }
 
-    /// What time a wrong key takes says nothing about the right ones: whether its hash is there is all that decides, and
-    /// that can neither be foreseen nor be approached.
+    /// The time that a wrong key takes reveals nothing about valid keys: it depends only on whether the key's hash
+    /// exists, and clients can neither predict hashes nor approach one step by step.
     fn find(&self, key: &[u8]) -> Option<&Arc<Credential>> {
         let candidates = self.by_hash.get(&self.hash(key))?;
         let found = candidates.iter().find(|known| verify_slices_are_equal(&known.key, key).is_ok())?;
@@ -157,7 +157,7 @@ impl Plugin for KeyAuthenticator {
             }
         };
         if self.hide {
-            // Wherever it stands: what was not looked at is as secret as what was.
+            // Removed from both places: the key that was not used is as secret as the one that was.
             exchange.request.head.remove(&self.header);
             if exchange.variable(&self.query).is_some() {
                 hide_argument(exchange, &self.query_name)?;

@@ -218,7 +218,7 @@ struct DistinguishedNames(HashMap<Box<str>, Arc<Credential>>);
 impl DistinguishedNames {
     fn new(consumers: &Consumers) -> DistinguishedNames {
         let credentials = consumers.credentials(LdapAuth::NAME).iter();
-        // Others have been reported where they stand.
+        // Credentials with other options are invalid, and have been reported by the document's checks.
         let named =
             |credential: &Arc<Credential>| Some((credential.options["user_dn"].as_str()?.into(), credential.clone()));
         DistinguishedNames(credentials.filter_map(named).collect())
@@ -236,22 +236,22 @@ struct LdapAuthenticator {
     unauthenticated: Unauthenticated,
     failures: RateLimitedLog,
     connections: PerWorker<DirectoryConnections>,
-    /// Names and passwords found to be right.
+    /// The cache of names and passwords that the directory has confirmed.
     right: PerWorker<RefCell<RecentResults<()>>>,
 }
 
-/// Passwords that each worker remembers to be right.
+/// The most confirmed passwords that each worker caches.
 const REMEMBERED: usize = 4096;
 
 const WRONG: &str = "Invalid user authorization";
 
 impl LdapAuthenticator {
-    /// The distinguished name for a name that was shown (RFC 4514 §2.4).
+    /// The distinguished name for the name that the client sent (RFC 4514 §2.4).
     fn distinguished(&self, name: &str) -> String {
         format!("{}={},{}", self.uid, ldap3::dn_escape(name), self.base_dn)
     }
 
-    /// Whether name and password belong together; `Err` where that cannot be found out.
+    /// Whether name and password are right; `Err` if the directory cannot be asked.
     async fn is_right(&self, name: &str, password: &str) -> Result<bool, Stop> {
         let mark = SecretDigest::of(&[&self.directory.identity(), name.as_bytes(), password.as_bytes()]);
         if !self.cache_ttl.is_zero() && self.right.get().borrow().find(mark).is_some() {
@@ -280,7 +280,7 @@ impl LdapAuthenticator {
         let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
             return self.unauthenticated.admit_or_refuse(exchange, WRONG);
         };
-        // RFC 4513 §5.1.2: a bind without a password succeeds, whoever asks, and proves nothing.
+        // RFC 4513 §5.1.2: a bind without a password succeeds for every name, and proves nothing.
         if name.is_empty() || password.is_empty() {
             return self.unauthenticated.admit_or_refuse(exchange, WRONG);
         }
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn p07_what_cannot_be_right_is_not_asked() {
-        // Nobody listens there; being asked would be 503.
+        // Nothing listens on this port: a bind would fail with 503.
         let step = build::<LdapAuth>(json!({"base_dn": "dc=a", "ldap_uri": "127.0.0.1:1"}));
         for shown in [&b"jack:"[..], b":secret", b"jack", b"j\xffck:secret", b"jack:s\xff"] {
             let mut exchange =

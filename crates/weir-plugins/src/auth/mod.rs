@@ -1,4 +1,4 @@
-//! Who the client is: credentials of consumers, tokens, directories and services that decide.
+//! Authentication: by credentials of consumers, tokens, directories, and external auth services.
 
 pub mod basic_auth;
 pub mod consumer_restriction;

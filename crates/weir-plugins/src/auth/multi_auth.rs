@@ -50,12 +50,12 @@ impl Definition for MultiAuth {
     }
 }
 
-/// What those that refused would have answered.
+/// The challenges of the authenticators that have refused the request.
 #[derive(Default)]
 struct AuthRefused(Vec<Vec<u8>>);
 
 impl AuthRefused {
-    /// Whether the authenticator has accepted the client. `Err` where it cannot tell.
+    /// Whether the authenticator has accepted the client; `Err` for every failure other than a refusal with 401.
     fn is_accepted(&mut self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<bool, Stop> {
         match end {
             Ok(()) => {
@@ -71,10 +71,10 @@ impl AuthRefused {
         }
     }
 
-    /// Nobody has let the client in.
+    /// The response when no authenticator has accepted the client.
     fn answer(self, exchange: &mut Exchange, refusal: &RefusalResponse) -> Stop {
         let stop = refusal.send(exchange);
-        // RFC 9110 §11.6.1: a client may choose among challenges.
+        // RFC 9110 §11.6.1: a client may choose among several challenges.
         for challenge in self.0 {
             if exchange.response.head.add(b"WWW-Authenticate", &challenge).is_err() {
                 return Stop::Internal;
@@ -84,7 +84,7 @@ impl AuthRefused {
     }
 }
 
-/// Asks several authenticators in turn. Any of them may wait for a server.
+/// Tries several authenticators in turn.
 struct AuthenticatorChain {
     authenticators: Box<[Arc<dyn Plugin>]>,
     refusal: RefusalResponse,
@@ -117,7 +117,7 @@ impl Plugin for AuthenticatorChain {
         }))
     }
 
-    /// An authenticator knows by its notes whether it was the one that accepted the client.
+    /// Each authenticator knows from its own notes whether it accepted the client and needs the body.
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         for authenticator in self.with_body() {
             if let Some(limit) = authenticator.whole_request(exchange)? {

@@ -258,8 +258,8 @@ impl Definition for OpenidConnect {
             login,
             shown,
             required_scopes: self.required_scopes,
-            denies: self.unauth_action == UnauthAction::Deny,
-            passes: self.unauth_action == UnauthAction::Pass,
+            refuses_without_session: self.unauth_action == UnauthAction::Deny,
+            forwards_unauthenticated: self.unauth_action == UnauthAction::Pass,
             realm: self.realm,
             failures: RateLimitedLog::default(),
         }))

@@ -1,4 +1,4 @@
-//! What was found out lately about secrets, for a while and a bounded number of them. A secret itself is not kept.
+//! A bounded cache of results about secrets, such as verified tokens. It stores a keyed hash rather than the secret.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,19 +7,19 @@ use std::time::Instant;
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 
-/// Stands for a secret: nobody without this process's memory can tell which.
+/// Identifies a secret without revealing it: an HMAC with a random key of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretDigest([u8; 32]);
 
 impl SecretDigest {
-    /// Of parts that belong together.
+    /// The digest of several parts together.
     pub fn of(parts: &[&[u8]]) -> SecretDigest {
         static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
             hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has random numbers")
         });
         let mut context = hmac::Context::with_key(&KEY);
         for part in parts {
-            // With their lengths, so that they cannot be divided in another way.
+            // Each part is preceded by its length, so that other divisions of the same bytes have other digests.
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
         }
@@ -27,7 +27,7 @@ impl SecretDigest {
     }
 }
 
-/// Belongs to one thread. When it is full, what has expired goes; when it still is, it begins anew.
+/// A cache for one thread. When it is full, expired entries are removed; if it is still full, all are.
 pub struct RecentResults<T> {
     most: usize,
     known: HashMap<SecretDigest, (Instant, T)>,

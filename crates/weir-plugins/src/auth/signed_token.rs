@@ -1,4 +1,4 @@
-//! Signed tokens: the keys that they are signed with (RFC 7517), and what they must say.
+//! Signed tokens: the keys that verify them (RFC 7517), and the rules for their claims.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 
 use crate::auth::json_web_token::{Claims, WebToken};
 
-/// A key of another signer.
+/// A public key that verifies the tokens of another party.
 pub struct SigningKey {
     id: Option<String>,
-    /// What it can be used for: never a shared secret, whatever the key set says.
+    /// The signature algorithms it may be used with. Never HMAC, even if the key set contains a shared secret.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// Keys of one set; more are not looked at.
+/// The most keys that are used of one set.
 const MAX_KEYS: usize = 32;
 
 impl SigningKey {
-    /// Those of a key set that are for signatures.
+    /// The keys of a key set that can verify signatures.
     pub fn of_set(set: &Map<String, Value>) -> Vec<SigningKey> {
         let keys = set.get("keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         keys.iter().filter_map(SigningKey::parse).take(MAX_KEYS).collect()
@@ -31,7 +31,7 @@ impl SigningKey {
         self.algorithms.contains(&algorithm) && id.is_none_or(|id| self.id.as_deref().is_none_or(|own| own == id))
     }
 
-    /// Nothing where it is none for signatures that we verify.
+    /// `None` if the key is not for signatures, or for none that are supported.
     fn parse(value: &Value) -> Option<SigningKey> {
         let text = |member: &str| value.get(member).and_then(Value::as_str);
         if text("use").is_some_and(|usage| usage != "sig") {
@@ -54,7 +54,7 @@ impl SigningKey {
     }
 }
 
-/// A token that has not been verified.
+/// A parsed token whose signature has not been verified yet.
 pub struct SignedToken<'a> {
     pub token: WebToken<'a>,
     pub algorithm: Algorithm,
@@ -62,7 +62,7 @@ pub struct SignedToken<'a> {
 
 impl<'a> SignedToken<'a> {
     /// # Errors
-    /// Where it is none, or is signed in another way than one of `allowed`; without these any way will do.
+    /// If it is not a signed token, or its algorithm is not in `allowed`; with `None`, every algorithm is allowed.
     pub fn parse(shown: &'a [u8], allowed: Option<&[Algorithm]>) -> Result<SignedToken<'a>, &'static str> {
         let token = WebToken::parse(shown).ok_or("the token is not a signed JWT")?;
         let is_allowed = |algorithm: &Algorithm| allowed.is_none_or(|allowed| allowed.contains(algorithm));
@@ -81,25 +81,25 @@ impl<'a> SignedToken<'a> {
     }
 }
 
-/// What a token must say.
+/// The requirements for the claims of a token.
 pub struct TokenRules {
-    /// How it may be signed; nothing is as the key allows.
+    /// The allowed signature algorithms; with `None`, those of the key.
     pub algorithms: Option<Vec<Algorithm>>,
-    /// Whose it may be; nothing is the provider's.
+    /// The allowed issuers; with `None`, only the provider.
     pub issuers: Option<Vec<String>>,
-    /// The claim that says for whom it is.
+    /// The name of the claim that contains the audience.
     pub audience: String,
     pub audience_required: bool,
-    /// It must be for this client.
+    /// The value that the audience must contain.
     pub for_client: Option<String>,
     pub iat_slack_s: f64,
 }
 
-/// Seconds by which clocks may differ.
+/// The tolerance for clock differences, in seconds.
 const LEEWAY_S: f64 = 10.0;
 
 impl TokenRules {
-    /// What is wrong with the claims; nothing where they are good.
+    /// Why the claims are refused; `None` if they are accepted.
     pub fn fault(&self, claims: &Map<String, Value>, issuer: &str, now_s: f64) -> Option<&'static str> {
         let own = claims.get("iss").and_then(Value::as_str);
         let is_known = |own: &str| match &self.issuers {

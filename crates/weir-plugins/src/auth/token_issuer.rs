@@ -1,5 +1,5 @@
-//! Tokens of one issuer, for whom there is no request of a client: the Admin API. Its keys are known to the process once, and
-//! asked for again when they are old or when a token has one that is not among them.
+//! Verifies the tokens of one issuer outside of exchanges, for the Admin API. The process caches the issuer's keys, and
+//! fetches them again when they are old, or when a token needs a key that is not among them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,29 +15,29 @@ use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
 use super::signed_token::{SignedToken, SigningKey, TokenRules, now_s};
 
-/// Keys are believed for so long.
+/// Keys older than this are fetched again.
 const KEYS_FOR: Duration = Duration::from_secs(3600);
-/// A token can name any key. Unknown keys are looked up no more often than this.
+/// The least time between two fetches: tokens can name any key, so unknown keys must not cause more.
 const REFRESH: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Seconds that a token may be from the future.
+/// How far a token's `iat` may be in the future, in seconds.
 const IAT_SLACK_S: f64 = 120.0;
 
-/// Where an issuer says which keys it signs with.
+/// Where the keys of an issuer are published.
 #[derive(Clone, Debug)]
 pub enum IssuerKeys {
-    /// A document that names the key set (OpenID Connect Discovery).
+    /// The URL of a document with the URL of the key set (OpenID Connect Discovery).
     Discovery(String),
-    /// The key set itself.
+    /// The URL of the key set.
     KeySet(String),
 }
 
-/// Why a token counts for nothing.
+/// Why a token was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// It is not good; why.
+    /// The token is not valid, for this reason.
     Invalid(&'static str),
-    /// It cannot be verified, because there are no keys.
+    /// The token cannot be verified, because the keys could not be fetched, for this reason.
     NoKeys(String),
 }
 
@@ -45,7 +45,7 @@ pub enum TokenError {
 pub struct TokenIssuer {
     http: HttpClient,
     keys_at: IssuerKeys,
-    /// Whether a place may be asked for keys.
+    /// Whether keys may be fetched from a URL.
     is_trusted: fn(&str) -> bool,
     issuer: String,
     rules: TokenRules,
@@ -56,14 +56,15 @@ pub struct TokenIssuer {
 #[derive(Default)]
 struct KnownKeys {
     keys: Arc<[SigningKey]>,
-    /// When they were read.
+    /// When the keys were fetched.
     read_at: Option<Instant>,
-    /// When that was tried last, and what went wrong.
+    /// When a fetch was last tried, and its error, if it failed.
     tried: Option<(Instant, Option<String>)>,
 }
 
 impl TokenIssuer {
-    /// Tokens are of `issuer`, and for `audience`. `is_trusted` says of a URL whether its content cannot be changed on the way.
+    /// Accepts tokens of `issuer` for `audience`. `is_trusted` decides whether a URL is protected against manipulation
+    /// in transit.
     pub fn new(
         http: HttpClient,
         keys_at: IssuerKeys,
@@ -82,7 +83,7 @@ impl TokenIssuer {
         TokenIssuer { http, keys_at, is_trusted, issuer: issuer.to_owned(), rules, known: Mutex::default() }
     }
 
-    /// What a good token says.
+    /// The claims of a valid token.
     ///
     /// # Errors
     /// The token is not valid, or cannot be verified.
@@ -113,7 +114,7 @@ impl TokenIssuer {
         }
         let problem = known.tried.as_ref().and_then(|(_, problem)| problem.as_ref());
         match problem {
-            // The keys that were known before still hold.
+            // Otherwise the keys that are known continue to be used.
             Some(problem) if !is_known => Err(TokenError::NoKeys(problem.clone())),
             _ => Ok(Arc::clone(&known.keys)),
         }
@@ -142,7 +143,7 @@ impl TokenIssuer {
         }
     }
 
-    /// Asks on a thread of its own: connections of the client belong to a thread.
+    /// Fetches on a separate thread with its own runtime: the connections of an `HttpClient` belong to a thread.
     async fn read(&self, url: &str) -> Result<Map<String, Value>, String> {
         let service = ServiceUrl::parse(url).map_err(|error| format!("`{url}` is not a URL: {error}"))?;
         let (http, name) = (self.http.clone(), url.to_owned());

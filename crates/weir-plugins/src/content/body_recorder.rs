@@ -1,15 +1,15 @@
-//! Keeps what passes, up to a limit, for whoever wants it when the exchange has ended.
+//! Records the content of a message up to a limit, for use after the exchange.
 
 use weir_plugin::{Filter, Kept, Stop};
 
-/// A filter that changes nothing.
+/// A filter that records the content and does not change it.
 pub struct BodyRecorder {
     kept: Kept,
     most: usize,
 }
 
 impl BodyRecorder {
-    /// Keeps the first `most` bytes, and one more where there are more, so that it can be told.
+    /// Records the first `most` bytes, and one more if there are more, to mark the content as cut.
     pub fn filter(kept: Kept, most: usize) -> Box<dyn Filter> {
         Box::new(BodyRecorder { kept, most })
     }

@@ -1,4 +1,4 @@
-//! Content as it is meant, for plugins that look into it: without its content coding, and never more than asked for.
+//! Decodes content codings for plugins that inspect content, up to a limit.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -8,19 +8,19 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use weir_plugin::Exchange;
 use weir_plugin::proto::{Head, field};
 
-/// Why content cannot be looked into.
+/// Why content could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opaque {
-    /// Coded in a way that is not known here, or several times.
+    /// The coding is not supported, or there are several.
     UnknownCoding,
-    /// Decoded, it is larger than the limit, or suspiciously larger than it came.
+    /// The decoded content is larger than the limit, or suspiciously large in relation to the encoded content.
     TooLarge,
-    /// It is not coded as it says.
+    /// The content is not valid in its coding.
     Broken,
 }
 
 impl Opaque {
-    /// For a request: RFC 9110 §15.5.16, §15.5.14.
+    /// The status for a request: RFC 9110 §15.5.16, §15.5.14.
     pub fn status(self) -> u16 {
         match self {
             Opaque::UnknownCoding => 415,
@@ -30,14 +30,14 @@ impl Opaque {
     }
 }
 
-/// Content that grows by more than this while it is decoded is taken for a bomb.
+/// The largest ratio of decoded to encoded content; beyond it, the content is taken for a decompression bomb.
 const MOST_GROWTH: u64 = 100;
-/// Little content may grow more: a coding has fixed costs, and this much does no harm.
+/// Content up to this size may exceed the ratio: codings have fixed costs, and this much does no harm.
 const HARMLESS: u64 = 64 << 10;
-/// Bytes the decoder works on at a time.
+/// The size of the decoder's buffer in bytes.
 const BUFFER: usize = 4096;
 
-/// The content of a message without its coding, up to `limit` bytes.
+/// The decoded content of a message, up to `limit` bytes.
 pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, Opaque> {
     let mut codings = head.values(b"content-encoding").flat_map(field::list).filter(|coding| !is(coding, "identity"));
     let (coding, another) = (codings.next(), codings.next());
@@ -50,15 +50,15 @@ pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]
         Some(coding) if is(coding, "deflate") && is_zlib(body) => {
             decoded(ZlibDecoder::new(body), body, limit).map(Cow::Owned)
         }
-        // Some servers leave the envelope out that RFC 9110 §8.4.1.2 asks for.
+        // Some servers omit the zlib wrapper that RFC 9110 §8.4.1.2 requires.
         Some(coding) if is(coding, "deflate") => decoded(DeflateDecoder::new(body), body, limit).map(Cow::Owned),
         Some(coding) if is(coding, "br") => decoded(Decompressor::new(body, BUFFER), body, limit).map(Cow::Owned),
         Some(_) => Err(Opaque::UnknownCoding),
     }
 }
 
-/// Asks the upstream for all of its content, and plain: parts could be put together behind the back of who looks into
-/// it.
+/// Makes the upstream send complete and uncoded content: several ranges could be put together after they have passed
+/// inspection separately.
 pub fn ask_for_plain(exchange: &mut Exchange) {
     for name in [&b"Accept-Encoding"[..], b"Range", b"If-Range"] {
         exchange.request.head.remove(name);
@@ -72,7 +72,7 @@ fn decoded(decoder: impl Read, body: &[u8], limit: u64) -> Result<Vec<u8>, Opaqu
     if plain.len() as u64 > limit { Err(Opaque::TooLarge) } else { Ok(plain) }
 }
 
-/// RFC 1950 §2.2: the method, and a check of the first two bytes.
+/// Whether a zlib header is present: the method, and the checksum of the first two bytes (RFC 1950 §2.2).
 fn is_zlib(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..] if method & 15 == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
 }

@@ -1,24 +1,24 @@
-//! What `Content-Type` says (RFC 9110 §8.3): one reading of it for every plugin that looks at content.
+//! Reads `Content-Type` (RFC 9110 §8.3), in the same way for all plugins that inspect content.
 //!
-//! Recipients disagree about several fields, and about lists in one: some take the first, some the last, some all of it.
-//! A plugin that took another than the upstream would look at other content than the upstream does, so such requests are
+//! Recipients differ in how they read several fields, or a list in one: some take the first type, some the last, some
+//! all. If a plugin read another type than the upstream, it would inspect the content differently, so such requests are
 //! refused.
 
 use weir_plugin::proto::{Head, field};
 use weir_plugin::{Exchange, Stop};
 
-/// A head says several types, or something that is none: recipients would read it differently.
+/// The head has several types, or an invalid one; recipients would read it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ambiguous;
 
-/// The type of a message's content as its recipient will read it; `None` where nothing is said.
+/// The media type of a message's content; `None` if there is none.
 pub fn of(head: &Head) -> Result<Option<&[u8]>, Ambiguous> {
     let mut values = head.values(b"content-type");
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() || !is_one(value) { Err(Ambiguous) } else { Ok(Some(value)) }
 }
 
-/// The same for a request, which is refused where it is ambiguous.
+/// The same for a request, which is refused if its type is ambiguous.
 pub fn of_request(exchange: &mut Exchange) -> Result<Option<&[u8]>, Stop> {
     if of(&exchange.request.head).is_err() {
         let text = b"Content-Type must be one valid media type\n";
@@ -27,7 +27,7 @@ pub fn of_request(exchange: &mut Exchange) -> Result<Option<&[u8]>, Stop> {
     Ok(of(&exchange.request.head).unwrap_or(None))
 }
 
-/// `type "/" subtype *( OWS ";" OWS [ name "=" ( token / quoted-string ) ] )`, and nothing more.
+/// Matches `type "/" subtype *( OWS ";" OWS [ name "=" ( token / quoted-string ) ] )`, and nothing more.
 fn is_one(value: &[u8]) -> bool {
     let Some(slash) = value.iter().position(|&byte| byte == b'/') else { return false };
     let (kind, rest) = (&value[..slash], &value[slash + 1..]);
@@ -45,7 +45,7 @@ fn are_parameters(mut rest: &[u8]) -> bool {
                 None => return false,
             },
             [b'=', plain @ ..] if end > 0 => {
-                // Boundaries often hold what no token may (RFC 2046 §5.1.1), and nobody reads them in two ways.
+                // Boundaries often contain bytes that tokens must not (RFC 2046 §5.1.1), but these are not ambiguous.
                 let ends = |byte: &u8| matches!(byte, b';' | b',' | b'"' | b' ' | b'\t') || !byte.is_ascii();
                 let end = plain.iter().position(ends).unwrap_or(plain.len());
                 &plain[end..]
@@ -58,7 +58,7 @@ fn are_parameters(mut rest: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// What follows the quote that ends a string.
+/// The rest after the quote that ends a quoted string.
 fn after_quotes(mut rest: &[u8]) -> Option<&[u8]> {
     loop {
         rest = match rest {
@@ -70,27 +70,27 @@ fn after_quotes(mut rest: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The media type, without parameters.
+/// The media type without its parameters.
 fn name(value: &[u8]) -> &[u8] {
     field::trim(value.split(|&byte| byte == b';').next().unwrap_or_default())
 }
 
-/// Whether it is this media type, in lower case here and in any case there.
+/// Whether the value has this media type, which is given in lower case; case is ignored.
 pub fn is(value: &[u8], media_type: &str) -> bool {
     name(value).eq_ignore_ascii_case(media_type.as_bytes())
 }
 
-/// The fields of a form in a request's content, as browsers send them unless told otherwise.
+/// Whether the content is a form as browsers send it by default.
 pub fn is_form(value: &[u8]) -> bool {
     is(value, "application/x-www-form-urlencoded")
 }
 
-/// `application/json`, `text/json` or `.../...+json` (RFC 6839 §3.1).
+/// Whether the type is `application/json`, `text/json` or `.../...+json` (RFC 6839 §3.1).
 pub fn is_json(value: &[u8]) -> bool {
     is(value, "application/json") || is(value, "text/json") || ends(value, b"+json")
 }
 
-/// `application/xml`, `text/xml` or `.../...+xml` (RFC 7303 §8).
+/// Whether the type is `application/xml`, `text/xml` or `.../...+xml` (RFC 7303 §8).
 pub fn is_xml(value: &[u8]) -> bool {
     is(value, "application/xml") || is(value, "text/xml") || ends(value, b"+xml")
 }

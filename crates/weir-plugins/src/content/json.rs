@@ -1,12 +1,12 @@
-//! JSON texts (RFC 8259) as a row of tokens, each with its place: for looking into a body, and for changing parts of it
-//! without touching the rest. Linear in time, and in memory by the depth alone.
+//! Scans JSON texts (RFC 8259) into tokens with their byte ranges: to inspect a body, or to change parts of it without
+//! touching the rest. Takes linear time, and memory proportional to the depth.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 pub mod path;
 
-/// A piece of a JSON text.
+/// A token of a JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JsonToken {
     Open(Container),
@@ -25,15 +25,15 @@ pub enum Container {
     List,
 }
 
-/// It is not JSON, or nested deeper than was asked for.
+/// The text is not JSON, or is nested too deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonError {
-    /// From this byte on.
+    /// At this byte.
     Syntax(usize),
     Depth,
 }
 
-/// Reads a text from its beginning to its end.
+/// A scanner over one JSON text.
 pub struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -61,7 +61,7 @@ impl<'a> Scanner<'a> {
         Ok(Scanner { text, at: 0, open: Vec::new(), max_depth, expects: Expects::Value })
     }
 
-    /// The next token; nothing at the end of a complete text.
+    /// The next token; `None` at the end of a complete text.
     pub fn token(&mut self) -> Result<Option<JsonToken>, JsonError> {
         self.skip_blanks();
         if self.expects == Expects::More {
@@ -84,13 +84,13 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The text of a name or a string.
+    /// The text of a name or a string, without its quotes and escapes.
     pub fn unquoted(&self, span: &Range<usize>) -> Result<Cow<'a, str>, JsonError> {
         let inner = &self.text[span.start + 1..span.end - 1];
         if !inner.contains('\\') {
             return Ok(Cow::Borrowed(inner));
         }
-        // What is left to be wrong are halves of surrogate pairs.
+        // Only unpaired surrogates can still be wrong.
         serde_json::from_str(&self.text[span.clone()]).map(Cow::Owned).map_err(|_| JsonError::Syntax(span.start))
     }
 
@@ -198,7 +198,7 @@ fn is_word_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'_')
 }
 
-/// How long the number is that a text begins with (RFC 8259 §6).
+/// The length of the number at the start of a text (RFC 8259 §6).
 fn number(text: &[u8]) -> Option<usize> {
     let digits = |from: usize| text[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let mut at = usize::from(text.first() == Some(&b'-'));

@@ -1,4 +1,4 @@
-//! Content of messages: its type and coding, JSON and XML texts, keeping a copy of it.
+//! The content of messages: its type and coding, JSON and XML, and recording a copy of it.
 
 pub mod body_recorder;
 pub mod coding;

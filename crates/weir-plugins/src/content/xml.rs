@@ -1,4 +1,4 @@
-//! XML texts: what stands at a path, and where, so that parts can be changed without touching the rest.
+//! Finds the texts in XML that a path selects, with their byte ranges, so that they can be changed without touching the rest.
 
 use std::ops::Range;
 
@@ -6,21 +6,21 @@ use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesDecl, BytesRef, BytesStart, Event};
 use quick_xml::reader::Reader;
 
-/// Why a text is not looked into.
+/// Why a text cannot be inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XmlError {
     Syntax,
     Depth,
-    /// A document type, which could define entities that grow without bounds, or read files.
+    /// It has a document type, which could define entities that grow without bounds, or that read files.
     Doctype,
-    /// An entity that XML itself does not have.
+    /// It has an entity that is not predefined in XML.
     Entity,
-    /// It says that it is not UTF-8.
+    /// It declares another encoding than UTF-8.
     Encoding,
 }
 
-/// `/order/customer/name`, `//password`, `/a/*/c`, `//item/@id`. A step without a prefix names elements in any
-/// namespace. What is within an element belongs to it.
+/// A path such as `/order/customer/name`, `//password`, `/a/*/c` or `//item/@id`. A step without a prefix selects
+/// elements of any namespace. The texts of nested elements are included.
 #[derive(Clone, Debug)]
 pub struct XmlPath {
     steps: Box<[XmlPathStep]>,
@@ -29,26 +29,26 @@ pub struct XmlPath {
 
 #[derive(Clone, Debug)]
 struct XmlPathStep {
-    /// `None` is any.
+    /// `None` for any name.
     name: Option<Box<str>>,
-    /// At any depth below: `//`.
+    /// Whether the step matches at any depth: `//`.
     anywhere: bool,
 }
 
-/// As many steps as there are bits for what was reached, but one.
+/// Steps are stored as the bits of a `u64`, with one more for the start.
 const MAX_STEPS: usize = 63;
 
-/// A text that a path leads to.
+/// A text that a path selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XmlMatch {
-    /// As it is meant: without escapes, and with the parts put together that comments separate.
+    /// The text without escapes, joined from the parts that comments separate.
     pub text: String,
-    /// The places of its parts.
+    /// The byte ranges of its parts.
     pub spans: Vec<Range<usize>>,
 }
 
 impl XmlPath {
-    /// `None` if it is none, or uses what is not supported.
+    /// `None` if it is not a path, or uses unsupported features.
     pub fn parse(text: &str) -> Option<XmlPath> {
         let mut rest = text.strip_suffix("/text()").unwrap_or(text);
         let mut steps = Vec::new();
@@ -127,7 +127,7 @@ impl XmlPath {
                 let attribute = attribute.map_err(|_| XmlError::Syntax)?;
                 if is_named(attribute.key.as_ref(), wanted) {
                     let value = attribute.value.as_ref();
-                    // It stands in the text, of which the reader makes no copy.
+                    // The value is a part of `text`, because the reader does not copy it.
                     let start = (value.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
                     if text.get(start..start.wrapping_add(value.len())) != Some(value) {
                         return Err(XmlError::Syntax);
@@ -141,7 +141,7 @@ impl XmlPath {
         Ok(XmlLevel { reached, found: None })
     }
 
-    /// What is reached within an element. Bit n says that n steps have been taken; what is below the end is at the end.
+    /// The steps reached within an element. Bit n is set if n steps have been taken; the last bit is inherited.
     fn advance(&self, before: u64, name: &str) -> u64 {
         let mut after = match self.attribute {
             None => before & (1 << self.steps.len()),
@@ -159,10 +159,10 @@ impl XmlPath {
     }
 }
 
-/// An element that is open, or the document.
+/// An open element, or the document.
 struct XmlLevel {
     reached: u64,
-    /// Its own text, if the path leads there.
+    /// Its own text, if the path selects it.
     found: Option<XmlMatch>,
 }
 
@@ -173,7 +173,7 @@ fn take(open: &mut [XmlLevel], span: Range<usize>, part: &str) {
     }
 }
 
-/// What `&name;` stands for.
+/// The text that `&name;` stands for.
 pub fn resolved(reference: &BytesRef<'_>) -> Result<String, XmlError> {
     if let Some(char) = reference.resolve_char_ref().map_err(|_| XmlError::Syntax)? {
         return Ok(char.to_string());
@@ -181,7 +181,7 @@ pub fn resolved(reference: &BytesRef<'_>) -> Result<String, XmlError> {
     resolve_predefined_entity(&reference.xml10_content()).map(str::to_owned).ok_or(XmlError::Entity)
 }
 
-/// Whoever reads it in another encoding than we do would see another text.
+/// A recipient that used another encoding would read another text.
 pub fn check_encoding(declaration: &BytesDecl<'_>) -> Result<(), XmlError> {
     match declaration.encoding() {
         None => Ok(()),
@@ -199,7 +199,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(may_stand)
 }
 
-/// Text as it is written between tags, or in an attribute.
+/// Escapes a text for use between tags or in an attribute.
 pub fn escaped(text: &str) -> String {
     quick_xml::escape::escape(text).into_owned()
 }

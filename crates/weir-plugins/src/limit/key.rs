@@ -1,4 +1,4 @@
-//! What limits count by: a variable, several, or one and the same for everybody.
+//! The keys that limits count by: a variable, text with several variables, or one constant for all requests.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -25,10 +25,10 @@ pub enum KeyType {
     Constant,
 }
 
-/// A compiled key. Where its variables are all missing, the client's address is counted instead.
+/// A compiled key. A request that has none of its variables is counted by the client's address.
 #[derive(Debug)]
 pub enum LimitKey {
-    /// The client's address: by far the most common, and not worth being printed.
+    /// The client's address: by far the most common key, so it is hashed as bytes rather than printed.
     Address,
     Variable(Variable),
     Combination(Template),
@@ -58,7 +58,7 @@ impl LimitKey {
         }
     }
 
-    /// Whether the request has anything of it to count.
+    /// Whether the request has a value for at least one variable of the key.
     pub fn is_present(&self, exchange: &Exchange) -> bool {
         match self {
             LimitKey::Address | LimitKey::Constant(_) => true,
@@ -67,14 +67,14 @@ impl LimitKey {
         }
     }
 
-    /// The key in a table, for a limit of this name.
+    /// The key in a local counter table, for the limit `name`.
     pub fn in_table<C: PackedCounter>(&self, table: &CounterTable<C>, name: u64, exchange: &Exchange) -> CounterKey {
         match self {
             LimitKey::Address => of_address(table, name, exchange.client.addr),
             LimitKey::Constant(text) => table.key(name, text),
             LimitKey::Variable(variable) => match exchange.variable(variable) {
                 Some(value) => table.key(name, &value),
-                // Under another name, since a value may have the bytes of somebody's address.
+                // Under the complement of `name`: a value may consist of the bytes of an address, and must not share its counter.
                 None => of_address(table, !name, exchange.client.addr),
             },
             LimitKey::Combination(template) => {
@@ -89,7 +89,7 @@ impl LimitKey {
     }
 }
 
-/// Checks the keys of several limits: two with one key would count the same, and only the stricter would matter.
+/// Rejects a key that two rules share: they would count the same, and only the stricter would have an effect.
 pub fn unique_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
     for (index, key) in keys.enumerate() {
@@ -100,12 +100,12 @@ pub fn unique_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), Config
     Ok(())
 }
 
-/// Longer values are counted under their digest.
+/// The most bytes of a value in a server's key; longer values are replaced by their digest.
 const MAX_VALUE: usize = 128;
 
 impl LimitKey {
-    /// The key in a server that counts for several gateways, for a limit of this title.
-    pub fn elsewhere(&self, title: &str, exchange: &Exchange) -> Vec<u8> {
+    /// The key in a Redis server, which several gateways share, for the limit `title`.
+    pub fn in_redis(&self, title: &str, exchange: &Exchange) -> Vec<u8> {
         let mut key = format!("{title}:").into_bytes();
         let start = key.len() + 1;
         match self {
@@ -121,7 +121,7 @@ impl LimitKey {
                 key.push(b'=');
                 template.render(exchange, &mut key);
             }
-            // Under another mark, since a value may read like somebody's address.
+            // Marked with `@` instead of `=`: a value may read like an address, and must not share its counter.
             _ => key.extend_from_slice(format!("@{}", exchange.client.addr.to_canonical()).as_bytes()),
         }
         if key.len() - start > MAX_VALUE {
@@ -134,7 +134,7 @@ impl LimitKey {
     }
 }
 
-/// Hexadecimal, the first half of the SHA-256: the same everywhere and for good.
+/// The first half of the SHA-256 in hexadecimal: the same in all processes and versions.
 pub fn digest(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -147,7 +147,7 @@ fn of_address<C: PackedCounter>(table: &CounterTable<C>, name: u64, address: IpA
     }
 }
 
-/// A number in options: as it is, or text with variables that gives one.
+/// A number in options: fixed, or text with variables that renders to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
     Fixed(u64),
@@ -155,7 +155,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The number, where it is the same for all requests.
+    /// The number, if it is the same for all requests.
     pub fn fixed(&self) -> Option<u64> {
         match self {
             Amount::Fixed(number) => Some(*number),
@@ -186,7 +186,7 @@ impl Amount {
         if let Some(problem) = template.variables().find_map(|variable| variable.absence(Moment::Request)) {
             return Err(ConfigError::new(path, problem));
         }
-        // What it is for a request that has none of its variables; without defaults that is not a number, and need not be.
+        // The value for a request that has none of the variables; checked only if the template has defaults.
         let fallback = rendered(&template, &NoVariables);
         if template.has_defaults() && number_in(&fallback, &range).is_none() {
             let (least, most) = (range.start(), range.end());
@@ -197,7 +197,7 @@ impl Amount {
         Ok(Amount::Rendered(template))
     }
 
-    /// The number; nothing when the variables hold none within the range.
+    /// The number; `None` if the variables do not render to one within the range.
     #[inline]
     pub fn of(&self, exchange: &Exchange, range: RangeInclusive<u64>) -> Option<u64> {
         match self {
@@ -207,7 +207,7 @@ impl Amount {
     }
 }
 
-/// An exchange that has nothing of what is asked for.
+/// Variables of which none has a value.
 struct NoVariables;
 
 impl Variables for NoVariables {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(address, key("$remote_addr", KeyType::Var, "/?a=1"));
         assert_ne!(key("arg_a", KeyType::Var, "/?a=1"), key("arg_a", KeyType::Var, "/?a=2"));
         assert_eq!(key("arg_a", KeyType::Var, "/"), key("$arg_b$arg_c", KeyType::VarCombination, "/"));
-        // The four bytes of the address, as a value.
+        // The value has the same four bytes as the client's address.
         assert_ne!(key("arg_a", KeyType::Var, "/?a=%C0%00%02%07"), key("arg_a", KeyType::Var, "/"));
         assert_ne!(
             key("$arg_a-$arg_b", KeyType::VarCombination, "/?a=1"),
@@ -258,7 +258,7 @@ mod tests {
     fn keys_elsewhere_say_what_they_are() {
         let key = |text: &str, kind, target: &str| {
             let key = LimitKey::compile(text, kind, "key", &mut Build::default()).expect("valid");
-            String::from_utf8(key.elsewhere("t", &get(target))).expect("text")
+            String::from_utf8(key.in_redis("t", &get(target))).expect("text")
         };
         assert_eq!(key("remote_addr", KeyType::Var, "/"), "t:@192.0.2.7");
         assert_eq!(key("arg_a", KeyType::Var, "/?a=192.0.2.7"), "t:=192.0.2.7");

@@ -94,15 +94,15 @@ fn hour_s() -> u64 {
     3600
 }
 
-/// More requests are never under way.
+/// An upper bound of `conn` and of `burst`.
 const MAX_CONN: u64 = 1 << 30;
-/// A month.
+/// The longest `key_ttl`, in seconds: a month.
 const MAX_TTL_S: u64 = 2_678_400;
-/// The longest pause, in seconds.
+/// The longest `default_conn_delay`, in seconds: a day.
 const MAX_DELAY: f64 = 86_400.0;
 
 impl LimitConn {
-    /// What a schema cannot say.
+    /// Checks that a schema cannot express.
     fn check(&self) -> Result<(), ConfigError> {
         if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
             let problem = format!("must be above 0 and at most {MAX_DELAY} seconds");
@@ -152,10 +152,10 @@ impl Definition for LimitConn {
         let limiter = ConnLimiter {
             replaceable: Replaceable::new(&replacement::LIMIT_CONN, build),
             quotas: quotas.into(),
-            pause: Pause {
+            pause: AdaptiveDelay {
                 name: counters::name(&format!("{} pause", build.identity())),
                 default: Duration::from_secs_f64(self.default_conn_delay),
-                learns: !self.only_use_default_delay && waits,
+                adapts: !self.only_use_default_delay && waits,
             },
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
@@ -183,25 +183,25 @@ impl Definition for LimitConn {
 struct ConnLimiter {
     replaceable: Replaceable,
     quotas: Box<[ConnQuota]>,
-    pause: Pause,
+    pause: AdaptiveDelay,
     refusal: RefusalResponse,
     allow_degradation: bool,
-    /// Requests beyond `conn` wait before they go on.
+    /// Whether requests beyond `conn` may be delayed.
     waits: bool,
     table: Arc<CounterTable<RequestsInFlight>>,
 }
 
-/// One limit.
+/// One limit and its key.
 struct ConnQuota {
     conn: Amount,
     burst: Amount,
     key: LimitKey,
-    /// One of several: passes requests by that have nothing to count.
+    /// Whether it is one of several rules: these do not apply to requests that have none of the key's variables.
     is_rule: bool,
     name: u64,
-    /// What its keys begin with where a server counts.
+    /// The prefix of its keys in a Redis server.
     title: Box<str>,
-    /// Notes the key under which a request is under way.
+    /// The note that stores the key that a request was counted under, for `end`.
     note: NoteKey,
 }
 
@@ -225,8 +225,8 @@ impl ConnQuota {
         })
     }
 
-    /// What may be under way, `conn` and `burst`; nothing where the request is none of its business. A variable that holds
-    /// no number is an error unless that is allowed.
+    /// The values of `conn` and `burst` for a request; `None` if this rule does not apply to it. A variable that holds
+    /// no number is an error, unless `allow_degradation` is set.
     fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<(u64, u64)>, Stop> {
         if self.is_rule && !self.key.is_present(exchange) {
             return Ok(None);
@@ -239,10 +239,10 @@ impl ConnQuota {
     }
 }
 
-/// 262,144 keys at a time, in 4 MiB at most: a key is here only while a request of it is under way.
+/// The most keys at a time: 262,144, in at most 4 MiB. A key is kept only while requests of it are in progress.
 const MOST_KEYS: usize = 1 << 18;
 
-/// How many requests of a key are under way; of a pause, its length in nanoseconds.
+/// How many requests of a key are in progress; in the entry of a `AdaptiveDelay`, its length in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RequestsInFlight(u64);
 
@@ -264,14 +264,14 @@ impl PackedCounter for RequestsInFlight {
     }
 }
 
-/// The pause of requests beyond the limit.
-struct Pause {
+/// The delay of requests beyond the limit.
+struct AdaptiveDelay {
     name: u64,
     default: Duration,
-    learns: bool,
+    adapts: bool,
 }
 
-impl Pause {
+impl AdaptiveDelay {
     fn key(&self, table: &CounterTable<RequestsInFlight>) -> CounterKey {
         table.key(self.name, b"")
     }
@@ -292,7 +292,7 @@ impl Pause {
     }
 }
 
-/// Counts a request in: how long it has to wait, in pauses; nothing when it is one too many.
+/// Counts a request. Returns the length of its delay in pauses; `None` if the request has to be refused.
 fn enter(table: &CounterTable<RequestsInFlight>, key: CounterKey, conn: u64, burst: u64) -> Option<u64> {
     table.update(key, 0, |RequestsInFlight(count)| match count >= conn + burst {
         true => (None, None),
@@ -317,7 +317,7 @@ impl ConnLimiter {
         Ok(self.wait(pauses))
     }
 
-    /// How long so many pauses take.
+    /// How long this number of pauses takes.
     fn wait(&self, pauses: u64) -> Duration {
         match pauses {
             0 => Duration::ZERO,
@@ -325,9 +325,9 @@ impl ConnLimiter {
         }
     }
 
-    /// A request has ended that entered at this time.
+    /// Adapts the pause to the duration of a request that began at `entered_ns` and has ended.
     fn learn(&self, entered_ns: u64) {
-        if self.pause.learns {
+        if self.pause.adapts {
             let now_ns = clock::now().as_nanos() as u64;
             self.pause.learn(&self.table, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
         }
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(on_request(&step, &mut first), Ok(()));
         assert_eq!(on_request(&step, &mut second), Err(Stop::Answered));
         assert_eq!((second.response.status, body(&second)), (503, "{\"error_msg\":\"busy\"}\n"));
-        step.on_log(&second); // was never let in
+        step.on_log(&second); // was never admitted
         assert_eq!(on_request(&step, &mut second), Err(Stop::Answered));
         step.on_log(&first);
         assert_eq!(on_request(&step, &mut second), Ok(()));
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn the_pause_follows_what_requests_take() {
         let table = CounterTable::new(0);
-        let pause = Pause { name: 1, default: Duration::from_secs(1), learns: true };
+        let pause = AdaptiveDelay { name: 1, default: Duration::from_secs(1), adapts: true };
         assert_eq!(pause.now(&table), Duration::from_secs(1));
         pause.learn(&table, Duration::from_secs(3));
         assert_eq!(pause.now(&table), Duration::from_secs(2));

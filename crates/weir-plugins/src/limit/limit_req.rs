@@ -66,7 +66,7 @@ impl Definition for LimitReq {
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let server = self.counting(build)?;
-        // One request in a day to a billion a second: what nanoseconds can tell apart.
+        // From one request per day to a billion per second, the resolution of nanoseconds.
         if !(1.0 / 86_400.0..=1e9).contains(&self.rate) {
             return Err(ConfigError::new(
                 "rate",
@@ -85,7 +85,7 @@ impl Definition for LimitReq {
         let interval_ns = (1e9 / self.rate).round() as u64;
         let bucket = Bucket {
             interval_ns,
-            patience_ns: (self.burst * interval_ns as f64) as u64,
+            max_wait_ns: (self.burst * interval_ns as f64) as u64,
             key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
             name: counters::name(build.identity()),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
@@ -94,7 +94,7 @@ impl Definition for LimitReq {
         };
         Ok(match server {
             None => Arc::new(bucket),
-            // Servers tell time in microseconds.
+            // The scripts in the server calculate in microseconds.
             Some(_) if interval_ns < 1000 => {
                 return Err(ConfigError::new("rate", "must be at most 1,000,000 per second with a Redis policy"));
             }
@@ -106,10 +106,10 @@ impl Definition for LimitReq {
     }
 }
 
-/// A million keys at a time, in 16 MiB at most.
+/// The most keys at a time: a million, in at most 16 MiB.
 const MOST_KEYS: usize = 1 << 20;
 
-/// When the next request of a key is due: nanoseconds since 1970. Until then the rate is used up.
+/// When the next request of a key is due, in nanoseconds since 1970. A request before that exceeds the rate.
 #[derive(Clone, Copy, Debug)]
 struct NextTurn(u64);
 
@@ -132,26 +132,26 @@ impl PackedCounter for NextTurn {
 }
 
 struct Bucket {
-    /// Between two requests.
+    /// The time between two requests at the configured rate.
     interval_ns: u64,
-    /// How long a request may have to wait.
-    patience_ns: u64,
+    /// The longest time that a request is delayed; one that would have to wait longer is refused.
+    max_wait_ns: u64,
     key: LimitKey,
     name: u64,
     refusal: RefusalResponse,
-    /// Early requests wait for their turn, up to `patience_ns`.
+    /// Whether early requests are delayed, by at most `max_wait_ns`; otherwise they pass at once.
     waits: bool,
     table: Arc<CounterTable<NextTurn>>,
 }
 
 impl Bucket {
-    /// How long the request has to wait; nothing when that is too long.
+    /// How long the request has to wait; `None` if that would be too long.
     fn take(&self, table: &CounterTable<NextTurn>, key: CounterKey, now: Duration) -> Option<Duration> {
         let now_ns = now.as_nanos() as u64;
         table.update(key, now_ns, |NextTurn(due_ns)| {
             let turn_ns = due_ns.max(now_ns);
             let wait_ns = turn_ns - now_ns;
-            match wait_ns > self.patience_ns {
+            match wait_ns > self.max_wait_ns {
                 true => (None, None),
                 false => (Some(NextTurn(turn_ns + self.interval_ns)), Some(Duration::from_nanos(wait_ns))),
             }
@@ -165,14 +165,14 @@ impl Bucket {
 }
 
 impl Plugin for Bucket {
-    /// An early request waits for its turn, or passes at once (`nodelay`).
+    /// Delays an early request until it is due, or lets it pass at once (`nodelay`).
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let wait = self.admit(exchange)?;
         Ok(if self.waits { delayed(wait) } else { Flow::Continue })
     }
 }
 
-/// Waits so long, unless that is less than timers can tell.
+/// Waits for this time; does not wait for less than 1 ms, the resolution of timers.
 pub fn delayed(wait: Duration) -> Flow<'static> {
     match wait < Duration::from_millis(1) {
         true => Flow::Continue,
@@ -194,7 +194,7 @@ mod tests {
         let interval_ns = 1_000_000_000 / rate;
         Bucket {
             interval_ns,
-            patience_ns: burst * interval_ns,
+            max_wait_ns: burst * interval_ns,
             key: LimitKey::Address,
             name: 0,
             refusal: RefusalResponse::error(503, None),
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));
         assert_eq!((exchange.response.status, body(&exchange)), (429, "{\"error_msg\":\"slow\"}\n"));
-        // Would take ten seconds on a clock that does not jump.
+        // This would take ten seconds on a real clock.
         let patient = build::<LimitReq>(json!({"rate": 0.1, "burst": 1, "key": "remote_addr"}));
         assert_eq!(on_request(&patient, &mut exchange), Ok(()));
         assert_eq!(on_request(&patient, &mut exchange), Ok(()));

@@ -1,4 +1,4 @@
-//! How much: requests per window, requests per second, requests at a time, events per window.
+//! Limits of requests per window, requests per second, concurrent requests, and events per window.
 
 pub mod key;
 pub mod limit_conn;

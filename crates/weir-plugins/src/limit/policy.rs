@@ -36,7 +36,7 @@ pub struct Sentinel {
     port: u16,
 }
 
-/// Adds the options of APISIX's `policy` to those of a limit, and `fn counting` that makes sense of them.
+/// Adds the options of APISIX's `policy` to those of a limit, and `fn counting`, which compiles them.
 macro_rules! counted_somewhere {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($fields:tt)* }) => {
         $(#[$meta])*
@@ -117,7 +117,7 @@ macro_rules! counted_somewhere {
         }
 
         impl $name {
-            /// The server that counts; none where this process does.
+            /// The Redis server that counts; `None` with the policy `local`.
             fn counting(
                 &mut self,
                 build: &weir_plugin::Build,
@@ -162,7 +162,7 @@ pub fn yes() -> bool {
     true
 }
 
-/// The options that say which server counts, as they stand in every limit.
+/// The options of a limit that select its Redis server.
 pub struct RedisOptions {
     pub host: Option<String>,
     pub port: u16,
@@ -184,7 +184,7 @@ pub struct RedisOptions {
     pub read_timeout_ms: u64,
 }
 
-/// A day: whoever waits longer means something else.
+/// A day: a longer time-out is taken for a mistake.
 const MAX_TIMEOUT_MS: u64 = 86_400_000;
 
 impl RedisOptions {

@@ -1,4 +1,4 @@
-//! A limit that `workflow` has chosen for a request takes the place of the plugin of that name.
+//! A limit that `workflow` has chosen for a request replaces the route's plugin of that name.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ pub type Replacement = LazyLock<NoteKey>;
 pub static LIMIT_COUNT: Replacement = LazyLock::new(NoteKey::unique);
 pub static LIMIT_CONN: Replacement = LazyLock::new(NoteKey::unique);
 
-/// How a plugin finds out that it is replaced. One that is a part of another plugin never is.
+/// Lets a limit find out whether `workflow` has replaced it for a request. A limit within another plugin is never replaced.
 pub struct Replaceable(Option<&'static Replacement>);
 
 impl Replaceable {

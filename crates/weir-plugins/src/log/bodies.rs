@@ -1,4 +1,4 @@
-//! What exchanges carried, for loggers that want it: kept as it passes, changed by nobody.
+//! Records the content of requests and responses for the loggers, without changing it.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -37,17 +37,17 @@ fn half_mib() -> usize {
     512 * 1024
 }
 
-/// So much of one exchange a record may have.
+/// The most bytes of content in one record.
 const MOST: usize = 64 << 20;
 
-/// Content of one direction.
+/// The recording of one direction.
 struct BodyCapture {
     key: NoteKey,
     only: Option<Expression>,
     most: usize,
 }
 
-/// What a logger wants of the content of exchanges.
+/// The content that a logger records.
 pub struct Bodies {
     request: Option<BodyCapture>,
     response: Option<BodyCapture>,
@@ -74,7 +74,7 @@ impl BodyCapture {
         is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most))
     }
 
-    /// What was kept, with its memory, and whether there was more.
+    /// The recorded content with its memory permit, and whether it is incomplete.
     fn take(&self, exchange: &Exchange) -> Option<(Attachment, bool)> {
         let mut kept = exchange.notes.kept(self.key)?.borrow_mut();
         let is_cut = kept.is_cut() || !kept.has_ended() || kept.len() > self.most;
@@ -115,13 +115,13 @@ impl Bodies {
         self.response.as_ref()?.filter(exchange)
     }
 
-    /// How much was kept of an exchange.
+    /// The number of recorded bytes of an exchange.
     pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
         let wanted = [&self.request, &self.response].into_iter().flatten();
         wanted.map(|wanted| exchange.notes.kept_bytes(wanted.key)).sum()
     }
 
-    /// What was kept of the content of request and response, and which of the two there is.
+    /// The recorded content of request and response, and the flags of those that are present.
     pub fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
         let (mut flags, mut attachments) = (0, Vec::new());
         if let Some((kept, is_cut)) = self.request.as_ref().and_then(|capture| capture.take(exchange)) {

@@ -1,5 +1,5 @@
-//! What a worker copies of an exchange for its record. No JSON is made here: that is for the sink's thread, which reads it
-//! with [`super::captured`]. Secrets are masked here, so that none leaves the worker.
+//! Serialises the data of an exchange for its record, on the worker. The sink's thread reads it with
+//! [`super::captured`] and makes JSON of it. Secrets are masked here, so that none leaves the worker.
 //!
 //! ```text
 //! record  = (1 | 2) end ms u64 | hidden | (everything, after a 1) | member*
@@ -21,24 +21,24 @@ use serde_json::{Map, Value};
 use weir_plugin::proto::Head;
 use weir_plugin::{Build, ConfigError, Exchange, Logged, SecretFields, Template, Variable, Variables};
 
-/// Fields whose values are secrets of somebody. Apache APISIX logs them.
+/// Fields whose values are masked, because they contain secrets. Apache APISIX logs them.
 const SECRET_FIELDS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-access-token", "x-id-token"];
 const MASK: &[u8] = b"***";
 
-/// Levels of a `log_format`.
+/// The deepest nesting of a `log_format`.
 const MAX_DEPTH: usize = 8;
 
-/// The first byte of a record: with everything Apache APISIX has in one, or with what a `log_format` asks for.
+/// The first byte of a record: either with all members of Apache APISIX's records, or with those of a `log_format`.
 pub const EVERYTHING: u8 = 1;
 pub const FORMAT: u8 = 2;
 
 pub const HTTPS: u8 = 1;
 pub const UPSTREAM_TIMED: u8 = 2;
-/// Content comes along, beside the record.
+/// The record has the content of the request as an attachment.
 pub const REQUEST_BODY: u8 = 4;
 pub const RESPONSE_BODY: u8 = 8;
-/// The content of the request was there, but a mask could not tell where its secrets are.
+/// The content of the request is left out, because it could not be masked reliably.
 pub const REQUEST_BODY_OMITTED: u8 = 16;
 
 pub const END: u8 = 0;
@@ -46,18 +46,18 @@ pub const OBJECT: u8 = 1;
 pub const TEXT: u8 = 2;
 pub const JSON: u8 = 3;
 
-/// What of an exchange is recorded.
+/// The data of an exchange that is recorded.
 pub struct Capture {
-    /// Instead of everything.
+    /// The members of a `log_format`; without one, everything is recorded.
     format: Option<RecordFields>,
-    /// Besides it.
+    /// The members of a `log_format_extra`.
     extra: RecordFields,
-    /// What the destination wants to know of each exchange, besides what stands in its record.
+    /// Texts for the destination that are not part of the JSON.
     hidden: Vec<Template>,
-    /// The extra says itself what stands under these names.
+    /// `log_format_extra` defines members with the names that `route_id` and `service_id` would have.
     extra_has_route: bool,
     extra_has_service: bool,
-    /// Fields that plugins have said to carry secrets. They are all known by the time of the first record.
+    /// Fields that plugins have declared to be secret. They are complete by the time of the first record.
     secrets: Arc<SecretFields>,
     secret_names: OnceLock<SecretNames>,
 }
@@ -65,18 +65,18 @@ pub struct Capture {
 type RecordFields = Vec<(String, RecordField)>;
 
 enum RecordField {
-    /// Left out where a variable alone is missing.
+    /// Left out if the variable has no value.
     Variable(Variable),
     Text(Template),
-    /// As JSON.
+    /// A constant, as JSON.
     Fixed(Vec<u8>),
     Object(RecordFields),
 }
 
-/// Names of fields that are masked.
+/// The names of fields that are masked.
 pub struct SecretNames {
     names: Vec<Box<[u8]>>,
-    /// A bit for each length, modulo 64: few fields have a name as long as one of these.
+    /// A bit for the length of each name, modulo 64: most fields can be excluded by their length alone.
     lengths: u64,
 }
 
@@ -94,7 +94,7 @@ impl SecretNames {
     }
 }
 
-/// The variables of an exchange as records show them: header fields with secrets are masked where a format names them, too.
+/// The variables of an exchange for records: secret header fields are masked, even if a format names them.
 struct RecordVariables<'a> {
     logged: &'a Logged<'a>,
     secrets: &'a SecretNames,
@@ -125,7 +125,7 @@ impl Capture {
         let mut format = format.map(|format| members(format, "log_format", 1, build)).transpose()?;
         let is_extra = |name: &str| extra.iter().any(|(extra, _)| extra == name);
         if let Some(format) = &mut format {
-            // What the extra says counts, whatever else would stand under the name.
+            // A member of the extra format replaces one of the same name.
             format.retain(|(name, _)| !is_extra(name));
         }
         let (extra_has_route, extra_has_service) = (is_extra("route_id"), is_extra("service_id"));
@@ -141,22 +141,22 @@ impl Capture {
         })
     }
 
-    /// Records carry these texts as well, for [`super::captured::hidden`]: names of indices, labels.
+    /// Adds texts for the destination, such as names of indices or labels, to be read with [`super::captured::hidden`].
     pub fn with_hidden(self, hidden: Vec<Template>) -> Capture {
         Capture { hidden, ..self }
     }
 
-    /// Whether records have everything, content among it.
+    /// Whether records contain everything, including content.
     pub fn has_everything(&self) -> bool {
         self.format.is_none()
     }
 
-    /// Whether a `log_format_extra` has a member of this name.
+    /// Whether `log_format_extra` has a member of this name.
     pub fn has_extra(&self, name: &str) -> bool {
         self.extra.iter().any(|(extra, _)| extra == name)
     }
 
-    /// Appends a record. `bodies` says which content comes along.
+    /// Appends a record. `bodies` are the flags of the attachments.
     pub fn write(&self, exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
         let logged = Logged(exchange);
         let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
@@ -169,7 +169,7 @@ impl Capture {
         match &self.format {
             None => everything(exchange, &shown, bodies, out),
             Some(format) => {
-                // As in APISIX, whatever the format says.
+                // As in APISIX, these are recorded with every format.
                 let own = [
                     ("route_id", Variable::RouteId, self.extra_has_route),
                     ("service_id", Variable::ServiceId, self.extra_has_service),
@@ -189,11 +189,11 @@ impl Capture {
     }
 }
 
-/// What Apache APISIX has in a record.
+/// Writes the members of a record of Apache APISIX.
 fn everything(exchange: &Exchange, shown: &RecordVariables<'_>, bodies: u8, out: &mut Vec<u8>) {
     let (logged, secrets) = (shown.logged, shown.secrets);
     let (request, response) = (&exchange.request, &exchange.response);
-    // One reservation for nearly all records.
+    // Large enough for nearly all records, so that the buffer grows only once.
     out.reserve(512 + request.head.bytes().len() + response.head.bytes().len() + request.target().len());
     facts(exchange, bodies, out);
     match exchange.secret_arguments().is_empty() {
@@ -280,7 +280,7 @@ fn member(out: &mut Vec<u8>, kind: u8, name: &str, value: &[u8]) {
     text(out, value);
 }
 
-/// What a format says, but for some names.
+/// Writes the members of a format, without those for which `is_left_out` is true.
 fn write_members(
     members: &RecordFields,
     shown: &RecordVariables<'_>,
@@ -310,7 +310,7 @@ fn write_members(
     }
 }
 
-/// A template's text.
+/// Writes the text of a template, preceded by its length.
 fn rendered(template: &Template, shown: &RecordVariables<'_>, out: &mut Vec<u8>) {
     let begin = out.len();
     out.extend_from_slice(&[0; 4]);

@@ -1,4 +1,4 @@
-//! A record as [`super::capture`] has written it, and the JSON it becomes on the sink's thread.
+//! Reads a record that [`super::capture`] has written, and makes JSON of it, on the sink's thread.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,8 +13,7 @@ use crate::log::capture::{
 };
 use crate::log::json::{JsonObjectWriter, Pair};
 
-/// Bytes that are read from the front. What is not there reads as nothing: a record of another version must not end the
-/// process.
+/// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a panic.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 
@@ -51,7 +50,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Names and values.
+    /// A list of names and values.
     fn fields(&mut self) -> Vec<Pair<'a>> {
         let count = self.number::<4>() as usize;
         let mut pairs = Vec::with_capacity(count.min(1024));
@@ -63,7 +62,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Most names come in lower case.
+/// Avoids the copy for names that are in lower case already, as most are.
 fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
     match name.iter().any(u8::is_ascii_uppercase) {
         true => Cow::Owned(name.to_ascii_lowercase()),
@@ -71,7 +70,7 @@ fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The facts of a record with everything.
+/// The fixed-size facts in a record with everything.
 struct CapturedFacts<'a> {
     flags: u8,
     status: u64,
@@ -92,7 +91,7 @@ struct CapturedFacts<'a> {
 }
 
 impl<'a> CapturedFacts<'a> {
-    /// In the order in which they were written, as the language evaluates them.
+    /// In the order in which they were written: Rust evaluates the fields in the order of the expression.
     fn read(bytes: &mut Bytes<'a>) -> CapturedFacts<'a> {
         CapturedFacts {
             flags: bytes.byte().unwrap_or_default(),
@@ -118,7 +117,7 @@ impl<'a> CapturedFacts<'a> {
         }
     }
 
-    /// As the client has asked, with the port.
+    /// The URL as the client requested it, with the port.
     fn url(&self) -> Vec<u8> {
         let scheme: &[u8] = if self.flags & HTTPS == 0 { b"http" } else { b"https" };
         let mut url = [scheme, b"://", self.authority].concat();
@@ -132,7 +131,7 @@ impl<'a> CapturedFacts<'a> {
     }
 }
 
-/// What the gateway says of itself in each record.
+/// Writes records as JSON, with the host name of the gateway.
 pub struct RecordWriter {
     hostname: Vec<u8>,
 }
@@ -144,12 +143,12 @@ impl Default for RecordWriter {
 }
 
 impl RecordWriter {
-    /// The name of this machine.
+    /// The host name of this machine.
     pub fn hostname(&self) -> &[u8] {
         &self.hostname
     }
 
-    /// Appends a record as one JSON object, without a line break in it.
+    /// Appends a record as one JSON object without line breaks.
     pub fn json(&self, record: &Record, out: &mut Vec<u8>) {
         let (kind, end_ms, mut bytes) = opened(record);
         hidden_texts(&mut bytes);
@@ -161,7 +160,7 @@ impl RecordWriter {
         }
     }
 
-    /// Records as a list, or the one there is as an object.
+    /// The records as a JSON list, or, if `is_single`, the only record as an object.
     pub fn list(&self, records: &[Record], is_single: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(records.len() * 1024);
         out.extend((!is_single).then_some(b'['));
@@ -173,7 +172,7 @@ impl RecordWriter {
         out
     }
 
-    /// The record of Apache APISIX.
+    /// Writes the members of a record of Apache APISIX.
     fn everything(&self, object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>, end_ms: u64, record: &Record) {
         let facts = CapturedFacts::read(bytes);
         let (request_fields, response_fields) = (bytes.fields(), bytes.fields());
@@ -218,7 +217,7 @@ impl RecordWriter {
     }
 }
 
-/// What a record is, when its exchange ended, and what follows.
+/// The kind of a record, the time when its exchange ended, and the remaining bytes.
 fn opened(record: &Record) -> (Option<u8>, u64, Bytes<'_>) {
     let mut bytes = Bytes(&record.payload);
     (bytes.byte(), bytes.number::<8>(), bytes)
@@ -229,12 +228,12 @@ fn hidden_texts<'a>(bytes: &mut Bytes<'a>) -> Vec<&'a [u8]> {
     (0..count).map(|_| bytes.text()).collect()
 }
 
-/// When the exchange of a record ended, in ms since 1970: the same at each try.
+/// When the exchange of a record ended, in ms since 1970; constant across retries.
 pub fn end_ms(record: &Record) -> u64 {
     opened(record).1
 }
 
-/// The texts that [`super::capture::Capture::with_hidden`] has asked for, in their order.
+/// The texts of [`super::capture::Capture::with_hidden`], in their order.
 pub fn hidden(record: &Record) -> Vec<&[u8]> {
     hidden_texts(&mut opened(record).2)
 }
@@ -272,7 +271,7 @@ fn times(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, end_ms: u
     }
 }
 
-/// Text as text; anything else in base64, which `body_encoding` says.
+/// Text as it is; other content in base64, marked with `body_encoding`.
 fn body(object: &mut JsonObjectWriter<'_>, body: Option<&[u8]>) {
     let Some(body) = body else { return };
     match is_text(body) {
@@ -292,7 +291,7 @@ fn is_text(body: &[u8]) -> bool {
     }
 }
 
-/// Not decoded.
+/// The arguments of a query, without decoding them.
 fn query(query: &[u8]) -> Vec<Pair<'_>> {
     let pairs = query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| -> Pair<'_> {
         let equals = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
@@ -301,7 +300,7 @@ fn query(query: &[u8]) -> Vec<Pair<'_>> {
     pairs.collect()
 }
 
-/// The names that a `log_format_extra` says something under.
+/// The names of the members of a `log_format_extra`.
 struct Extra<'a>(Vec<&'a [u8]>);
 
 impl<'a> Extra<'a> {

@@ -141,10 +141,10 @@ impl Destination for Table {
     }
 }
 
-/// Errors of the server's own condition, which pass: too many parts, too little memory, read-only, no such table yet, time-outs.
+/// Temporary errors of the server: too many parts, too little memory, read-only, missing table, time-outs.
 const PASSING: [u32; 8] = [60, 159, 164, 202, 209, 241, 242, 252];
 
-/// An exception may come with 200, when the head of the answer was sent before.
+/// An exception may come with status 200, if it occurs after the head of the answer was sent.
 fn judge(answer: &Response<Bytes>) -> SendOutcome {
     let code = answer.headers().get("x-clickhouse-exception-code").and_then(|code| code.to_str().ok()?.parse().ok());
     let status = answer.status().as_u16();
@@ -153,7 +153,7 @@ fn judge(answer: &Response<Bytes>) -> SendOutcome {
         Some(code) if status < 500 && !PASSING.contains(&code) && status != 401 && status != 403 => {
             SendOutcome::Refused { reason: RejectReason::Invalid, error: http_answer::quoted(answer) }
         }
-        // Rows that do not fit the table (codes of its parsers) come with 500 in old versions.
+        // Old versions answer with 500 if rows do not fit the table (error codes of the parsers).
         Some(26 | 27 | 117) => {
             SendOutcome::Refused { reason: RejectReason::Mapping, error: http_answer::quoted(answer) }
         }

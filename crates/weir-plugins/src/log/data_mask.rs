@@ -84,7 +84,7 @@ fn hundred() -> usize {
     100
 }
 
-/// Levels of a JSON body that is masked.
+/// The deepest nesting of a JSON body that is masked.
 const MAX_DEPTH: usize = 128;
 
 impl Definition for DataMask {
@@ -160,7 +160,7 @@ enum MaskAction {
 }
 
 impl MaskAction {
-    /// What becomes of a value; nothing if it is removed.
+    /// The masked value; `None` if it is removed.
     fn apply<'a>(&'a self, value: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match self {
             MaskAction::Remove => None,
@@ -170,7 +170,7 @@ impl MaskAction {
     }
 }
 
-/// What is masked, by name.
+/// The masks by name.
 type NamedMasks = Vec<(String, MaskAction)>;
 
 struct RequestMask {
@@ -187,7 +187,7 @@ impl Plugin for RequestMask {
     fn mask(&self, _: &Exchange, shown: &mut Exchange) {
         if !self.query.is_empty() {
             shown.request.replace_query(|query| masked_pairs(query, &self.query));
-            // The page before may have been asked for with the same arguments.
+            // The previous page may have been requested with the same arguments.
             shown.request.head.replace_values(b"Referer", |url| Some(masked_url(url, &self.query)));
         }
         for (name, action) in &self.headers {
@@ -199,7 +199,7 @@ impl Plugin for RequestMask {
     }
 }
 
-/// A query or a form. What no mask changes stays as it is written.
+/// Masks a query or a form. Pairs without a mask are kept byte by byte.
 fn masked_pairs(text: &[u8], masks: &NamedMasks) -> Vec<u8> {
     let pairs = text.split(|&byte| byte == b'&').filter_map(|pair| {
         let (name, value) = form::halves(pair);
@@ -225,7 +225,7 @@ fn masked_url(url: &[u8], masks: &NamedMasks) -> Vec<u8> {
     [&url[..=mark], &masked_pairs(&url[mark + 1..end], masks), &url[end..]].concat()
 }
 
-/// What is masked in bodies, in either format.
+/// The masks for bodies, for both formats.
 #[derive(Debug)]
 struct RequestBodyMask {
     json: Vec<(JsonPath, MaskAction)>,
@@ -239,7 +239,7 @@ impl BodyMask for RequestBodyMask {
         if body.is_empty() {
             return Some(body);
         }
-        // A receiver may look at the content alone, so the content must be what the field says.
+        // Only the declared type counts: receivers may interpret the content by that field alone.
         if is_form(shown) && !self.form.is_empty() { self.form(&body, is_cut) } else { self.json(body, is_cut) }
     }
 }
@@ -286,12 +286,12 @@ fn masked_json(body: &[u8], path: &JsonPath, action: &MaskAction) -> Result<Vec<
                 rest = value.end;
             }
         }
-        // In objects and lists it is for the values within.
+        // For objects and lists, it applies to the values within.
         MaskAction::Matches { regex, replacement } => {
             for found in path.find(body, MAX_DEPTH)? {
                 let text = &body[found.span.clone()];
                 let value = match found.is_text {
-                    // Halves of surrogate pairs have no text to look into.
+                    // Unpaired surrogates have no text to match.
                     true => serde_json::from_slice(text).map_err(|_| JsonError::Syntax(found.span.start))?,
                     false => String::from_utf8_lossy(text).into_owned(),
                 };
@@ -307,7 +307,7 @@ fn masked_json(body: &[u8], path: &JsonPath, action: &MaskAction) -> Result<Vec<
     Ok(out)
 }
 
-/// Where the next item begins after one that is left out, whose comma goes with it.
+/// Where the next item begins after a removed one, whose comma is removed as well.
 fn end_of_item(body: &[u8], end: usize, out: &mut Vec<u8>) -> usize {
     let after = end + body[end..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     if body.get(after) == Some(&b',') {

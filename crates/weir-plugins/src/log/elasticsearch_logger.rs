@@ -113,7 +113,8 @@ fn ten() -> u64 {
 /// Everything else in the answer is left out: a few bytes for each record, instead of hundreds.
 const BULK: &str =
     "/_bulk?filter_path=errors,items.*.status,items.*.failure_store,items.*.error.type,items.*.error.reason";
-/// An item that says so is not where it should be, although its status is 201 (Elasticsearch 8.19 and later, in data streams).
+/// A record that was stored in the failure store instead of the index, although its status is 201 (Elasticsearch 8.19
+/// and later, in data streams).
 const FAILURE_STORE: &[u8] = b"\"failure_store\":\"used\"";
 const NDJSON: &str = "application/x-ndjson";
 
@@ -173,13 +174,13 @@ impl HasMetadata for ElasticsearchLogger {
     }
 }
 
-/// The name of an index: texts, and times between them. Variables are rendered by the worker, with the record.
+/// The template of an index name: constant texts, times and variables. Workers render the variables with the record.
 struct IndexName(Vec<IndexPart>);
 
 enum IndexPart {
-    /// The next text that came with the record.
+    /// The next of the record's hidden texts.
     Hidden,
-    /// A pattern for the record's time.
+    /// A pattern for the time of the record.
     Time(String),
 }
 
@@ -206,7 +207,7 @@ impl IndexName {
         }
         push(rest, &mut parts, build);
         let index = IndexName(parts);
-        // What does not depend on a request can be judged now.
+        // The constant parts can be checked now; variables are replaced by an example.
         let example: Vec<&[u8]> = hidden.iter().map(|hidden| hidden.constant().unwrap_or(b"x")).collect();
         if let Some(problem) = name_problem(&index.name(0, &example)) {
             return Err(wrong(format!("`{text}` {problem}")));
@@ -227,7 +228,7 @@ impl IndexName {
                 IndexPart::Hidden => {
                     name.push_str(&String::from_utf8_lossy(hidden.next().copied().unwrap_or_default()))
                 }
-                // A pattern that was tried when it was compiled.
+                // Does not fail: the pattern was checked when it was compiled.
                 IndexPart::Time(pattern) => {
                     name.push_str(&jiff::fmt::strtime::format(pattern, &time()).unwrap_or_default());
                 }
@@ -237,7 +238,7 @@ impl IndexName {
     }
 }
 
-/// What fits all names that come of `field.index`: what stands before its first time or variable.
+/// The wildcard pattern of all names from `field.index`: the part before its first time or variable.
 fn pattern(index: &str) -> String {
     match index.find(['{', '$', '\\']) {
         None => index.to_owned(),
@@ -245,7 +246,7 @@ fn pattern(index: &str) -> String {
     }
 }
 
-/// Why the store would refuse an index of this name.
+/// Why the store would refuse an index with this name.
 fn name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() || name.len() > 255 {
         return Some("is not an index name: an index name has from 1 to 255 bytes");
@@ -263,14 +264,14 @@ fn name_problem(name: &str) -> Option<&'static str> {
 struct BulkStore {
     receivers: Receivers,
     index: IndexName,
-    /// Until it is created.
+    /// `Some` until the template has been created.
     template: Option<IndexTemplate>,
     is_compressed: bool,
     writer: RecordWriter,
 }
 
 impl BulkStore {
-    /// Two lines for each record: where it goes and under which id, and the record.
+    /// The body of a bulk request: two lines for each record, one with index and id, and the record.
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let mut body = Vec::with_capacity(batch.len() * 1024);
         for record in batch {
@@ -283,7 +284,7 @@ impl BulkStore {
             body.extend_from_slice(b"\"}}\n");
             let begin = body.len();
             self.writer.json(record, &mut body);
-            // Unless a format has it.
+            // Added unless the format has this member.
             if memchr::memmem::find(&body[begin..], b"\"@timestamp\":").is_none() {
                 let time = Timestamp::from_millisecond(end_ms as i64).unwrap_or_default();
                 let is_empty = body.len() == begin + 2;
@@ -311,7 +312,8 @@ impl Destination for BulkStore {
             let request = ReceiverRequest { method: Method::POST, path: BULK, content_type: NDJSON, is_gzip, body };
             match self.receivers.ask(request).await {
                 Ok(answer) => judge(&answer, batch.len()),
-                // A server that is sent more than it takes answers before it has read all, and the answer may get lost.
+                // A server may answer with 413 before it has read the whole body, and close the connection, so that the
+                // answer is lost.
                 Err(error @ CallError::Broken { .. }) => SendOutcome::Busy { error: error.to_string(), after: None },
                 Err(error) => http_answer::no_answer(&error),
             }
@@ -319,17 +321,17 @@ impl Destination for BulkStore {
     }
 }
 
-/// Quickly: most of what makes records small comes from their being alike.
+/// With the fast level: records are similar, so even that compresses them well.
 fn compressed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a Vec takes everything")
 }
 
-/// What an answer says of each record.
+/// The outcome of each record, from the answer.
 pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     match answer.status().as_u16() {
         200 => {}
-        // One record spoils all the others: smaller batches find it.
+        // One invalid record can make the whole batch fail: smaller batches isolate it.
         400 if count > 1 => return SendOutcome::TooLarge(http_answer::quoted(answer)),
         400 => return http_answer::strict_failure(answer),
         413 | 429 => return http_answer::failure(answer),
@@ -360,14 +362,14 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     SendOutcome::Each { outcomes, error }
 }
 
-/// By the status, and not by the name of the error, which differs between the stores: what may be right later is tried again, whatever
-/// the reason (a full disk, a block, an index that is missing or closed).
+/// Decided by the status, because the names of errors differ between the stores. What may succeed later is retried,
+/// whatever the reason (a full disk, a block, an index that is missing or closed).
 fn outcome(result: &Value) -> Outcome {
     let kind = result["error"]["type"].as_str().unwrap_or_default();
     match result["status"].as_u64() {
         Some(200..300) if result["failure_store"] == "used" => Outcome::Rejected(RejectReason::Mapping),
         Some(200..300) => Outcome::Delivered,
-        // The id is there: it came with an earlier try.
+        // The id exists: the record was stored by an earlier attempt.
         Some(409) => Outcome::Duplicate,
         Some(400) if kind == "index_closed_exception" => Outcome::Retry,
         Some(400) if kind.contains("parsing") || kind.contains("mapping") => Outcome::Rejected(RejectReason::Mapping),
@@ -389,7 +391,7 @@ mod tests {
 
     fn index(text: &str) -> Result<String, String> {
         let (index, hidden) = IndexName::compile(text, &mut Build::default()).map_err(|error| error.to_string())?;
-        // What a worker makes of `-$host-`.
+        // The hidden texts as a worker would render `-$host-`.
         let texts: Vec<&[u8]> = hidden.iter().map(|hidden| hidden.constant().unwrap_or(b"-v-")).collect();
         Ok(index.name(1_700_000_000_000, &texts))
     }

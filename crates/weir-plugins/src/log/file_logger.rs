@@ -93,7 +93,7 @@ impl HasMetadata for FileLogger {
     }
 }
 
-/// A file that gets a line for each record.
+/// A file with one line for each record.
 struct LogLines {
     path: PathBuf,
     writer: RecordWriter,
@@ -118,7 +118,7 @@ impl Destination for LogLines {
             .collect();
         let path = self.path.clone();
         Box::pin(async move {
-            // A disk that does not answer must not hold up other sinks.
+            // On another thread, so that a disk that does not respond cannot delay other sinks.
             let written = tokio::task::spawn_blocking(move || append(&path, &lines, &ends)).await;
             let (count, outcome) = written.unwrap_or_else(|error| (0, Err(io::Error::other(error))));
             let Err(error) = outcome else { return SendOutcome::Taken };
@@ -129,7 +129,7 @@ impl Destination for LogLines {
     }
 }
 
-/// Appends lines, which end at `ends`; says how many of them stand in the file.
+/// Appends lines, which end at the offsets `ends`; returns how many of them are completely in the file.
 fn append(path: &Path, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
     match OpenOptions::new().append(true).create(true).open(path) {
         Ok(mut file) => append_whole(&mut file, lines, ends),
@@ -137,9 +137,9 @@ fn append(path: &Path, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) 
     }
 }
 
-/// What lines are appended to.
+/// The target of the lines; tests replace it.
 trait LineTarget: Write {
-    /// Takes back the last bytes that were written.
+    /// Removes the last bytes that were written.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 }
 
@@ -148,13 +148,13 @@ impl LineTarget for File {
         let metadata = self.metadata()?;
         match metadata.is_file() {
             true => self.set_len(metadata.len() - bytes),
-            // What is not a file cannot be cut, and gets a line break instead.
+            // A target other than a regular file cannot be truncated; a line break separates the partial line from the next one.
             false => self.write_all(b"\n"),
         }
     }
 }
 
-/// What of a line was written when the disk was full is cut off again.
+/// Appends the lines. If the disk is full, the partial last line is removed again.
 fn append_whole(file: &mut impl LineTarget, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
     let (mut written, mut outcome) = (0, Ok(()));
     while written < lines.len() {
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A disk with so much room.
+    /// A disk with room for this many bytes.
     struct SmallDisk {
         content: Vec<u8>,
         room: usize,

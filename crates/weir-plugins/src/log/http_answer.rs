@@ -1,4 +1,4 @@
-//! What answers of receivers mean for a batch as a whole.
+//! Translates the answers of receivers into outcomes for a whole batch.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,14 +8,13 @@ use hyper::body::Bytes;
 use weir_client::CallError;
 use weir_records::{RejectReason, SendOutcome};
 
-/// Bytes of an answer that are read.
+/// The most bytes of an answer that are read.
 pub const MOST_BYTES: usize = 64 * 1024;
 
-/// Bytes of an answer's text that are quoted.
+/// The most bytes of an answer that are quoted in an error.
 const QUOTED: usize = 200;
 
-/// An answer whose status says that the batch was not taken. What cannot be delivered now may be later: only a batch that
-/// is too large is not sent again as it is.
+/// The outcome for a status that is not a success. The batch is retried later, and split only if it is too large.
 pub fn failure(answer: &Response<Bytes>) -> SendOutcome {
     let status = answer.status().as_u16();
     let error = format!("the answer is {status}");
@@ -26,7 +25,7 @@ pub fn failure(answer: &Response<Bytes>) -> SendOutcome {
     }
 }
 
-/// The same for receivers that say with 400 that a batch will never be right.
+/// The same for receivers that answer with 400 or 422 if a batch can never be accepted.
 pub fn strict_failure(answer: &Response<Bytes>) -> SendOutcome {
     match answer.status().as_u16() {
         400 | 422 => SendOutcome::Refused { reason: RejectReason::Invalid, error: quoted(answer) },
@@ -34,15 +33,15 @@ pub fn strict_failure(answer: &Response<Bytes>) -> SendOutcome {
     }
 }
 
-/// The status, and the beginning of the text.
+/// An error text: the status and the beginning of the body.
 pub fn quoted(answer: &Response<Bytes>) -> String {
     let text =
         String::from_utf8_lossy(&answer.body()[..answer.body().len().min(QUOTED)]).replace(char::is_control, " ");
     format!("the answer is {}: {}", answer.status().as_u16(), text.trim())
 }
 
-/// Nothing is known of what became of the batch. A connection that broke while a large one was sent may mean that it was
-/// too large: such answers come before all of a request is read, and get lost.
+/// The outcome is unknown. If the connection broke while a large batch was sent, the batch may have been too large:
+/// receivers answer that before they have read the whole request, and the answer may be lost.
 pub fn no_answer(error: &CallError) -> SendOutcome {
     SendOutcome::Failed { error: error.to_string(), after: None }
 }

@@ -90,7 +90,7 @@ impl Definition for HttpLogger {
             Ok(value)
         });
         let authorization = authorization.transpose()?;
-        // The owner stands before the options: the same options elsewhere mean the same sink.
+        // The identity is that of the options, not of their place, so that equal options on several routes share one sink.
         let written = build.written_options();
         let identity = format!("http-logger {max_pending:?} {written}");
         let options = self.batch.compile(format!("http-logger {}", service.name()), max_pending, build)?;
@@ -114,7 +114,7 @@ impl HasMetadata for HttpLogger {
     }
 }
 
-/// How batches look, and where they go.
+/// A receiver and the format of its batches.
 struct HttpReceiver {
     service: HttpService,
     authorization: Option<HeaderValue>,

@@ -1,10 +1,10 @@
-//! JSON that is written as it comes: a tree of values would cost several times as much.
+//! Writes JSON directly into a buffer: building a tree of values first would cost several times as much.
 
 use std::borrow::Cow;
 
 use weir_plugin::escape;
 
-/// A JSON object. Its brace is closed when it is dropped.
+/// Writes a JSON object. The closing brace is written when it is dropped.
 pub struct JsonObjectWriter<'a> {
     out: &'a mut Vec<u8>,
     is_empty: bool,
@@ -13,7 +13,7 @@ pub struct JsonObjectWriter<'a> {
 /// A name and a value.
 pub type Pair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
-/// As many pairs are compared with each other; more are sorted.
+/// Up to this many pairs are compared with each other; more are sorted.
 const FEW: usize = 32;
 
 impl JsonObjectWriter<'_> {
@@ -61,13 +61,13 @@ impl JsonObjectWriter<'_> {
         serde_json::to_writer(&mut *self.out, &value).expect("a Vec takes everything");
     }
 
-    /// A value that is JSON already.
+    /// A member whose value is JSON already.
     pub fn raw(&mut self, name: &[u8], json: &[u8]) {
         self.name(name);
         self.out.extend_from_slice(json);
     }
 
-    /// For an object within, whose brace is closed by hand.
+    /// Begins an object as a member; [`JsonObjectWriter::end_nested`] ends it.
     pub fn nested(&mut self, name: &[u8]) {
         self.name(name);
         self.out.push(b'{');
@@ -79,7 +79,7 @@ impl JsonObjectWriter<'_> {
         self.is_empty = false;
     }
 
-    /// Each value under its name; those of one name as a list.
+    /// Writes each pair as a member; several values of one name become a list.
     pub fn grouped(&mut self, mut pairs: Vec<Pair<'_>>) {
         if pairs.len() > FEW {
             pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -96,7 +96,7 @@ impl JsonObjectWriter<'_> {
         }
     }
 
-    /// One value, or a list of several.
+    /// Writes one value, or a list of several.
     fn values<'v>(&mut self, name: &[u8], values: impl Iterator<Item = &'v [u8]>) {
         self.name(name);
         let start = self.out.len();

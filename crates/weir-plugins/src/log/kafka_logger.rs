@@ -252,7 +252,7 @@ impl KafkaLogger {
         Ok(all.into_iter().map(|(host, port)| StreamTarget::new(host, port, tls.clone())).collect())
     }
 
-    /// A cluster has one user for us: brokers that are not listed here are asked for the same.
+    /// All brokers must have the same login, because it is used for brokers that are not listed as well.
     fn login(&self) -> Result<Option<SaslLogin>, ConfigError> {
         let login = |options: &SaslOptions| SaslLogin {
             mechanism: match options.mechanism {
@@ -277,7 +277,7 @@ impl KafkaLogger {
         }
     }
 
-    /// Where a message is one record, APISIX's producer makes the batches, with options of its own.
+    /// If a message is one record, the batches are sized by the options of APISIX's producer.
     fn batching(&self, batching: Batching) -> Result<Batching, ConfigError> {
         let max_bytes = self.producer_batch_size.max(1);
         if !self.batch.is_single() {
@@ -301,7 +301,7 @@ impl HasMetadata for KafkaLogger {
 
 struct KafkaTopic {
     producer: Producer,
-    /// A message is one record.
+    /// Whether each record is a message of its own.
     is_single: bool,
     writer: RecordWriter,
 }
@@ -361,7 +361,7 @@ impl Destination for KafkaTopic {
                 let stored = self.store(&rest).await;
                 match stored {
                     Ok(()) => {}
-                    // Of those that are stored already the account shall know at once.
+                    // The outcomes of the messages stored so far are reported now, so that they are counted without delay.
                     Err(error) if rest.len() < batch.len() => return partly(outcomes, error),
                     Err(error) => return failure(error),
                 }

@@ -1,4 +1,4 @@
-//! What all loggers do alike: they copy what a record needs, and hand it to their sink.
+//! Shared by all loggers: copying the data of an exchange into a record, and passing it to the sink.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ pub fn register() -> Arc<SinkRegister> {
     state::permanent("record-sinks")
 }
 
-/// The accounts of all sinks so far, by name.
+/// The accounts of all sinks since the start, by name.
 pub fn accounts() -> Vec<AccountReading> {
     register().read()
 }
 
-/// Counts for sinks that are started from now on.
+/// Sets limits that apply to sinks which are started from now on.
 pub fn set_limits(memory: u64, threads: usize) {
     let register = register();
     register.set_limits(SinkLimits { memory, threads, ..register.limits() });
 }
 
-/// Lets sinks that nothing uses any more send what they have, but no longer than that.
+/// Lets sinks that are no longer used send their remaining records, for at most `patience`.
 pub fn finish(patience: Duration) {
     register().finish(patience);
 }
@@ -34,11 +34,11 @@ pub fn finish(patience: Duration) {
 pub struct ExchangeLogger {
     capture: Capture,
     bodies: Bodies,
-    /// Only exchanges for which it holds.
+    /// If set, only exchanges for which this is true are recorded.
     only: Option<Expression>,
     sink: Arc<RecordSink>,
     writer: PerWorker<SinkWriter>,
-    /// Notes that this logger has refused the request.
+    /// The note of an exchange that this logger has refused.
     refused: NoteKey,
 }
 
@@ -65,7 +65,7 @@ impl Plugin for ExchangeLogger {
         if self.sink.blocks() { phases.and(Phases::REQUEST) } else { phases }
     }
 
-    /// A request that could not be recorded is not served.
+    /// Refuses a request that could not be recorded, if the sink is configured to block.
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if self.sink.blocks() && self.writer.get().is_full() {
             exchange.notes.write(self.refused, [1, 0, 0]);

@@ -121,7 +121,7 @@ impl Definition for LokiLogger {
     }
 }
 
-/// As many as Loki takes.
+/// Loki accepts at most 15 labels by default.
 const MAX_LABELS: usize = 15;
 
 impl HasMetadata for LokiLogger {
@@ -135,7 +135,7 @@ impl HasMetadata for LokiLogger {
 struct Loki {
     receivers: Receivers,
     path: String,
-    /// Of the labels. Their values come with the records.
+    /// The names of the labels. Their values are in the records.
     names: Vec<String>,
     writer: RecordWriter,
 }
@@ -159,7 +159,8 @@ impl Loki {
             for (index, (end_ms, record)) in lines.into_iter().enumerate() {
                 let mut line = Vec::new();
                 self.writer.json(record, &mut line);
-                // What has the same time and text counts as sent twice; the numbers of a millisecond's records differ.
+                // Loki drops entries with the same time and text as duplicates, so the sequence number provides the
+                // digits below a millisecond.
                 let time = format!("{}{:06}", end_ms, record.sequence % 1_000_000);
                 let value = (time, String::from_utf8_lossy(&line));
                 body.extend((index > 0).then_some(b','));
@@ -184,8 +185,8 @@ impl Destination for Loki {
     }
 }
 
-/// A batch that is refused is stored in part: `total ignored: 1 out of 2 for stream`. Which records those are is not said; they are
-/// those that are furthest behind.
+/// Loki stores a refused batch in part: `total ignored: 1 out of 2 for stream`. The answer does not identify the
+/// ignored records; they are taken to be the oldest.
 fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     if answer.status().is_success() {
         return SendOutcome::Taken;
@@ -202,7 +203,7 @@ fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error: Some(http_answer::quoted(answer)) }
 }
 
-/// The sum over all streams of an answer.
+/// The sum of ignored records over all streams in an answer.
 fn ignored(text: &str) -> Option<usize> {
     let numbers: Vec<usize> =
         text.split("total ignored: ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect();

@@ -1,5 +1,5 @@
-//! Records of exchanges: what they say, and where they are sent. A logger is one file: its options, and how its batches
-//! look. RecordQueue, batches, retries and the account are in `weir-records`.
+//! Loggers: the content of records of exchanges, and where they are sent. Each logger is one file with its options and
+//! the format of its batches. Queues, batches, retries and accounts are in `weir-records`.
 
 pub mod bodies;
 pub mod capture;

@@ -93,7 +93,8 @@ enum WhenFullSpec {
 }
 
 impl SpoolSpec {
-    /// For the sink of this name. Sinks with the same name and the same destination find what each other left behind.
+    /// Compiles the options for the sink of this name. Sinks with the same name and destination take over each other's
+    /// remaining records.
     fn compile(&self, name: &str, build: &mut Build) -> Result<Option<SinkSpool>, ConfigError> {
         if self.max_size < MIN_SPOOL_BYTES {
             return Err(ConfigError::new("spool.max_size", format!("must be at least {MIN_SPOOL_BYTES} bytes")));
@@ -164,7 +165,7 @@ const DAY_S: u64 = 86_400;
 /// Checks a number of seconds.
 ///
 /// # Errors
-/// It is out of range.
+/// The number is out of range.
 pub fn seconds(seconds: u64, option: &str, least: u64) -> Result<Duration, ConfigError> {
     match (least..=DAY_S).contains(&seconds) {
         true => Ok(Duration::from_secs(seconds)),
@@ -173,10 +174,10 @@ pub fn seconds(seconds: u64, option: &str, least: u64) -> Result<Duration, Confi
 }
 
 impl BatchOptions {
-    /// For a sink of this name.
+    /// Compiles the options for a sink of this name.
     ///
     /// # Errors
-    /// A number is out of range, or the spool has no place.
+    /// A number is out of range, or there is no directory for the spool.
     pub fn compile(
         &self,
         name: String,
@@ -195,7 +196,7 @@ impl BatchOptions {
         let pause = seconds(self.retry_delay, "retry_delay", 0)?;
         let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
         let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&name, build))?;
-        // They would be there in the clear.
+        // Rejected records are written unencrypted, so they are not kept if the spool is encrypted.
         let is_encrypted = self.spool.as_ref().is_some_and(|spool| !spool.encryption_keyring.is_empty());
         let rejected = build
             .data_dir()
@@ -209,7 +210,7 @@ impl BatchOptions {
     }
 }
 
-/// A record as people read it: as an object of JSON, whatever its destination gets.
+/// The record as readable JSON, regardless of the destination's format.
 fn show(record: &Record) -> Vec<u8> {
     let mut json = Vec::new();
     RecordWriter::default().json(record, &mut json);
@@ -242,22 +243,22 @@ pub struct LoggerMetadata {
 
 impl LoggerMetadata {
     /// # Errors
-    /// What is wrong with it, and where.
+    /// An option is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.max_pending_entries.is_some_and(|most| !(1..=1 << 20).contains(&most)) {
             return Err(ConfigError::new("max_pending_entries", "must be from 1 to 1048576"));
         }
-        // What is warned of is said where the settings are used.
+        // The warnings are discarded here; they are reported by the plugins that use the metadata.
         let build = &mut Build::default();
         Capture::compile(self.log_format.as_ref(), self.log_format_extra.as_ref(), build).map(drop)
     }
 }
 
 impl FormatOptions {
-    /// With what the metadata says where the plugin says nothing.
+    /// Compiles the options, with the metadata as defaults.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// An option is invalid.
     pub fn compile(&self, metadata: &LoggerMetadata, build: &mut Build) -> Result<Capture, ConfigError> {
         Capture::compile(
             self.log_format.as_ref().or(metadata.log_format.as_ref()),

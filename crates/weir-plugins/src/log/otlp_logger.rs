@@ -93,7 +93,7 @@ impl HasMetadata for OtlpLogger {
     }
 }
 
-/// What comes with each record: its severity follows from the first, its trace from the second.
+/// The hidden texts of each record: the first determines its severity, the second its trace.
 const HIDDEN: [&str; 2] = ["$status", "$http_traceparent"];
 
 struct OtlpLogs {
@@ -114,7 +114,7 @@ impl OtlpLogs {
             let log = LogRecord {
                 time_ns: captured::end_ms(record) * 1_000_000,
                 severity: otlp::severity_of(status.unwrap_or_default()),
-                // What a format writes is JSON.
+                // Cannot fail: `RecordWriter::json` writes valid JSON.
                 body: &serde_json::from_slice::<Value>(&json).unwrap_or_default(),
                 id: &record.id(),
                 context: parent.map(|parent| (parent.trace, parent.span, parent.is_sampled)),

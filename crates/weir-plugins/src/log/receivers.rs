@@ -1,4 +1,4 @@
-//! Receivers that are asked over HTTP, several for one sink: each batch goes to the next one that is not known to fail.
+//! The HTTP receivers of a sink. Batches are sent to them in turn; receivers that have failed recently are skipped.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use weir_plugin::ConfigError;
 
 use crate::http_service::HttpService;
 
-/// How long a receiver is passed over that could not be reached, as long as there is another.
+/// How long a receiver is skipped after it could not be reached, if there is another.
 const QUARANTINE: Duration = Duration::from_secs(30);
-/// How long a connection is kept for the next batch.
+/// How long an idle connection is kept for the next batch.
 const IDLE: Duration = Duration::from_secs(60);
-/// Bytes of an answer that are read: a status for each of many thousand records.
+/// The most bytes of an answer, which may have a status for each of many thousand records.
 const MOST_BYTES: usize = 16 << 20;
 
-/// How receivers are spoken to.
+/// The options for calls to receivers.
 pub struct ReceiverOptions<'a> {
-    /// The option that names them.
+    /// The name of the option with the URLs, for errors.
     pub option: &'a str,
     pub verify: bool,
     pub timeout: Duration,
@@ -30,10 +30,10 @@ pub struct ReceiverOptions<'a> {
 /// A request to a receiver.
 pub struct ReceiverRequest<'a> {
     pub method: Method,
-    /// Below what the receiver's URL says.
+    /// Appended to the path of the receiver's URL.
     pub path: &'a str,
     pub content_type: &'static str,
-    /// The body is compressed.
+    /// The body is compressed with gzip.
     pub is_gzip: bool,
     pub body: Vec<u8>,
 }
@@ -47,7 +47,7 @@ pub struct Receivers {
 
 impl Receivers {
     /// # Errors
-    /// There is none, or one is not a URL.
+    /// There are no URLs, or one is invalid.
     pub fn parse(
         client: &HttpClient,
         urls: &[String],
@@ -65,26 +65,26 @@ impl Receivers {
         Ok(Receivers { failed: vec![None; services.len()], services, last: 0, headers: HeaderMap::new() })
     }
 
-    /// The only one there is.
+    /// A single receiver.
     ///
     /// # Errors
-    /// It is not a URL.
+    /// The URL is invalid.
     pub fn one(client: &HttpClient, url: &str, options: &ReceiverOptions<'_>) -> Result<Receivers, ConfigError> {
         let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
         let service = HttpService::parse(client, url, options.verify, options.timeout, idle, options.option)?;
         Ok(Receivers { services: vec![service], failed: vec![None], last: 0, headers: HeaderMap::new() })
     }
 
-    /// What they are called together.
+    /// The names of all receivers, joined with commas.
     pub fn name(&self) -> String {
         let names: Vec<String> = self.services.iter().map(HttpService::name).collect();
         names.join(",")
     }
 
-    /// Fields of every request, from an option.
+    /// Adds fields to every request, from an option.
     ///
     /// # Errors
-    /// A name or a value is none.
+    /// A name or value is not valid in a header field.
     pub fn add_headers(&mut self, headers: &BTreeMap<String, String>, option: &str) -> Result<(), ConfigError> {
         for (name, value) in headers {
             let wrong =
@@ -95,10 +95,10 @@ impl Receivers {
         Ok(())
     }
 
-    /// What proves who we are.
+    /// Sets the field `Authorization` of every request.
     ///
     /// # Errors
-    /// It has a character that no header field may have.
+    /// A character is not valid in a header field.
     pub fn authorize(&mut self, credentials: &str, option: &str) -> Result<(), ConfigError> {
         let mut value = HeaderValue::try_from(credentials)
             .map_err(|_| ConfigError::new(option, "has a character that is not allowed in a header field"))?;
@@ -107,10 +107,10 @@ impl Receivers {
         Ok(())
     }
 
-    /// Sends content to a path of the next receiver, below what its URL says.
+    /// Sends content to a path below the URL of the next receiver.
     ///
     /// # Errors
-    /// There is no answer.
+    /// The request was not answered.
     pub async fn post(
         &mut self,
         path: &str,
@@ -123,7 +123,7 @@ impl Receivers {
     /// Sends a request to the next receiver.
     ///
     /// # Errors
-    /// There is no answer.
+    /// The request was not answered.
     pub async fn ask(&mut self, asked: ReceiverRequest<'_>) -> Result<Response<Bytes>, CallError> {
         let chosen = self.next();
         let service = &self.services[chosen];
@@ -142,7 +142,7 @@ impl Receivers {
         answer
     }
 
-    /// In turns; where all fail, the one that failed first.
+    /// The next receiver in turn that has not failed recently; if all have, the one whose failure is the oldest.
     fn next(&mut self) -> usize {
         let count = self.services.len();
         let order = || (1..=count).map(|step| (self.last + step) % count);

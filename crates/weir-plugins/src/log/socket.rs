@@ -1,5 +1,5 @@
-//! Receivers behind a socket of their own: bytes over TCP, datagrams over UDP. Neither says that it has taken anything: what counts
-//! as delivered was handed to the system.
+//! Receivers over plain TCP or UDP. They send no acknowledgements, so a record counts as delivered once the operating
+//! system has accepted it.
 
 use std::io;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use tokio::time::timeout;
 use weir_client::{HttpClient, ServerVerification, ServiceStream, StreamTarget, StreamTls};
 use weir_plugin::ConfigError;
 
-/// A host and a port.
+/// The host and port of a receiver.
 pub struct SocketAddress {
     host: String,
     port: u16,
-    /// For connecting, and for each batch.
+    /// The time-out for connecting, and for each batch.
     timeout: Duration,
 }
 
 impl SocketAddress {
-    /// From options of these names.
+    /// From options with these names.
     ///
     /// # Errors
-    /// There is no such address.
+    /// An option is invalid.
     pub fn new(host: String, port: u16, timeout: Duration) -> Result<SocketAddress, ConfigError> {
         if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
             return Err(ConfigError::new("host", format!("`{host}` is neither a host name nor an IP address")));
@@ -52,7 +52,7 @@ impl SocketAddress {
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// How TLS is spoken with a receiver, from options that loggers share.
+/// The TLS settings for a receiver, from options that loggers share.
 pub fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, ConfigError> {
     let name = name.filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.contains(|char: char| char.is_whitespace() || ":/@".contains(char))) {
@@ -65,7 +65,7 @@ pub fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, Confi
     Ok(StreamTls { verification, name: name.map(Into::into) })
 }
 
-/// A stream of bytes that is opened when it is needed.
+/// A TCP connection that is opened when it is needed.
 pub struct TcpReceiver {
     client: HttpClient,
     target: StreamTarget,
@@ -80,7 +80,7 @@ impl TcpReceiver {
     }
 
     /// # Errors
-    /// Not all bytes could be handed over. Which of them were is not known.
+    /// Not all bytes were accepted; how many is not known.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         let mut stream = match self.stream.take().and_then(still_open) {
             Some(stream) => stream,
@@ -99,7 +99,7 @@ impl TcpReceiver {
     }
 }
 
-/// Nothing where the receiver has closed the connection while it was idle. What it says is read and ignored.
+/// `None` if the receiver has closed the connection while it was idle. Received bytes are discarded.
 fn still_open(mut stream: ServiceStream) -> Option<ServiceStream> {
     let mut ignored = [0; 4096];
     loop {
@@ -111,7 +111,7 @@ fn still_open(mut stream: ServiceStream) -> Option<ServiceStream> {
     }
 }
 
-/// Datagrams to one address, which is looked up again after a failure.
+/// Sends datagrams to one address, which is resolved again after a failure.
 pub struct UdpReceiver {
     address: SocketAddress,
     socket: Option<UdpSocket>,
@@ -123,7 +123,7 @@ impl UdpReceiver {
     }
 
     /// # Errors
-    /// The system has not taken it.
+    /// The operating system did not accept the datagram.
     pub async fn send(&mut self, datagram: &[u8]) -> Result<(), String> {
         let socket = match self.socket.take() {
             Some(socket) => socket,

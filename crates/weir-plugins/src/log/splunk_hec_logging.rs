@@ -107,7 +107,7 @@ struct SplunkCollector {
 }
 
 impl SplunkCollector {
-    /// Events one after the other.
+    /// The body of a request: the events, one after the other.
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let mut body = Vec::with_capacity(batch.len() * 1024);
         for record in batch {
@@ -137,7 +137,7 @@ impl Destination for SplunkCollector {
     }
 }
 
-/// Success is 200 with the code 0.
+/// Success is status 200 with the code 0 in the body.
 fn judge(answer: &Response<Bytes>) -> SendOutcome {
     if !answer.status().is_success() {
         return http_answer::strict_failure(answer);

@@ -77,7 +77,7 @@ fn three_seconds() -> u64 {
 
 /// Facility 5 (syslog), severity 6 (informational): RFC 5424 §6.2.1.
 const PRIORITY_VALUE: u8 = 5 * 8 + 6;
-/// As in Apache APISIX, so that rules of servers go on to work.
+/// As in Apache APISIX, so that existing rules of syslog servers still match.
 const APP_NAME: &str = "apisix";
 /// The longest name of a host in a message (RFC 5424 §6).
 const MAX_HOSTNAME: usize = 255;
@@ -125,12 +125,12 @@ enum Carrier {
     Udp(UdpReceiver),
 }
 
-/// How messages are told apart in a stream.
+/// How messages in a stream are delimited.
 #[derive(Clone, Copy)]
 enum SyslogFraming {
-    /// Each ends in a line feed (RFC 6587 §3.4.2), as servers expect it without TLS.
+    /// Each ends with a line feed (RFC 6587 §3.4.2), the usual form without TLS.
     LineFeed,
-    /// Its length stands before each (RFC 5425 §4.3).
+    /// Each is preceded by its length (RFC 5425 §4.3).
     Counted,
 }
 
@@ -152,7 +152,7 @@ struct SyslogServer {
     writer: RecordWriter,
 }
 
-/// Appends a message of RFC 5424 §6, without structured data.
+/// Appends a message as in RFC 5424 §6, without structured data.
 fn write_message(record: &Record, writer: &RecordWriter, out: &mut Vec<u8>) {
     let time = Timestamp::from_millisecond(captured::end_ms(record) as i64).unwrap_or_default();
     let hidden = captured::hidden(record);

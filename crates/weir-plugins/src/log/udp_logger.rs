@@ -81,7 +81,7 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// As many records of a batch as one datagram takes, and the datagram. None where the first is too large.
+    /// The number of records that fit into one datagram, and the datagram. The number is 0 if the first record is too large.
     fn first(&self, batch: &[Record]) -> (usize, Vec<u8>) {
         let mut count = batch.len();
         loop {

@@ -129,7 +129,7 @@ impl BatchSpanSpec {
 
 impl CollectorMetadata {
     /// # Errors
-    /// What is wrong with it, and where.
+    /// A setting is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.set_ngx_var {
             return Err(ConfigError::new("set_ngx_var", "is not supported; remove it"));
@@ -138,7 +138,7 @@ impl CollectorMetadata {
     }
 }
 
-/// The attributes of a resource: those that are set, and what is known of this process.
+/// The attributes of the resource: those from the settings, and defaults that describe this process.
 pub fn resource(attributes: &BTreeMap<String, ResourceSpec>) -> Vec<u8> {
     let mut resource = Vec::new();
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -172,7 +172,7 @@ pub struct OtlpCollector {
 
 impl OtlpCollector {
     /// # Errors
-    /// What is wrong with the settings, and where.
+    /// A setting is invalid.
     pub fn parse(
         metadata: &CollectorMetadata,
         client: &HttpClient,
@@ -188,7 +188,7 @@ impl OtlpCollector {
     }
 }
 
-/// Who has written what is sent.
+/// The instrumentation scope: the name and version of this gateway.
 pub const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
 
 impl Destination for OtlpCollector {
@@ -203,13 +203,14 @@ impl Destination for OtlpCollector {
     }
 }
 
-/// As OTLP says it: only four statuses allow another try, and what was taken in part is never sent again. `what` was sent.
+/// As OTLP specifies: only four statuses allow a retry, and a partially accepted request is never sent again. `what`
+/// names the items, for the error.
 pub fn judge(answer: &http::Response<hyper::body::Bytes>, count: usize, what: &str) -> SendOutcome {
     match answer.status().as_u16() {
         200..=299 => match otlp::rejected(answer.body()) {
             (0, _) => SendOutcome::Taken,
             (items, why) => {
-                // It does not say which: as many are counted, at most all.
+                // The answer does not identify the rejected items, so the first ones are counted as rejected.
                 let rejected = usize::try_from(items).unwrap_or(count).min(count);
                 let outcome = |index| match index < rejected {
                     true => Outcome::Rejected(RejectReason::Invalid),

@@ -1,4 +1,4 @@
-//! Metrics, identifiers of requests, and traces.
+//! Metrics, request ids, and traces.
 
 pub mod collector;
 pub mod opentelemetry;

@@ -179,7 +179,7 @@ impl SpanFormat for OtlpSpans {
 
 struct OpentelemetryTracer {
     sampler: Sampler,
-    /// New traces have the id that the request has, where that is one for a trace.
+    /// New traces use the request id as the trace id, if it is a UUID.
     takes_request_id: bool,
     keep_errors: bool,
     slow_ns: Option<u64>,
@@ -189,7 +189,7 @@ struct OpentelemetryTracer {
 }
 
 impl OpentelemetryTracer {
-    /// A trace id for a trace that begins here, and whether it is random.
+    /// A trace id for a new trace, and whether it is random.
     fn new_trace(&self, exchange: &Exchange) -> (u128, bool) {
         let own = self.takes_request_id.then(|| trace_of(exchange)).flatten();
         own.map_or_else(|| (new_trace(), true), |trace| (trace, false))
@@ -205,7 +205,7 @@ impl OpentelemetryTracer {
     }
 }
 
-/// The request's id as a trace id: a UUID, with or without hyphens.
+/// The request id as a trace id, if it is a UUID, with or without hyphens.
 fn trace_of(exchange: &Exchange) -> Option<u128> {
     let id = match exchange.request_id() {
         b"" => exchange.request.head.value(b"X-Request-Id")?,
@@ -217,12 +217,12 @@ fn trace_of(exchange: &Exchange) -> Option<u128> {
 const TRACEPARENT: &[u8] = b"traceparent";
 const TRACESTATE: &[u8] = b"tracestate";
 
-/// The span that further attempts belong to is another one each time.
+/// Sets a new parent span for each further attempt, because each attempt has a span of its own.
 fn rewrite_traceparent(exchange: &mut Exchange) {
     let head = &mut exchange.request.head;
     if let Some(parent) = Traceparent::read(head.values(TRACEPARENT)) {
         let next = Traceparent { span: next_id(parent.span), ..parent };
-        // It has no character that a field may not have.
+        // Cannot fail: the value consists of hexadecimal digits and hyphens.
         let _ = head.set(TRACEPARENT, next.field().as_bytes());
     }
 }
@@ -246,7 +246,7 @@ impl Plugin for OpentelemetryTracer {
             parent.map_or_else(|| self.new_trace(exchange), |parent| (parent.trace, parent.is_random));
         let is_sampled = self.sampler.samples(trace, parent.map(|parent| parent.is_sampled));
         if !is_sampled && !self.may_keep() && parent.is_some_and(|parent| !parent.is_sampled) {
-            // Nothing is added to the trace, so the context passes as it is.
+            // The gateway adds no span, so the context is forwarded unchanged.
             return Ok(Flow::Continue);
         }
         let span = rand::random::<NonZeroU64>().get();

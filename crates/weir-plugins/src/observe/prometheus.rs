@@ -34,11 +34,11 @@ impl Definition for Prometheus {
     }
 }
 
-/// Upper bounds of the buckets of latencies, in milliseconds.
+/// The upper bounds of the latency buckets, in milliseconds.
 pub const BOUNDS_MS: [u32; 15] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
-/// Whose latency it is.
+/// The kinds of latencies: of the whole request, of the upstream, and of the gateway.
 pub const KINDS: [&str; 3] = ["request", "upstream", "apisix"];
-/// Combinations of labels and status.
+/// The most combinations of labels and status; further ones are counted under `OTHER`.
 const LIMIT: usize = 2000;
 const OTHER: &str = "(other)";
 
@@ -51,14 +51,14 @@ pub struct SeriesLabels {
     pub node: String,
 }
 
-/// How long something took: how often within each bound, and above the last one.
+/// A histogram of latencies: the count of each bucket, the last one without a bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BucketHistogram {
     pub buckets: [u64; BOUNDS_MS.len() + 1],
     pub sum_ms: f64,
 }
 
-/// What was done under some labels.
+/// The totals of one set of labels.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Responses by status.
@@ -66,17 +66,17 @@ pub struct Totals {
     /// Bytes from and to clients.
     pub ingress: u64,
     pub egress: u64,
-    /// As [`KINDS`].
+    /// One histogram for each of [`KINDS`].
     pub latencies: [BucketHistogram; KINDS.len()],
 }
 
-/// What one worker counts under some labels and a status. It is the only one that writes here.
+/// The counts of one worker for one set of labels and status. Only this worker writes to them.
 #[derive(Debug, Default)]
 struct SeriesCounts {
     ingress: AtomicU64,
     egress: AtomicU64,
     buckets: [[AtomicU64; BOUNDS_MS.len() + 1]; KINDS.len()],
-    /// Microseconds.
+    /// Sums in microseconds.
     sums: [AtomicU64; KINDS.len()],
 }
 
@@ -90,7 +90,7 @@ struct KnownSeries {
     counts: Vec<(SeriesLabels, u16, Arc<SeriesCounts>)>,
 }
 
-/// What is counted on this node: one for all plugins and configurations.
+/// All series of this process, shared by all plugins and configurations.
 struct NodeSeries {
     known: Mutex<KnownSeries>,
     own: PerWorker<WorkerCounts>,
@@ -106,7 +106,7 @@ fn series() -> Arc<NodeSeries> {
     state::permanent("prometheus")
 }
 
-/// Everything that was counted so far, by labels.
+/// The totals since the start, by labels.
 pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
     let series = series();
     let known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
         let totals = all.entry(labels.clone()).or_default();
         totals.ingress += counts.ingress.load(Relaxed);
         totals.egress += counts.egress.load(Relaxed);
-        // Each response has been counted in one bucket.
+        // Each response is counted in exactly one bucket.
         *totals.statuses.entry(*status).or_default() +=
             counts.buckets[0].iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>();
         for (kind, latency) in totals.latencies.iter_mut().enumerate() {
@@ -128,17 +128,18 @@ pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
     all
 }
 
-/// What one worker counts.
+/// The counts of one worker.
 #[derive(Default)]
 struct WorkerCounts {
-    /// The exchange that was counted last: a global rule and a route may both have the plugin.
+    /// Identifies the exchange that was counted last: it must be counted once, even if a global rule and a route both
+    /// have the plugin.
     last: Cell<(u64, u64, u64)>,
     counts: RefCell<OwnCounts>,
 }
 
 #[derive(Default)]
 struct OwnCounts {
-    /// Where the key of an exchange is written, so that nothing is allocated for one that is known.
+    /// A buffer for the key of an exchange, so that a known key needs no allocation.
     key: Vec<u8>,
     counts: HashMap<Box<[u8]>, Arc<SeriesCounts>>,
 }
@@ -160,7 +161,7 @@ impl Observer {
     }
 }
 
-/// The counts of a worker for these labels, made where there are none yet.
+/// Creates the counts of a worker for these labels.
 #[cold]
 fn register(
     series: &NodeSeries,
@@ -181,7 +182,7 @@ fn register(
     counts
 }
 
-/// Keys of one worker; beyond them everything is counted under one.
+/// The most keys of one worker; further exchanges are counted under one key.
 const MOST_KEYS: usize = 2 * LIMIT;
 
 impl Plugin for Observer {
@@ -205,7 +206,7 @@ impl Plugin for Observer {
                 key.push(0);
             }
             let node = exchange.upstream.addr.map(|addr| addr.ip());
-            // Writing to memory does not fail.
+            // Writing to a `Vec` does not fail.
             let _ = write!(key, "{node:?} {status}");
             if counts.len() >= MOST_KEYS && !counts.contains_key(&**key) {
                 key.clear();
@@ -239,7 +240,7 @@ impl SeriesCounts {
     }
 }
 
-/// Of the exchange, and of the upstream where one was asked.
+/// The latency of the exchange, and of the upstream if there was one.
 fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
     let between = |from_ns: u64, to_ns: u64| to_ns.saturating_sub(from_ns) as f64 / 1e6;
     let upstream = &exchange.upstream;

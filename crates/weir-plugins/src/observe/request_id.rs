@@ -109,7 +109,7 @@ impl Definition for RequestId {
 
 const NANO_ID: &[u8] = b"useandom-26T198340PX75pxJACKVERYMINDBUSHWOLF_GQZbfghjklqvwyzrict";
 const BASE_62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// When the seconds of a KSUID begin, after 1970.
+/// The epoch of KSUIDs, in seconds since 1970.
 const KSUID_EPOCH: u64 = 1_400_000_000;
 
 struct Identifier {
@@ -146,7 +146,7 @@ impl IdGenerator {
     }
 }
 
-/// 160 bits in base 62: 27 digits, the most significant first.
+/// The KSUID in base 62: 160 bits in 27 digits, the most significant first.
 fn ksuid(seconds: u32, random: u128) -> Vec<u8> {
     let mut words = [seconds, (random >> 96) as u32, (random >> 64) as u32, (random >> 32) as u32, random as u32];
     let mut digits = vec![0; 27];

@@ -57,7 +57,7 @@ fn two() -> u8 {
     2
 }
 
-/// How long a batch may take, and how long a connection is kept for the next one.
+/// The time-out of a batch, and how long an idle connection is kept for the next one.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -125,7 +125,7 @@ const PARENT_ID: &[u8] = b"X-B3-ParentSpanId";
 const SAMPLED: &[u8] = b"X-B3-Sampled";
 const FLAGS: &[u8] = b"X-B3-Flags";
 
-/// The context of a request, and whether it stands in one field.
+/// The context of a request, and whether it is in the single field `b3`.
 fn context(head: &Head) -> (B3Context, bool) {
     if let Some(context) = head.value(SINGLE).and_then(B3Context::of_field) {
         return (context, true);
@@ -140,7 +140,7 @@ fn context(head: &Head) -> (B3Context, bool) {
     (B3Context::of_fields(&fields), false)
 }
 
-/// Replaces the context, in one field or in several.
+/// Replaces the context, in the single field or in several.
 fn set_context(head: &mut Head, context: &B3Context, is_single: bool) -> Result<(), BadField> {
     for name in [SINGLE, TRACE_ID, SPAN_ID, PARENT_ID, SAMPLED, FLAGS] {
         head.remove(name);
@@ -163,13 +163,13 @@ fn set_context(head: &mut Head, context: &B3Context, is_single: bool) -> Result<
     }
 }
 
-/// The span that further attempts belong to is another one each time.
+/// Sets a new span for each further attempt, because each attempt has a span of its own.
 fn rewrite_context(exchange: &mut Exchange) {
     let head = &mut exchange.request.head;
     let (mut context, is_single) = context(head);
     if let Some(span) = &mut context.span {
         span.span = next_id(span.span);
-        // It has no character that a field may not have.
+        // Cannot fail: the values consist of hexadecimal digits and hyphens.
         let _ = set_context(head, &context, is_single);
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use weir_plugin::ConfigError;
 
-/// Addresses and networks, merged into ranges: looking one up among ten thousand costs a few comparisons.
+/// Addresses and networks, merged into sorted ranges: a lookup among ten thousand takes a few comparisons.
 #[derive(Debug, Default)]
 pub struct AddressSet {
     v4: Box<[(u32, u32)]>,
@@ -13,7 +13,7 @@ pub struct AddressSet {
 }
 
 impl AddressSet {
-    /// Compiles addresses and networks that stand at `path` of the options.
+    /// Compiles the addresses and networks at `path` of the options.
     pub fn compile(texts: &[String], path: &str) -> Result<AddressSet, ConfigError> {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (index, text) in texts.iter().enumerate() {
@@ -29,7 +29,7 @@ impl AddressSet {
         Ok(AddressSet { v4: merged(v4), v6: merged(v6) })
     }
 
-    /// An IPv4 address is the same in its IPv6 form (`::ffff:192.0.2.1`).
+    /// An IPv4 address also matches in its IPv6 form (`::ffff:192.0.2.1`).
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => holds(&self.v4, Ipv4Addr::to_bits(address)),

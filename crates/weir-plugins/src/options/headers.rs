@@ -9,7 +9,7 @@ use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::proto::{Known, field};
 use weir_plugin::{Build, ConfigError, Exchange, Template, Variable, Variables};
 
-/// A field's value as it may be written: text or a number.
+/// The value of a field in options: text or a number.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Scalar(String);
@@ -41,12 +41,12 @@ impl JsonSchema for Scalar {
 }
 
 impl Scalar {
-    /// As it is written.
+    /// The value as text.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// The value with its variables, when what is constant of it may stand in a field.
+    /// The value as a template; an error if its constant parts are not valid in a field.
     pub fn template(&self, path: &str, build: &mut Build) -> Result<Template, ConfigError> {
         match field::is_value(self.0.as_bytes()) {
             true => Ok(build.template(&self.0, path)),
@@ -57,7 +57,7 @@ impl Scalar {
     }
 }
 
-/// A name for a field that an option may set or remove. Framing is the gateway's own business.
+/// A field name that an option may set or remove. Fields that control framing are refused.
 pub fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigError> {
     if !field::is_name(name.as_bytes()) {
         return Err(ConfigError::new(path, "is not the name of a header field; use letters, digits and dashes"));
@@ -72,7 +72,7 @@ pub fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigErro
     Ok(name.as_bytes())
 }
 
-/// Edits of a head, as `headers` of `proxy-rewrite` has them: `add`, `set` and `remove`, or names and values alone,
+/// Edits of a head, as in the option `headers` of `proxy-rewrite`: `add`, `set` and `remove`, or only names and values,
 /// which means `set`.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
@@ -120,13 +120,13 @@ impl JsonSchema for HeaderOptions {
 #[derive(Debug, Default)]
 pub struct HeaderEdits {
     add: Vec<(Box<[u8]>, Template)>,
-    /// A field may get several values; the first replaces what is there.
+    /// A field may have several values; the first one replaces the values that exist.
     set: Vec<(Box<[u8]>, Vec<Template>)>,
     remove: Vec<Box<[u8]>>,
 }
 
 impl HeaderOptions {
-    /// The edits, with `path` being the place of the options.
+    /// Compiles the edits; `path` is the path of the options.
     pub fn compile(self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
         let mut edits = HeaderEdits::default();
         let is_edit = |(name, value): (&String, &Value)| match name.as_str() {
@@ -138,7 +138,7 @@ impl HeaderOptions {
         for (word, shape) in
             [("add", "a map, or a list of `name: value`"), ("set", "a map"), ("remove", "a list of names")]
         {
-            // A field of that name is not what anybody means.
+            // Not taken for a field of this name.
             if self.0.get(word).is_some_and(|value| !value.is_object() && !value.is_array()) {
                 return Err(ConfigError::new(format!("{path}.{word}"), format!("must be {shape}")));
             }
@@ -207,8 +207,9 @@ impl HeaderEdits {
         self.add.iter().map(|(name, _)| &**name).chain(self.set.iter().map(|(name, _)| &**name))
     }
 
-    /// Makes the edits. A field that is set to nothing is removed, as in APISIX. `groups` are what a regular expression has matched, for `$1`, `$2`... in values. Fails where a
-    /// variable brought what no field may have; some edits may have been made then.
+    /// Applies the edits. Setting a field to an empty text removes it, as in APISIX. `groups` are the groups of a
+    /// regular expression, for `$1`, `$2`... in values. Fails if a variable contains bytes that are invalid in a field;
+    /// some edits may have been applied by then.
     pub fn apply(&self, exchange: &mut Exchange, side: EditedHead, groups: &[Vec<u8>]) -> Result<(), BadField> {
         for (name, template) in &self.add {
             add(exchange, side, name, template, groups)?;
@@ -239,7 +240,7 @@ fn rendered(exchange: &Exchange, template: &Template, groups: &[Vec<u8>]) -> Vec
     value
 }
 
-/// Which head of an exchange is edited.
+/// Selects the head of an exchange to edit.
 pub type EditedHead = fn(&mut Exchange) -> &mut Head;
 
 fn add(
@@ -256,7 +257,7 @@ fn add(
     side(exchange).add(name, &value)
 }
 
-/// An exchange whose `$1`, `$2`... are what a regular expression has matched.
+/// An exchange with the groups of a regular expression as `$1`, `$2`...
 pub struct WithGroups<'a> {
     pub exchange: &'a Exchange,
     pub groups: &'a [Vec<u8>],

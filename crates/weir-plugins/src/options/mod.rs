@@ -1,4 +1,4 @@
-//! Values that stand in the options of several plugins.
+//! Types of options that several plugins share.
 
 pub mod addresses;
 pub mod headers;

@@ -1,17 +1,17 @@
-//! Regular expressions in plugin options: linear-time, bounded in size, ASCII classes unless the text says otherwise.
+//! Regular expressions in plugin options: linear-time, bounded in size, with ASCII classes unless the text needs Unicode.
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use weir_plugin::ConfigError;
 
-/// How long the text of an expression may be, in bytes.
+/// The longest text of an expression, in bytes.
 const MAX_TEXT: usize = 16 << 10;
-/// How large a compiled expression, and the cache of one, may be, in bytes.
+/// The largest compiled expression, and the largest cache of one, in bytes.
 const MAX_COMPILED: usize = 1 << 20;
 
-/// How many expressions a list may have.
+/// The most expressions in a list.
 const MAX_LISTED: usize = 1000;
 
-/// Compiles a list of expressions that stands at `path` of the options, to be matched at once.
+/// Compiles a list of expressions at `path` of the options into a set that is matched in one pass.
 pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<RegexSet, ConfigError> {
     if texts.is_empty() || texts.len() > MAX_LISTED {
         return Err(ConfigError::new(path, format!("must contain from 1 to {MAX_LISTED} regular expressions")));
@@ -31,7 +31,7 @@ pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Re
     })
 }
 
-/// Compiles an expression that stands at `path` of the options.
+/// Compiles the expression at `path` of the options.
 pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, ConfigError> {
     if text.len() > MAX_TEXT {
         let problem = format!("is longer than the {MAX_TEXT} bytes a regular expression may have");
@@ -53,7 +53,7 @@ pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, Confi
             format!("is too large: the compiled expression must not exceed {} KiB", MAX_COMPILED >> 10),
         ),
         error => {
-            // The last line says what is wrong; those before it draw an arrow below the expression.
+            // Only the last line of the error has the reason; the lines before it show the place in the expression.
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
             ConfigError::new(
@@ -64,7 +64,7 @@ pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, Confi
     })
 }
 
-/// A replacement with its groups in braces, so that `$1a` is the first group and a letter.
+/// The replacement with its group numbers in braces, so that `$1a` means the first group followed by `a`.
 pub fn braced(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -183,7 +183,7 @@ struct ContentFilterRules {
     responses: ContentRules,
 }
 
-/// The rules of one side.
+/// The rules for requests, or for responses.
 struct ContentRules {
     rules: Box<[ContentRule]>,
     limit: u64,
@@ -195,7 +195,7 @@ impl ContentRules {
         self.rules.iter().any(ContentRule::is_for_bodies)
     }
 
-    /// Fields and arguments. `false` refuses.
+    /// Applies the rules for fields and arguments. `false` refuses.
     fn pass_head(&self, exchange: &mut Exchange, side: RuleDirection) -> Result<bool, Stop> {
         for rule in &self.rules {
             let passes = match &rule.place {
@@ -216,7 +216,7 @@ impl ContentRules {
         Ok(true)
     }
 
-    /// The content as it goes on, plain; nothing if it stays as it came.
+    /// The changed content, without its coding; `None` if it stays as it is.
     fn pass_body(&self, head: &Head, body: &[u8], side: RuleDirection) -> Result<Option<Vec<u8>>, ContentRejection> {
         let plain = coding::plain(head, body, self.limit).map_err(ContentRejection::Opaque)?;
         let mut content: Option<Vec<u8>> = None;
@@ -229,7 +229,7 @@ impl ContentRules {
     }
 }
 
-/// What was true of content as it came.
+/// Fields that describe the content before the change.
 const OF_THE_CONTENT: [&[u8]; 4] = [b"Content-Encoding", b"Content-MD5", b"Content-Digest", b"Digest"];
 
 impl Plugin for ContentFilterRules {

@@ -141,7 +141,7 @@ impl HasMetadata for Cors {
 /// The note of an exchange whose origin is not allowed.
 static REFUSED: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
 
-/// This plugin has seen the response, and the page it is for may not have it.
+/// Whether this plugin has refused to share the response with the origin of the request.
 pub fn has_refused(exchange: &Exchange) -> bool {
     exchange.notes.read(*REFUSED).is_some()
 }
@@ -150,7 +150,7 @@ struct Sharing {
     origins: Origins,
     timing: Option<Origins>,
     methods: String,
-    /// `None`: what the browser asks for.
+    /// `None`: the fields that the browser requests.
     headers: Option<String>,
     expose: Option<String>,
     max_age: String,
@@ -161,7 +161,7 @@ struct Sharing {
 enum Origins {
     /// The answer is `*`.
     Any,
-    /// The answer is the origin, or `*` for a request that names none.
+    /// The answer is the origin, or `*` for a request without one.
     Each,
     Listed(Box<[Box<[u8]>]>),
     Matching(RegexSet),
@@ -189,7 +189,7 @@ impl Origins {
         Ok(Origins::Listed(texts.split(',').map(str::trim).map(origin).collect::<Result<_, _>>()?))
     }
 
-    /// What to answer to a page of this origin; nothing when it is not allowed.
+    /// The value of `Access-Control-Allow-Origin` for this origin; `None` if it is not allowed.
     fn answer<'a>(&self, origin: Option<&'a [u8]>) -> Option<&'a [u8]> {
         match self {
             Origins::Any => Some(b"*"),
@@ -199,7 +199,7 @@ impl Origins {
         }
     }
 
-    /// The answer is another one for another origin, which caches must know.
+    /// Whether the answer depends on the origin, so that caches need `Vary`.
     fn varies(&self) -> bool {
         !matches!(self, Origins::Any)
     }
@@ -218,14 +218,14 @@ impl Plugin for Sharing {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        // Fields of the request and constants are fit for a response.
+        // Cannot fail: the values are constants, or fields of the request.
         self.add_fields(exchange).map_err(|_| Stop::Internal)
     }
 }
 
 impl Sharing {
     fn add_fields(&self, exchange: &mut Exchange) -> Result<(), BadField> {
-        // What the browser has sent, whatever other plugins have made of it.
+        // The fields as received from the browser, regardless of changes by other plugins.
         let request = &exchange.request.head;
         let origin = request.original(b"Origin");
         let head = &mut exchange.response.head;
@@ -236,7 +236,7 @@ impl Sharing {
             head.set(b"Timing-Allow-Origin", timing)?;
         }
         let Some(answer) = self.origins.answer(origin) else {
-            // What the upstream allows is not what this route allows.
+            // The upstream's permission must not override the route's.
             head.remove(b"Access-Control-Allow-Origin");
             exchange.notes.write(*REFUSED, [0; 3]);
             return Ok(());

@@ -62,7 +62,7 @@ impl Definition for Csrf {
     }
 }
 
-/// Browsers keep no cookie for longer.
+/// Browsers keep no cookie for longer than 400 days.
 const MAX_EXPIRES: u64 = 400 * 86_400;
 
 struct Guard {
@@ -72,7 +72,7 @@ struct Guard {
     expires: u64,
 }
 
-/// What a token says, as JSON in base64.
+/// The content of a token: JSON, in base64.
 #[derive(Serialize, Deserialize)]
 struct CsrfToken {
     random: String,
@@ -93,7 +93,7 @@ impl Guard {
         STANDARD.encode(serde_json::to_vec(&CsrfToken { random, expires, sign }).expect("strings and numbers are JSON"))
     }
 
-    /// The token was issued here, and is not too old.
+    /// Whether the token was issued with this key, and has not expired.
     fn is_good(&self, token: &[u8], now: u64) -> bool {
         let parsed = STANDARD.decode(token).ok().and_then(|json| serde_json::from_slice::<CsrfToken>(&json).ok());
         let Some(CsrfToken { random, expires, sign }) = parsed else { return false };
@@ -102,7 +102,7 @@ impl Guard {
         is_ours && (self.expires == 0 || now <= expires)
     }
 
-    /// What is wrong with a request; nothing when it may go on.
+    /// Why a request is refused; `None` if it is allowed.
     fn fault(&self, exchange: &Exchange) -> Option<&'static str> {
         let Some(in_header) = exchange.request.head.value(self.name.as_bytes()).filter(|token| !token.is_empty())
         else {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::testing::{body, build, exchange, get, on_request, refused, sent};
 
-    /// The token that a response sets.
+    /// The token in the cookie of a response.
     fn token(step: &Arc<dyn Plugin>) -> String {
         let mut exchange = get("/");
         assert_eq!(on_request(step, &mut exchange), Ok(()));

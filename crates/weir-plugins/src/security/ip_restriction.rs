@@ -63,7 +63,7 @@ impl Definition for IpRestriction {
 
 struct IpAccessList {
     addresses: AddressSet,
-    /// The addresses are let through, rather than refused.
+    /// Whether these addresses are allowed, and others refused, or the reverse.
     allowed: bool,
     refusal: RefusalResponse,
 }

@@ -92,7 +92,7 @@ impl Plugin for JsonThreatProtection {
     }
 }
 
-/// An object or a list that is open.
+/// An open object or list.
 struct ContainerLevel {
     parts: u64,
     names: HashSet<Box<str>>,

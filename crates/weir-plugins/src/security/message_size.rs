@@ -64,7 +64,7 @@ impl SizeRange {
     }
 }
 
-/// A request is too small for what it is sent to.
+/// The request is smaller than the minimum.
 const TOO_SMALL: Stop = Stop::Respond(400);
 
 impl Plugin for MessageSize {
@@ -92,14 +92,14 @@ impl Plugin for MessageSize {
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         match exchange.request.framing {
-            // Another plugin may have read it whole by now.
+            // Another plugin may have buffered it by now, so that its length is known.
             Framing::Sized(_) => self.on_request(exchange).map(|_| None),
             _ => Ok(self.request.count(Stop::BodyTooLarge, TOO_SMALL)),
         }
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        // Nothing comes from an upstream where the gateway answers itself.
+        // The gateway's own responses are not limited.
         if exchange.is_answered_here() {
             return Ok(());
         }
@@ -115,14 +115,14 @@ impl Plugin for MessageSize {
             Framing::Chunked | Framing::UntilClose => {
                 Ok(self.response.count(Stop::ResponseTooLarge, Stop::UpstreamAborted))
             }
-            // Another plugin may have read it whole by now.
+            // Another plugin may have buffered it by now, so that its length is known.
             Framing::Sized(_) => self.on_response(exchange).map(|_| None),
             Framing::None => Ok(None),
         }
     }
 }
 
-/// Counts content that does not say how long it is.
+/// Limits content whose length is not known in advance.
 struct SizeLimitFilter {
     range: SizeRange,
     so_far: u64,

@@ -1,4 +1,4 @@
-//! What is refused: by address, time, origin, size or content.
+//! Refuses messages by address, time, origin, size or content.
 
 pub mod client_control;
 pub mod content_filter;

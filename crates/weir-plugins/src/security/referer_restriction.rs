@@ -59,7 +59,7 @@ impl Definition for RefererRestriction {
     }
 }
 
-/// A host, or what a host must end in.
+/// A host, or the suffix that a host must have.
 enum HostPattern {
     Whole(Box<[u8]>),
     End(Box<[u8]>),
@@ -89,7 +89,7 @@ impl HostPattern {
 
 struct RefererAccessList {
     hosts: Box<[HostPattern]>,
-    /// The hosts are let through, rather than refused.
+    /// Whether these hosts are allowed, and others refused, or the reverse.
     allowed: bool,
     bypass_missing: bool,
     refusal: RefusalResponse,
@@ -105,7 +105,7 @@ impl Plugin for RefererAccessList {
     }
 }
 
-/// The host of an absolute reference (RFC 3986 §3.2), in lower case; what stands before an `@` is not a part of it.
+/// The host of an absolute URL (RFC 3986 §3.2), in lower case, without user information.
 fn host_of(reference: &[u8]) -> Option<Vec<u8>> {
     let scheme_end = reference.windows(3).position(|window| window == b"://")?;
     let rest = &reference[scheme_end + 3..];

@@ -72,17 +72,17 @@ fn bad_request() -> u16 {
     400
 }
 
-/// How large a compiled pattern of a schema may be, in bytes.
+/// The largest compiled pattern of a schema, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
-/// Larger bodies are judged on another thread.
+/// Larger bodies are validated on another thread.
 const MOST_AT_ONCE: usize = 16 << 10;
-/// Memory that a value of a body takes while it is judged, at most on average, in bytes.
+/// The memory for one value of a parsed body, in bytes: an upper bound of the average.
 const VALUE_BYTES: u64 = 128;
-/// What is quoted of a request in a refusal, in bytes, and what a refusal may have in all.
+/// The most bytes of a request that are quoted in a refusal, and the most bytes of a refusal.
 const MOST_QUOTED: usize = 100;
-const MOST_SAID: usize = 1000;
+const MAX_MESSAGE: usize = 1000;
 
-/// Bodies judged at a time by all workers, which need processors as well.
+/// Limits concurrent validations to half of the processors, over all workers, which need processors as well.
 static JUDGED_AT_A_TIME: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     Arc::new(Semaphore::new((processors / 2).max(1)))
@@ -143,14 +143,14 @@ fn compile(schema: Map<String, Value>, path: &str) -> Result<Validator, ConfigEr
     })
 }
 
-/// The names of fields as a schema spells them.
+/// The names of fields in the schema, as spelled there.
 fn names(schema: &Map<String, Value>) -> Vec<String> {
     let properties = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned();
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     properties.chain(required.filter_map(|name| name.as_str().map(str::to_owned))).collect()
 }
 
-/// Validates fields.
+/// Validates the header fields of requests.
 struct FieldValidation {
     headers: Option<Validator>,
     names: Vec<String>,
@@ -164,7 +164,7 @@ impl FieldValidation {
         exchange.respond(self.status, "text/plain; charset=utf-8", text.as_bytes())
     }
 
-    /// The fields of a request as a schema sees them.
+    /// The fields of a request as a JSON object, with the names as spelled in the schema.
     fn fields(&self, exchange: &Exchange) -> Value {
         let mut fields: Map<String, Value> = Map::new();
         for (name, value) in exchange.request.head.fields() {
@@ -190,7 +190,7 @@ impl Plugin for FieldValidation {
     }
 }
 
-/// Validates fields and bodies.
+/// Validates fields and bodies of requests.
 struct BodyValidation {
     fields: FieldValidation,
     body: Arc<BodyRules>,
@@ -232,7 +232,8 @@ impl BodyValidation {
     }
 }
 
-/// Runs on another thread, when it is its turn. What has begun goes on also when nobody waits for it any more.
+/// Runs `work` on another thread, once a permit is free. The permit belongs to the work, which continues even if its
+/// request has been cancelled.
 async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stop> {
     let permit = Arc::clone(&JUDGED_AT_A_TIME).acquire_owned().await.map_err(|_| Stop::Internal)?;
     let run = move || {
@@ -262,7 +263,7 @@ impl Plugin for BodyValidation {
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         let is_form = content_type::of_request(exchange)?.is_some_and(content_type::is_form);
-        // What is coded may be much longer than it is now.
+        // The decoded size is not known in advance.
         if body.len() > MOST_AT_ONCE || exchange.request.head.value(b"content-encoding").is_some() {
             return Ok(Flow::wait(self.check_elsewhere(exchange, body, is_form)));
         }
@@ -271,7 +272,7 @@ impl Plugin for BodyValidation {
     }
 }
 
-/// Why a body does not pass.
+/// Why a body is refused.
 enum Fault {
     Problem(String),
     Stop(Stop),
@@ -286,7 +287,7 @@ impl From<JsonError> for Fault {
     }
 }
 
-/// What a body, or a message, has to be like.
+/// The rules for bodies, or for messages of a WebSocket.
 pub(super) struct BodyRules {
     validator: Validator,
     max_bytes: u64,
@@ -299,13 +300,13 @@ impl BodyRules {
         format!("the body has more than {} bytes", self.max_bytes)
     }
 
-    /// Rules for JSON texts that are messages; `path` is where the schema stands in the options.
+    /// The rules for JSON messages; `path` is the path of the schema in the options.
     pub(super) fn of_messages(schema: Map<String, Value>, path: &str) -> Result<BodyRules, ConfigError> {
         let (max_values, max_depth) = (max_values(), max_depth());
         Ok(BodyRules { validator: compile(schema, path)?, max_bytes: u64::MAX, max_values, max_depth })
     }
 
-    /// A message of this client is as it has to be.
+    /// Whether a message of this client is valid.
     pub(super) fn allow(&self, message: &[u8], client: IpAddr) -> bool {
         self.judge_plain(message, false, client).is_ok()
     }
@@ -324,7 +325,7 @@ impl BodyRules {
         if values > self.max_values {
             return Err(Fault::Problem(format!("the body has more than {} values", self.max_values)));
         }
-        // The tree takes more than the text it is read from.
+        // The parsed tree needs more memory than its text.
         let bytes = plain.len() as u64 + values as u64 * VALUE_BYTES;
         held.set(bytes).map_err(|exhausted| Fault::Stop(exhausted.into()))?;
         let value = if is_form {
@@ -336,7 +337,7 @@ impl BodyRules {
         self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
     }
 
-    /// How many values a JSON text has, which nothing is built of yet; too many are not counted to their end.
+    /// The number of values in a JSON text, counted before it is parsed into a tree; stops when there are too many.
     fn count(&self, body: &[u8]) -> Result<usize, Fault> {
         let mut scanner = Scanner::new(body, self.max_depth)?;
         let mut open: Vec<HashSet<Cow<'_, str>>> = Vec::new();
@@ -367,7 +368,7 @@ impl BodyRules {
     }
 }
 
-/// Adds a value to an object in which several of one name become a list.
+/// Adds a value to an object; several values of one name become a list.
 fn add(object: &mut Map<String, Value>, name: String, value: &[u8]) {
     let value = Value::String(String::from_utf8_lossy(value).into_owned());
     match object.get_mut(&name) {
@@ -385,12 +386,12 @@ fn read_form(body: &[u8]) -> Value {
     Value::Object(object)
 }
 
-/// The beginning of a text, as much as is quoted of a request.
+/// The part of a text that is quoted in a refusal.
 fn quoted(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_QUOTED)]
 }
 
-/// The beginning of a value as JSON, of which no more is written than is quoted.
+/// The part of a value that is quoted in a refusal, as JSON; the rest is not rendered.
 fn quoted_value(value: &Value) -> String {
     struct Beginning(Vec<u8>);
     impl std::io::Write for Beginning {
@@ -405,20 +406,20 @@ fn quoted_value(value: &Value) -> String {
         }
     }
     let mut beginning = Beginning(Vec::new());
-    // Where it fails there was more.
+    // An error means that the value did not fit.
     let is_cut = serde_json::to_writer(&mut beginning, value).is_err();
     let text = String::from_utf8_lossy(&beginning.0);
     if is_cut { format!("{}...", text.trim_end_matches('\u{fffd}')) } else { text.into_owned() }
 }
 
-/// What is wrong, as Apache APISIX says it where it is one of the usual things.
+/// The message for a validation error, worded as in Apache APISIX if it is one of the common ones.
 fn said(error: &ValidationError<'_>) -> String {
     let place: String = error
         .instance_path()
         .segments()
         .map(|segment| match segment {
             LocationSegment::Property(name) => format!("property {:?} validation failed: ", quoted(&name)),
-            // Counted from 1 there.
+            // APISIX counts from 1.
             LocationSegment::Index(index) => format!("failed to validate item {}: ", index + 1),
         })
         .collect();
@@ -433,7 +434,7 @@ fn said(error: &ValidationError<'_>) -> String {
         _ => error.masked_with(quoted_value(error.instance())).to_string(),
     };
     let mut said = format!("{place}{problem}");
-    said.truncate(said.floor_char_boundary(MOST_SAID));
+    said.truncate(said.floor_char_boundary(MAX_MESSAGE));
     said
 }
 
@@ -455,7 +456,7 @@ mod tests {
     use super::*;
     use crate::testing::{body, build, exchange, on_request, on_request_body, refused};
 
-    /// What is said about a body, if it is refused.
+    /// The status and message of the refusal, if the body is refused.
     fn problem(schema: Value, content_type: &str, content: &str) -> Option<String> {
         let step = build::<RequestValidation>(json!({"body_schema": schema}));
         let mut exchange = exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Type: {content_type}"));
@@ -535,7 +536,7 @@ mod tests {
             (json!({}), format!("{{{long:?}: 1, {long:?}: 2}}")),
         ] {
             let said = problem(schema.clone(), "application/json", &content).expect("refused");
-            assert!(said.len() <= MOST_SAID + 4 && said.matches('x').count() <= MOST_SAID, "{schema}: {said}");
+            assert!(said.len() <= MAX_MESSAGE + 4 && said.matches('x').count() <= MAX_MESSAGE, "{schema}: {said}");
         }
         let said = problem(json!({"maxLength": 3}), "application/json", &format!("{long:?}")).expect("refused");
         assert!(said.matches('x').count() <= MOST_QUOTED, "{said}");

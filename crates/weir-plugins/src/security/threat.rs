@@ -1,11 +1,11 @@
-//! What the plugins that limit documents have in common, whatever the documents' language.
+//! Shared by the plugins that limit JSON and XML documents.
 
 use weir_plugin::{ConfigError, Exchange, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::content::coding;
 
-/// What is asked of every document. A body that breaks it is not forwarded.
+/// The limits of every document. A body that exceeds them is refused.
 #[derive(Clone, Copy)]
 pub struct ThreatBounds {
     pub max_body_size: u64,
@@ -27,7 +27,7 @@ impl ThreatBounds {
         Ok(())
     }
 
-    /// Shows a body to `judge`, without its content coding; what that says is the client's answer.
+    /// Passes the decoded body to `judge`; an error from it becomes the response.
     pub fn judge(
         self,
         exchange: &mut Exchange,
@@ -43,7 +43,7 @@ impl ThreatBounds {
     }
 }
 
-// What the options of these plugins are by default.
+// Defaults of the options.
 
 pub fn max_body_size() -> u64 {
     1 << 20
@@ -53,12 +53,12 @@ pub fn max_depth() -> usize {
     32
 }
 
-/// Items of a list, or elements within an element.
+/// The default for items of a list, or child elements of an element.
 pub fn most_parts() -> u64 {
     10_000
 }
 
-/// In bytes of UTF-8.
+/// The default in bytes of UTF-8.
 pub fn longest_text() -> usize {
     1 << 18
 }

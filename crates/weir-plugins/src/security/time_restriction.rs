@@ -128,7 +128,7 @@ struct Times {
 struct TimeWindow {
     /// A bit for each day of the week, Monday's the lowest.
     days: u8,
-    /// Minutes since midnight; `until` is beyond the day where it is over on the day after.
+    /// Minutes since midnight; `until` is above 1440 if the window ends on the next day.
     from: u16,
     until: u16,
 }
@@ -156,7 +156,7 @@ impl TimeWindow {
     }
 }
 
-/// Minutes since midnight of a time such as `08:00`.
+/// The minutes since midnight of a time such as `08:00`.
 fn minutes(text: &str) -> Option<u16> {
     let (hour, minute) = text.split_once(':')?;
     let number = |digits: &str| match digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit()) {

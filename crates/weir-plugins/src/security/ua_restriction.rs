@@ -54,7 +54,7 @@ impl Definition for UaRestriction {
 
 struct UserAgentAccessList {
     patterns: RegexSet,
-    /// Who matches is let through, rather than refused.
+    /// Whether matching agents are allowed, and others refused, or the reverse.
     allowed: bool,
     bypass_missing: bool,
     refusal: RefusalResponse,

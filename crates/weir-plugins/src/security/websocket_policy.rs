@@ -81,11 +81,11 @@ fn yes() -> bool {
     true
 }
 
-/// The longest time that can be set, in seconds: a day.
+/// The longest time in the options, in seconds: a day.
 const MOST_S: u64 = 86_400;
-/// The largest message that is held for a schema, unless the options say otherwise.
+/// The default for the largest message that is buffered for validation.
 const HELD_BYTES: u64 = 64 << 10;
-/// More is not held of one message, whatever the options say: it is validated at once, while other requests wait.
+/// The most bytes of a buffered message: it is validated on the worker, where other requests wait meanwhile.
 const MOST_HELD_BYTES: u64 = 1 << 20;
 
 impl Definition for WebsocketPolicy {
@@ -146,7 +146,7 @@ impl MessageRuleOptions {
     }
 }
 
-/// What messages of one side have to be like.
+/// The rules for the messages of one side.
 struct MessageRules {
     max_size: Option<u64>,
     takes_text: bool,
@@ -202,7 +202,7 @@ struct WebsocketFilter {
     rules: Arc<SideRules>,
     terms: MessageTerms,
     client: IpAddr,
-    /// Bytes of the message that each side is sending.
+    /// The size so far of the message that each side is sending.
     from_client: u64,
     from_upstream: u64,
 }

@@ -101,9 +101,9 @@ impl XmlThreatProtection {
     fn check(&self, body: &[u8]) -> Result<(), &'static str> {
         let text = str::from_utf8(body).map_err(|_| "The body is not UTF-8")?;
         let mut reader = Reader::from_str(text);
-        // How many elements each open element has; the document may have one.
+        // The number of child elements of each open element; the document may have one.
         let mut open = vec![0];
-        // How long the text is since the last tag.
+        // The bytes of text since the last tag.
         let mut length = 0;
         loop {
             let event = reader.read_event().map_err(|_| NOT_XML)?;

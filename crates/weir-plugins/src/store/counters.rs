@@ -1,12 +1,11 @@
 //! Counters shared by all workers: exact, bounded in memory, and without a lock for a key that is known.
 //!
-//! A table is an array of 128-bit cells, each with a tag made of the key and the counter itself, and changed as a whole
-//! by compare-and-swap. A key has 32 cells it may stand in. A cell whose counter says nothing any more (its window is
-//! over) is free for others. Taking a cell for a key that is new holds the lock of its part of the table, so that no key
-//! ever has two cells.
+//! A table is an array of 128-bit cells. Each contains a tag from the key, and the counter itself; both are changed
+//! together by compare-and-swap. A key can occupy one of 32 cells. A cell whose counter has expired (its window is
+//! over) can be reused for another key. Inserting a new key locks its part of the table, so that no key ever occupies two cells.
 //!
-//! When all 32 cells of a new key are in use, the counter that has been used least gives way. So a counter of `n` is lost
-//! early only while 32 other keys, whose places nobody outside can know, have all been used `n` times or more.
+//! When all 32 cells for a new key are in use, the counter that has been used least is replaced. So a counter of `n` is
+//! lost early only if 32 other keys, whose cells clients cannot predict, have all been used `n` times or more.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -17,46 +16,46 @@ mod siphash;
 
 use siphash::SipKey;
 
-/// Cells a key may stand in: this many groups of [`GROUP`] neighbours.
+/// A key can occupy the cells of this many groups, each of [`GROUP`] neighbours.
 const GROUPS: usize = 4;
-/// Two cache lines.
+/// Cells of a group: two cache lines.
 const GROUP: usize = 8;
 const PARTS: usize = 64;
 /// Bits of a cell that a counter may use.
 pub const COUNTER_BITS: u32 = 88;
 
-/// What a cell counts. The bits of zero are a counter that says nothing.
+/// The counter in a cell, in packed form. All bits zero is a counter without effect.
 pub trait PackedCounter: Copy {
     fn from_bits(bits: u128) -> Self;
-    /// At most [`COUNTER_BITS`] bits.
+    /// The packed form, with at most [`COUNTER_BITS`] bits.
     fn bits(self) -> u128;
-    /// Still says something at this time, on the clock the counter itself uses.
+    /// Whether the counter still has an effect at this time, in the unit that the counter itself uses.
     fn is_live(self, now: u64) -> bool;
-    /// How much it has been used: what would be lost with it.
+    /// How much the counter has been used; the one with the lowest weight is replaced first.
     fn weight(self, now: u64) -> u64;
 }
 
 /// A table of counters of one kind.
 pub struct CounterTable<C> {
     cells: Box<[AtomicU128]>,
-    /// Each guards the taking of cells in its part of the table.
+    /// Each lock guards the insertion into its part of the table.
     parts: Box<[Mutex<()>]>,
     secret: SipKey,
     kind: std::marker::PhantomData<fn() -> C>,
 }
 
-/// A name, as a part of keys: the same name gives the same number for as long as the process lives.
+/// The number of a name, for use in keys: random for each process, and constant while it runs.
 pub fn name(text: &str) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(text)
 }
 
-/// A key of a table. Made with a secret, so that nobody can choose where keys stand.
+/// The key of a counter. Hashed with a secret, so that clients cannot choose the cells of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterKey(u64);
 
 impl CounterKey {
-    /// For notes that an exchange carries.
+    /// The key as a number, to be stored in a note of an exchange.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -67,7 +66,7 @@ impl CounterKey {
 }
 
 impl<C: PackedCounter> CounterTable<C> {
-    /// A table with at least this many cells. Memory that no key has touched stays with the system.
+    /// A table with at least this many cells. Memory pages are allocated when a key first uses them.
     pub fn new(cells: usize) -> CounterTable<C> {
         let cells = cells.next_power_of_two().max(PARTS * GROUPS * GROUP);
         let zeroed: Box<[u128]> = vec![0; cells].into_boxed_slice();
@@ -88,8 +87,8 @@ impl<C: PackedCounter> CounterTable<C> {
         CounterKey(self.secret.hash(name, value))
     }
 
-    /// Changes the counter of a key, as one step. `change` gets what is counted, which may be nothing or out of date, and
-    /// gives the new counter, or `None` to leave it; it may be called more than once.
+    /// Changes the counter of a key atomically. `change` gets the counter, which may be zero or expired, and returns
+    /// the new one, or `None` to keep it; it may be called more than once.
     pub fn update<T>(&self, key: CounterKey, now: u64, change: impl FnMut(C) -> (Option<C>, T)) -> T {
         let mut change = change;
         loop {
@@ -103,7 +102,7 @@ impl<C: PackedCounter> CounterTable<C> {
         }
     }
 
-    /// The counter of a key; zero when there is none.
+    /// The counter of a key; zero if there is none.
     pub fn read(&self, key: CounterKey) -> C {
         self.update(key, 0, |counter| (None, counter))
     }
@@ -112,13 +111,13 @@ impl<C: PackedCounter> CounterTable<C> {
         (key.0 as usize) % PARTS
     }
 
-    /// The cells of a key. All lie in its part of the table.
+    /// The cells that a key can occupy, all in its part of the table.
     fn cells(&self, key: CounterKey) -> impl Iterator<Item = &AtomicU128> {
         let part_len = self.cells.len() / PARTS;
         let groups = part_len / GROUP;
         let part = &self.cells[self.part(key) * part_len..][..part_len];
         let first = (key.0 >> 8) as usize;
-        // There are a power of two of them.
+        // The number of groups is a power of two.
         (0..GROUPS).flat_map(move |step| &part[((first + step) & (groups - 1)) * GROUP..][..GROUP])
     }
 
@@ -126,7 +125,7 @@ impl<C: PackedCounter> CounterTable<C> {
         self.cells(key).find(|cell| tag_of(cell.load(Ordering::Acquire)) == tag(key))
     }
 
-    /// `None`: the cell has changed meanwhile.
+    /// Returns `None` if the cell has been taken over by another key meanwhile.
     fn change<T>(&self, cell: &AtomicU128, key: CounterKey, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
         let mut word = cell.load(Ordering::Acquire);
         loop {
@@ -142,12 +141,12 @@ impl<C: PackedCounter> CounterTable<C> {
         }
     }
 
-    /// `None`: somebody else was faster.
+    /// Returns `None` if another thread has inserted the key meanwhile.
     #[cold]
     fn insert<T>(&self, key: CounterKey, now: u64, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
         let (new, result) = change(C::from_bits(0));
         let Some(new) = new else { return Some(result) };
-        // It guards no data that a panic could leave half-changed.
+        // A poisoned lock is ignored: it guards no data that a panic could leave inconsistent.
         let _taking = self.parts[self.part(key)].lock().unwrap_or_else(PoisonError::into_inner);
         if self.find(key).is_some() {
             return None;
@@ -165,7 +164,7 @@ impl<C: PackedCounter> CounterTable<C> {
 
 const COUNTER_MASK: u128 = (1 << COUNTER_BITS) - 1;
 
-/// The part of the key that a cell holds; which group it stands in says more of it. Never zero, as an empty cell is.
+/// The bits of the key that a cell stores; further bits follow from its group. Never zero, because an empty cell is zero.
 fn tag(key: CounterKey) -> u128 {
     u128::from((key.0 >> 24) | 1)
 }

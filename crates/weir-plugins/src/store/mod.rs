@@ -1,5 +1,5 @@
-//! State that limits share: counters of this process, and servers (Redis, Valkey) that count for several gateways, with
-//! the scripts they run.
+//! The storage of limits: counters in this process, and Redis or Valkey servers that count for several gateways, with
+//! the scripts that run there.
 
 pub mod counters;
 pub mod redis_server;

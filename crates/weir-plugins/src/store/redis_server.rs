@@ -1,7 +1,7 @@
-//! A Redis or Valkey that counts: found, connected to once per worker, asked by scripts.
+//! A Redis or Valkey server for counters: how it is found, the connections to it, and running scripts.
 //!
-//! A worker has one connection to a server, whatever plugins use it; questions of many requests are on their way at a
-//! time. Nobody waits longer than the time-out: neither for an answer nor for the connection to stand.
+//! A worker has one connection to a server, which all its plugins share; requests are pipelined on it. The time-out
+//! limits each request, including the time to connect.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,12 +21,12 @@ use weir_plugin::{Build, PerWorker};
 
 use crate::rate_limited_log::RateLimitedLog;
 
-/// Where servers are, and how they are found.
+/// The addresses of the servers, and how the right one is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Topology {
     Single {
         address: RedisAddress,
-        /// Speaks TLS, and whether the server must prove who it is.
+        /// `None`: without TLS. `Some`: with TLS, and whether the server's certificate is verified.
         tls: Option<bool>,
     },
     Cluster {
@@ -36,7 +36,7 @@ pub enum Topology {
     Sentinels {
         sentinels: Vec<RedisAddress>,
         master: String,
-        /// At the sentinels.
+        /// The login for the sentinels.
         login: RedisLogin,
     },
 }
@@ -66,7 +66,7 @@ impl RedisAddress {
     }
 }
 
-/// Who the gateway is there. Secrets are not shown.
+/// The credentials of the gateway. `Debug` does not show the password.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct RedisLogin {
     username: Option<String>,
@@ -74,7 +74,7 @@ pub struct RedisLogin {
 }
 
 impl RedisLogin {
-    /// What is empty is not there.
+    /// Empty texts count as absent.
     pub fn new(username: Option<String>, password: Option<String>) -> RedisLogin {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         RedisLogin { username: given(username), password: given(password) }
@@ -98,7 +98,7 @@ impl fmt::Debug for RedisLogin {
     }
 }
 
-/// Everything that makes two servers the same.
+/// The properties of a server; plugins with equal ones share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct RedisIdentity {
     topology: Topology,
@@ -108,7 +108,7 @@ struct RedisIdentity {
 }
 
 impl RedisIdentity {
-    /// The name under which it is shared. It never leaves the process, so the password may stand in it.
+    /// The key for sharing. It stays in the process, so it may contain the password.
     fn key(&self) -> String {
         let RedisIdentity { topology, login, database, timeout } = self;
         let secrets = |login: &RedisLogin| format!("{:?} {:?}", login.username, login.password);
@@ -120,7 +120,7 @@ impl RedisIdentity {
     }
 }
 
-/// A server, or several that are one to their users.
+/// A server, or a cluster that is used like one.
 #[derive(Debug)]
 pub struct RedisServer {
     identity: RedisIdentity,
@@ -128,12 +128,12 @@ pub struct RedisServer {
     connection: PerWorker<WorkerConnection>,
 }
 
-/// It did not answer, or not in time.
+/// The server did not answer, or not within the time-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRedisAnswer;
 
 impl RedisServer {
-    /// The server with these properties. Plugins and documents that name the same one share it.
+    /// The server with these properties. Plugins and documents with equal ones share it.
     pub fn of(
         topology: Topology,
         login: RedisLogin,
@@ -149,7 +149,7 @@ impl RedisServer {
         })
     }
 
-    /// Runs a script over one key, and gives the numbers it answers with.
+    /// Runs a script for one key, and returns the `N` numbers of its answer.
     pub async fn ask<const N: usize>(
         self: &Arc<Self>,
         script: &Script,
@@ -167,7 +167,7 @@ impl RedisServer {
                 Ok(numbers) => return Ok(numbers),
                 Err(_) => "the answer does not have the form of the script's results".to_owned(),
             },
-            // The connection has been given up already.
+            // The connection has been discarded already.
             Ok(Err(error)) => error.to_string(),
             Err(_) => {
                 connection.give_up_current();
@@ -223,7 +223,7 @@ impl RedisServer {
     }
 }
 
-/// The time-out that counts is that of the whole question.
+/// The limits within the client library; `ask` enforces the time-out for the whole request.
 fn terms(timeout: Duration) -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(Some(timeout))
 }

@@ -1,5 +1,5 @@
-//! The scripts of the limits that a Redis counts. Each one works on one key, runs as one atomic step, and takes and answers
-//! with integers: `arguments` → `answer`.
+//! The scripts of the limits, which run in a Redis server. Each works on one key, runs atomically, and has integers as
+//! arguments and answer: `arguments` → `answer`.
 
 use std::sync::LazyLock;
 
@@ -67,7 +67,7 @@ return {redis.call('INCRBY', KEYS[1], ARGV[1]), ends}
 
 /// Reserves the next free moment of a leaky bucket:
 /// `microseconds between requests, longest wait in microseconds` → `1 if accepted, microseconds to wait`.
-/// The key holds when the next request is due, on the server's clock.
+/// The key stores when the next request is due, on the server's clock.
 pub static RESERVE_IN_LEAKY_BUCKET: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -100,8 +100,8 @@ return {1, count}
     )
 });
 
-/// Renews permits: `ms until they expire, members...` → `how many they are`. A server that has lost them, as by a restart, gets
-/// them back.
+/// Renews permits: `ms until they expire, members...` → `number of permits`. Permits that the server has lost, for
+/// example by a restart, are restored.
 pub static RENEW_PERMITS: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"

@@ -166,7 +166,7 @@ struct Breaker {
     fields: Box<[(Box<[u8]>, Template)]>,
     rule: BreakerRule,
     name: u64,
-    /// Notes the key of a request that was let through.
+    /// The note that stores the key of a request that was let through.
     note: NoteKey,
     table: Arc<CounterTable<BreakerRecord>>,
 }
@@ -179,18 +179,18 @@ struct BreakerRule {
     successes: u64,
 }
 
-/// 65,536 hosts and paths at a time, in 1 MiB at most.
+/// The most hosts and paths at a time: 65,536, in at most 1 MiB.
 const MOST_KEYS: usize = 1 << 16;
 
-/// What a cell can count.
+/// The largest count of failures or successes.
 const MAX_COUNT: u64 = (1 << 26) - 1;
-/// How long failures are remembered at least, when others need the place.
+/// How long failures are kept before another key may use their place in a full table: an hour, in ticks.
 const MEMORY_TICKS: u64 = 3600 * 16;
 
-/// What is known of a host and path.
+/// The failures and successes of a host and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BreakerRecord {
-    /// When the upstream was last found to fail, in sixteenths of a second since 1970: 36 bits.
+    /// When the first failure occurred or the breaker last opened, in sixteenths of a second since 1970: 36 bits.
     at_ticks: u64,
     /// 26 bits each.
     failures: u64,
@@ -221,7 +221,7 @@ impl PackedCounter for BreakerRecord {
 }
 
 impl BreakerRule {
-    /// The upstream is not to be asked now.
+    /// Whether requests are refused at this time.
     fn is_open(&self, record: BreakerRecord, now: Duration) -> bool {
         let trips = record.failures / self.failures;
         if trips == 0 {
@@ -231,7 +231,7 @@ impl BreakerRule {
         ticks(now) < record.at_ticks + ticks(open)
     }
 
-    /// What is known after an answer; `None` where that is nothing new.
+    /// The record after a response; `None` if it does not change.
     fn after(&self, record: BreakerRecord, status: u16, now: Duration) -> Option<BreakerRecord> {
         let BreakerRecord { at_ticks, failures, successes } = record;
         if self.unhealthy.contains(&status) {
@@ -267,7 +267,7 @@ impl Plugin for Breaker {
     fn on_log(&self, exchange: &Exchange) {
         let Some([key, ..]) = exchange.notes.read(self.note) else { return };
         let status = match (exchange.upstream.status, exchange.stop()) {
-            // Asked in vain. What the client was told may be a status of gRPC's, in an answer that is in order.
+            // No attempt got a response. The status for the client is not used: for gRPC it is 200 with an error in the trailer.
             (0, Some(stop)) if exchange.upstream.attempts > 0 => stop.ending().status,
             (status, _) => status,
         };
@@ -296,7 +296,7 @@ impl Breaker {
         for (name, template) in &self.fields {
             let mut value = Vec::new();
             template.render(exchange, &mut value);
-            // Only what a variable brought can be unfit for a field.
+            // A value is invalid only because of the content of a variable.
             exchange.response.head.set(name, &value).map_err(|_| Stop::Respond(400))?;
         }
         Ok(())
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
     use crate::testing::{body, build, get, on_request, refused, sent};
 
-    /// An exchange that was let through and answered so by the upstream.
+    /// An exchange that was let through, with this status from the upstream.
     fn answered(step: &Arc<dyn Plugin>, status: u16) -> Result<(), Stop> {
         let mut exchange = get("/a");
         on_request(step, &mut exchange)?;
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         exchange.upstream.attempts = 1;
         exchange.end_by(Stop::ConnectFailed);
-        // Whatever the client was told, as calls of gRPC are.
+        // The client's status does not count: for gRPC it is 200.
         exchange.response.status = 200;
         step.on_log(&exchange);
         assert_eq!(on_request(&step, &mut get("/a")), Err(Stop::Respond(503)));

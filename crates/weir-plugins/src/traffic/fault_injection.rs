@@ -58,7 +58,7 @@ struct DelayOptions {
     vars: Vec<Value>,
 }
 
-/// Nobody waits longer for a fault.
+/// The longest delay, in seconds: a day.
 const MAX_DELAY: f64 = 86_400.0;
 
 impl Definition for FaultInjection {
@@ -103,7 +103,7 @@ impl AbortOptions {
     }
 }
 
-/// Which requests are meant.
+/// Selects the requests that a fault applies to.
 struct FaultCondition {
     percentage: u8,
     vars: Box<[Expression]>,
@@ -150,7 +150,7 @@ impl Plugin for Abort {
         for (name, template) in &self.fields {
             let mut value = Vec::new();
             template.render(exchange, &mut value);
-            // Only what a variable brought can be unfit for a field.
+            // A value is invalid only because of the content of a variable.
             exchange.response.head.set(name, &value).map_err(|_| Stop::Respond(400))?;
         }
         Err(stop)

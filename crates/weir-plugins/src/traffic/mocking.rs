@@ -144,7 +144,7 @@ impl Plugin for Mock {
                     exchange.response.head.add(name, &value)
                 }
             };
-            // Only what a variable brought can be unfit for a field.
+            // A value is invalid only because of the content of a variable.
             added.map_err(|_| Stop::Respond(400))?;
         }
         Err(stop)
@@ -165,7 +165,7 @@ impl Plugin for DelayedMock {
     }
 }
 
-/// What random data looks like.
+/// The structure of generated data.
 enum SchemaShape {
     Example(Value),
     Text,

@@ -1,4 +1,4 @@
-//! Where a request goes, and what becomes of it on the way there.
+//! Routing of requests, and changes to traffic on its way to the upstream.
 
 pub mod api_breaker;
 pub mod fault_injection;

@@ -56,11 +56,11 @@ fn all() -> f64 {
     1.0
 }
 
-/// Copies on their way, for each worker.
+/// The most copies in flight for each worker.
 const MOST_UNDERWAY: usize = 128;
-/// Content of a copy.
+/// The most bytes of a request's content; requests with more are not mirrored.
 const MOST_CONTENT: usize = 1024 * 1024;
-/// Bytes of an answer that nobody reads.
+/// The most bytes of an answer, which is discarded.
 const MOST_ANSWERED: usize = 64 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -102,7 +102,7 @@ impl Definition for ProxyMirror {
     }
 }
 
-/// What became of copies.
+/// The numbers of copies by outcome.
 #[derive(Debug, Default)]
 struct MirrorTally {
     sent: AtomicU64,
@@ -122,7 +122,7 @@ fn tally_of(name: &str) -> Arc<MirrorTally> {
     Arc::clone(tallies.entry(name.to_owned()).or_default())
 }
 
-/// What became of all copies so far: by where they go, with a word and a number each.
+/// The numbers of all copies since the start, by destination and outcome.
 pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
     let all = all_tallies();
     let tallies = all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,13 +141,13 @@ struct Mirror {
     sample_ratio: f64,
     tally: Arc<MirrorTally>,
     content: NoteKey,
-    /// Chance has picked the request.
+    /// The note of a request that was selected for mirroring.
     picked: NoteKey,
-    /// How many copies of a worker are on their way, those of all mirrors together.
+    /// The copies in flight on this worker, of all mirrors together.
     underway: PerWorker<Cell<usize>>,
 }
 
-/// A permit for one copy to be on its way.
+/// A permit for one copy in flight.
 struct MirrorPermit(Rc<Cell<usize>>);
 
 impl MirrorPermit {
@@ -213,7 +213,8 @@ impl Plugin for Mirror {
 }
 
 impl Mirror {
-    /// The request as its upstream got it; nothing where that cannot be had.
+    /// The request as it was sent to the upstream; `None` if its content was not recorded completely, or if it is not
+    /// valid for the HTTP client.
     fn copy(&self, exchange: &Exchange) -> Option<(Request<Full<Bytes>>, Held)> {
         let request = &exchange.request;
         let kept = exchange.notes.kept(self.content);

@@ -76,8 +76,8 @@ impl Plugin for RealIpFinder {
 }
 
 impl RealIpFinder {
-    /// From the end, since each proxy appends what it has seen. What cannot be read ends the search: whatever stands
-    /// before it has been said by nobody we know.
+    /// Searches from the end, because each proxy appends an address. An element that is not an address ends the search:
+    /// the elements before it cannot be trusted.
     fn find(&self, list: &[u8]) -> Option<(IpAddr, Option<u16>)> {
         let skipped = self.trusted.as_ref().filter(|_| self.recursive);
         let mut last = None;

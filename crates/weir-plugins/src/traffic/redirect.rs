@@ -95,7 +95,7 @@ struct Redirection {
 }
 
 enum RedirectTarget {
-    /// On this port, if it is not the usual one.
+    /// To `https` on this port, written as `:port`; empty for the default port.
     Https(Box<[u8]>),
     Fixed(Template),
     Matched(Box<Regex>, Template),
@@ -157,7 +157,7 @@ fn push_query(exchange: &Exchange, place: &mut Vec<u8>) {
     }
 }
 
-/// A path that values have given a leading `//` would name a host (RFC 3986 §4.2).
+/// Values of variables may turn the path into one with a leading `//`, which would name another host (RFC 3986 §4.2).
 fn keep_own_host(place: &mut Vec<u8>) {
     let slashes = place.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
     if slashes > 1 {
@@ -166,7 +166,7 @@ fn keep_own_host(place: &mut Vec<u8>) {
     }
 }
 
-/// What no URI may hold is percent-encoded (RFC 3986 §2); `strictly` leaves only what separates the parts of one.
+/// Percent-encodes bytes that a URI must not contain (RFC 3986 §2); `strictly` keeps only unreserved characters and `/?:&=#%`.
 fn encoded(place: &[u8], strictly: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(place.len());
     for &byte in place {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::testing::{build, build_with, exchange, get, on_request, refused, sent};
 
-    /// Status and place; nothing where the request goes on.
+    /// Status and `Location`; `None` if the request is not redirected.
     fn redirected(options: Value, exchange: &mut Exchange) -> Option<(u16, String)> {
         match on_request(&build::<Redirect>(options), exchange) {
             Ok(()) => None,

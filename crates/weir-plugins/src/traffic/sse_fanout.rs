@@ -111,7 +111,7 @@ fn default_reconnect() -> u64 {
     60
 }
 
-/// Fields that the gateway writes itself, or that differ between clients of one stream.
+/// Fields that the gateway sets itself, or that differ between the clients of a stream: they cannot select a stream.
 const NOT_TO_DEPEND_ON: [&str; 8] =
     ["accept", "connection", "content-length", "host", "last-event-id", "te", "transfer-encoding", "upgrade"];
 
@@ -166,7 +166,7 @@ impl Definition for SseFanout {
     }
 }
 
-/// A number that goes up and down.
+/// A gauge.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -184,29 +184,29 @@ impl Count {
     }
 }
 
-/// What the plugin has done in this process.
+/// The totals of this process.
 #[derive(Debug, Default)]
 pub struct FanoutTotals {
-    /// Clients that follow a shared stream now.
+    /// Clients that currently follow a shared stream.
     pub clients: Count,
-    /// Streams that were opened.
+    /// Streams that have been opened.
     pub streams: Count,
-    /// Streams that have ended, or broken.
+    /// Streams that have ended or failed, and were requested again.
     pub reconnects: Count,
-    /// Events and other blocks that have come.
+    /// Blocks received from upstreams: events, and lines that set an id or retry time.
     pub events: Count,
-    /// Those that slow clients have not got.
+    /// Blocks that slow clients have missed.
     pub missed: Count,
 }
 
-/// For `/metrics`.
+/// The totals, for `/metrics`.
 pub fn totals() -> Arc<FanoutTotals> {
     state::permanent(SseFanout::NAME)
 }
 
-/// How clients share streams.
+/// The options and state that the responders share.
 struct StreamSharing {
-    /// In lower case.
+    /// The fields that select a stream, in lower case.
     headers: Box<[Box<[u8]>]>,
     limits: WindowLimits,
     replay_to_new: usize,
@@ -241,9 +241,9 @@ fn wants_events(request: &RequestHead) -> bool {
     request.method == Method::Get && request.client_method() == Method::Get && !request.upgrade && accepts
 }
 
-/// Answers a request from a shared stream.
+/// Answers requests of one route from shared streams.
 struct FanoutResponder {
-    /// The route, and where a plugin sends its requests: others may have the same path.
+    /// The route, and the upstream if a plugin has chosen one: different routes may have the same path.
     scope: Box<str>,
     sharing: Arc<StreamSharing>,
 }
@@ -263,7 +263,7 @@ impl Responder for FanoutResponder {
 }
 
 impl StreamSharing {
-    /// What two requests have in common that share a stream.
+    /// The key of the stream for a request; requests with equal keys share a stream.
     fn key(&self, scope: &str, head: &RequestHead) -> Vec<u8> {
         let query = head.query();
         let fields = self.headers.iter().flat_map(|name| head.head.values(name).chain([&b""[..]]));
@@ -276,7 +276,7 @@ impl StreamSharing {
         key
     }
 
-    /// The request that asks the upstream: nothing in it may differ between requests of the same key.
+    /// The request to the upstream: it contains only what is the same for all requests with this key.
     fn upstream_request(&self, head: &RequestHead, last_event_id: Option<&[u8]>) -> RequestHead {
         let mut request = head.clone();
         let names: Vec<Box<[u8]>> = request.head.fields().map(|(name, _)| name.into()).collect();
@@ -289,15 +289,15 @@ impl StreamSharing {
         }
         for (name, value) in [(&b"Accept"[..], Some(&b"text/event-stream"[..])), (b"Last-Event-ID", last_event_id)] {
             if let Some(value) = value {
-                // The value came in a field.
+                // Cannot fail: the value comes from a field of the request.
                 let _ = request.head.set(name, value);
             }
         }
         request
     }
 
-    /// Joins the stream that the request is for, which is opened if there is none. Nothing if it cannot say what the client
-    /// has missed.
+    /// Joins the stream for the request, which is opened if there is none. `None` if the stream does not know the
+    /// client's last event id, and so cannot send what it has missed.
     fn join(
         &self,
         scope: &str,
@@ -347,7 +347,7 @@ impl StreamSharing {
         }
     }
 
-    /// Sends events as fast as the client takes them.
+    /// Sends events as fast as the client reads them.
     async fn follow(&self, mut client: FeedClient, mut position: u64, reply: &mut Reply) -> Result<(), Stop> {
         loop {
             match client.feed.next(position) {
@@ -375,7 +375,7 @@ impl StreamSharing {
     }
 }
 
-/// A stream of the client's own.
+/// Forwards a separate stream for one client, without sharing.
 async fn forward(
     request: &RequestHead,
     upstream: &std::rc::Rc<dyn RouteUpstream>,

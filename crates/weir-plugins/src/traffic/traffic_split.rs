@@ -61,7 +61,7 @@ fn one() -> u32 {
     1
 }
 
-/// Shares of one rule may sum up to this.
+/// The largest sum of the weights of a rule.
 const MAX_WEIGHT: u64 = 1 << 32;
 
 impl Definition for TrafficSplit {
@@ -92,16 +92,16 @@ impl Definition for TrafficSplit {
 struct Split(Box<[SplitRule]>);
 
 struct SplitRule {
-    /// One has to hold, if there are any.
+    /// One of these conditions has to hold; none if the rule applies to all requests.
     cases: Box<[Expression]>,
     shares: Box<[WeightedShare]>,
     turns: WeightedTurns,
 }
 
 struct WeightedShare {
-    /// The sum of the weights so far, this one included.
+    /// The sum of the weights up to and including this one.
     until: u64,
-    /// `None` is where the route says.
+    /// `None` for the upstream of the route.
     upstream: Option<u32>,
 }
 
@@ -110,7 +110,7 @@ impl SplitRule {
         let mut cases = Vec::new();
         for (index, case) in options.cases.iter().enumerate() {
             let path = format!("{path}.match[{index}].vars");
-            // A case without `vars` always holds, and so does the rule.
+            // A case without `vars` always holds, so the rule applies to all requests.
             let Some(vars) = &case.vars else {
                 cases.clear();
                 break;
@@ -157,18 +157,18 @@ impl Plugin for Split {
     }
 }
 
-/// Every number below a total once in as many turns, neighbours in time far apart: shares are exact, and their turns
-/// are spread without anybody remembering an order.
+/// A permutation of the numbers below `total`, repeated; consecutive numbers are far apart. So shares are exact, and
+/// each upstream's turns are spread evenly without storing an order.
 struct WeightedTurns {
     count: AtomicU64,
     total: u64,
-    /// Has no divisor in common with the total, so that its multiples meet every number.
+    /// Coprime to `total`, so that its multiples modulo `total` meet every number.
     step: u64,
 }
 
 impl WeightedTurns {
     fn new(total: u64) -> WeightedTurns {
-        // The golden section keeps multiples apart best.
+        // The golden ratio spreads multiples most evenly.
         let golden = (total as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|&step| gcd(step, total) == 1).unwrap_or(1);
         WeightedTurns { count: AtomicU64::new(0), total, step }
@@ -176,7 +176,7 @@ impl WeightedTurns {
 
     fn next(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Relaxed) % self.total;
-        // Neither factor has more than 33 bits.
+        // No overflow: neither factor has more than 33 bits.
         count * self.step % self.total
     }
 }

@@ -97,7 +97,7 @@ impl WorkflowAction {
             }
             "limit-count" | "limit-conn" => {
                 let entry = crate::REGISTRY.find(name).expect("both are plugins");
-                // Each action counts on its own, be its options those of another.
+                // `within` gives each action an identity of its own, so that equal options do not share counters.
                 let mut part = build.within(&path);
                 let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
                 build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
@@ -117,7 +117,7 @@ impl WorkflowAction {
         }
     }
 
-    /// Notes that the plugin of this name has nothing to do any more.
+    /// Notes that the route's plugin of this name is replaced for this exchange.
     fn replace(&self, exchange: &mut Exchange) {
         if let WorkflowAction::Limit { replaced, .. } = self {
             exchange.notes.write(***replaced, [0; 3]);
@@ -154,7 +154,7 @@ impl Plugin for WorkflowRules {
         }
     }
 
-    /// Limits know by their notes whether they were asked.
+    /// Each limit knows from its own notes whether it was applied.
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         self.limits().filter(|plugin| plugin.phases().response).try_for_each(|plugin| plugin.on_response(exchange))
     }

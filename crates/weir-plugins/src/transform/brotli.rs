@@ -67,7 +67,7 @@ fn yes() -> bool {
     true
 }
 
-/// The window where none is asked for: what the format allows beyond needs much memory at both ends.
+/// The default window (log2): larger ones need much memory in the encoder and in the decoder.
 const USUAL_WINDOW: u8 = 22;
 
 impl Definition for Brotli {
@@ -125,10 +125,10 @@ impl Plugin for BrotliCompressor {
     }
 }
 
-/// Bytes in which the encoder hands over what it has made.
+/// The size of the encoder's output buffer in bytes.
 const BUFFER: usize = 4096;
 
-/// Nothing once it has ended.
+/// `None` once the stream has ended.
 struct BrotliStream(Option<CompressorWriter<Vec<u8>>>);
 
 impl BrotliStream {

@@ -1,4 +1,4 @@
-//! What gzip and brotli have in common: which responses they are for, and what a head says of coded content.
+//! Shared by gzip and brotli: which responses are compressed, and the changes to their heads.
 
 use std::borrow::Cow;
 
@@ -54,13 +54,13 @@ impl Types {
         Types(Some(Box::new(["text/html".into()])))
     }
 
-    /// Whether a value of `Content-Type` names one of them; its parameters do not count.
+    /// Whether the media type in a value of `Content-Type` is one of these; parameters are ignored.
     fn contain(&self, value: &[u8]) -> bool {
         self.0.as_ref().is_none_or(|types| types.iter().any(|known| content_type::is(value, known)))
     }
 }
 
-/// The oldest version of HTTP that gets coded content, as APISIX writes it: the number 1.1 or 1.
+/// The oldest version of HTTP whose clients get compressed content, written as in APISIX: the number 1.1 or 1.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct MinHttpVersion(Version);
@@ -97,10 +97,10 @@ impl Default for MinHttpVersion {
     }
 }
 
-/// Which responses are coded.
+/// Which responses are compressed.
 pub struct CompressionConditions {
     pub types: Types,
-    /// Shorter content is not worth it, where its length is known.
+    /// Content of a known length below this is not compressed.
     pub min_length: u64,
     pub oldest: MinHttpVersion,
     pub vary: bool,
@@ -119,14 +119,14 @@ impl CompressionConditions {
         }
     }
 
-    /// Decides whether this response goes out in `coding`, and changes its head accordingly.
+    /// Decides whether this response is sent in `coding`, and changes its head accordingly.
     pub fn apply(&self, coding: &str, exchange: &mut Exchange) -> Result<bool, Stop> {
         if !self.suit(exchange) {
             return Ok(false);
         }
         let accepted = accepts(exchange, coding);
         let head = &mut exchange.response.head;
-        // Also where this client gets it plain: caches must not give the one to those who want the other.
+        // Also if this client gets it uncompressed: caches must not send that response to clients that accept the coding.
         if self.vary
             && !head.values(b"vary").flat_map(field::list).any(|name| name == b"*" || is(name, "accept-encoding"))
         {
@@ -146,7 +146,7 @@ impl CompressionConditions {
             Framing::Sized(length) => length >= self.min_length,
             _ => true,
         };
-        // RFC 9111 §5.2.2.6: no-transform means us. A part of content (206) is a part of plain content.
+        // RFC 9111 §5.2.2.6: `no-transform` forbids it. A range (206) is a range of the uncompressed content.
         let may_change = ![&request.head, &response.head]
             .iter()
             .flat_map(|head| head.values(b"cache-control").flat_map(field::list))
@@ -162,8 +162,8 @@ impl CompressionConditions {
     }
 }
 
-/// Takes out of a response's head what was true of the content before it changed. Entity tags become weak: the meaning
-/// is the same, the bytes are not (RFC 9110 §8.8.1).
+/// Removes the fields of a response's head that describe the content before the change. Entity tags become weak: the
+/// meaning is the same, the bytes are not (RFC 9110 §8.8.1).
 pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
     let head = &mut exchange.response.head;
     for name in [&b"Content-Length"[..], b"Accept-Ranges", b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"]
@@ -177,10 +177,10 @@ pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether the client takes a coding (RFC 9110 §12.5.3). Somebody who says nothing about codings is spared them.
+/// Whether the client accepts a coding (RFC 9110 §12.5.3). Without `Accept-Encoding`, none is used.
 fn accepts(exchange: &Exchange, coding: &str) -> bool {
     let mut wildcard = false;
-    // As it came: whoever looks into the content has asked the upstream for plain content.
+    // The fields as received: a plugin that inspects the content has removed `Accept-Encoding` from the upstream's request.
     for item in exchange.request.head.received(b"accept-encoding").flat_map(field::list) {
         let mut parts = item.split(|&byte| byte == b';').map(field::trim);
         let name = parts.next().unwrap_or_default();
@@ -195,7 +195,7 @@ fn accepts(exchange: &Exchange, coding: &str) -> bool {
     wildcard
 }
 
-/// `q=0`, `q=0.0` and so on.
+/// Whether the parameter is `q=0`, `q=0.0` and so on.
 fn is_zero_weight(parameter: &[u8]) -> bool {
     let Some((b"q" | b"Q", value)) = parameter.split_at_checked(1) else { return false };
     let value = field::trim(value).strip_prefix(b"=").map(field::trim);

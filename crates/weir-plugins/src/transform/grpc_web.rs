@@ -75,11 +75,11 @@ impl Definition for GrpcWeb {
     }
 }
 
-/// What gRPC-Web calls its content, and gRPC the same.
+/// A media type of gRPC-Web, and the one of gRPC that replaces it.
 struct GrpcWebType {
     web: &'static str,
     plain: &'static str,
-    /// It travels in base64.
+    /// Whether the content is encoded in base64.
     text: bool,
 }
 
@@ -95,7 +95,7 @@ static FORMS: [GrpcWebType; 6] = [
 struct Translator {
     allowed_headers: String,
     max_bytes: u64,
-    /// Under which the number of the call's form is kept.
+    /// The note of an exchange that stores the index of its form.
     note: NoteKey,
 }
 
@@ -131,7 +131,7 @@ impl Plugin for Translator {
         exchange.request.set_path(&call, query.as_deref()).map_err(|_| Stop::Respond(400))?;
         let head = &mut exchange.request.head;
         head.set(b"Content-Type", FORMS[number].plain.as_bytes()).map_err(|_| Stop::Internal)?;
-        // Whatever the client speaks: what comes after the content is taken into it.
+        // Whether or not the client supports trailers: they are appended to the content.
         exchange.request.takes_trailers = true;
         exchange.body_limit = exchange.body_limit.min(self.max_bytes);
         if matches!(exchange.request.framing, Framing::Sized(length) if length > exchange.body_limit) {
@@ -150,7 +150,7 @@ impl Plugin for Translator {
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         if let Some(form) = self.form(exchange) {
-            self.say_outcome(exchange);
+            self.respond_with_grpc_error(exchange);
             if exchange.response.is_grpc() {
                 exchange.response.head.set(b"Content-Type", form.web.as_bytes()).map_err(|_| Stop::Internal)?;
             }
@@ -160,7 +160,7 @@ impl Plugin for Translator {
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
         let Some(form) = self.form(exchange).filter(|_| exchange.response.is_grpc()) else { return Ok(None) };
-        // A call can end with its head: the head is where clients look first.
+        // A response may consist of its head alone; then the status is in the head, where clients look first.
         if !exchange.response.framing.has_body() && exchange.response.head.value(b"grpc-status").is_some() {
             return Ok(None);
         }
@@ -173,8 +173,8 @@ impl Translator {
         exchange.notes.read(self.note).map(|[number, ..]| &FORMS[number as usize])
     }
 
-    /// Where no upstream has answered, the gateway says so in the way of gRPC: a good HTTP response, and a call that failed.
-    fn say_outcome(&self, exchange: &mut Exchange) {
+    /// If the upstream has not answered, the response is that of a failed gRPC call: 200, with the status in its head.
+    fn respond_with_grpc_error(&self, exchange: &mut Exchange) {
         let Some(ending) = exchange.stop().map(Stop::ending).filter(|ending| ending.blame == EndedBy::Upstream) else {
             return;
         };
@@ -184,7 +184,7 @@ impl Translator {
         head.add(b"grpc-message", ending.name.as_bytes()).expect("a word");
     }
 
-    /// Lets pages read the response.
+    /// Adds the fields that allow web pages to read the response.
     fn allow(&self, exchange: &mut Exchange) -> Result<(), BadField> {
         if cors::has_refused(exchange) {
             return Ok(());
@@ -202,7 +202,7 @@ impl Translator {
     }
 }
 
-/// `/Service/Method`, whatever stands before it.
+/// The last two segments of a path, `/Service/Method`.
 fn call(path: &[u8]) -> Option<&[u8]> {
     let last_slash = |path: &[u8]| path.iter().rposition(|&byte| byte == b'/');
     let method = last_slash(path)?;
@@ -210,14 +210,14 @@ fn call(path: &[u8]) -> Option<&[u8]> {
     (service + 1 < method && method + 1 < path.len()).then(|| &path[service..])
 }
 
-/// Base64 to bytes. Each message may have been coded for itself, so padding may stand after any group of four.
+/// Decodes base64. Each message may have been encoded separately, so padding may follow any group of four.
 #[derive(Default)]
 pub struct Base64Decoder {
-    /// Less than a group.
+    /// The bytes of an incomplete group.
     kept: Vec<u8>,
 }
 
-/// What is not base64.
+/// The stop for content that is not base64.
 const BROKEN: Stop = Stop::Respond(400);
 
 impl Filter for Base64Decoder {
@@ -240,10 +240,10 @@ impl Filter for Base64Decoder {
     }
 }
 
-/// Appends the trailers to the content as its last frame, and codes it where it travels as text.
+/// Appends the trailers to the content as its last frame, and encodes the content in base64 if it is text.
 struct TrailerEncoder {
     text: bool,
-    /// What makes no group of three yet, where it travels as text; and at the end, the trailers.
+    /// In text, the bytes of an incomplete group of three; at the end, the frame of trailers.
     kept: Vec<u8>,
 }
 
@@ -260,7 +260,8 @@ impl Filter for TrailerEncoder {
         Ok(())
     }
 
-    /// Padding may stand anywhere, and a message is to be there when its last byte is.
+    /// Pads an incomplete group, which is allowed anywhere: the client must be able to decode a message once its last
+    /// byte has arrived.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         encode(&self.kept, out);
         self.kept.clear();
@@ -316,7 +317,7 @@ mod tests {
         exchange(&format!("POST {path} HTTP/1.1\nHost: h\nContent-Type: {content_type}\nContent-Length: 5"))
     }
 
-    /// Whether the content of the request is filtered, and that of the response.
+    /// Whether the request's content is filtered, and whether the response's is.
     fn filters(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> (bool, bool) {
         let request = step.request_filter(exchange).expect("asked").is_some();
         (request, step.response_filter(exchange).expect("asked").is_some())
@@ -445,7 +446,7 @@ mod tests {
         assert_eq!(sent(&exchange, "grpc-status"), Some("14"));
         assert_eq!(sent(&exchange, "grpc-message"), Some("connect_failed"));
         assert_eq!(sent(&exchange, "content-type"), Some("application/grpc-web+proto"));
-        // What a policy has decided is not the upstream's fault, and stays HTTP.
+        // A response of another plugin is not a failure of the upstream, and stays as it is.
         let (step, mut exchange) = answered("application/grpc-web+proto");
         exchange.respond(429, "text/plain", b"");
         step.on_response(&mut exchange).expect("let through");
@@ -482,7 +483,7 @@ mod tests {
         trailers
     }
 
-    /// What becomes of these pieces, flushed after each, and of trailers after them.
+    /// The output for these pieces, each followed by a flush, and for trailers after them.
     fn encoded(text: bool, pieces: &[&[u8]], mut trailers: Trailers) -> Vec<u8> {
         let (mut encoder, mut out) = (TrailerEncoder { text, kept: Vec::new() }, Vec::new());
         for piece in pieces {

@@ -1,4 +1,4 @@
-//! Changes heads and content: rewriting, compression, translation between protocols.
+//! Changes to heads and content: rewriting, compression, and conversion between protocols.
 
 pub mod brotli;
 pub mod compression;

@@ -109,7 +109,7 @@ fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, TargetTempl
     texts.chunks(2).enumerate().map(rule).collect()
 }
 
-/// APISIX refuses what its engine for regular expressions would: a `$` before nothing that can be named.
+/// Whether the text has a `$` that no name or group follows, which the regular-expression engine of APISIX refuses.
 fn has_lone_dollar(text: &str) -> bool {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -134,7 +134,7 @@ enum NewPath {
     Matched(Box<[(Regex, TargetTemplate)]>),
 }
 
-/// A path, or a part of one, and a query, with variables.
+/// The templates of a path, or of a part of one, and of its query.
 struct TargetTemplate {
     path: Template,
     query: Option<Template>,
@@ -182,14 +182,14 @@ impl Plugin for ProxyRewriter {
         if let Some(host) = &self.host {
             exchange.request.set_authority(host).expect("checked when it was built");
         }
-        // A field's name has been checked; its value is what a client's variable made of it.
+        // The names have been checked; a value is invalid only because of the content of a variable.
         let edited = self.headers.apply(exchange, |exchange| &mut exchange.request.head, &groups);
         edited.map(Flow::from).map_err(|_| Stop::Respond(400))
     }
 }
 
 impl NewPath {
-    /// Replaces path and query; returns the groups of the expression that matched.
+    /// Replaces path and query; returns the groups of the regular expression that matched.
     fn replace(&self, exchange: &mut Exchange) -> Result<Vec<Vec<u8>>, Stop> {
         match self {
             NewPath::Fixed(target) => {
@@ -217,12 +217,12 @@ impl NewPath {
     }
 }
 
-/// Renders a part of a target, in which no value can bring a query, a fragment or an escape of its own.
+/// Renders a part of a target. Values are encoded, so that they cannot add a query, a fragment or an escape.
 fn render(template: &Template, exchange: &Exchange, groups: &[Vec<u8>], out: &mut Vec<u8>) {
     template.render(&Encoded(WithGroups { exchange, groups }), out);
 }
 
-/// Gives values in percent-encoding, except those that are encoded already.
+/// Percent-encodes the values of variables, except those that are encoded already.
 struct Encoded<'a>(WithGroups<'a>);
 
 impl Variables for Encoded<'_> {
@@ -244,7 +244,7 @@ impl Variables for Encoded<'_> {
     }
 }
 
-/// Gives the request a new path, and puts `query` before the client's. What values have made ambiguous is refused.
+/// Sets the path of the request, with `query` before the client's query. Refuses paths that are ambiguous because of values.
 fn set(exchange: &mut Exchange, path: &[u8], query: Option<&Template>, groups: &[Vec<u8>]) -> Result<(), Stop> {
     let rooted = [b"/", path];
     let path = if path.starts_with(b"/") { Cow::Borrowed(path) } else { Cow::Owned(rooted.concat()) };
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use crate::testing::{build, get, on_request, refused};
 
-    /// Path and query as they go upstream.
+    /// The path and query that are sent to the upstream.
     fn rewritten(options: &Value, target: &str) -> Result<String, Stop> {
         let mut exchange = get(target);
         on_request(&build::<ProxyRewrite>(options.clone()), &mut exchange)?;
@@ -318,7 +318,7 @@ mod tests {
         for target in ["/?name=../admin", "/?name=%2e%2e/admin", "/?name=..%5Cadmin", "/?name=a%00"] {
             assert_eq!(rewritten(&options, target), Err(Stop::Respond(400)), "{target}");
         }
-        // Encoded twice stays encoded: a name, not a way up.
+        // A double encoding stays as it is: `%252e%252e` is a name, not a parent directory.
         assert_eq!(rewritten(&options, "/?name=%252e%252e").as_deref(), Ok("/files/%252e%252e?name=%252e%252e"));
         let options = json!({"regex_uri": ["^/a(.*)", "/.$1"]});
         assert_eq!(rewritten(&options, "/a./etc"), Err(Stop::Respond(400)));

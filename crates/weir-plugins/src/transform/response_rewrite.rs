@@ -131,7 +131,8 @@ struct ResponseRewriter {
     vars: Option<Expression>,
     filters: Box<[BodyReplacement]>,
     limit: u64,
-    /// Under which an exchange notes that the expression has held: the status it looked at may have changed.
+    /// The note of an exchange whose expression was true: it must not be evaluated again, because the status may have
+    /// changed since.
     applied: NoteKey,
 }
 
@@ -139,7 +140,7 @@ struct BodyReplacement {
     regex: Regex,
     replacement: Vec<u8>,
     scope: ReplaceScope,
-    /// It asks for the end, which to PCRE is before a last line end, too.
+    /// Whether the expression contains `$`, which in PCRE also matches before a last line end.
     is_anchored: bool,
 }
 
@@ -155,7 +156,7 @@ impl BodyReplacement {
             out.extend_from_slice(&content[copied..range.start]);
             found.expand(&self.replacement, &mut out);
             copied = range.end;
-            // After an empty match the search goes on behind the next byte.
+            // After an empty match, the search continues one byte later.
             from = if range.is_empty() { range.end + 1 } else { range.end };
             if self.scope == ReplaceScope::Once || from > content.len() {
                 break;
@@ -165,7 +166,7 @@ impl BodyReplacement {
         out
     }
 
-    /// The first match, of those at the end and those before the last line end.
+    /// The first match in the content, or in the content without its last line end.
     fn next<'c>(&self, content: &'c [u8], short: &'c [u8], from: usize) -> Option<(Captures<'c>, Range<usize>)> {
         let at = |text: &'c [u8]| {
             let found = (from <= text.len()).then(|| self.regex.captures_at(text, from)).flatten()?;
@@ -226,7 +227,7 @@ impl FilterOptions {
     }
 }
 
-/// Fields that describe a body which is no longer sent.
+/// Fields that describe a body which is replaced.
 const OF_THE_BODY: [&[u8]; 6] =
     [b"Content-Length", b"Content-Encoding", b"Content-Range", b"ETag", b"Last-Modified", b"Accept-Ranges"];
 
@@ -260,7 +261,7 @@ impl Plugin for ResponseRewriter {
             exchange.body.clear();
             exchange.body.extend_from_slice(body);
         }
-        // Only what a variable brought can be unfit for a field.
+        // A value is invalid only because of the content of a variable.
         self.headers.apply(exchange, |exchange| &mut exchange.response.head, &[]).map_err(|_| Stop::Internal)?;
         if self.body.is_some() { Err(Stop::Answered) } else { Ok(()) }
     }
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(sent(&missing, "etag"), Some("\"1\""), "the body is the upstream's");
     }
 
-    /// The body as it goes on, if any of it is wanted.
+    /// The new body; `None` if the plugin does not want to see the body.
     fn replaced(options: Value, exchange: &mut Exchange, content: &str) -> Option<String> {
         let step = build::<ResponseRewrite>(options);
         step.on_response(exchange).expect("the head passes");

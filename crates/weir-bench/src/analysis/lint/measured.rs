@@ -1,4 +1,4 @@
-//! What a result of this lab measured, of what it should have, and how its targets scale.
+//! Which of the expected measurements a result has, and how its targets scale.
 
 use super::ScalingEvidence;
 use crate::{
@@ -8,13 +8,13 @@ use crate::{
     target,
 };
 
-/// Beyond a 99.9th percentile there have to be ten values, or it is an accident's.
+/// The least number of values for a 99.9th percentile: ten values are then beyond it.
 const ENOUGH_FOR_P999: u64 = 10_000;
 
-/// Names of [`super::evidence::EXPECTED`]. No scenario changes a configuration under load yet.
+/// Those of [`super::evidence::EXPECTED`] that the result has.
 pub fn measured(result: &ResultFile) -> Vec<String> {
     let runs = || result.cells.iter().flat_map(Cell::runs);
-    // Of a load engine and its backend alone, there is no gateway whose needs could be measured.
+    // A result of the load engine and its backend alone has no gateway to measure.
     let no_gateway = result.scenario.targets.iter().all(|name| direct(result, name));
     let any = |holds: fn(&MeasuredRun) -> bool| runs().any(holds);
     let values = |cell: &Cell| cell.runs().iter().map(|run| run.load.total.latency.count()).sum::<u64>();
@@ -39,7 +39,7 @@ pub fn direct(result: &ResultFile, target: &str) -> bool {
     target::read(&result.scenario.variant(target).peer).is_ok_and(|peer| peer.direct)
 }
 
-/// Whether a row with policies and the one without were measured on the same target.
+/// Whether a row with policies and the row without them were measured on the same target.
 fn costs(result: &ResultFile) -> bool {
     let rows = result.scenario.rows.iter().filter(|row| !row.policies.is_empty());
     let named = rows.filter_map(|row| Some((row.name.as_str(), row.compare_with.as_deref()?)));
@@ -51,12 +51,12 @@ fn costs(result: &ResultFile) -> bool {
     })
 }
 
-/// Median throughput over the numbers of workers, where each worker had a processor of its own.
+/// The median throughput for each number of workers, if each worker had a processor of its own.
 pub fn scaling(result: &ResultFile) -> Vec<ScalingEvidence> {
     let sizes = result.cells.iter().filter(|cell| {
         let alone =
             |run: &MeasuredRun| run.role(ProcessRole::Target).all(|one| one.cpus.len() >= cell.level.workers as usize);
-        // Connections that idle, or events that come by the clock, do not grow with workers.
+        // Idle connections, and events at a fixed rate, do not increase with the number of workers.
         let requests = |run: &MeasuredRun| matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
         !direct(result, &cell.target)
             && cell.runs().iter().all(|run| alone(run) && requests(run) && !run.plan.pacing.is_open())

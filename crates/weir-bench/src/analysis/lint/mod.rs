@@ -1,8 +1,8 @@
-//! The judge: what a result claims, held against what it shows. Pure; says everything in words.
+//! The rules that judge a result: they compare what it claims with what it shows. Pure; the verdicts are texts.
 //!
-//! A run that breaks an `Invalid` rule does not measure what it says it measures. A `Warning` weakens a figure. A `Note`
-//! is worth knowing. [`Evidence`] is what can be known of a result, ours or a published table, so the
-//! same rules judge both.
+//! A run that breaks an `Invalid` rule does not measure what it claims to. A `Warning` weakens a figure. A `Note` is
+//! for information. [`Evidence`] is what is known of a result, whether of the lab or of a publication, so the same
+//! rules judge both.
 
 mod evidence;
 mod measured;
@@ -39,23 +39,23 @@ impl Severity {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LintVerdict {
-    /// Short name of the rule, for scripts: `littles-law`.
+    /// The short name of the rule, for scripts, such as `littles-law`.
     pub rule: String,
     pub severity: Severity,
-    /// What the finding is about; absent when it is about the whole result.
+    /// The subject of the finding; absent if it is about the whole result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     pub words: String,
-    /// In how many of the subject's runs; 0 for findings that are not about runs.
+    /// The number of runs with the finding; 0 for findings that are not about runs.
     #[serde(default)]
     pub runs: u32,
 }
 
-/// Rules about what the machine did besides, for a while. A figure is the median of its runs, which does not move when
-/// that weakened fewer than half of them; one run that was spoilt altogether is `Invalid` whatever the others are.
+/// Rules about disturbances of the machine. A figure is the median of its runs, which does not change if fewer than
+/// half of them were disturbed; a single run that is unusable is `Invalid` whatever the others are.
 const OF_THE_MOMENT: [&str; 2] = ["stolen-cpu", "busy-machine"];
 
-/// Reads what a publication says, YAML or JSON; `place` is what errors call it.
+/// Reads a publication, YAML or JSON; `place` names it in errors.
 pub fn read(place: &str, text: &str) -> Result<Evidence, String> {
     if text.trim().is_empty() {
         return Err(format!("{place}: is empty; bench/publications has examples"));
@@ -63,7 +63,7 @@ pub fn read(place: &str, text: &str) -> Result<Evidence, String> {
     serde_saphyr::from_str(text).map_err(|error| format!("{place}: {error}"))
 }
 
-/// Judges everything there is to judge, the worst first.
+/// Applies all rules; the worst verdicts are first.
 pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     let mut verdicts = publication::judge(evidence);
     for row in &evidence.rows {
@@ -76,7 +76,7 @@ pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
             (&have.rule, &have.subject) == (&verdict.rule, &verdict.subject) && have.severity == verdict.severity
         });
         match same {
-            // The words of the first run stand for the others.
+            // The text of the first run is kept for all.
             Some(have) => have.runs += verdict.runs,
             None => merged.push(verdict),
         }
@@ -91,7 +91,7 @@ pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     merged
 }
 
-/// The worst there is, or nothing.
+/// The worst severity; `None` without verdicts.
 pub fn worst(verdicts: &[LintVerdict]) -> Option<Severity> {
     verdicts.iter().map(|verdict| verdict.severity).max()
 }

@@ -1,4 +1,4 @@
-//! Rules about a result as a whole.
+//! Rules about a whole result.
 
 use super::{
     Evidence, LintVerdict, Severity, about_all,
@@ -6,10 +6,10 @@ use super::{
 };
 use crate::result::PacingKind;
 
-/// Fewer repeats than this and an interval says nothing: with 4 + 4 runs, no order of them is rarer than 1 in 35.
+/// The least number of repeats for an interval: with 4 + 4 runs, no order of them is rarer than 1 in 35.
 const ENOUGH_REPEATS: u32 = 5;
 
-/// Instance types whose processors are shared and throttled, by the beginning of their names, in lower case.
+/// Instance types with shared and throttled processors, by the prefix of their names, in lower case.
 const BURSTABLE: [&str; 13] = [
     "t1.",
     "t2.",
@@ -26,13 +26,13 @@ const BURSTABLE: [&str; 13] = [
     "ecs.t",
 ];
 
-/// The word of `machine` that is a burstable type. A publication names the type alone; what the machine says of itself
-/// begins with the vendor, `Amazon EC2 t3.medium`. Google's and Azure's machines do not say their type.
+/// The word of `machine` that is a burstable type. A publication has only the type; what a machine reports begins with
+/// the vendor, as in `Amazon EC2 t3.medium`. Machines of Google and Azure do not report their type.
 fn burstable_type(machine: &str) -> Option<&str> {
     let words = machine.split(|letter: char| !letter.is_alphanumeric() && !matches!(letter, '.' | '-' | '_'));
     words.into_iter().find(|word| {
         let word = word.to_ascii_lowercase();
-        // Every type has a size behind its family: "t2." alone ends a sentence.
+        // Every type has a size after its family, so "t2." alone is the end of a sentence.
         BURSTABLE.iter().any(|prefix| word.starts_with(prefix) && (word.len() > prefix.len() || !prefix.ends_with('.')))
     })
 }
@@ -183,7 +183,7 @@ fn not_measured(evidence: &Evidence, verdicts: &mut Vec<LintVerdict>) {
     let is_missing = |name: &&'static str| !evidence.measured.iter().any(|have| have == name);
     let missing: Vec<&str> = EXPECTED.iter().filter(|name| is_missing(name)).copied().collect();
     if !missing.is_empty() {
-        // What needs rows of its own is not what every measurement is about.
+        // Only a note if all that is missing are measurements that need rows of their own.
         let severity = if EXPECTED[..ALWAYS].iter().any(is_missing) { Severity::Warning } else { Severity::Note };
         verdicts.push(about_all("not-measured", severity, format!("not measured: {}", missing.join(", "))));
     }
@@ -202,7 +202,7 @@ mod tests {
             ("e2-medium", Some("e2-medium")),
             ("GCP e2-medium (2 shared vCPU)", Some("e2-medium")),
             ("Azure Standard_B2s", Some("Standard_B2s")),
-            // What DMI says on other machines; of Google's and Azure's nothing tells the type.
+            // What DMI reports on other machines; those of Google and Azure do not report their type.
             ("Amazon EC2 m7a.xlarge", None),
             ("Google Google Compute Engine", None),
             ("Microsoft Corporation Virtual Machine", None),

@@ -1,19 +1,19 @@
-//! Whether throughput still rises, or falls, while it is measured: the one rule that looks at all runs of a figure.
+//! Whether throughput still rises or falls during the measurement: the only rule that compares all runs of a figure.
 //!
-//! The intervals of one run follow one another, so a machine that is fast for a second makes a slope by itself; runs do
-//! not. A trend is what nearly all runs of a figure do alike, by a size that matters.
+//! The intervals of one run are not independent, so a machine that is fast for a second makes a slope by itself; runs
+//! are independent. A trend is a slope that nearly all runs of a figure share, and that is large enough to matter.
 
 use super::{LintVerdict, RowEvidence, Severity};
 use crate::stats::{deviation, mann_kendall, median, moderated_t_test, t_test};
 
-/// From the first to the last third of a run: less does not matter.
+/// The least change from the first to the last third of a run that matters.
 const MATTERS: f64 = 0.05;
-/// How often a result without any trend may be said to have one, over all its figures.
+/// The probability that a result without any trend is reported to have one, over all its figures.
 const BY_CHANCE: f64 = 0.03;
-/// With fewer runs there is nothing but the intervals of each, and more is asked of those.
+/// With fewer runs, only the intervals of each run are left, with stricter limits.
 const ENOUGH_RUNS: usize = 3;
-/// What all figures together say of how much runs differ counts like so many runs of each: with three or five of its own, a
-/// figure among forty would otherwise have to show a slope that is obvious.
+/// The variance between runs, pooled over all figures, counts as this many runs of each: with three or five runs of its
+/// own, a figure among forty would otherwise need an obvious slope.
 const OTHERS_COUNT: f64 = 12.0;
 const MATTERS_IN_ONE: f64 = 0.1;
 const BY_CHANCE_IN_ONE: f64 = 0.01;
@@ -42,7 +42,7 @@ pub fn judge(rows: &[RowEvidence]) -> Vec<LintVerdict> {
     found.collect()
 }
 
-/// How much changes differ between the runs of a figure, over all figures with enough of them.
+/// The variance of changes between the runs of a figure, pooled over all figures with enough runs.
 fn pooled_variance<'a>(figures: impl Iterator<Item = &'a [ThroughputChange]>) -> Option<f64> {
     let (mut squares, mut freedom) = (0.0, 0.0);
     for changes in figures.filter(|changes| changes.len() >= ENOUGH_RUNS) {
@@ -50,20 +50,20 @@ fn pooled_variance<'a>(figures: impl Iterator<Item = &'a [ThroughputChange]>) ->
         squares += deviation(&relative)?.powi(2) * (relative.len() - 1) as f64;
         freedom += (relative.len() - 1) as f64;
     }
-    // One figure says nothing of others.
+    // A single figure gives no information about others.
     (freedom >= OTHERS_COUNT).then(|| squares / freedom)
 }
 
-/// What throughput did within one run.
+/// The change of throughput within one run.
 struct ThroughputChange {
     first: f64,
     last: f64,
-    /// Mann and Kendall's, as if the intervals were independent.
+    /// Mann and Kendall's p-value, as if the intervals were independent.
     p: f64,
 }
 
 impl ThroughputChange {
-    /// Of the mean of the two, so that a run which began with nothing has one as well.
+    /// Relative to the mean of both, so that it exists for a run that began at zero as well.
     fn relative(&self) -> f64 {
         2.0 * (self.last - self.first) / (self.last + self.first)
     }
@@ -88,7 +88,7 @@ fn trend(changes: &[ThroughputChange], variance: Option<f64>, by_chance: f64) ->
         size.abs() > MATTERS && p <= by_chance
     };
     is_trend.then(|| {
-        // Of the mean of both ends, as it is judged, made one of the beginning.
+        // The change relative to the mean of both ends, converted to one relative to the beginning.
         let (first, last) = (1.0 - size / 2.0, 1.0 + size / 2.0);
         let how = match size > 0.0 {
             true if first <= 0.0 => "began at zero".to_owned(),
@@ -117,7 +117,7 @@ mod tests {
         judge(rows).into_iter().map(|verdict| verdict.words).collect()
     }
 
-    /// Noise whose neighbours are alike, as on a machine that has phases of a second: deviation about a tenth.
+    /// Correlated noise, as on a machine with phases of a second, with a deviation of about 0.1.
     fn moody(random: &mut SeededRandom) -> Vec<f64> {
         let mut noise = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
         let mut mood = 0.1 * noise();
@@ -137,7 +137,7 @@ mod tests {
                 (0..9 * 5).map(|run_of| run(&(run_of / 5).to_string(), moody(&mut random))).collect();
             accused += u32::from(!judge(&rows).is_empty());
         }
-        // Of 400 results with nine figures each, no more than one in twenty.
+        // At most one in twenty of 400 results with nine figures each.
         assert!(accused <= 20, "{accused}");
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let mut random = SeededRandom::new(6);
         let mut found = 0;
         for _ in 0..100 {
-            // It begins a quarter below and comes up.
+            // Begins a quarter below its final throughput.
             let warming = |random: &mut SeededRandom| {
                 let mood = moody(random).into_iter().enumerate();
                 run("a", mood.map(|(at, rps)| (rps - 50_000.0) / 3.0 + 50_000.0 * (1.0 - 0.25 * (-(at as f64)).exp2())))
@@ -164,7 +164,7 @@ mod tests {
         for _ in 0..50 {
             let mut rows: Vec<RowEvidence> =
                 (0..39 * 5).map(|run_of| run(&(run_of / 5).to_string(), moody(&mut random))).collect();
-            // All others are level, and this one comes up by half in each of its five runs.
+            // All others have no trend; this one rises by half in each of its five runs.
             rows.extend((0..5).map(|_| {
                 let mood = moody(&mut random).into_iter().enumerate();
                 run("warming", mood.map(|(at, rps)| rps * (0.7 + 0.04 * at as f64)))

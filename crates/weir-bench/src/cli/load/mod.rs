@@ -190,7 +190,7 @@ fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// The result with percentiles in milliseconds beside the histograms, for readers that do not decode those.
+/// The result with percentiles in milliseconds in addition to the histograms, for readers that cannot decode these.
 fn with_percentiles(result: &LoadResult) -> io::Result<serde_json::Value> {
     let mut value = serde_json::to_value(result)?;
     let percentiles = |histogram: &LatencyHistogram| {
@@ -208,7 +208,7 @@ fn with_percentiles(result: &LoadResult) -> io::Result<serde_json::Value> {
     Ok(value)
 }
 
-/// The plan the options describe.
+/// The plan that the options describe.
 fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
     if let Some(path) = &args.plan {
         let mut text = String::new();
@@ -298,7 +298,7 @@ fn ms(time: Duration) -> u64 {
     time.as_millis() as u64
 }
 
-/// Runs a plan with a line of progress on a terminal; an interrupt ends it early with what was measured so far.
+/// Runs a plan, with a line of progress if stderr is a terminal; an interrupt ends it early, with the measurements so far.
 fn run_with_progress(plan: &LoadPlan, quiet: bool) -> Result<LoadResult, PlanError> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_interrupt(&stop);
@@ -333,9 +333,9 @@ fn show(bar: &ProgressBar, progress: &LoadProgress) {
     ));
 }
 
-/// The first interrupt ends the run, the second the program.
+/// The first SIGINT ends the run, the second the program.
 fn stop_on_interrupt(stop: &Arc<AtomicBool>) {
-    // Without a handler an interrupt ends the program, as ever.
+    // If a handler cannot be installed, SIGINT ends the program as usual.
     let _ = flag::register_conditional_shutdown(SIGINT, 130, stop.clone());
     let _ = flag::register(SIGINT, stop.clone());
 }

@@ -1,11 +1,11 @@
-//! The result of one run as text.
+//! The result of one run as readable text.
 
 use std::fmt::Write as _;
 
 use super::verdict::verdict;
 use crate::engine::{LatencyHistogram, LoadPlan, LoadResult, Pacing, Rate, Spacing, Think};
 
-/// Shares of the percentile table.
+/// The percentiles of the table.
 const SHARES: [(&str, f64); 7] = [
     ("50 %", 0.5),
     ("75 %", 0.75),
@@ -16,7 +16,7 @@ const SHARES: [(&str, f64); 7] = [
     ("max", 1.0),
 ];
 
-/// What a run measured, for people.
+/// The measurements of a run as text.
 pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
     let mut text = String::new();
     let total = &result.total;
@@ -62,7 +62,7 @@ pub fn report(plan: &LoadPlan, result: &LoadResult) -> String {
     text
 }
 
-/// A name, and what stands behind it.
+/// A label and its text.
 type ReportLine = (&'static str, String);
 
 fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
@@ -172,7 +172,7 @@ fn causes(causes: &[(&str, u64)]) -> String {
     if occurred.is_empty() { "none".to_owned() } else { occurred.join(", ") }
 }
 
-/// A time in the unit that suits it.
+/// A duration in a suitable unit.
 pub(super) fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),

@@ -1,18 +1,18 @@
-//! What a single run says about itself: whether the generator, and not the target, was measured.
+//! Judges a single run by itself: whether the generator rather than the target was measured.
 
 use crate::engine::{LoadPlan, LoadResult, Protocol};
 
-/// A thread busier than this has no room left to be on time.
+/// The share of its time above which a thread is too busy to send on time.
 const BUSY: f64 = 0.9;
-/// Lag that matters: this much of the median latency, and no less than [`LAG_FLOOR_NS`].
+/// The lag that matters: this share of the median latency, but at least [`LAG_FLOOR_NS`].
 const LAG_SHARE: f64 = 0.1;
 const LAG_FLOOR_NS: f64 = 1e6;
-/// Below this many answers the 99.9th percentile is the luck of a few.
+/// With fewer answers, the 99.9th percentile depends on a few values.
 const FEW: u64 = 10_000;
-/// An open loop that is answered at less than this share of its rate has missed its schedule.
+/// The share of its rate below which an open loop has missed its schedule.
 const KEPT_UP: f64 = 0.98;
 
-/// Sentences about what limits the meaning of the result; none when nothing does.
+/// Sentences about what limits the meaning of the result; empty if nothing does.
 pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     let mut sentences = Vec::new();
     let total = &result.total;
@@ -73,7 +73,7 @@ pub fn verdict(plan: &LoadPlan, result: &LoadResult) -> Vec<String> {
     sentences
 }
 
-/// Why there is not one answer.
+/// Why nothing was answered.
 fn no_answers(result: &LoadResult) -> String {
     let total = &result.total;
     let mut causes = total.errors;

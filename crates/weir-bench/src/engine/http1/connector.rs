@@ -1,4 +1,4 @@
-//! The connections of a thread: how they come to be and how they end.
+//! The connections of a thread: opening and closing them.
 
 use std::os::fd::OwnedFd;
 
@@ -14,25 +14,25 @@ use crate::engine::recorder::Cause;
 use crate::engine::result::Connections;
 use crate::engine::socket;
 
-/// Connections opened at the same time before a run: a listener's backlog must not overflow.
+/// The most connections being opened at the same time before a run, so that a listener's backlog does not overflow.
 const CONNECT_BURST: usize = 128;
 
-/// A connection's place: it belongs to one client and one origin, and outlives single connections.
+/// A slot for the connections of one client to one origin, one after the other.
 pub(super) struct ConnectionSlot {
     pub(super) stream: Option<ClientStream>,
     pub(super) state: ConnectionState,
-    /// Told apart from its predecessors in events that come late.
+    /// Distinguishes late events of earlier connections in the same slot.
     pub(super) generation: u32,
-    /// An exchange is waiting for its connection, or under way.
+    /// Whether an exchange is in progress, or is waiting for its connection.
     pub(super) occupied: bool,
     pub(super) request: u32,
-    /// Bytes of the request written.
+    /// The bytes of the request that have been written.
     pub(super) written: usize,
     pub(super) due: u64,
     pub(super) started: u64,
     /// When connecting began.
     pub(super) opened: u64,
-    /// When patience ends.
+    /// When the current state times out.
     pub(super) deadline: u64,
     pub(super) received: u64,
     pub(super) reader: ResponseParser,
@@ -46,11 +46,11 @@ pub(super) enum ConnectionState {
     Ready,
     /// A request is being written or its response read.
     Busy,
-    /// The response is complete and the peer is about to close.
+    /// The response is complete, and the peer is expected to close.
     Lingering,
 }
 
-/// All connections of a thread, and how they come to be.
+/// All connections of a thread.
 pub(super) struct Connector<'a> {
     pub(super) prepared: &'a PreparedLoad,
     pub(super) epoll: OwnedFd,
@@ -63,7 +63,7 @@ pub(super) struct Connector<'a> {
     pub(super) events: Vec<Event>,
 }
 
-/// What an event did to a connection.
+/// The effect of an event on a connection.
 pub(super) enum ConnectionChange {
     Unchanged,
     Ready,
@@ -103,7 +103,7 @@ impl<'a> Connector<'a> {
         self.prepared.origins.len()
     }
 
-    /// Connects everything, a burst at a time. What fails is tried again when it is needed.
+    /// Opens all connections, a burst at a time. Failed ones are opened again when they are needed.
     pub(super) fn connect_all(&mut self) {
         let mut next = 0;
         while next < self.slots.len() || self.connecting > 0 {
@@ -138,7 +138,7 @@ impl<'a> Connector<'a> {
         }
     }
 
-    /// Starts to connect an empty slot.
+    /// Starts to connect in an empty slot.
     pub(super) fn connect(&mut self, index: usize, now: u64) -> Result<(), Cause> {
         let plan = &self.prepared.plan;
         let origin = &self.prepared.origins[index % self.origins()];
@@ -170,7 +170,7 @@ impl<'a> Connector<'a> {
         Ok(())
     }
 
-    /// Goes on connecting after an event.
+    /// Continues to connect after an event.
     pub(super) fn advance(&mut self, index: usize, flags: EventFlags, now: u64) -> ConnectionChange {
         let slot = &mut self.slots[index];
         let Some(stream) = slot.stream.as_mut() else { return ConnectionChange::Unchanged };
@@ -200,7 +200,7 @@ impl<'a> Connector<'a> {
         ConnectionChange::Ready
     }
 
-    /// An event on a connection without an exchange: a TLS session ticket, or its end. True when it has ended.
+    /// Handles an event on a connection without an exchange: a TLS session ticket, or its end. Returns whether it has ended.
     pub(super) fn idle(&mut self, index: usize, flags: EventFlags) -> bool {
         let Some(stream) = self.slots[index].stream.as_mut() else { return false };
         stream.saw_event(flags);
@@ -228,7 +228,7 @@ impl<'a> Connector<'a> {
         slot.state = ConnectionState::Empty;
     }
 
-    /// The slot an event is for, unless its connection is gone already.
+    /// The slot of an event; `None` if its connection has been closed already.
     #[inline]
     pub(super) fn slot_of(&self, event: &Event) -> Option<usize> {
         let token = event.data.u64();
@@ -236,12 +236,12 @@ impl<'a> Connector<'a> {
         (self.slots[index].generation == (token >> 32) as u32 && self.slots[index].stream.is_some()).then_some(index)
     }
 
-    /// Waits for events, at most this long; for ever with none.
+    /// Waits for events, for at most this time; without limit if `None`.
     pub(super) fn wait(&mut self, longest_ns: Option<u64>) {
         self.events.clear();
         let timeout =
             longest_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
-        // An interrupted wait is a short one.
+        // An interrupted wait returns early without events.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref());
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 load: one thread, one epoll, requests rendered beforehand.
 //!
-//! An exchange costs one `write` and one `read`, and its share of an `epoll_wait`: a connection is registered once,
-//! edge-triggered, for its whole life, and reads stop when they got less than they asked for.
+//! An exchange costs one `write`, one `read`, and its share of an `epoll_wait`: a connection is registered once,
+//! edge-triggered, and a read that returns less than requested is the last one until the next event.
 
 mod connector;
 mod response;
@@ -24,14 +24,15 @@ use super::prepare::PreparedLoad;
 use super::recorder::{Cause, MeasuredWindow, Recorder};
 use super::socket;
 
-/// How often time-outs are looked for.
+/// How often time-outs are checked.
 const SWEEP_NS: u64 = 100_000_000;
-/// A closed-loop client that got no connection waits so long: a dead target is not measured as a busy generator.
+/// The delay before a closed-loop client retries after a failed connection, so that a dead target does not keep the
+/// generator busy.
 const RETRY_NS: u64 = 100_000_000;
-/// A connection whose last response is complete waits so long for the peer to close it, as the peer said it would.
+/// How long a connection stays open after its last response, for the peer to close it as announced.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// An empty poll takes no longer than this; if it did, another program had the processor.
+/// The longest duration of an empty poll; if it takes longer, another program had the processor.
 const LONGEST_POLL_NS: u64 = 5_000;
 
 /// Runs one thread's part of an HTTP/1.1 plan.
@@ -70,14 +71,14 @@ struct ClientThread<'a> {
     tickets: RequestBudget,
     recorder: Recorder,
     window: MeasuredWindow,
-    /// The clock as it was last read.
+    /// The last reading of the clock.
     now: u64,
     /// When the last wait ended.
     woken: u64,
     in_flight: u64,
-    /// Nothing is due any more.
+    /// No further request is due.
     over: bool,
-    /// Slots whose exchange failed and that want their next one. Not at once, because that might fail at once.
+    /// Slots whose exchange failed. Their next exchange is not started at once, because it might fail at once as well.
     failed: Vec<(usize, Cause)>,
 }
 
@@ -128,7 +129,7 @@ impl ClientThread<'_> {
         recorder.finish(now, connector.connections);
     }
 
-    /// When there is something to do again if nothing comes before, and whether that is so soon that the thread spins.
+    /// When the thread must act next if no event occurs, and whether that is so soon that it spins.
     #[inline]
     fn next_due(&self, next_sweep: u64) -> (u64, bool) {
         let until = self.recorder.next_roll().min(next_sweep);
@@ -149,7 +150,7 @@ impl ClientThread<'_> {
         }
     }
 
-    /// Sends what is due, in an open loop only, without reading the clock.
+    /// Open loop: sends what is due, without reading the clock.
     #[inline]
     fn send_due_now(&mut self) {
         if let RequestSource::Open { next: Some(due), .. } = &self.source
@@ -159,7 +160,7 @@ impl ClientThread<'_> {
         }
     }
 
-    /// Sends everything that is due.
+    /// Sends all requests that are due.
     fn send_due(&mut self) {
         if self.over {
             return;
@@ -205,7 +206,7 @@ impl ClientThread<'_> {
         }
     }
 
-    /// Starts the next exchange of a closed-loop client; false when the run is over.
+    /// Starts the next exchange of a closed-loop client; false if the run is over.
     fn start_client(&mut self, client: usize, due: u64) -> bool {
         if self.over || due >= self.window.end {
             return false;
@@ -222,7 +223,7 @@ impl ClientThread<'_> {
         true
     }
 
-    /// Begins an exchange on a slot that has none.
+    /// Begins an exchange in a free slot.
     fn begin(&mut self, index: usize, request: usize, due: u64) {
         self.in_flight += 1;
         let slot = &mut self.connector.slots[index];
@@ -240,13 +241,13 @@ impl ClientThread<'_> {
                     self.fail(index, cause);
                 }
             }
-            // It is being connected already.
+            // The connection is being opened; the request is sent once it is ready.
             ConnectionState::Connecting | ConnectionState::Handshaking => {}
             ConnectionState::Busy | ConnectionState::Lingering => unreachable!("a slot in use is not free"),
         }
     }
 
-    /// Writes the request, or what is left of it.
+    /// Writes the request, or the rest of it.
     #[inline]
     fn send(&mut self, index: usize) {
         let slot = &mut self.connector.slots[index];
@@ -258,7 +259,7 @@ impl ClientThread<'_> {
         let stream = slot.stream.as_mut().expect("a ready slot has a connection");
         match stream.send(wire, slot.written) {
             Ok(written) => slot.written = written,
-            // The peer may have answered before it closed: what is left to read decides.
+            // The peer may have answered before it closed, so the received bytes decide.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                 stream.saw_event(EventFlags::IN | EventFlags::HUP);
                 self.receive(index);
@@ -311,7 +312,7 @@ impl ClientThread<'_> {
         }
     }
 
-    /// Reads the response as far as it has come.
+    /// Reads the response as far as it has been received.
     #[inline]
     fn receive(&mut self, index: usize) {
         loop {
@@ -340,13 +341,13 @@ impl ClientThread<'_> {
             match slot.reader.feed(&self.connector.buffers.plain[..read], request.head_only) {
                 Ok(ResponseStep::More) => {}
                 Ok(ResponseStep::Done { used }) if used == read => return self.complete(index),
-                // Bytes after the response answer nothing that was asked.
+                // Bytes after the response belong to no request.
                 Ok(ResponseStep::Done { .. }) | Err(_) => return self.fail(index, Cause::Protocol),
             }
         }
     }
 
-    /// The response is complete.
+    /// Handles a complete response.
     #[inline]
     fn complete(&mut self, index: usize) {
         let slot = &mut self.connector.slots[index];
@@ -362,14 +363,14 @@ impl ClientThread<'_> {
         if slot.reader.keeps_alive() && all_sent && self.prepared.plan.keep_alive {
             slot.state = ConnectionState::Ready;
             let stream = slot.stream.as_mut().expect("the response came over it");
-            // The peer's close may have come with the response; no event will tell of it again.
+            // The peer's close may have arrived together with the response; edge-triggered, it causes no further event.
             if !matches!(stream.receive(&mut self.connector.buffers), Ok(None)) {
                 self.connector.close(index);
                 self.connector.connections.closed_idle += 1;
             }
             return self.release(index);
         }
-        // Who closes first keeps the port in TIME_WAIT: that is to be the peer, which said it would close.
+        // The side that closes first keeps the port in TIME_WAIT. That should be the peer, which has announced that it closes.
         slot.state = ConnectionState::Lingering;
         slot.deadline = self.now + LINGER_NS;
         let stream = slot.stream.as_mut().expect("the response came over it");
@@ -381,7 +382,7 @@ impl ClientThread<'_> {
         }
     }
 
-    /// There will be no response.
+    /// Handles an exchange that will get no response.
     fn fail(&mut self, index: usize, cause: Cause) {
         self.connector.close(index);
         let slot = &mut self.connector.slots[index];
@@ -407,7 +408,7 @@ impl ClientThread<'_> {
             }
             RequestSource::Open { free, backlog, .. } => match backlog[index % origins].pop_front() {
                 Some((due, request)) => {
-                    // The answer that freed the connection lay ready when the wait ended, if not before.
+                    // The response that freed the connection was readable when the wait ended, or earlier.
                     self.recorder.sent(request as usize, due, self.now.saturating_sub(due.max(self.woken)));
                     self.begin(index, request as usize, due);
                 }
@@ -426,7 +427,7 @@ impl ClientThread<'_> {
         }
     }
 
-    /// Looks for exchanges and connections that took too long.
+    /// Checks for exchanges and connections that have timed out.
     fn sweep(&mut self) {
         if self.tickets.stopped() {
             self.cut();
@@ -454,13 +455,13 @@ impl ClientThread<'_> {
         }
     }
 
-    /// Nothing is due from now on.
+    /// No further request is due.
     fn end(&mut self) {
         self.over = true;
         self.recorder.end(self.now);
     }
 
-    /// Time is up: nothing is due from now on, and what was due and has not been sent never will be.
+    /// The time is up: no further request is due, and due requests that have not been sent count as missed.
     fn cut(&mut self) {
         if let RequestSource::Open { arrivals, next, backlog, .. } = &mut self.source {
             let end = self.now.min(self.window.end);
@@ -481,7 +482,7 @@ impl ClientThread<'_> {
         self.end();
     }
 
-    /// A schedule of limited length ends a run that no time ends.
+    /// A finite schedule ends a run that has no duration.
     fn end_with_schedule(&mut self) {
         let exhausted = matches!(self.source, RequestSource::Open { next: None, .. });
         if exhausted && self.window.end == u64::MAX && !self.over {

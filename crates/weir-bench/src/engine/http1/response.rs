@@ -1,19 +1,19 @@
-//! Where an HTTP/1.1 response ends. Bodies are counted, not kept.
+//! Finds the end of HTTP/1.1 responses. Bodies are counted and discarded.
 
 use httparse::Status;
 
-use crate::chunked::{Chunked, MalformedChunk};
+use crate::chunked::{Chunked, MalformedMessage};
 
-/// The longest head taken, in bytes.
+/// The longest accepted head, in bytes.
 const LONGEST_HEAD: usize = 256 * 1024;
-/// Most fields of a head.
+/// The most fields of a head.
 const MOST_FIELDS: usize = 128;
 
-/// Reads one response after another from one connection.
+/// Parses the responses on one connection, one after the other.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct ResponseParser {
     phase: ResponsePhase,
-    /// The beginning of a head that came in pieces.
+    /// The beginning of a head that was received in pieces.
     partial: Vec<u8>,
     status: u16,
     keep_alive: bool,
@@ -23,31 +23,31 @@ pub(in crate::engine) struct ResponseParser {
 enum ResponsePhase {
     #[default]
     Head,
-    /// Bytes of the body still to come.
+    /// The number of bytes of the body that are still to come.
     Length(u64),
     Chunked(Chunked),
     UntilClose,
 }
 
-/// What the bytes fed so far amount to.
+/// The result of feeding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum ResponseStep {
     More,
-    /// The response ended after this many of the bytes fed.
+    /// The response ended after this many of the fed bytes.
     Done {
         used: usize,
     },
 }
 
 impl ResponseParser {
-    /// Gets ready for the next response.
+    /// Prepares for the next response.
     #[inline]
     pub(in crate::engine) fn reset(&mut self) {
         self.phase = ResponsePhase::Head;
         self.partial.clear();
     }
 
-    /// Status of the response whose head came last.
+    /// The status of the last head.
     #[inline]
     pub(in crate::engine) fn status(&self) -> u16 {
         self.status
@@ -59,14 +59,14 @@ impl ResponseParser {
         self.keep_alive
     }
 
-    /// The peer has closed: whether that completes the response.
+    /// Whether the peer's close completes the response.
     pub(in crate::engine) fn ends_at_close(&self) -> bool {
         self.phase == ResponsePhase::UntilClose
     }
 
-    /// Reads on. `head_only`: the response to a HEAD request.
+    /// Parses more bytes. `head_only`: the response is to a HEAD request.
     #[inline]
-    pub(in crate::engine) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<ResponseStep, MalformedChunk> {
+    pub(in crate::engine) fn feed(&mut self, data: &[u8], head_only: bool) -> Result<ResponseStep, MalformedMessage> {
         let mut used = 0;
         while self.phase == ResponsePhase::Head {
             match self.head(&data[used..], head_only)? {
@@ -95,8 +95,8 @@ impl ResponseParser {
         }
     }
 
-    /// Reads a head; returns how many of the bytes belong to it, or none while it is incomplete.
-    fn head(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedChunk> {
+    /// Parses a head; returns how many of the bytes belong to it, or `None` while it is incomplete.
+    fn head(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedMessage> {
         if self.partial.is_empty() {
             let length = self.parse(data, head_only)?;
             if length.is_none() {
@@ -114,25 +114,25 @@ impl ResponseParser {
         Ok(length.map(|length| length - before))
     }
 
-    fn parse(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedChunk> {
+    fn parse(&mut self, data: &[u8], head_only: bool) -> Result<Option<usize>, MalformedMessage> {
         let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
         let mut response = httparse::Response::new(&mut []);
         let parsed = httparse::ParserConfig::default()
             .parse_response_with_uninit_headers(&mut response, data, &mut fields)
-            .map_err(|_| MalformedChunk)?;
+            .map_err(|_| MalformedMessage)?;
         let Status::Complete(length) = parsed else {
-            return if data.len() > LONGEST_HEAD { Err(MalformedChunk) } else { Ok(None) };
+            return if data.len() > LONGEST_HEAD { Err(MalformedMessage) } else { Ok(None) };
         };
-        self.status = response.code.ok_or(MalformedChunk)?;
+        self.status = response.code.ok_or(MalformedMessage)?;
         self.keep_alive = response.version == Some(1);
         let mut content_length = None;
         let mut transfer_coding = None;
         for field in response.headers.iter() {
             match field.name.len() {
                 14 if field.name.eq_ignore_ascii_case("content-length") => {
-                    let value = decimal(field.value).ok_or(MalformedChunk)?;
+                    let value = decimal(field.value).ok_or(MalformedMessage)?;
                     if content_length.replace(value).is_some_and(|other| other != value) {
-                        return Err(MalformedChunk);
+                        return Err(MalformedMessage);
                     }
                 }
                 17 if field.name.eq_ignore_ascii_case("transfer-encoding") => {
@@ -151,9 +151,9 @@ impl ResponseParser {
                 _ => {}
             }
         }
-        // RFC 9112 §6.3, in its order.
+        // In the order of RFC 9112 §6.3.
         self.phase = match (self.status, transfer_coding, content_length) {
-            (101, ..) => return Err(MalformedChunk),
+            (101, ..) => return Err(MalformedMessage),
             (100..=199, ..) => ResponsePhase::Head,
             (204 | 304, ..) => ResponsePhase::Length(0),
             _ if head_only => ResponsePhase::Length(0),
@@ -178,8 +178,8 @@ fn decimal(value: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Feeds the response whole and byte by byte: (status, keep-alive, length) must not depend on it.
-    fn read(response: &str) -> Result<(u16, bool, usize), MalformedChunk> {
+    /// Feeds the response at once and byte by byte; both must give the same (status, keep-alive, length).
+    fn read(response: &str) -> Result<(u16, bool, usize), MalformedMessage> {
         let mut whole = ResponseParser::default();
         let at_once = whole.feed(response.as_bytes(), false);
         let mut reader = ResponseParser::default();
@@ -240,7 +240,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab",
         ] {
-            assert_eq!(read(bad), Err(MalformedChunk), "{bad:?}");
+            assert_eq!(read(bad), Err(MalformedMessage), "{bad:?}");
         }
     }
 }

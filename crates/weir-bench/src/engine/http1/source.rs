@@ -1,4 +1,4 @@
-//! What makes requests due, in a closed and in an open loop.
+//! Decides when requests are due, in a closed and in an open loop.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,19 +9,19 @@ use crate::engine::plan::{LoadPlan, Pacing};
 use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::MeasuredWindow;
 
-/// What makes requests due.
+/// The source of due requests.
 pub(super) enum RequestSource {
     Closed {
         pauses: Pauses,
-        /// When clients that pause, or have not started, want to send.
+        /// When clients that are pausing, or have not started, send their next request.
         timers: BinaryHeap<Reverse<(u64, usize)>>,
     },
     Open {
         arrivals: Arrivals,
         next: Option<u64>,
-        /// Free slots, per origin. The one that has been free longest goes first, so that all connections are in use.
+        /// The free slots of each origin. The one that has been free the longest is used first, so that all connections are used.
         free: Vec<VecDeque<usize>>,
-        /// Requests that are due and have no connection, per origin.
+        /// The requests of each origin that are due and wait for a connection.
         backlog: Vec<VecDeque<(u64, u32)>>,
     },
 }

@@ -1,4 +1,4 @@
-//! One connection's bytes, in the clear or through TLS.
+//! The byte stream of one connection, with or without TLS.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use crate::engine::prepare::OriginTls;
 pub(super) struct ClientStream {
     socket: OwnedFd,
     tls: Option<Box<ClientConnection>>,
-    /// The kernel may have bytes for us: set by an event, unset by a read that got less than it asked for. Events are
-    /// edge-triggered, so nothing is lost, and no read is made only to be told that there is nothing.
+    /// Whether the kernel may have bytes: set by an event, and cleared by a read that returns less than requested.
+    /// Events are edge-triggered, so this loses nothing and saves a read that would return EAGAIN.
     readable: bool,
-    /// The peer has closed its side: what is left must be read to the end, no event will come again.
+    /// The peer has closed its side: the rest must be read to the end, because no further event will occur.
     hung_up: bool,
 }
 
@@ -37,7 +37,7 @@ impl ClientStream {
     pub(super) fn new(socket: OwnedFd, tls: Option<&OriginTls>) -> Result<Self, rustls::Error> {
         let tls = tls.map(|tls| {
             let mut client = ClientConnection::new(tls.config.clone(), tls.name.clone())?;
-            // A request is written whole; how much of it the socket takes is seen in `send`.
+            // No limit: a request is passed to TLS as a whole, and `flush` writes what the socket accepts.
             client.set_buffer_limit(None);
             Ok::<_, rustls::Error>(Box::new(client))
         });
@@ -69,7 +69,7 @@ impl ClientStream {
         self.tls.as_ref().is_some_and(|tls| tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed))
     }
 
-    /// Goes on with the TLS handshake; true when it is complete.
+    /// Continues the TLS handshake; true when it is complete.
     pub(super) fn handshake(&mut self, buffers: &mut StreamBuffers) -> io::Result<bool> {
         loop {
             self.flush()?;
@@ -85,7 +85,7 @@ impl ClientStream {
         }
     }
 
-    /// Sends `data` from `offset` on; returns how far it got.
+    /// Sends `data` from `offset` on; returns the new offset.
     #[inline]
     pub(super) fn send(&mut self, data: &[u8], offset: usize) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
@@ -107,7 +107,7 @@ impl ClientStream {
         Ok(offset)
     }
 
-    /// Sends what TLS holds back, as far as the socket takes it.
+    /// Writes the output of TLS, as far as the socket accepts it.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         while tls.wants_write() {
@@ -120,7 +120,7 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Receives into `buffers.plain`: how many bytes, 0 at the end of the stream, none when there is nothing now.
+    /// Receives into `buffers.plain`; returns the number of bytes, 0 at the end of the stream, or `None` if nothing is available.
     #[inline]
     pub(super) fn receive(&mut self, buffers: &mut StreamBuffers) -> io::Result<Option<usize>> {
         if self.tls.is_none() {
@@ -130,19 +130,19 @@ impl ClientStream {
             match self.decrypt(buffers)? {
                 None => return Ok(None),
                 Some(Decrypted { over: true, plain: 0 }) => return Ok(Some(0)),
-                // A ticket, or part of a record.
+                // Only a session ticket, or part of a record.
                 Some(Decrypted { plain: 0, .. }) => {}
                 Some(Decrypted { plain, .. }) => return Ok(Some(plain)),
             }
         }
     }
 
-    /// Reads once from the socket, through TLS, into `buffers.plain`.
+    /// Reads from the socket once, and decrypts into `buffers.plain`.
     fn decrypt(&mut self, buffers: &mut StreamBuffers) -> io::Result<Option<Decrypted>> {
         let read = receive_raw(&self.socket, &mut self.readable, self.hung_up, &mut buffers.cipher)?;
         let Some(length) = read else { return Ok(None) };
         let tls = self.tls.as_mut().expect("only called with TLS");
-        // Closed without close_notify is over, too: HTTP says by itself whether its message was complete.
+        // A close without close_notify is accepted: HTTP itself shows whether a message is complete.
         let mut decrypted = Decrypted { plain: 0, over: length == 0 };
         let mut left = &buffers.cipher[..length];
         while !left.is_empty() && !decrypted.over {
@@ -163,7 +163,7 @@ impl ClientStream {
     }
 }
 
-/// What one read through TLS brought.
+/// The result of one read through TLS.
 struct Decrypted {
     plain: usize,
     over: bool,
@@ -185,7 +185,7 @@ fn receive_raw(socket: &OwnedFd, readable: &mut bool, hung_up: bool, buffer: &mu
     Ok(None)
 }
 
-/// A socket to write to.
+/// The socket as a `Write`.
 struct Socket<'a>(&'a OwnedFd);
 
 impl io::Write for Socket<'_> {

@@ -1,4 +1,4 @@
-//! Open loop: the times at which requests are due.
+//! The times at which the requests of an open loop are due.
 
 use super::rate::RateWalk;
 use crate::engine::plan::{Pacing, Spacing};
@@ -6,12 +6,12 @@ use crate::stats::SeededRandom;
 
 /// The times at which one thread's requests are due, in ns from the start of the run, ascending.
 ///
-/// Every thread walks the same schedule, made from the same seed, and takes each `threads`-th arrival of it: the run as
-/// a whole follows the plan, however many threads share it.
+/// All threads generate the same schedule from the same seed, and each takes every `threads`-th arrival: so the run as
+/// a whole follows the plan, independent of the number of threads.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     all: ArrivalSource,
-    /// Arrivals to pass over before the next one of this thread.
+    /// Arrivals to skip before the next one of this thread.
     skip: usize,
     threads: usize,
 }
@@ -23,7 +23,7 @@ enum ArrivalSource {
 }
 
 impl Arrivals {
-    /// The share of thread number `thread` out of `threads`; `None` for a closed loop.
+    /// The part of thread number `thread` of `threads`; `None` for a closed loop.
     pub fn new(pacing: &Pacing, seed: u64, thread: usize, threads: usize) -> Option<Self> {
         let all = match pacing {
             Pacing::Closed { .. } => return None,
@@ -56,8 +56,9 @@ impl Iterator for ArrivalSource {
     fn next(&mut self) -> Option<u64> {
         match self {
             ArrivalSource::Rate { walk, poisson, first } => {
-                // Evenly spaced arrivals stand in the middle of their gaps: 500 per second for a second are 500. Of a Poisson process, the gaps measured in accumulated rate are exponential with mean 1, whatever the
-                // rate does meanwhile.
+                // An evenly spaced arrival is in the middle of its gap: 500 per second for a second are exactly 500. In
+                // a Poisson process, the gaps measured in accumulated rate are exponential with mean 1, however the
+                // rate changes meanwhile.
                 let even = if std::mem::take(first) { 0.5 } else { 1.0 };
                 let amount = poisson.as_mut().map_or(even, |random| -(1.0 - random.unit()).ln());
                 walk.advance(amount).map(|seconds| (seconds * 1e9) as u64)

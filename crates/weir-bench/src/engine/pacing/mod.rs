@@ -1,4 +1,4 @@
-//! When requests are due. Pure: it computes times and never waits.
+//! Computes when requests are due. Pure: it never reads the clock, and never waits.
 
 mod arrivals;
 mod rate;

@@ -1,24 +1,24 @@
-//! A rate that changes over time, and the arrivals it makes.
+//! A rate that changes over time, and the arrivals that it produces.
 
 use crate::engine::plan::Rate;
 
-/// A stretch of time over which the rate goes linearly from `from` to `to` (requests per second).
+/// A period in which the rate changes linearly from `from` to `to` (requests per second).
 #[derive(Clone, Copy, Debug)]
 struct RateSegment {
     from: f64,
     to: f64,
-    /// Seconds; infinite for the last one.
+    /// The length in seconds; infinite for the last segment.
     length: f64,
 }
 
-/// Walks along a [`Rate`]: how long until so much of it has accumulated.
+/// Integrates a [`Rate`]: finds the time until a number of arrivals has accumulated.
 #[derive(Clone, Debug)]
 pub(super) struct RateWalk {
     segments: std::vec::IntoIter<RateSegment>,
     segment: RateSegment,
-    /// Seconds from the start of the walk to the start of the segment.
+    /// The start of the segment, in seconds from the start of the rate.
     segment_start: f64,
-    /// Seconds walked inside the segment.
+    /// The position within the segment, in seconds.
     inside: f64,
 }
 
@@ -41,8 +41,8 @@ impl RateWalk {
         Self { segments, segment, segment_start: 0.0, inside: 0.0 }
     }
 
-    /// Walks on until `amount` arrivals (1.0 is one) have accumulated; returns the time, in seconds from the start.
-    /// `None` when the rate has come to rest at zero.
+    /// Advances until `amount` arrivals (1.0 is one) have accumulated; returns the time in seconds from the start.
+    /// `None` if the rate stays at zero.
     pub(super) fn advance(&mut self, mut amount: f64) -> Option<f64> {
         loop {
             let RateSegment { from, to, length } = self.segment;
@@ -50,7 +50,7 @@ impl RateWalk {
             let here = from + slope * self.inside;
             let left = length - self.inside;
             let area_left = if left.is_finite() { left * (here + to) / 2.0 } else { f64::INFINITY * here };
-            // A rate of zero for ever: infinity times zero is not a number.
+            // With a rate that stays at zero, the area is infinity times zero, which is not a number.
             if area_left.is_nan() {
                 return None;
             }

@@ -1,9 +1,9 @@
-//! Closed loop: how long a client pauses, and when it starts.
+//! Closed loop: the pauses of clients, and when they start.
 
 use crate::engine::plan::Think;
 use crate::stats::SeededRandom;
 
-/// The pauses of a thread's clients between an answer and the next request.
+/// Draws the pauses of a thread's clients between an answer and the next request.
 #[derive(Clone, Debug)]
 pub struct Pauses {
     think: Think,
@@ -12,7 +12,7 @@ pub struct Pauses {
 
 impl Pauses {
     pub fn new(think: Think, seed: u64, thread: usize) -> Self {
-        // Threads must not think in step.
+        // Each thread has a seed of its own, so that the pauses of threads are independent.
         let mut random = SeededRandom::new(seed);
         for _ in 0..=thread {
             random = SeededRandom::new(random.bits());

@@ -16,7 +16,7 @@ use crate::engine::prepare::PreparedLoad;
 use crate::engine::recorder::Cause;
 use crate::engine::socket;
 
-/// A connection, in the clear or through TLS.
+/// A connection with or without TLS.
 pub(in crate::engine) enum DialedStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -24,7 +24,7 @@ pub(in crate::engine) enum DialedStream {
 
 /// Opens a connection for a request of the plan. `client` is numbered over the whole run.
 ///
-/// Neither success nor failure is counted: a protocol may have more to say before a connection is ready.
+/// Counts neither success nor failure: the protocol may need further steps before the connection is ready.
 pub(in crate::engine) async fn dial(
     lobby: &PreparedStreams,
     client: usize,

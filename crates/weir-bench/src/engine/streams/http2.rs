@@ -16,7 +16,7 @@ use crate::engine::job::Job;
 use crate::engine::prepare::{PreparedLoad, PreparedRequest};
 use crate::engine::recorder::Cause;
 
-/// Flow-control window: large enough never to be what is measured.
+/// The flow-control window, large enough not to limit the throughput.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 pub(super) async fn run(job: Job, streams: usize) {
@@ -33,7 +33,7 @@ pub(super) async fn run(job: Job, streams: usize) {
         requests,
     });
     if job.prepared.origins.len() == 1 {
-        // What fails is tried again when it is needed.
+        // Failed connections are opened again when they are needed.
         all(0..clients.len(), async |client| drop(http2.sender(client, 0).await)).await;
     }
     let Some(shared) = StreamsState::start(job, lobby) else { return };
@@ -47,19 +47,19 @@ struct Http2Clients {
     streams: usize,
     first_client: usize,
     origins: usize,
-    /// Per client and origin: the connection, once there is one.
+    /// The connection of each client to each origin, once it is open.
     senders: Vec<Mutex<Option<SendRequest<Bytes>>>>,
     requests: Vec<Request<()>>,
     bodies: Vec<Bytes>,
 }
 
 impl Http2Clients {
-    /// A connection of the client that can take a request: the one it has, or a new one.
+    /// A connection of the client that can accept a request: the current one, or a new one.
     async fn sender(&self, client: usize, request: usize) -> Result<SendRequest<Bytes>, Cause> {
         let origin = self.lobby.prepared.requests[request].origin;
         let mut place = self.senders[client * self.origins + origin].lock().await;
         if let Some(sender) = &*place {
-            // An error means that the connection is over.
+            // An error means that the connection has ended.
             if let Ok(sender) = sender.clone().ready().await {
                 return Ok(sender);
             }
@@ -77,7 +77,7 @@ impl Http2Clients {
         self.lobby.opened(since);
         let lobby = self.lobby.clone();
         spawn_local(async move {
-            // Its streams report how it ended.
+            // The error is ignored here, because the streams report it.
             let _ = connection.await;
             lobby.closed();
         });
@@ -110,7 +110,7 @@ impl Exchanges for Http2Clients {
     }
 }
 
-/// The head of a request. Fields of a connection have no place in HTTP/2 (RFC 9113 §8.2.2).
+/// The head of a request, without connection-specific fields, which HTTP/2 forbids (RFC 9113 §8.2.2).
 fn head(prepared: &PreparedLoad, request: &PreparedRequest) -> Request<()> {
     let origin = &prepared.origins[request.origin];
     let scheme = if origin.tls.is_some() { "https" } else { "http" };

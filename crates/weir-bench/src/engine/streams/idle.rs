@@ -21,7 +21,7 @@ pub(super) async fn run(job: Job, first_request: bool) {
     shared.conclude(tasks).await;
 }
 
-/// One connection: opened once, and watched until the run is over.
+/// One connection: opened once, and observed until the run is over.
 async fn hold(shared: Rc<StreamsState>, client: usize, first_request: bool) {
     let lobby = shared.lobby().clone();
     tokio::select! {
@@ -37,7 +37,7 @@ async fn hold(shared: Rc<StreamsState>, client: usize, first_request: bool) {
         let outcome = shared.in_time(opening).await;
         shared.finish(exchange, outcome.as_ref().map(|(_, answered)| *answered).map_err(|cause| *cause));
         match outcome {
-            // Where others leave first, their places are no sign of more room.
+            // A connection that succeeds only after the end, while others are closing, does not count: they made room for it.
             Ok(_) if now_ns() >= shared.window.end => return,
             Ok((stream, _)) => {
                 lobby.opened(now);
@@ -55,7 +55,7 @@ async fn hold(shared: Rc<StreamsState>, client: usize, first_request: bool) {
     }
 }
 
-/// Opens a connection, and has its first request answered if it is to send one.
+/// Opens a connection, and completes its first request if `ask` is set.
 async fn open(
     lobby: &PreparedStreams,
     client: usize,
@@ -86,7 +86,7 @@ async fn open(
     }
 }
 
-/// Returns when the peer has closed.
+/// Returns when the peer has closed the connection.
 async fn closed(mut stream: DialedStream) {
     let mut rest = [0; 64];
     while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}

@@ -1,4 +1,4 @@
-//! Load in every protocol but HTTP/1.1: a task per connection, on one current-thread runtime per generator thread.
+//! Load with all protocols other than HTTP/1.1: one task per connection, on one current-thread runtime per generator thread.
 
 mod dial;
 mod http2;
@@ -29,11 +29,11 @@ use super::recorder::{Cause, MeasuredWindow, Recorder};
 use super::result::Connections;
 use crate::engine::pacing::client_start;
 
-/// Connections being opened at the same time: a listener's backlog must not overflow.
+/// The most connections being opened at the same time, so that a listener's backlog does not overflow.
 const CONNECT_BURST: usize = 64;
-/// A client that got no connection waits so long before it tries again.
+/// The delay before a client retries after a failed connection.
 const RETRY: Duration = Duration::from_millis(100);
-/// How often the run looks whether it is to stop.
+/// How often the run checks whether it has been stopped.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Runs one thread's part of a plan.
@@ -56,7 +56,7 @@ pub(super) fn run(job: Job) {
     });
 }
 
-/// What the tasks of a thread share.
+/// The state that the tasks of a thread share.
 pub(super) struct StreamsState {
     pub prepared: std::sync::Arc<PreparedLoad>,
     pub window: MeasuredWindow,
@@ -71,7 +71,7 @@ pub(super) struct StreamsState {
     over: watch::Sender<bool>,
 }
 
-/// What is known before the clock starts: connections.
+/// The state from before the clock starts: the connections.
 pub(super) struct PreparedStreams {
     pub prepared: std::sync::Arc<PreparedLoad>,
     pub connections: RefCell<Connections>,
@@ -89,7 +89,7 @@ impl PreparedStreams {
         })
     }
 
-    /// A connection is ready since it began to be opened at `since`.
+    /// Counts a connection that is ready, and whose opening began at `since`.
     pub(super) fn opened(&self, since: u64) {
         self.open.set(self.open.get() + 1);
         let mut connections = self.connections.borrow_mut();
@@ -107,7 +107,7 @@ impl PreparedStreams {
     }
 }
 
-/// An exchange under way.
+/// An exchange in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamExchange {
     pub request: usize,
@@ -115,7 +115,7 @@ pub(super) struct StreamExchange {
     pub started: u64,
 }
 
-/// What became of it.
+/// The result of an exchange.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Answered {
     pub status: Option<u16>,
@@ -124,7 +124,7 @@ pub(super) struct Answered {
 }
 
 impl StreamsState {
-    /// Waits until every thread is ready; none when the run was given up meanwhile.
+    /// Waits until all threads are ready; `None` if the run was cancelled meanwhile.
     pub(super) fn start(job: Job, lobby: Rc<PreparedStreams>) -> Option<Rc<Self>> {
         let Job { thread, clients, prepared, tickets, gate } = job;
         let chooser = RefCell::new(Chooser::new(&prepared.plan, thread, clients.len()));
@@ -149,7 +149,7 @@ impl StreamsState {
         &self.prepared.plan
     }
 
-    /// Whether the plan has a request that publishes the events which the connections listen for.
+    /// Whether the plan has a request that publishes the events which the connections receive.
     pub(super) fn publishes(&self) -> bool {
         self.prepared.requests.len() > publish::EVENTS
     }
@@ -158,12 +158,12 @@ impl StreamsState {
         &self.lobby
     }
 
-    /// Nothing is due any more.
+    /// Whether no further request is due.
     pub(super) fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
-    /// Returns when nothing is due any more.
+    /// Returns when no further request is due.
     pub(super) async fn ended(&self) {
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
@@ -174,7 +174,7 @@ impl StreamsState {
         }
     }
 
-    /// A request becomes due; none when the run ends before it. `client` is one of this thread's, from 0.
+    /// Counts a request that becomes due; `None` if the run ends before it. `client` is one of this thread's, from 0.
     pub(super) fn due(&self, client: usize, due: u64) -> Option<usize> {
         if self.is_over() || due >= self.window.end {
             return None;
@@ -190,12 +190,12 @@ impl StreamsState {
         Some(request)
     }
 
-    /// Whether the run was ended by its duration or a signal, and not by its count.
+    /// Whether the run was ended by its duration or a signal, rather than by its count.
     pub(super) fn is_cut(&self) -> bool {
         now_ns() >= self.window.end || self.tickets.stopped()
     }
 
-    /// A request was due before the end and could not be sent any more.
+    /// Counts a request that was due before the end and can no longer be sent.
     pub(super) fn miss(&self, due: u64) {
         let mut recorder = self.recorder.borrow_mut();
         if !recorder.measures(due) || self.tickets.take() {
@@ -205,7 +205,7 @@ impl StreamsState {
         }
     }
 
-    /// An exchange that became due is sent now. `waited`: the target, not the generator, made it wait.
+    /// Counts an exchange that is sent now. `waited`: the target, not the generator, delayed it.
     pub(super) fn begin(&self, request: usize, due: u64, waited: bool) -> StreamExchange {
         let now = now_ns();
         let lag = if waited { 0 } else { now.saturating_sub(due) };
@@ -233,7 +233,7 @@ impl StreamsState {
         self.change_in_flight(-1, now);
     }
 
-    /// Something arrived that has no request of its own: an event. `due` and `since` are its two starting points.
+    /// Counts an event, which has no request of its own. `due` and `since` are the starting points of latency and service time.
     pub(super) fn arrived(&self, due: u64, since: u64, bytes: u64) {
         let mut recorder = self.recorder.borrow_mut();
         recorder.due(0, due);
@@ -241,7 +241,7 @@ impl StreamsState {
         recorder.bytes(0, due, 0, bytes);
     }
 
-    /// Something that should have arrived did not.
+    /// Counts an event that should have been received and was not.
     pub(super) fn lost(&self, cause: Cause) {
         let now = now_ns();
         let mut recorder = self.recorder.borrow_mut();
@@ -259,7 +259,7 @@ impl StreamsState {
         timeout(limit, answer).await.unwrap_or(Err(Cause::Timeout))
     }
 
-    /// When a client of this thread starts.
+    /// When a client of this thread starts, on the monotonic clock.
     pub(super) fn client_start(&self, client: usize) -> u64 {
         let ramp_up_ms = match self.plan().pacing {
             Pacing::Closed { ramp_up_ms, .. } => ramp_up_ms,
@@ -274,7 +274,7 @@ impl StreamsState {
         self.recorder.borrow_mut().in_flight(count, now);
     }
 
-    /// Ends intervals and the run when it is time.
+    /// Ends intervals, and the run, at their times.
     async fn keep_time(self: Rc<Self>) {
         loop {
             let now = now_ns();
@@ -292,7 +292,7 @@ impl StreamsState {
         }
     }
 
-    /// Waits for the tasks, and hands over what was counted. Tasks end by themselves once the run is over.
+    /// Waits for the tasks, which end by themselves once the run is over, and passes on the counts.
     pub(super) async fn conclude(self: Rc<Self>, tasks: Vec<JoinHandle<()>>) {
         for task in tasks {
             if let Err(error) = task.await
@@ -309,7 +309,7 @@ impl StreamsState {
     }
 }
 
-/// Sleeps until a moment of the monotonic clock, to the millisecond.
+/// Sleeps until a time of the monotonic clock, with the millisecond precision of the runtime.
 pub(super) async fn sleep_until(at: u64) {
     let left = at.saturating_sub(now_ns());
     if left > 0 {
@@ -317,7 +317,7 @@ pub(super) async fn sleep_until(at: u64) {
     }
 }
 
-/// Runs one task per client, at most a burst of them at a time, before the clock starts.
+/// Runs one task per client, all concurrently, before the clock starts.
 pub(super) async fn all<T>(clients: Range<usize>, task: impl AsyncFn(usize) -> T) -> Vec<T> {
     futures_util::future::join_all(clients.map(|client| task(client))).await
 }

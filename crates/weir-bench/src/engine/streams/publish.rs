@@ -1,4 +1,4 @@
-//! Publications: what is sent by POST to whom distributes it.
+//! Publications: events that are sent by POST to the server that distributes them.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::engine::pacing::Arrivals;
 use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
 
-/// The plan's request that publishes events; the one before it is that of the listeners.
+/// The index of the request that publishes events; the one before it subscribes.
 pub(super) const EVENTS: usize = 1;
 
-/// Publishes events until the run is over: each is due when one event of every connection is.
+/// Publishes events until the run is over; each is due when one event of every connection is.
 pub(super) async fn events(shared: Rc<StreamsState>) {
     let plan = shared.plan();
     let arrivals = Arrivals::new(&plan.pacing, plan.seed, 0, 1).expect("the plan's check asks for an open loop");
@@ -55,7 +55,7 @@ fn event(shared: &StreamsState, number: usize, due: u64) -> Vec<u8> {
     post(head, "text/plain", content.as_bytes())
 }
 
-/// Request line and fields of the plan's request, up to those of the body.
+/// The request line and fields of a request of the plan, without those for the body.
 pub(super) fn request_head(lobby: &PreparedStreams, request: usize, target: &str) -> String {
     let request = &lobby.prepared.requests[request];
     let authority = &lobby.prepared.origins[request.origin].authority;
@@ -74,7 +74,7 @@ pub(super) fn post(mut head: String, kind: &str, content: &[u8]) -> Vec<u8> {
     [head.as_bytes(), content].concat()
 }
 
-/// Sends a request over the connection, or a new one, and returns the status of the answer.
+/// Sends a request on the connection, or on a new one, and returns the status of the answer.
 pub(super) async fn ask(
     lobby: &PreparedStreams,
     origin_of: usize,

@@ -1,4 +1,4 @@
-//! Places for one exchange at a time: who sends what is due, in a closed and in an open loop.
+//! Slots for one exchange at a time, and the assignment of due requests to them, in a closed and in an open loop.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,19 +15,19 @@ use crate::engine::pacing::{Arrivals, Pauses};
 use crate::engine::plan::Pacing;
 use crate::engine::recorder::Cause;
 
-/// Does one exchange; `slot` is numbered from 0 in this thread.
+/// Performs one exchange; `slot` is numbered from 0 in this thread.
 pub(super) trait Exchanges: 'static {
     async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause>;
 }
 
-/// Free places, and what waits for one.
+/// The free slots, and the requests that wait for one.
 struct SlotPool {
     free: VecDeque<usize>,
-    /// Request and when it was due.
+    /// The request, and when it was due.
     backlog: VecDeque<(usize, u64)>,
 }
 
-/// Runs `slots` places, `per_client` of which belong to each client, until the run is over.
+/// Runs `slots` slots, `per_client` of which belong to each client, until the run is over.
 pub(super) fn run(
     shared: &Rc<StreamsState>,
     slots: usize,
@@ -78,46 +78,46 @@ fn open(
     exchanges: &Rc<impl Exchanges>,
     arrivals: Arrivals,
 ) -> Vec<JoinHandle<()>> {
-    let desk = Rc::new(RefCell::new(SlotPool { free: (0..slots).collect(), backlog: VecDeque::new() }));
+    let pool = Rc::new(RefCell::new(SlotPool { free: (0..slots).collect(), backlog: VecDeque::new() }));
     let mut inboxes = Vec::new();
     let mut tasks = Vec::new();
     for slot in 0..slots {
         let (inbox, orders) = mpsc::unbounded_channel();
         inboxes.push(inbox);
-        tasks.push(spawn_local(work(shared.clone(), slot, exchanges.clone(), desk.clone(), orders)));
+        tasks.push(spawn_local(work(shared.clone(), slot, exchanges.clone(), pool.clone(), orders)));
     }
-    tasks.push(spawn_local(hand_out(shared.clone(), arrivals, desk, inboxes)));
+    tasks.push(spawn_local(hand_out(shared.clone(), arrivals, pool, inboxes)));
     tasks
 }
 
-/// Hands out what becomes due, until the run is over; then the places close when what they have is done.
+/// Assigns due requests to slots until the run is over; then each slot ends after its current exchange.
 async fn hand_out(
     shared: Rc<StreamsState>,
     arrivals: Arrivals,
-    desk: Rc<RefCell<SlotPool>>,
+    pool: Rc<RefCell<SlotPool>>,
     inboxes: Vec<mpsc::UnboundedSender<(usize, u64)>>,
 ) {
     let cut = due(&shared, arrivals, |request, due| {
-        let free = desk.borrow_mut().free.pop_front();
+        let free = pool.borrow_mut().free.pop_front();
         match free {
-            // A place listens until this function ends.
+            // Does not fail: the receivers exist until this function ends.
             Some(slot) => drop(inboxes[slot].send((request, due))),
             None => {
                 shared.record().queued(request, due);
-                desk.borrow_mut().backlog.push_back((request, due));
+                pool.borrow_mut().backlog.push_back((request, due));
             }
         }
     })
     .await;
     if cut {
-        for (request, due) in std::mem::take(&mut desk.borrow_mut().backlog) {
+        for (request, due) in std::mem::take(&mut pool.borrow_mut().backlog) {
             shared.record().missed(request, due);
         }
     }
 }
 
-/// Calls `send` for each request as it becomes due. True when the run was cut short, by time or on request: what still
-/// waits will never be sent.
+/// Calls `send` for each request as it becomes due. True if the run was ended by its duration or a signal: then
+/// requests that still wait are never sent.
 pub(super) async fn due(shared: &StreamsState, mut arrivals: Arrivals, mut send: impl FnMut(usize, u64)) -> bool {
     let ticker = Ticker::new().expect("the plan's check left room for a descriptor");
     let mut next = arrivals.next().map(|at| shared.window.start + at);
@@ -133,14 +133,14 @@ pub(super) async fn due(shared: &StreamsState, mut arrivals: Arrivals, mut send:
         next = arrivals.next().map(|at| shared.window.start + at);
     }
     if !shared.is_over() && shared.window.end == u64::MAX {
-        // A schedule of limited length ends a run that no time ends.
+        // A finite schedule ends a run that has no duration.
         shared.end();
     }
     if shared.is_over() && !shared.is_cut() {
         return false;
     }
     shared.ended().await;
-    // What became due and was not sent in time is missed, whatever the cause.
+    // Requests that became due and were not sent in time are missed, regardless of the cause.
     let end = now_ns().min(shared.window.end);
     while let Some(due) = next.filter(|due| *due < end) {
         shared.miss(due);
@@ -153,7 +153,7 @@ async fn work(
     shared: Rc<StreamsState>,
     slot: usize,
     exchanges: Rc<impl Exchanges>,
-    desk: Rc<RefCell<SlotPool>>,
+    pool: Rc<RefCell<SlotPool>>,
     mut orders: mpsc::UnboundedReceiver<(usize, u64)>,
 ) {
     while let Some((request, due)) = orders.recv().await {
@@ -162,10 +162,10 @@ async fn work(
             let exchange = shared.begin(request, due, waited);
             let outcome = shared.in_time(exchanges.exchange(slot, exchange)).await;
             shared.finish(exchange, outcome);
-            let mut desk = desk.borrow_mut();
-            order = desk.backlog.pop_front().map(|(request, due)| (request, due, true));
+            let mut pool = pool.borrow_mut();
+            order = pool.backlog.pop_front().map(|(request, due)| (request, due, true));
             if order.is_none() {
-                desk.free.push_back(slot);
+                pool.free.push_back(slot);
             }
         }
     }

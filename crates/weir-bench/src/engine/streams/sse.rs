@@ -1,4 +1,4 @@
-//! Server-sent events: connections that listen.
+//! Server-sent events: connections that receive events.
 
 use std::rc::Rc;
 
@@ -9,13 +9,13 @@ use tokio::time::{sleep, timeout};
 
 use super::dial::{DialedStream, dial};
 use super::{PreparedStreams, RETRY, StreamsState, publish, sleep_until};
-use crate::chunked::{Chunked, MalformedChunk};
+use crate::chunked::{Chunked, MalformedMessage};
 use crate::engine::clock::{now_ns, unix_ns};
 use crate::engine::job::Job;
 use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
 
-/// The longest head of a response taken, in bytes.
+/// The longest accepted head of a response, in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
 
 pub(super) async fn run(job: Job) {
@@ -29,7 +29,7 @@ pub(super) async fn run(job: Job) {
     shared.conclude(tasks).await;
 }
 
-/// One client: listens until the run is over, again when the stream breaks.
+/// One client: receives events until the run is over, and reconnects when the stream ends.
 async fn listen(shared: Rc<StreamsState>, client: usize) {
     let start = shared.client_start(client);
     tokio::select! {
@@ -51,7 +51,7 @@ async fn listen(shared: Rc<StreamsState>, client: usize) {
     }
 }
 
-/// One subscription, until it breaks: why it did.
+/// One subscription; returns why it ended.
 async fn subscription(shared: &StreamsState, client: usize) -> Cause {
     let lobby = shared.lobby();
     let opened = {
@@ -74,12 +74,12 @@ async fn subscription(shared: &StreamsState, client: usize) -> Cause {
 struct SseSubscription {
     stream: DialedStream,
     chunked: Option<Chunked>,
-    /// Received and not yet read.
+    /// Bytes that were received and not parsed yet.
     buffer: Vec<u8>,
     events: EventSplitter,
 }
 
-/// Connects, asks, and reads the head of the response.
+/// Connects, sends the request, and reads the head of the response.
 async fn open(lobby: &PreparedStreams, client: usize) -> Result<SseSubscription, Cause> {
     let mut stream = dial(lobby, client, 0).await?;
     stream.write_all(&lobby.prepared.requests[0].wire).await.map_err(|error| stream_cause(&error))?;
@@ -123,7 +123,7 @@ impl SseSubscription {
             match ended {
                 Ok(None) => {}
                 Ok(Some(_)) => return Cause::Closed,
-                Err(MalformedChunk) => return Cause::Protocol,
+                Err(MalformedMessage) => return Cause::Protocol,
             }
             match self.stream.read_buf(&mut self.buffer).await {
                 Ok(0) => return Cause::Closed,
@@ -134,13 +134,13 @@ impl SseSubscription {
     }
 }
 
-/// Cuts a stream into events (WHATWG HTML §9.2.6), and reads of each what is measured.
+/// Splits a stream into events (WHATWG HTML §9.2.6), and extracts what is measured.
 #[derive(Default)]
 struct EventSplitter {
     line: Vec<u8>,
-    /// The last byte was a carriage return: a line feed after it belongs to it.
+    /// The last byte was a carriage return: a line feed after it is part of the same line end.
     after_return: bool,
-    /// Of the event being read.
+    /// These belong to the event that is being read.
     has_data: bool,
     sent_unix_ns: Option<u64>,
     number: Option<u64>,
@@ -197,7 +197,7 @@ impl EventSplitter {
         }
     }
 
-    /// An event is complete. One without data is none.
+    /// Handles a complete event; without data, it is not one.
     fn dispatch(&mut self, to: &impl EventReceiver) {
         let (bytes, sent) = (std::mem::take(&mut self.bytes), self.sent_unix_ns.take());
         let number = self.number.take();
@@ -213,15 +213,15 @@ impl EventSplitter {
     }
 }
 
-/// Where events go.
+/// The receiver of parsed events.
 trait EventReceiver {
-    /// `last_at`: when the event before it came, if there was one.
+    /// `last_at`: when the previous event was received, if there was one.
     fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64);
 }
 
 impl EventReceiver for StreamsState {
     fn event(&self, sent_unix_ns: Option<u64>, last_at: &mut Option<u64>, bytes: u64, lost: u64) {
-        // Who distributes events has messages of its own beside those that are published.
+        // A server may send events of its own besides those that are published; they have no time.
         if sent_unix_ns.is_none() && self.publishes() {
             return;
         }
@@ -235,14 +235,14 @@ impl EventReceiver for StreamsState {
     }
 }
 
-/// Unix time in ns: the data itself, its first word, or the value of a JSON member `t`.
+/// The Unix time in ns: the data itself, its first word, or the value of a JSON member `t`.
 fn timestamp(data: &[u8]) -> Option<u64> {
     let number = if data.first()? == &b'{' { member(data, b"\"t\":") } else { digits(data) };
-    // Fewer digits are another unit, or no time at all.
+    // A smaller number has another unit, or is not a time.
     number.filter(|ns| *ns > 1_000_000_000_000_000_000)
 }
 
-/// The number behind this name of a JSON member, wherever in the document it stands.
+/// The number after the first occurrence of this JSON member name, at any depth.
 fn member(data: &[u8], name: &[u8]) -> Option<u64> {
     let at = memchr::memmem::find(data, name)? + name.len();
     digits(data[at..].trim_ascii_start())

@@ -1,4 +1,4 @@
-//! Waiting to the microsecond: the runtime's own timers tick in milliseconds.
+//! Waits with microsecond precision: the runtime's own timers have milliseconds.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,10 +13,10 @@ use tokio::task::yield_now;
 use super::StreamsState;
 use crate::engine::clock::now_ns;
 
-/// One turn of the runtime without anything to do takes no longer than this; what is longer was work.
+/// The longest duration of an idle turn of the runtime; a longer one contained work.
 const LONGEST_TURN_NS: u64 = 2_000;
 
-/// A timer of the kernel.
+/// A timer of the kernel (timerfd).
 pub(super) struct Ticker(AsyncFd<OwnedFd>);
 
 impl Ticker {
@@ -26,7 +26,7 @@ impl Ticker {
         Ok(Self(unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?))
     }
 
-    /// Returns at this moment of the monotonic clock; the last stretch is waited out awake, as the plan says.
+    /// Returns at this time of the monotonic clock; the last part is spent spinning, as the plan defines.
     pub(super) async fn until(&self, at: u64, shared: &StreamsState) {
         let spin = shared.plan().spin_ns;
         let mut now = now_ns();
@@ -46,7 +46,7 @@ impl Ticker {
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: moment };
         let set = timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &once);
         set.expect("the descriptor is a timer and the time is valid");
-        // A timer that has gone off is readable until it is read or set again.
+        // An expired timer stays readable until it is read or set again.
         if let Ok(mut ready) = self.0.readable().await {
             let mut expirations = [0; 8];
             let _ = rustix::io::read(self.0.get_ref(), &mut expirations);

@@ -24,12 +24,12 @@ use crate::engine::recorder::Cause;
 
 type WebSocket = WebSocketStream<DialedStream>;
 
-/// Digits at the start of a message that tell it from others, if it is long enough.
+/// The number of digits at the start of a message that identify it, if it is long enough.
 const NUMBER: usize = 16;
-/// The longest wait for a close frame to be sent.
+/// The longest wait for sending a close frame.
 const FAREWELL: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Connects and upgrades; counts the connection, or why there is none.
+/// Connects and upgrades; counts the connection or its failure.
 async fn open(lobby: &PreparedStreams, client: usize, request: usize) -> Result<WebSocket, Cause> {
     let _turn = lobby.dialing.acquire().await;
     let since = now_ns();
@@ -71,7 +71,7 @@ impl Exchanges for Storm {
         let mut websocket = open(&self.lobby, self.first_client + slot, exchange.request).await?;
         let closed = async {
             websocket.close().await?;
-            // The peer's close frame, then its end.
+            // Reads the peer's close frame, then the end of the stream.
             while websocket.next().await.transpose()?.is_some() {}
             Ok(())
         };
@@ -84,7 +84,7 @@ impl Exchanges for Storm {
     }
 }
 
-/// Messages, over connections that stay.
+/// Messages, over connections that stay open.
 pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
     let lobby = PreparedStreams::new(job.prepared.clone());
     let clients = job.clients.clone();
@@ -103,7 +103,7 @@ pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
     shared.conclude(tasks).await;
 }
 
-/// How messages look.
+/// The form of messages and of their answers.
 struct MessageForm {
     filler: Vec<u8>,
     check: EchoCheck,
@@ -137,7 +137,7 @@ impl MessageForm {
     }
 }
 
-/// Closed loop: a client sends its next message when the last one has been answered.
+/// Closed loop: a client sends its next message after the answer to the last one.
 fn closed(shared: &Rc<StreamsState>, connected: Vec<Option<WebSocket>>, form: &Rc<MessageForm>) -> Vec<JoinHandle<()>> {
     let Pacing::Closed { think, .. } = shared.plan().pacing else { unreachable!("the others have arrivals") };
     let pauses = Rc::new(RefCell::new(Pauses::new(think, shared.plan().seed, shared.thread)));
@@ -194,9 +194,9 @@ async fn converse(
     }
 }
 
-/// Says that the connection ends, as a peer that is not broken does (RFC 6455 §7.1.1).
+/// Sends a close frame, as RFC 6455 §7.1.1 requires.
 async fn farewell(sink: &mut (impl futures_util::Sink<Message, Error = Error> + Unpin)) {
-    // A peer that does not listen any more is not waited for.
+    // Limited, because the peer may no longer read.
     let _ = tokio::time::timeout(FAREWELL, sink.close()).await;
 }
 
@@ -215,7 +215,7 @@ async fn next_message(
     }
 }
 
-/// Open loop: messages are due by the clock, over the connections in turn; several may be under way on one.
+/// Open loop: messages are due by the clock, and are sent on the connections in turn; several may be in flight on one.
 fn paced(
     shared: &Rc<StreamsState>,
     connected: Vec<Option<WebSocket>>,
@@ -233,7 +233,7 @@ fn paced(
     tasks.push(spawn_local(async move {
         let mut turn = 0;
         slots::due(&shared, arrivals, |request, due| {
-            // A connection takes orders until this task ends.
+            // Does not fail: each connection receives until this task ends.
             let _ = inboxes[turn].send((request, due));
             turn = (turn + 1) % inboxes.len();
         })
@@ -242,10 +242,10 @@ fn paced(
     tasks
 }
 
-/// Messages under way on one connection, oldest first.
+/// The messages in flight on one connection, oldest first.
 type PendingMessages = Rc<RefCell<VecDeque<(u64, StreamExchange)>>>;
 
-/// One connection of an open loop, opened again when it fails.
+/// One connection of an open loop, which is reopened when it fails.
 async fn carry(
     shared: Rc<StreamsState>,
     client: usize,
@@ -292,7 +292,7 @@ async fn carry(
     }
 }
 
-/// Sends what is ordered. Ends well when no more orders come and all have been answered.
+/// Sends the messages that are due. Returns `Ok` when no more are due and all have been answered.
 async fn send(
     shared: &StreamsState,
     sink: &mut SplitSink<WebSocket, Message>,
@@ -312,7 +312,7 @@ async fn send(
     Ok(())
 }
 
-/// Takes answers, in the order of the messages. Never ends well.
+/// Receives the answers, in the order of the messages. Returns only with an error.
 async fn answers(
     shared: &StreamsState,
     mut stream: SplitStream<WebSocket>,
@@ -322,7 +322,7 @@ async fn answers(
     loop {
         let oldest = pending.borrow().front().map(|(_, exchange)| exchange.started);
         let limit = shared.plan().timeouts.response_ms * 1_000_000;
-        // Without a message under way, look again when one may have become too old.
+        // Without a message in flight, wait for at most a time-out, then check for one again.
         let wait_ns = oldest.map_or(limit, |started| (started + limit).saturating_sub(now_ns())).max(1_000_000);
         let answer =
             match tokio::time::timeout(std::time::Duration::from_nanos(wait_ns), next_message(&mut stream)).await {
@@ -330,7 +330,7 @@ async fn answers(
                 Err(_) if oldest.is_some_and(|started| started + limit <= now_ns()) => return Err(Cause::Timeout),
                 Err(_) => continue,
             };
-        // An answer to nothing was not asked for.
+        // An answer without a message in flight is unexpected.
         let (number, exchange) = pending.borrow_mut().pop_front().ok_or(Cause::Mismatch)?;
         let outcome = match form.answers(number, &answer) {
             true => {

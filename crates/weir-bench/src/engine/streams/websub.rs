@@ -1,4 +1,4 @@
-//! WebSub (W3C Recommendation of 2018-01-23): subscribers on one topic, and its publisher.
+//! WebSub (W3C Recommendation of 2018-01-23): the subscribers of one topic, and its publisher.
 //!
 //! The plan's first request is the hub. Every subscriber has a callback of its own on one listener of this thread. A
 //! publication is a POST of the content to the hub with `hub.mode=publish` and `hub.topic` in the query; a second
@@ -26,11 +26,11 @@ use crate::engine::pacing::Arrivals;
 use crate::engine::prepare::filler;
 use crate::engine::recorder::Cause;
 
-/// Subscriptions being made at the same time.
+/// The most subscriptions that are requested at the same time.
 const SUBSCRIBING: usize = 32;
-/// The longest delivery taken, in bytes.
+/// The longest accepted delivery, in bytes.
 const LONGEST: usize = 16 * 1024 * 1024;
-/// Digits at the start of a payload that number it.
+/// The number of digits at the start of a payload that identify it.
 const NUMBER: usize = 16;
 
 pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload_bytes: usize) {
@@ -59,12 +59,12 @@ pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload
     let publisher = Rc::new(TopicPublisher { desk: desk.clone(), lobby });
     slots::due(&shared, arrivals, |request, due| {
         let number = numbers.replace(numbers.get() + 1);
-        // Further subscribers' deliveries become due with the first one's, and are of the same publication.
+        // The deliveries to all further subscribers become due with the first one, and belong to the same publication.
         desk.expect(&shared, number, request, due);
         spawn_local(publisher.clone().publish(number));
     })
     .await;
-    // What is due is waited for, as long as an answer may take.
+    // Deliveries that are due may still arrive for as long as an answer may take.
     let deadline = now_ns() + plan.timeouts.response_ms * 1_000_000;
     while !desk.publications.borrow().is_empty() && now_ns() < deadline {
         sleep(Duration::from_millis(5)).await;
@@ -76,31 +76,31 @@ pub(super) async fn run(job: Job, topic: String, secret: Option<String>, payload
     shared.conclude(Vec::new()).await;
 }
 
-/// All subscriptions, and what is expected on them.
+/// All subscriptions, and the deliveries that are expected on them.
 struct SubscriptionBook {
-    /// URL under which callbacks are numbered.
+    /// The prefix of the callback URLs; the number of the subscriber is appended.
     callback: String,
     topic: String,
     secret: Option<String>,
     payload: Vec<u8>,
     /// Subscribers whose intent the hub has verified.
     verified: Vec<Cell<bool>>,
-    /// A subscription was verified.
+    /// Notified when a subscription has been verified.
     news: Notify,
-    /// By number.
+    /// The publications that are not complete, by number.
     publications: RefCell<HashMap<u64, TimedPublication>>,
-    /// Once the clock runs.
+    /// `Some` once the clock runs.
     shared: RefCell<Option<Rc<StreamsState>>>,
 }
 
 struct TimedPublication {
-    /// What each subscriber waits for; none once it has come.
+    /// The expected delivery to each subscriber; `None` once it has been received.
     awaited: Vec<Option<StreamExchange>>,
     left: usize,
 }
 
 impl SubscriptionBook {
-    /// A publication is due: so is its delivery to every verified subscriber.
+    /// Counts a publication that is due, with a delivery to each verified subscriber.
     fn expect(&self, shared: &StreamsState, number: u64, request: usize, due: u64) {
         let mut first = true;
         let awaited: Vec<Option<StreamExchange>> = self
@@ -117,21 +117,21 @@ impl SubscriptionBook {
             .collect();
         let left = awaited.iter().flatten().count();
         if left == 0 {
-            // Without a subscription the publication itself fails.
+            // Without subscribers, the publication itself counts as failed.
             let exchange = shared.begin(request, due, false);
             return shared.finish(exchange, Err(Cause::Closed));
         }
         self.publications.borrow_mut().insert(number, TimedPublication { awaited, left });
     }
 
-    /// A subscriber received this.
+    /// Handles a delivery to a subscriber.
     fn delivered(&self, subscriber: usize, content: &[u8], signature: Option<&[u8]>) {
         let number = content.get(..NUMBER).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         let mut publications = self.publications.borrow_mut();
         let shared = self.shared.borrow();
         let (Some(number), Some(shared)) = (number, &*shared) else { return };
         let Some(publication) = publications.get_mut(&number) else { return };
-        // A delivery that comes twice was counted the first time.
+        // A repeated delivery is ignored, because the first one has been counted.
         let Some(exchange) = publication.awaited.get_mut(subscriber).and_then(Option::take) else { return };
         publication.left -= 1;
         if publication.left == 0 {
@@ -142,7 +142,7 @@ impl SubscriptionBook {
         shared.finish(exchange, if intact { Ok(answered) } else { Err(Cause::Mismatch) });
     }
 
-    /// No further subscriber will get this publication.
+    /// Counts the missing deliveries of a publication as failed.
     fn give_up(&self, number: u64, cause: Cause) {
         let publication = self.publications.borrow_mut().remove(&number);
         let shared = self.shared.borrow();
@@ -153,7 +153,7 @@ impl SubscriptionBook {
         }
     }
 
-    /// WebSub §7.1: `X-Hub-Signature: method=hex`.
+    /// Verifies `X-Hub-Signature: method=hex` (WebSub §7.1); true if the subscription has no secret.
     fn is_signed(&self, content: &[u8], signature: Option<&[u8]>) -> bool {
         let Some(secret) = &self.secret else { return true };
         let Some(signature) = signature.and_then(|signature| std::str::from_utf8(signature).ok()) else { return false };
@@ -175,7 +175,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     (0..digits.len()).step_by(2).map(pair).collect()
 }
 
-/// Makes every subscription, and waits until the hub has verified it.
+/// Requests all subscriptions, and waits until the hub has verified them.
 async fn subscribe_all(desk: &Rc<SubscriptionBook>, lobby: &Rc<PreparedStreams>) {
     let next = Cell::new(0);
     let workers = (0..SUBSCRIBING.min(desk.verified.len())).map(|_| async {
@@ -256,7 +256,7 @@ impl TopicPublisher {
     }
 }
 
-/// Serves the callbacks.
+/// Accepts the hub's connections to the callbacks.
 async fn accept(listener: TcpListener, desk: Rc<SubscriptionBook>) {
     loop {
         match listener.accept().await {
@@ -266,7 +266,7 @@ async fn accept(listener: TcpListener, desk: Rc<SubscriptionBook>) {
     }
 }
 
-/// One connection of the hub, to its end.
+/// Serves one connection of the hub until it ends.
 async fn callbacks(mut stream: TcpStream, desk: Rc<SubscriptionBook>) -> Option<()> {
     let _ = stream.set_nodelay(true);
     let mut buffer = Vec::with_capacity(8 * 1024);
@@ -296,13 +296,13 @@ async fn callbacks(mut stream: TcpStream, desk: Rc<SubscriptionBook>) -> Option<
     }
 }
 
-/// What a hub wants of a callback.
+/// A request of the hub to a callback.
 enum HubCallback {
     Verify { subscriber: usize, topic: String, challenge: String },
     Delivery { subscriber: usize, content: Vec<u8>, signature: Option<Vec<u8>> },
 }
 
-/// Reads a call and its length; `Some(None)` while it is incomplete, none when it is not one.
+/// Parses a request; returns it with its length, `Some(None)` while it is incomplete, and `None` if it is invalid.
 fn call(data: &[u8]) -> Option<Option<(HubCallback, usize)>> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut fields);
@@ -336,7 +336,7 @@ fn call(data: &[u8]) -> Option<Option<(HubCallback, usize)>> {
     Some(Some((HubCallback::Delivery { subscriber, content, signature }, used)))
 }
 
-/// Percent-encoding of everything but unreserved characters (RFC 3986 §2.3).
+/// Percent-encodes everything but unreserved characters (RFC 3986 §2.3).
 fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => (byte as char).to_string(),

@@ -1,5 +1,5 @@
-//! Passwords that are kept as hashes. Verifying one is slow by intention, so it happens on other threads, few at a time, and what
-//! was found to be right is remembered for a while.
+//! Passwords that are kept as hashes. Verifying one is slow by intention, so it is done on separate threads, a few at a
+//! time, and right passwords are cached for a while.
 
 use std::cell::RefCell;
 use std::num::NonZero;
@@ -15,21 +15,21 @@ use weir_plugin::{Build, PerWorker, Stop};
 
 use crate::auth::recent::{RecentResults, SecretDigest};
 
-/// What verifying one password may take: more would hold up everybody else.
+/// The highest costs of a hash: verifying a more expensive one would delay all other requests.
 const MAX_MEMORY_KIB: u32 = 256 << 10;
 const MAX_PASSES: u32 = 16;
 const MAX_LANES: u32 = 16;
 const MAX_BCRYPT_COST: u32 = 15;
 
-/// Requests that wait for their turn, over all workers, and how long each waits.
+/// The most requests that wait to be verified, over all workers, and the longest wait of each.
 const MAX_WAITING: usize = 1_024;
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// Right passwords that each worker remembers, and for how long. A hash that changes is another one.
+/// The most right passwords that each worker caches, and for how long. A changed hash has another cache key.
 const REMEMBERED: usize = 4_096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 
-/// A hash of a password, in the form that says how it was made.
+/// A hash of a password, in its encoded form with algorithm and parameters.
 #[derive(Debug)]
 pub(super) enum PasswordHash {
     Argon2(Box<str>),
@@ -37,10 +37,10 @@ pub(super) enum PasswordHash {
 }
 
 impl PasswordHash {
-    /// Nothing for a text that is a password itself.
+    /// `None` if the text is a plain password.
     ///
     /// # Errors
-    /// Where it is a hash that cannot be verified.
+    /// If it is a hash that is incomplete, too expensive, or of an unsupported kind.
     pub(super) fn parse(text: &str) -> Result<Option<PasswordHash>, String> {
         if ["$2a$", "$2b$", "$2y$"].iter().any(|start| text.starts_with(start)) {
             let parts: bcrypt::HashParts = text
@@ -95,7 +95,7 @@ pub(super) struct HashVerifier {
     right: PerWorker<RefCell<RecentResults<()>>>,
 }
 
-/// Whose turn it is, over all workers.
+/// Limits the concurrent verifications, over all workers.
 struct VerifierTurns {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -105,7 +105,7 @@ impl HashVerifier {
     pub(super) fn new(build: &Build) -> HashVerifier {
         HashVerifier {
             turns: build.shared("basic-auth", "turns", || {
-                // Workers need processors as well.
+                // At most half of the processors: workers need them as well.
                 let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
                 let free = Arc::new(Semaphore::new((processors / 2).max(1)));
                 VerifierTurns { free, waiting: AtomicUsize::new(0) }
@@ -114,7 +114,7 @@ impl HashVerifier {
         }
     }
 
-    /// Whether the password was found to be that of the hash lately.
+    /// Whether the cache contains the password as that of the hash.
     pub(super) fn remembers(&self, hash: &PasswordHash, password: &[u8]) -> bool {
         self.right.get().borrow().find(digest_of(hash, password)).is_some()
     }
@@ -122,14 +122,14 @@ impl HashVerifier {
     /// Whether the password is that of the hash.
     ///
     /// # Errors
-    /// 503 where too many others are before this one.
+    /// 503 if too many requests are waiting, or if this one has waited for too long.
     pub(super) async fn is_right(&self, hash: &Arc<PasswordHash>, password: Vec<u8>) -> Result<bool, Stop> {
         let turn = {
             let _place = WaitingPlace::take(&self.turns.waiting)?;
             let free = Arc::clone(&self.turns.free).acquire_owned();
             tokio::time::timeout(MAX_WAIT, free).await.map_err(|_| Stop::Respond(503))?.map_err(|_| Stop::Internal)?
         };
-        // Another request with the same password may have been first.
+        // Another request with the same password may have been verified while this one waited.
         if self.remembers(hash, &password) {
             return Ok(true);
         }
@@ -137,7 +137,7 @@ impl HashVerifier {
         let hash = Arc::clone(hash);
         let verify = move || {
             let is_right = hash.is_of(&password);
-            // What has begun goes on also when nobody waits for it any more.
+            // The permit belongs to the verification: it continues even if its request has been cancelled.
             drop(turn);
             is_right
         };
@@ -153,7 +153,7 @@ fn digest_of(hash: &PasswordHash, password: &[u8]) -> SecretDigest {
     SecretDigest::of(&[hash.text().as_bytes(), password])
 }
 
-/// A place among those that wait, until it is dropped.
+/// Counts one waiting request, until it is dropped.
 struct WaitingPlace<'a>(&'a AtomicUsize);
 
 impl WaitingPlace<'_> {

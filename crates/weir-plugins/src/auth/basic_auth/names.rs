@@ -1,5 +1,5 @@
-//! Names and the digests of their passwords, in a table that takes the same steps for a name it has and for one it has
-//! not: no early end, no branch that depends on it.
+//! Names and the digests of their passwords, in a table whose lookup takes the same steps for a name that exists and
+//! for one that does not: no early exit, and no branch that depends on it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
@@ -12,26 +12,26 @@ use weir_plugin::{Consumers, Credential, Definition};
 use super::BasicAuth;
 use super::hashes::PasswordHash;
 
-/// Places of a bucket, which are all looked at.
+/// Slots of a bucket; a lookup compares all of them.
 const BUCKET: usize = 8;
 
 pub(super) struct NameTable {
-    /// Makes hashes that nobody outside can compute.
+    /// The secret seed of the hashes, so that clients cannot compute them.
     secret: RandomState,
-    /// A power of two of them; at least one for each name, so that a bucket that is too small is rare.
+    /// A power of two of buckets, at least one for each name, so that an overflow is rare.
     buckets: Box<[[NameSlot; BUCKET]]>,
-    /// The first is nobody's: whom names that are not there are compared with.
+    /// The first entry has no credential: names that do not exist are compared with it.
     known: Vec<NamedCredential>,
-    /// A hash to verify passwords with that are wrong without one, so that they take as long as others. Nothing where no password is
-    /// kept as a hash.
+    /// The hash that the passwords of unknown names are verified with, so that they take as long as others. `None` if
+    /// no password is kept as a hash.
     decoy: Option<Arc<PasswordHash>>,
 }
 
-/// What a table knows of a name and a password.
+/// The result of looking up a name and password.
 pub(super) enum NameAndPassword<'t> {
     Right(&'t Arc<Credential>),
     Wrong,
-    /// As right as the password is that of the hash, if there is a credential at all.
+    /// The password must be verified with this hash, and is wrong if there is no credential.
     Hashed(&'t Arc<PasswordHash>, Option<&'t Arc<Credential>>),
 }
 
@@ -42,7 +42,7 @@ struct NameSlot {
 }
 
 struct NamedCredential {
-    /// Of name and password. No digest where the password is kept as a hash.
+    /// The digest of name and password; zeros if the password is kept as a hash.
     digest: [u8; 32],
     hash: Option<Arc<PasswordHash>>,
     credential: Option<Arc<Credential>>,
@@ -55,7 +55,7 @@ impl NameTable {
         let mut hashes = vec![];
         for credential in consumers.credentials(BasicAuth::NAME) {
             let text = |option: &str| credential.options[option].as_str().map(str::as_bytes);
-            // Others have been reported where they stand.
+            // Credentials with other options are invalid, and have been reported by the document's checks.
             if let (Some(name), Some(password)) = (text("username"), text("password")) {
                 let hash = str::from_utf8(password).ok().and_then(|text| PasswordHash::parse(text).ok().flatten());
                 hashes.push(secret.hash_one(name));
@@ -77,18 +77,18 @@ impl NameTable {
         NameTable { secret, buckets, known, decoy }
     }
 
-    /// Whose name and password these are.
+    /// Looks up a name and password.
     pub(super) fn find(&self, name: &[u8], password: &[u8]) -> NameAndPassword<'_> {
         let shown = digest_of(name, password);
         let hash = self.secret.hash_one(name);
         let bucket = &self.buckets[hash as usize & (self.buckets.len() - 1)];
-        // One place at most has it. All of them count, the others as nothing.
+        // At most one slot matches. All of them are combined, the others as 0.
         let found = bucket.iter().fold(0, |found, place| {
             let mask = black_box(u32::from(place.hash == hash).wrapping_neg());
             found | place.known & mask
         });
         let known = &self.known[found as usize];
-        // Nobody's digest is never right, so whose it was is not asked before.
+        // The zero digest of the first entry never matches, so the credential need not be tested before.
         if verify_slices_are_equal(&known.digest, &shown).is_ok()
             && let Some(credential) = &known.credential
         {
@@ -102,7 +102,7 @@ impl NameTable {
     }
 }
 
-/// The hashes by their lowest bits; nothing where a bucket is too small. Of names that are equal the last counts.
+/// Distributes the hashes by their lowest bits; `None` if a bucket overflows. Of equal names, the last one counts.
 fn buckets(hashes: &[u64], size: usize) -> Option<Box<[[NameSlot; BUCKET]]>> {
     let mut buckets = vec![[NameSlot::default(); BUCKET]; size].into_boxed_slice();
     for (&hash, known) in hashes.iter().zip(1..) {
@@ -113,7 +113,7 @@ fn buckets(hashes: &[u64], size: usize) -> Option<Box<[[NameSlot; BUCKET]]>> {
     Some(buckets)
 }
 
-/// With the name's length, so that the two cannot be divided in another way.
+/// Includes the length of the name, so that other divisions of the same bytes have other digests.
 fn digest_of(name: &[u8], password: &[u8]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     context.update(&(name.len() as u64).to_be_bytes());
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::testing::with_consumers;
 
-    /// Names `name0000` and so on, with this password.
+    /// A table of `count` names `name0000` and so on, all with this password.
     fn names(count: usize, password: &str) -> Arc<NameTable> {
         let named: Vec<String> = (0..count).map(|number| format!("name{number:04}")).collect();
         let consumer = |name| (name, "basic-auth", json!({ "username": name, "password": password }));
@@ -138,7 +138,7 @@ mod tests {
         with_consumers(&consumers).consumers.index(NameTable::new)
     }
 
-    /// Whose name and password these are, where no password is kept as a hash.
+    /// The credential of a name and password, in a table without hashed passwords.
     fn user_of<'t>(names: &'t NameTable, name: &[u8], password: &[u8]) -> Option<&'t Arc<Credential>> {
         match names.find(name, password) {
             NameAndPassword::Right(credential) => Some(credential),

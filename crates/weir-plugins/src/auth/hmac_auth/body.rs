@@ -1,14 +1,14 @@
-//! Bodies that have to be what their signed digest says.
+//! Verifies that a body matches the signed field `Digest`.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use weir_plugin::{Exchange, NoteKey};
 
-/// The option `validate_request_body`.
+/// The state of the option `validate_request_body`.
 pub struct Digested {
     limit: u64,
-    /// Under which an exchange notes that its signature is right, and its body is still to be seen.
+    /// The note of an exchange whose signature is valid, and whose body has still to be verified.
     expected: NoteKey,
 }
 
@@ -17,7 +17,8 @@ impl Digested {
         Digested { limit, expected: NoteKey::unique() }
     }
 
-    /// What is known of the body when the signature has been found right. `false` refuses.
+    /// Called once the signature is valid. `false` refuses the request: without a body, the digest is wrong; with one,
+    /// it is missing.
     pub fn pass(&self, exchange: &mut Exchange) -> bool {
         if !exchange.request.framing.has_body() {
             return says(exchange, b"");
@@ -29,12 +30,12 @@ impl Digested {
         is_there
     }
 
-    /// How much of the body has to be seen, if it has to be.
+    /// The most bytes of the body to buffer, if it has to be verified.
     pub fn wanted(&self, exchange: &Exchange) -> Option<u64> {
         self.is_expected(exchange).then_some(self.limit)
     }
 
-    /// Whether the body is what was announced, if anything was.
+    /// Whether the body matches the digest; `true` if it does not have to be verified.
     pub fn is_right(&self, exchange: &Exchange, body: &[u8]) -> bool {
         !self.is_expected(exchange) || says(exchange, body)
     }
@@ -44,7 +45,7 @@ impl Digested {
     }
 }
 
-/// Whether the field `Digest` (RFC 3230) says this of a body.
+/// Whether the field `Digest` (RFC 3230) contains the SHA-256 of a body.
 fn says(exchange: &Exchange, body: &[u8]) -> bool {
     let value = exchange.request.head.value(b"digest").unwrap_or_default();
     let said = value.strip_prefix(b"SHA-256=").and_then(|said| STANDARD.decode(said).ok());

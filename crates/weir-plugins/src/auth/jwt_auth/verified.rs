@@ -1,4 +1,4 @@
-//! Tokens whose signatures have been found good, remembered by each worker on its own.
+//! Each worker's cache of tokens whose signatures have been verified.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::auth::json_web_token::Claims;
 
-/// So many tokens a worker remembers. Only good ones get in; when it is full, it begins anew.
+/// The most tokens in a cache, all of them valid; when it is full, it is emptied.
 const MAX_TOKENS: usize = 4096;
 
-/// What was found out about a token and does not change.
+/// The properties of a token that do not depend on the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verified {
-    /// The key it is signed with, as a number of this document's keys.
+    /// The index of its key among the keys of this document.
     pub(super) known: u32,
     pub(super) claims: Claims,
 }
 
-/// The keys of one document, by number. What was found out with those of another does not count.
+/// Identifies the keys of one document: results for the keys of another are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeySet(u64);
 
@@ -28,10 +28,10 @@ impl KeySet {
     }
 }
 
-/// The claim that named the key, and what came of the token.
+/// The name of the claim that selected the key, and the result.
 type OfClaim = (Box<str>, Verified);
 
-/// The tokens that one worker remembers, by their text.
+/// One worker's cache, by the text of the tokens.
 #[derive(Default)]
 pub(super) struct VerifiedTokens {
     of: Cell<u64>,

@@ -1,5 +1,5 @@
-//! A directory that is asked whether a password is somebody's: a few connections for each worker, each with one question
-//! at a time, as LDAP has it for binds (RFC 4511 §4.2.1).
+//! Verifies passwords by binding to an LDAP directory. Each worker has a few connections, each with one bind at a time,
+//! as LDAP requires (RFC 4511 §4.2.1).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,32 +12,32 @@ use weir_plugin::{Build, PerWorker};
 
 use crate::trust::ServerTrust;
 
-/// Whose connections can be used for each other.
+/// The settings that identify a connection pool.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Directory {
     /// `ldap://host:port` or `ldaps://host:port`.
     pub url: String,
-    /// The connection is made secret before anything is said on it (RFC 4511 §4.14).
+    /// Uses StartTLS before anything else is sent (RFC 4511 §4.14).
     pub start_tls: bool,
     pub trust: ServerTrust,
-    /// At most so many for each worker.
+    /// The most connections of each worker.
     pub connections: usize,
 }
 
-/// What the directory says of a name and a password.
+/// The directory's answer about a name and password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindResult {
     Right,
     Wrong,
 }
 
-/// Why there is no verdict.
+/// Why the directory gave no answer about the password.
 #[derive(Debug)]
 pub enum DirectoryError {
     Late(Duration),
     Broken(LdapError),
     Trust(std::io::Error),
-    /// It answers, but with this: a result code of RFC 4511 §4.1.9, and a text.
+    /// An unexpected result code (RFC 4511 §4.1.9), and its text.
     Unwilling(u32, String),
 }
 
@@ -52,17 +52,17 @@ impl fmt::Display for DirectoryError {
     }
 }
 
-/// An idle connection is used again for so long. Directories close theirs after minutes.
+/// Connections that have been idle for longer are not used again. Directories close theirs after minutes.
 const MOST_IDLE: Duration = Duration::from_secs(60);
 
-/// A worker's connections to a directory.
+/// A worker's connections to a directory, with a permit for each that is in use.
 pub struct DirectoryConnections {
     idle: RefCell<Vec<(Instant, Ldap)>>,
     permits: Semaphore,
 }
 
 impl DirectoryConnections {
-    /// The connection used last.
+    /// The connection that was used last, if it is still usable.
     fn take(&self) -> Option<Ldap> {
         let mut idle = self.idle.borrow_mut();
         while let Some((since, mut connection)) = idle.pop() {
@@ -75,8 +75,7 @@ impl DirectoryConnections {
 }
 
 impl Directory {
-    /// Asks whether the password is that of `name`, a distinguished name. The time-out is for all of it: waiting for a
-    /// free connection, connecting, asking.
+    /// Verifies the password of `name`, a distinguished name. The time-out covers waiting for a permit, connecting and binding.
     pub async fn ask(
         &self,
         connections: &DirectoryConnections,
@@ -88,13 +87,13 @@ impl Directory {
         answer.unwrap_or(Err(DirectoryError::Late(timeout)))
     }
 
-    /// Equal for directories whose verdicts are worth the same.
+    /// Equal for directories whose answers are interchangeable.
     pub fn identity(&self) -> Vec<u8> {
         let Directory { url, start_tls, trust, .. } = self;
         format!("{url} {start_tls} {trust:?}").into_bytes()
     }
 
-    /// This worker's connections, the same for all plugins that ask this directory.
+    /// This worker's connections, shared by all plugins with the same directory.
     pub fn connections(&self, build: &Build) -> PerWorker<DirectoryConnections> {
         let permits = self.connections;
         build.per_worker("ldap-connections", &format!("{self:?}"), move || DirectoryConnections {
@@ -111,7 +110,7 @@ impl Directory {
     ) -> Result<BindResult, DirectoryError> {
         let _permit = connections.permits.acquire().await.expect("the semaphore is never closed");
         while let Some(mut connection) = connections.take() {
-            // It may have been closed just now, which says nothing about the directory.
+            // The directory may just have closed an idle connection; then the next one is tried.
             if let Ok(answer) = connection.simple_bind(name, password).await {
                 connections.idle.borrow_mut().push((Instant::now(), connection));
                 return verdict(answer.rc, answer.text);
@@ -123,19 +122,19 @@ impl Directory {
         verdict(answer.rc, answer.text)
     }
 
-    /// Never falls back to a connection in the clear.
+    /// Never falls back to a connection without TLS.
     async fn connect(&self) -> Result<Ldap, DirectoryError> {
         let settings = LdapConnSettings::new().set_starttls(self.start_tls);
         let settings = settings.set_config(self.trust.config().map_err(DirectoryError::Trust)?);
         let (connection, handle) =
             LdapConnAsync::with_settings(settings, &self.url).await.map_err(DirectoryError::Broken)?;
-        // It ends with its handle; whoever waits for an answer sees why.
+        // The task ends when the handle is dropped; pending requests see the error.
         tokio::task::spawn_local(async { drop(connection.drive().await) });
         Ok(handle)
     }
 }
 
-/// RFC 4511 §4.1.9. What is about this name and password is a verdict; everything else is the directory's trouble.
+/// RFC 4511 §4.1.9: codes about this name and password are an answer; all others are a failure of the directory.
 fn verdict(code: u32, text: String) -> Result<BindResult, DirectoryError> {
     match code {
         0 => Ok(BindResult::Right),

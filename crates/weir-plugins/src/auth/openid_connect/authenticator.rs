@@ -1,4 +1,4 @@
-//! Who comes in, who does not, and what the upstream is told.
+//! The decision on each request, and the fields that are forwarded to the upstream.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,12 +13,12 @@ use super::session::OpenidSession;
 use crate::answer::RefusalResponse;
 use crate::rate_limited_log::RateLimitedLog;
 
-/// What the upstream is told.
+/// Which fields are forwarded to the upstream.
 pub struct ForwardedFields {
     pub access_token: bool,
     pub authorization: bool,
     pub userinfo: bool,
-    /// Of who has logged in.
+    /// The claims of the ID token.
     pub identity: bool,
     pub raw_identity: bool,
     pub refresh_token: bool,
@@ -26,24 +26,24 @@ pub struct ForwardedFields {
 
 pub struct OpenidAuthenticator {
     pub provider: Provider,
-    /// Nothing where tokens of clients do not count.
+    /// `None` if bearer tokens are not accepted.
     pub bearer: Option<Bearer>,
-    /// Nothing where nobody is sent to a login.
+    /// `None` if browsers are not redirected to a login.
     pub login: Option<LoginFlow>,
     pub shown: ForwardedFields,
     pub required_scopes: Vec<String>,
-    /// Nobody is sent to a login without being asked to.
-    pub denies: bool,
-    /// Requests without a valid token go on as nobody's.
-    pub passes: bool,
+    /// Requests without a session are refused instead of redirected to a login.
+    pub refuses_without_session: bool,
+    /// Requests without a valid token are forwarded without an identity.
+    pub forwards_unauthenticated: bool,
     pub realm: String,
     pub failures: RateLimitedLog,
 }
 
-/// Fields that only this plugin says.
-const OURS: [&[u8]; 5] = [b"X-Access-Token", b"X-ID-Token", b"X-Raw-ID-Token", b"X-Userinfo", b"X-Refresh-Token"];
+/// Fields that are removed from requests, because only this plugin may set them.
+const OWN_FIELDS: [&[u8]; 5] = [b"X-Access-Token", b"X-ID-Token", b"X-Raw-ID-Token", b"X-Userinfo", b"X-Refresh-Token"];
 
-/// The token a client shows, and which of the fields it was in.
+/// The bearer token, from `Authorization` or `X-Access-Token`.
 fn token(exchange: &Exchange) -> Option<Vec<u8>> {
     let head = &exchange.request.head;
     let authorization = head.value(b"authorization").and_then(|value| value.split_at_checked(7));
@@ -59,16 +59,16 @@ impl Plugin for OpenidAuthenticator {
 }
 
 impl OpenidAuthenticator {
-    /// The time-out is for all that has to be asked.
+    /// Admits the request. The time-out covers all calls to the provider together.
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let token = token(exchange).filter(|_| self.bearer.is_some());
-        for name in OURS {
+        for name in OWN_FIELDS {
             exchange.request.head.remove(name);
         }
         let timeout = self.provider.timeout();
         match tokio::time::timeout(timeout, self.admit(exchange, token)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(TokenRejection::Token(fault))) => self.turn_away(exchange, Some(fault)),
+            Ok(Err(TokenRejection::Token(fault))) => self.refuse_or_pass(exchange, Some(fault)),
             Ok(Err(TokenRejection::Trouble(trouble))) => Err(self.fail(&trouble.to_string())),
             Ok(Err(TokenRejection::Stop(stop))) => Err(stop),
             Err(_) => Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
@@ -81,15 +81,17 @@ impl OpenidAuthenticator {
             self.check_scopes(exchange, &scopes(&claims))?;
             return self.tell(exchange, &token, Some(&claims));
         }
-        let Some(login) = &self.login else { return Ok(self.turn_away(exchange, None)?) };
+        let Some(login) = &self.login else { return Ok(self.refuse_or_pass(exchange, None)?) };
         match login.visit(&self.provider, exchange).await? {
             LoginStep::Answered(stop) => Err(TokenRejection::Stop(stop)),
-            LoginStep::TokenClaims(session) => {
+            LoginStep::Session(session) => {
                 self.check_scopes(exchange, &session.scope.split(' ').collect::<Vec<_>>())?;
-                self.tell_session(exchange, &session)
+                self.forward_session(exchange, &session)
             }
-            LoginStep::Nobody if self.passes || self.denies => Ok(self.turn_away(exchange, None)?),
-            LoginStep::Nobody => Err(TokenRejection::Stop(login.begin(&self.provider, exchange).await?)),
+            LoginStep::NoSession if self.forwards_unauthenticated || self.refuses_without_session => {
+                Ok(self.refuse_or_pass(exchange, None)?)
+            }
+            LoginStep::NoSession => Err(TokenRejection::Stop(login.begin(&self.provider, exchange).await?)),
         }
     }
 
@@ -102,16 +104,16 @@ impl OpenidAuthenticator {
         Err(exchange.respond(403, "application/json", format!("{body}\n").as_bytes()))
     }
 
-    /// Fails closed, and says why.
+    /// Logs the failure, and refuses the request with 503.
     fn fail(&self, why: &str) -> Stop {
         self.failures.error(format_args!("openid-connect: {}: {why}", self.provider.name()));
         Stop::Respond(503)
     }
 
-    /// RFC 6750 §3.
-    fn turn_away(&self, exchange: &mut Exchange, fault: Option<&'static str>) -> Result<(), Stop> {
-        if self.passes {
-            // What nobody has verified tells the upstream nothing.
+    /// Refuses the request with a challenge (RFC 6750 §3), unless `forwards_unauthenticated` is set.
+    fn refuse_or_pass(&self, exchange: &mut Exchange, fault: Option<&'static str>) -> Result<(), Stop> {
+        if self.forwards_unauthenticated {
+            // An invalid token must not reach the upstream.
             if fault.is_some() {
                 exchange.request.head.remove(b"Authorization");
             }
@@ -150,7 +152,7 @@ impl OpenidAuthenticator {
         Ok(())
     }
 
-    fn tell_session(&self, exchange: &mut Exchange, session: &OpenidSession) -> Result<(), TokenRejection> {
+    fn forward_session(&self, exchange: &mut Exchange, session: &OpenidSession) -> Result<(), TokenRejection> {
         self.tell(exchange, session.access_token.as_bytes(), session.userinfo.as_ref())?;
         let head = &mut exchange.request.head;
         if self.shown.identity {
@@ -174,7 +176,7 @@ fn in_base64(claims: &Map<String, Value>) -> String {
     STANDARD.encode(serde_json::to_vec(claims).expect("maps of values are JSON"))
 }
 
-/// The scopes of a token, in either of the two ways they are written.
+/// The scopes of a token, from the claims `scope` and `scp`, each a list or text with spaces.
 fn scopes(claims: &Map<String, Value>) -> Vec<&str> {
     let mut scopes = Vec::new();
     for claim in ["scope", "scp"] {

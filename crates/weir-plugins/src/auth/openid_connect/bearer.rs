@@ -1,4 +1,4 @@
-//! Access tokens: whether one is good, and what it says.
+//! The verification of access tokens, and their claims.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,45 +15,45 @@ use crate::auth::signed_token::{SignedToken, TokenRules, now_s};
 
 /// How tokens are verified.
 pub enum Verifier {
-    /// With the provider's keys.
+    /// By their signature, with the provider's published keys.
     Keys,
     Own {
         key: Box<DecodingKey>,
         algorithms: Vec<Algorithm>,
     },
-    /// By asking the provider.
+    /// By introspection at the provider (RFC 7662).
     Introspection {
         endpoint: Option<String>,
         proof: ClientAuthMethod,
-        /// Of the request, which the provider gets.
+        /// Fields of the request that are sent along to the provider.
         fields: Vec<HeaderName>,
-        /// How long an answer counts at most.
+        /// How long an answer is cached at most.
         interval: Duration,
-        /// The member that says when a token ends.
+        /// The member of the answer with the expiry of the token.
         expiry: String,
     },
 }
 
-/// What a good token says.
+/// The claims of a valid token.
 pub type TokenClaims = Rc<Map<String, Value>>;
 
-/// Good tokens that each worker remembers.
+/// The most valid tokens that each worker caches.
 const REMEMBERED: usize = 1024;
 
-/// Good tokens, by what stands for them.
+/// The cache of valid tokens, by their digests.
 pub type GoodTokens = RefCell<RecentResults<TokenClaims>>;
 
 pub fn good_tokens(build: &Build) -> PerWorker<GoodTokens> {
     build.per_worker("openid-good-tokens", "", || RefCell::new(RecentResults::new(REMEMBERED)))
 }
 
-/// Why a token lets nobody in.
+/// Why a token does not admit a request.
 pub enum TokenRejection {
-    /// It is not good; why.
+    /// The token is not valid, for this reason.
     Token(&'static str),
-    /// Nobody can tell.
+    /// The provider could not be asked.
     Trouble(ProviderError),
-    /// It ends here.
+    /// The exchange has been answered, or has failed.
     Stop(Stop),
 }
 
@@ -69,7 +69,7 @@ impl From<ProviderError> for TokenRejection {
     }
 }
 
-/// What a signed token says: signed with a key of one's own, or else with one of the provider's.
+/// The claims of a valid signed token; its signature is verified with `own`, or else with the provider's keys.
 pub async fn verified(
     provider: &Provider,
     rules: &TokenRules,
@@ -78,7 +78,7 @@ pub async fn verified(
 ) -> Result<Map<String, Value>, TokenRejection> {
     let signed = SignedToken::parse(shown, rules.algorithms.as_deref()).map_err(TokenRejection::Token)?;
     let is_signed = match own {
-        // RFC 8725 §3.1: the key decides how; the token may only agree.
+        // RFC 8725 §3.1: the key determines the algorithms, and the token's header has to agree.
         Some((key, algorithms)) => algorithms.contains(&signed.algorithm) && signed.is_signed_with(key),
         None => {
             let keys = provider.keys_for(signed.token.key_id(), signed.algorithm).await?;
@@ -98,12 +98,12 @@ pub async fn verified(
     }
 }
 
-/// Verifies tokens.
+/// Verifies bearer tokens.
 pub struct Bearer {
     pub verifier: Verifier,
     pub rules: TokenRules,
     pub remembers: bool,
-    /// Names the configuration: what was found out under another does not count.
+    /// Identifies the configuration: results that were cached under another one are not used.
     pub seal: Box<str>,
     pub good: PerWorker<GoodTokens>,
 }
@@ -147,7 +147,7 @@ impl Bearer {
         Ok(claims)
     }
 
-    /// RFC 7662: the provider knows.
+    /// Asks the provider whether the token is active (RFC 7662).
     async fn introspect(
         &self,
         provider: &Provider,
@@ -183,7 +183,7 @@ impl Bearer {
         if claims.get("active") != Some(&Value::Bool(true)) {
             return Err(TokenRejection::Token("the token is not active"));
         }
-        // The provider has looked at its times and its issuer; for whom it is only we can know.
+        // The provider has checked the times and the issuer; the audience can only be checked here.
         match self.rules.fault_of_audience(&claims) {
             Some(fault) => Err(TokenRejection::Token(fault)),
             None => Ok(claims),
@@ -191,5 +191,5 @@ impl Bearer {
     }
 }
 
-/// A token that was verified with a key is looked at again after so long: keys may be taken back.
+/// How long a token that was verified by its signature is cached at most, in seconds: keys can be revoked.
 const MOST_REMEMBERED_S: f64 = 300.0;

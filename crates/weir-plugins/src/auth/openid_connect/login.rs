@@ -1,5 +1,5 @@
-//! The login with redirects (OpenID Connect Core 1.0 §3.1): the browser is sent to the provider, comes back with a code,
-//! and gets a cookie that says who it is.
+//! The login with redirects (OpenID Connect Core 1.0 §3.1): the browser is redirected to the provider, returns with a
+//! code, and gets a session in a cookie.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ use crate::auth::signed_token::TokenRules;
 pub struct LoginFlow {
     pub cookies: Cookies,
     pub sealer: Sealer,
-    /// Where the provider sends browsers back to: a URL, or a path on the host the browser asks.
+    /// Where the provider redirects browsers back to: a URL, or a path on the host of the request.
     pub redirect_uri: Option<String>,
     pub logout_path: String,
     pub post_logout_redirect_uri: Option<String>,
@@ -29,28 +29,28 @@ pub struct LoginFlow {
     pub params: Vec<(String, String)>,
     pub force_reauthorize: bool,
     pub proof: ClientAuthMethod,
-    /// Of the token of identity.
+    /// The rules for ID tokens.
     pub rules: TokenRules,
     pub wants_userinfo: bool,
     pub wants_raw: bool,
     pub renews: bool,
-    /// Seconds an access token is good that does not say so.
+    /// The lifetime of an access token in seconds, if the provider does not send one.
     pub expires_in_s: u64,
     pub leeway_s: u64,
-    /// Seconds a session is good.
+    /// The lifetime of a session in seconds.
     pub absolute_s: u64,
 }
 
-/// Seconds a login may take.
+/// The longest duration of a login, in seconds.
 const LOGIN_S: u64 = 600;
-/// Where browsers come back to when nobody has said where.
+/// Appended to the path of the request for the redirect URI, if none is configured.
 const SUFFIX: &str = "/.apisix/redirect";
 
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Nobody can guess it.
+/// 32 random bytes in base64url.
 fn random() -> Result<String, Stop> {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).map_err(|_| Stop::Internal)?;
@@ -61,17 +61,17 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What becomes of a request.
+/// The result of looking for a session.
 pub enum LoginStep {
-    /// It is that of somebody who has logged in.
-    TokenClaims(Box<OpenidSession>),
-    /// It has been answered.
+    /// The request has this valid session.
+    Session(Box<OpenidSession>),
+    /// The exchange has been answered.
     Answered(Stop),
-    Nobody,
+    NoSession,
 }
 
 impl LoginFlow {
-    /// Where the browser believes to be.
+    /// The origin as the browser sees it: of `redirect_uri`, or of the request.
     fn origin(&self, exchange: &Exchange) -> String {
         if let Some((scheme, rest)) = self.redirect_uri.as_deref().and_then(|uri| uri.split_once("://")) {
             return format!("{scheme}://{}", rest.split('/').next().unwrap_or_default());
@@ -79,7 +79,7 @@ impl LoginFlow {
         format!("{}://{}", exchange.scheme(), text(exchange.request.client_authority()))
     }
 
-    /// The path that ends a login.
+    /// The path of the redirect URI, where a login ends.
     fn callback(&self, path: &str) -> String {
         match &self.redirect_uri {
             Some(uri) => match uri.split_once("://") {
@@ -91,7 +91,7 @@ impl LoginFlow {
         }
     }
 
-    /// Looks at a request without a token.
+    /// Handles a request without a bearer token: completes a login, logs out, or finds the session and renews it if needed.
     pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
         let path = text(exchange.request.path());
         if path == self.callback(&path) {
@@ -105,15 +105,15 @@ impl LoginFlow {
         self.cookies.hide(exchange)?;
         let now_s = now_s();
         match session.filter(|session| now_s < session.began_s + self.absolute_s) {
-            None => Ok(LoginStep::Nobody),
-            Some(session) if now_s + self.leeway_s < session.until_s => Ok(LoginStep::TokenClaims(Box::new(session))),
+            None => Ok(LoginStep::NoSession),
+            Some(session) if now_s + self.leeway_s < session.until_s => Ok(LoginStep::Session(Box::new(session))),
             Some(session) => self.renew(provider, exchange, session).await,
         }
     }
 
-    /// Sends a browser to the provider.
+    /// Redirects a browser to the provider.
     pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, TokenRejection> {
-        // What a form sends would be lost on the way.
+        // The redirect would lose the content of a form.
         if !matches!(exchange.request.method, Method::Get | Method::Head) {
             return Ok(RefusalResponse::new(401, "message", "A login is needed").send(exchange));
         }
@@ -148,16 +148,16 @@ impl LoginFlow {
         let location = format!("{endpoint}{mark}{}", text(&encoded(&pairs)));
         let stop = redirect(exchange, 302, &location)?;
         let sealed = self.sealer.seal("login", &begun)?;
-        self.cookies.set_begun(exchange, &self.begun_name(&begun.state), &sealed, LOGIN_S)?;
+        self.cookies.set_login_cookie(exchange, &self.login_cookie_name(&begun.state), &sealed, LOGIN_S)?;
         Ok(stop)
     }
 
-    /// Several logins may be on their way in one browser.
-    fn begun_name(&self, state: &str) -> String {
+    /// The name of the cookie for a login. It depends on the state, so that a browser can have several logins at a time.
+    fn login_cookie_name(&self, state: &str) -> String {
         format!("{}_login_{}", self.cookies.name, &state[..8])
     }
 
-    /// The browser is back.
+    /// The browser has returned from the provider: exchanges the code for tokens, and starts the session.
     async fn finish(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
         let query = exchange.request.query().unwrap_or_default().to_vec();
         let argument =
@@ -167,7 +167,7 @@ impl LoginFlow {
             state.len() == 43 && state.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
         let Some(state) = argument("state").filter(is_state) else { return wrong("the request has no valid state") };
-        let name = self.begun_name(&state);
+        let name = self.login_cookie_name(&state);
         let begun =
             Cookies::value(exchange, &name).and_then(|sealed| self.sealer.open::<PendingLogin>("login", &sealed));
         let begun = begun.filter(|begun| begun.state == state && now_s() < begun.at_s + LOGIN_S);
@@ -197,7 +197,7 @@ impl LoginFlow {
         let session = self.session(provider, &answer, Some(&begun.nonce), None).await?;
         let location = format!("{}{}", self.origin(exchange), begun.target);
         let stop = redirect(exchange, 302, &location)?;
-        self.cookies.set_begun(exchange, &name, "", 0)?;
+        self.cookies.set_login_cookie(exchange, &name, "", 0)?;
         self.give(exchange, &session)?;
         Ok(LoginStep::Answered(stop))
     }
@@ -207,7 +207,7 @@ impl LoginFlow {
         self.cookies.write(exchange, &self.sealer.seal("session", session)?, left_s)
     }
 
-    /// What the provider gives for a code or another token; nothing where it does not take it.
+    /// The answer of the token endpoint; `None` if it does not accept the code or the refresh token.
     async fn tokens(
         &self,
         provider: &Provider,
@@ -235,7 +235,7 @@ impl LoginFlow {
         let access_token = member("access_token").ok_or(TokenRejection::Token("the provider sent no access token"))?;
         let (identity, raw) = match (member("id_token"), &before) {
             (Some(token), _) => (verified(provider, &self.rules, None, token.as_bytes()).await?, Some(token)),
-            // OpenID Connect Core 1.0 §12.2: a renewal need not say again who it is.
+            // OpenID Connect Core 1.0 §12.2: the answer to a refresh may lack an ID token.
             (None, Some(before)) => (before.identity.clone(), before.raw.clone()),
             (None, None) => return Err(TokenRejection::Token("the provider sent no ID token")),
         };
@@ -263,7 +263,7 @@ impl LoginFlow {
             scope: member("scope")
                 .or_else(|| Some(before.as_ref()?.scope.clone()))
                 .unwrap_or_else(|| self.scope.clone()),
-            // A token that ends at once would be renewed for ever.
+            // At least 5 s beyond the leeway: otherwise the token would be refreshed with every request.
             until_s: now_s + expires_in_s.clamp(self.leeway_s + 5, 400 * 86_400),
             began_s: before.as_ref().map_or(now_s, |before| before.began_s),
             access_token,
@@ -288,16 +288,18 @@ impl LoginFlow {
         }
     }
 
-    /// The access token has ended. The browser gets its new session with a redirect to where it is.
+    /// Refreshes an expired access token, and sets the new session with a redirect to the same URL.
     async fn renew(
         &self,
         provider: &Provider,
         exchange: &mut Exchange,
         session: OpenidSession,
     ) -> Result<LoginStep, TokenRejection> {
-        let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else { return Ok(LoginStep::Nobody) };
+        let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else {
+            return Ok(LoginStep::NoSession);
+        };
         let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*token)];
-        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(LoginStep::Nobody) };
+        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(LoginStep::NoSession) };
         let session = self.session(provider, &answer, None, Some(session)).await?;
         let location = format!("{}{}", self.origin(exchange), text(exchange.request.target()));
         let stop = redirect(exchange, 307, &location)?;

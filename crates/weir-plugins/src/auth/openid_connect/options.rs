@@ -150,11 +150,11 @@ fn client_secret_basic() -> String {
     "client_secret_basic".to_owned()
 }
 
-/// Nobody keeps a cookie for longer.
+/// Browsers keep no cookie for longer than 400 days.
 const MOST_S: u64 = 400 * 86_400;
 
 impl LoginOptions {
-    /// `rules` are those of tokens of identity.
+    /// `rules` are those for ID tokens.
     pub fn build(&self, client_id: &str, rules: TokenRules, wants_userinfo: bool) -> Result<LoginFlow, ConfigError> {
         let session = self.session.as_ref().ok_or_else(|| {
             ConfigError::new("session", "is needed for logins, with a `secret`; or set `bearer_only: true`")
@@ -196,7 +196,7 @@ impl LoginOptions {
         })
     }
 
-    /// Checks what stands by itself.
+    /// Checks the options that do not depend on others.
     fn check(&self, session: &SessionOptions) -> Result<(), ConfigError> {
         if session.secret.len() < 16 {
             return Err(ConfigError::new("session.secret", "must have at least 16 characters"));

@@ -1,5 +1,4 @@
-//! What a browser keeps for us, sealed so that it can neither be read nor changed there: a session, and a login that has
-//! begun.
+//! The state that the browser keeps in cookies: a session, or a login that has begun. It is encrypted and authenticated.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
@@ -12,38 +11,38 @@ use weir_plugin::{Exchange, Stop};
 
 use crate::auth::credentials::hide_cookie;
 
-/// Somebody who has logged in. Times are seconds since 1970.
+/// The session of a user who has logged in. Times are seconds since 1970.
 #[derive(Serialize, Deserialize)]
 pub struct OpenidSession {
     pub access_token: String,
     pub refresh_token: Option<String>,
-    /// The token of identity as it came, where the upstream is to get it.
+    /// The encoded ID token, if it is forwarded to the upstream.
     pub raw: Option<String>,
-    /// What it says.
+    /// The claims of the ID token.
     pub identity: Map<String, Value>,
     pub userinfo: Option<Map<String, Value>>,
     pub scope: String,
-    /// When the access token ends.
+    /// When the access token expires.
     pub until_s: u64,
     pub began_s: u64,
 }
 
-/// A login that has begun.
+/// A login for which the browser has been redirected to the provider.
 #[derive(Serialize, Deserialize)]
 pub struct PendingLogin {
     pub state: String,
     pub nonce: String,
-    /// RFC 7636 §4.1.
+    /// The code verifier (RFC 7636 §4.1).
     pub verifier: String,
-    /// Where the browser wanted to go: path and query.
+    /// The path and query of the request that started the login.
     pub target: String,
     pub at_s: u64,
 }
 
-/// Seals what a browser keeps, by a secret that all gateways of a site have in common.
+/// Encrypts the values of cookies, with a secret that all gateways of a site share.
 pub struct Sealer {
     key: LessSafeKey,
-    /// What is sealed for one client is of no use to another.
+    /// The client id; part of the authenticated data, so that a value for one client cannot be used with another.
     client: String,
 }
 
@@ -59,7 +58,7 @@ impl Sealer {
         Aad::from(format!("{purpose} {}", self.client).into_bytes())
     }
 
-    /// `purpose` has to be the same where it is opened.
+    /// Encrypts `what`; it can only be opened with the same `purpose`.
     pub fn seal(&self, purpose: &str, what: &impl Serialize) -> Result<String, Stop> {
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).map_err(|_| Stop::Internal)?;
@@ -70,7 +69,7 @@ impl Sealer {
         Ok(URL_SAFE_NO_PAD.encode([&nonce[..], &text].concat()))
     }
 
-    /// Nothing where it was not sealed here, for this purpose.
+    /// `None` if it was not sealed with this key, client and purpose.
     pub fn open<T: DeserializeOwned>(&self, purpose: &str, sealed: &str) -> Option<T> {
         let sealed = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, text) = sealed.split_at_checked(NONCE_LEN)?;
@@ -81,21 +80,21 @@ impl Sealer {
     }
 }
 
-/// How cookies are set.
+/// The attributes of the cookies.
 pub struct Cookies {
     pub name: String,
     pub path: String,
     pub domain: Option<String>,
-    /// Nothing is as the client speaks to us.
+    /// If `None`, `Secure` is set for requests over TLS.
     pub secure: Option<bool>,
     pub http_only: bool,
-    /// `Strict`, `Lax` or `None`; nothing leaves it to the browser.
+    /// `Strict`, `Lax` or `None`; without a value, the attribute is left out.
     pub same_site: Option<&'static str>,
 }
 
-/// Browsers take no cookie with more than 4,096 bytes (RFC 6265 §6.1), attributes included.
+/// The most bytes of a value in one cookie: browsers support 4,096 bytes, attributes included (RFC 6265 §6.1).
 const PART: usize = 3600;
-/// A session in more parts is too large for the heads of requests.
+/// The most cookies of a session: a larger one would not fit into the head of a request.
 const MAX_PARTS: usize = 6;
 
 impl Cookies {
@@ -103,7 +102,7 @@ impl Cookies {
         if index == 0 { self.name.clone() } else { format!("{}_{index}", self.name) }
     }
 
-    /// The value of a cookie the browser sends.
+    /// The value of the first cookie of this name in the request.
     pub fn value(exchange: &Exchange, name: &str) -> Option<String> {
         let pairs = exchange.request.head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';'));
         let mut values = pairs.filter_map(|pair| {
@@ -113,7 +112,7 @@ impl Cookies {
         values.next()
     }
 
-    /// The session, put together again.
+    /// The sealed session, joined from its cookies.
     pub fn read(&self, exchange: &Exchange) -> Option<String> {
         let mut whole = Cookies::value(exchange, &self.name)?;
         for index in 1..MAX_PARTS {
@@ -123,12 +122,12 @@ impl Cookies {
         Some(whole)
     }
 
-    /// The upstream does not get what is ours.
+    /// Removes the session's cookies before the request is forwarded.
     pub fn hide(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         (0..MAX_PARTS).try_for_each(|index| hide_cookie(exchange, self.part(index).as_bytes()))
     }
 
-    /// Gives the browser a session with an answer; one that is empty ends what was there.
+    /// Sets the cookies of a session; an empty session deletes them.
     pub fn write(&self, exchange: &mut Exchange, session: &str, for_s: u64) -> Result<(), Stop> {
         if session.len() > PART * MAX_PARTS {
             return Err(Stop::Internal);
@@ -138,7 +137,7 @@ impl Cookies {
             let (part, after) = rest.split_at(rest.len().min(PART));
             rest = after;
             let name = self.part(index);
-            // A part that was there before is not to be taken for one of the new session.
+            // A cookie that is left over from a longer session is deleted, so that it is not read as a part of this one.
             if !part.is_empty() || Cookies::value(exchange, &name).is_some() {
                 let for_s = if part.is_empty() { 0 } else { for_s };
                 self.set(exchange, &name, part, for_s, self.same_site)?;
@@ -147,8 +146,8 @@ impl Cookies {
         Ok(())
     }
 
-    /// Sets a cookie for a login that has begun. The browser comes back from another site, and has to bring it along.
-    pub fn set_begun(&self, exchange: &mut Exchange, name: &str, value: &str, for_s: u64) -> Result<(), Stop> {
+    /// Sets the cookie of a login that has begun. The browser returns from another site, so `Strict` is relaxed to `Lax`.
+    pub fn set_login_cookie(&self, exchange: &mut Exchange, name: &str, value: &str, for_s: u64) -> Result<(), Stop> {
         let same_site = self.same_site.map(|same_site| if same_site == "Strict" { "Lax" } else { same_site });
         self.set(exchange, name, value, for_s, same_site)
     }

@@ -1,18 +1,18 @@
-//! Paths into JSON texts: the part of JSONPath (RFC 9535) that names places, without filters and slices. One pass over
-//! a text finds every place, whatever the path.
+//! The part of JSONPath (RFC 9535) that selects by names and indices, without filters and slices. One pass over a text
+//! finds all matches.
 
 use std::ops::Range;
 
 use super::{JsonError, JsonToken, Scanner};
 
-/// `$.a.b[0]`, `$.list[*].name`, `$..password`, `$['a b']`.
+/// A path such as `$.a.b[0]`, `$.list[*].name`, `$..password` or `$['a b']`.
 #[derive(Clone, Debug)]
 pub struct JsonPath(Box<[JsonPathStep]>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct JsonPathStep {
     what: Selector,
-    /// At any depth below: `..`.
+    /// Whether the step matches at any depth: `..`.
     anywhere: bool,
 }
 
@@ -23,11 +23,11 @@ enum Selector {
     Any,
 }
 
-/// As many steps as there are bits for what was reached, but one.
+/// Steps are stored as the bits of a `u64`, with one more for the start.
 const MAX_STEPS: usize = 63;
 
 impl JsonPath {
-    /// `None` if it is none, or uses what is not supported.
+    /// `None` if it is not a path, or uses unsupported features.
     pub fn parse(text: &str) -> Option<JsonPath> {
         let mut rest = text.strip_prefix('$')?;
         let mut steps = Vec::new();
@@ -49,11 +49,11 @@ impl JsonPath {
         (steps.len() <= MAX_STEPS).then(|| JsonPath(steps.into()))
     }
 
-    /// Where the path leads: the places of strings, numbers and words, and of those within what it names.
+    /// The strings, numbers and literals that the path selects, including those within selected objects and lists.
     pub fn find(&self, body: &[u8], max_depth: usize) -> Result<Vec<JsonMatch>, JsonError> {
         let mut scanner = Scanner::new(body, max_depth)?;
         let mut open: Vec<JsonPathLevel> = Vec::new();
-        // What was reached at the value that comes next.
+        // The steps reached at the next value.
         let mut reached = 1;
         let mut found = Vec::new();
         while let Some(token) = scanner.token()? {
@@ -87,13 +87,12 @@ impl JsonPath {
         Ok(found)
     }
 
-    /// The values that the path leads to, as they stand in the text, objects and lists among them. Of values within each other
-    /// the outermost.
+    /// The values that the path selects, including objects and lists, with their byte ranges. Of nested matches, the outermost.
     pub fn values(&self, body: &[u8], max_depth: usize) -> Result<Vec<JsonValueSpan>, JsonError> {
         let mut scanner = Scanner::new(body, max_depth)?;
         let mut open: Vec<JsonPathLevel> = Vec::new();
         let (mut reached, mut name, mut found) = (1, None, Vec::new());
-        // The value that is found and still open, and how many levels are open around it.
+        // The match that is still open, with the depth at which it began.
         let mut begun: Option<(usize, JsonValueSpan)> = None;
         while let Some(token) = scanner.token()? {
             match &token {
@@ -135,7 +134,7 @@ impl JsonPath {
         Ok(found)
     }
 
-    /// What is reached one level below. Bit n says that n steps have been taken; what is below the end is at the end.
+    /// The steps reached one level below. Bit n is set if n steps have been taken; the last bit is inherited.
     fn advance(&self, before: u64, is_it: impl Fn(&Selector) -> bool) -> u64 {
         let mut after = before & (1 << self.0.len());
         for (taken, step) in self.0.iter().enumerate().filter(|(taken, _)| before & (1 << taken) != 0) {
@@ -154,18 +153,18 @@ impl JsonPath {
     }
 }
 
-/// A place that a path leads to.
+/// A scalar that a path selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonMatch {
-    /// Where it stands in the text; a string with its quotes.
+    /// Its byte range; of a string, with its quotes.
     pub span: Range<usize>,
     pub is_text: bool,
 }
 
-/// Where a value stands in a text.
+/// The byte range of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonValueSpan {
-    /// Where its member begins, with the name; without one, where it begins itself.
+    /// Where its member begins, with the name; equal to `start` for a value without a name.
     pub item: usize,
     pub start: usize,
     pub end: usize,
@@ -174,11 +173,11 @@ pub struct JsonValueSpan {
 /// An object or a list that is open.
 struct JsonPathLevel {
     reached: u64,
-    /// Of the next item of a list.
+    /// The index of the next item, if it is a list.
     index: Option<usize>,
 }
 
-/// What stands in brackets, and what comes after.
+/// Parses a selector in brackets; returns the rest after it.
 fn bracketed(text: &str) -> Option<(Selector, &str)> {
     for quote in ['\'', '"'] {
         if let Some(quoted) = text.strip_prefix(quote) {
@@ -196,7 +195,7 @@ fn bracketed(text: &str) -> Option<(Selector, &str)> {
     }
 }
 
-/// A name after a dot, and what comes after.
+/// Parses a name after a dot; returns the rest after it.
 fn dotted(text: &str) -> Option<(Selector, &str)> {
     let is_name = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '-') || !char.is_ascii();
     if let Some(after) = text.strip_prefix('*') {

@@ -1,7 +1,8 @@
-//! What is under way, counted by a server for all gateways that use it.
+//! Requests in progress, counted in a Redis server for all gateways that use it.
 //!
-//! A key holds a member for each request, with the time until which it counts: a lease. It is renewed for as long as the
-//! request is under way. What a gateway could not report as ended, because it died or the server was away, ends with its lease.
+//! A key of the server holds one member for each request, with the time until which it counts: a lease, renewed while
+//! the request is in progress. If its end is not reported, because the gateway died or the server was not reachable,
+//! the lease expires.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,24 +19,24 @@ use crate::limit::limit_req::delayed;
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
-/// The longest lease: so long a place stays taken whose end could not be reported.
+/// The longest lease: a permit counts for this long if the end of its request is not reported.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
-/// A lease is renewed so many times before it ends, so that one failure, or a slow server, does not end it.
+/// How often a lease is renewed within its length, so that one failure or a slow server does not end it.
 const RENEWALS: u32 = 3;
-/// Leases that are renewed at a time.
+/// The most leases that are renewed with one script call.
 const AT_A_TIME: usize = 64;
 
-/// The permits of requests under way, by member: a request ends on the worker on which it began.
+/// The permits of requests in progress, by member. Kept per worker: a request ends on the worker on which it began.
 #[derive(Default)]
 pub(super) struct HeldPermits {
     permits: RefCell<HashMap<u64, HeldPermit>>,
-    /// The shortest lease among them, while a task renews them.
+    /// The shortest lease among them; `None` while no task renews leases.
     renewed_for: Cell<Option<Duration>>,
-    /// It has become shorter.
+    /// Notified when `renewed_for` has become shorter.
     is_shorter: Notify,
 }
 
-/// Leases under one key of a server that are renewed together.
+/// Leases under one key of a server, which are renewed together.
 struct SharedLease {
     server: Arc<RedisServer>,
     key: Vec<u8>,
@@ -44,7 +45,7 @@ struct SharedLease {
 }
 
 impl HeldPermits {
-    /// What is to be renewed.
+    /// The leases to renew, grouped by server, key and length.
     fn leases(&self) -> Vec<SharedLease> {
         let mut leases: Vec<SharedLease> = Vec::new();
         let mut places: HashMap<_, usize> = HashMap::new();
@@ -66,7 +67,7 @@ impl HeldPermits {
     }
 }
 
-/// Keeps a permit until its request ends.
+/// Stores a permit until its request ends, and starts the task that renews leases if it does not run.
 fn hold(held: &PerWorker<HeldPermits>, permit: HeldPermit) {
     let permits = held.get();
     let lease = permit.lease;
@@ -84,7 +85,7 @@ fn hold(held: &PerWorker<HeldPermits>, permit: HeldPermit) {
     }
 }
 
-/// Renews leases until there are none.
+/// Renews leases until none are left.
 async fn renew(held: PerWorker<HeldPermits>) {
     while let Some(lease) = held.get().renewed_for.get() {
         let permits = held.get();
@@ -99,7 +100,7 @@ async fn renew(held: PerWorker<HeldPermits>) {
         }
         for SharedLease { server, key, lease_ms, members } in leases {
             for members in members.chunks(AT_A_TIME) {
-                // Not those that have ended meanwhile, which nobody would release again.
+                // Without those that have ended meanwhile: the renewal would recreate them, and they would not be released again.
                 let permits = held.get();
                 let is_held = |member: &&u64| permits.permits.borrow().contains_key(*member);
                 let arguments: Vec<u64> =
@@ -107,20 +108,20 @@ async fn renew(held: PerWorker<HeldPermits>) {
                 if arguments.len() == 1 {
                     continue;
                 }
-                // Failing, it is done again before the lease ends.
+                // If this fails, it is repeated before the lease ends.
                 let _ = server.ask::<1>(&scripts::RENEW_PERMITS, &key, &arguments).await;
             }
         }
     }
 }
 
-/// A permit in a server's count. Dropped, it is given back.
+/// A permit that is counted in a server. Released when it is dropped.
 pub(super) struct HeldPermit {
     server: Arc<RedisServer>,
     key: Vec<u8>,
     member: u64,
     lease: Duration,
-    /// The server has said that there was none.
+    /// The server has refused the permit, so there is nothing to release.
     refused: bool,
 }
 
@@ -130,27 +131,27 @@ impl Drop for HeldPermit {
             return;
         }
         let (server, key, member) = (Arc::clone(&self.server), std::mem::take(&mut self.key), self.member);
-        // Without a runtime the worker is ending; the server forgets the place in time.
+        // Without a runtime the worker is ending; the lease ends by itself.
         if tokio::runtime::Handle::try_current().is_ok() {
             tokio::task::spawn_local(async move {
-                // Failing, it ends with its lease.
+                // If this fails, the permit ends with its lease.
                 let _ = server.ask::<1>(&scripts::RELEASE_PERMIT, &key, &[member]).await;
             });
         }
     }
 }
 
-/// Limits that a server counts.
+/// A limiter whose permits are counted in a Redis server.
 pub(super) struct RedisConnLimiter {
     pub(super) limiter: ConnLimiter,
     pub(super) server: Arc<RedisServer>,
-    /// How long a request counts that is not reported as still under way.
+    /// How long a permit counts after its last renewal.
     pub(super) lease: Duration,
     pub(super) held: PerWorker<HeldPermits>,
 }
 
 impl RedisConnLimiter {
-    /// The lease of requests for a `key_ttl`.
+    /// The lease of permits with this `key_ttl`.
     pub(super) fn lease(key_ttl: Duration) -> Duration {
         key_ttl.min(LONGEST_LEASE)
     }
@@ -160,8 +161,8 @@ impl RedisConnLimiter {
         let mut pauses = 0;
         for quota in quotas {
             let Some((conn, burst)) = quota.ask(exchange, *allow_degradation)? else { continue };
-            // From here on the server may have counted the request in, whether or not it gets to say so.
-            let key = quota.key.elsewhere(&quota.title, exchange);
+            // From here on the server may count the request, even if its answer is lost; dropping `permit` releases it.
+            let key = quota.key.in_redis(&quota.title, exchange);
             let server = Arc::clone(&self.server);
             let mut permit = HeldPermit { server, key, member: rand::random(), lease: self.lease, refused: false };
             let lease_ms = self.lease.as_millis() as u64;
@@ -202,7 +203,7 @@ impl Plugin for RedisConnLimiter {
     fn on_log(&self, exchange: &Exchange) {
         for quota in &self.limiter.quotas {
             let Some([member, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
-            // Dropped when the map is free again: it gives the permit back.
+            // Dropped after the borrow of the map has ended; this releases the permit.
             let permit = self.held.get().permits.borrow_mut().remove(&member);
             drop(permit);
             self.limiter.learn(entered_ns);

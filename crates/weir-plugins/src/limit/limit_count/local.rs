@@ -1,4 +1,4 @@
-//! Windows of both kinds, counted in this process.
+//! Fixed and sliding windows, counted in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use crate::limit::key::LimitKey;
 use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 use weir_plugin::{Build, Exchange};
 
-/// A million keys at a time each, in 16 MiB at most. They are two, since windows of both kinds end differently.
+/// The most keys in each of the two tables: a million, in at most 16 MiB. The two kinds of windows need separate
+/// tables, because their entries expire in different units.
 const MOST_KEYS: usize = 1 << 20;
 
-/// The windows of all keys.
+/// The counters of all keys, for one kind of window.
 pub(in crate::limit) enum Windows {
     Fixed(Arc<CounterTable<Fixed>>),
     Sliding(Arc<CounterTable<Sliding>>),
@@ -37,7 +38,7 @@ impl Windows {
         self.take_amount(self.key(&quota.key, quota.name, exchange), asked, 1, now)
     }
 
-    /// Where something of this exchange is counted, for a limit of this name.
+    /// The key under which an exchange is counted, for the limit `name`.
     pub(in crate::limit) fn key(&self, key: &LimitKey, name: u64, exchange: &Exchange) -> CounterKey {
         match self {
             Windows::Fixed(table) => key.in_table(table, name, exchange),
@@ -45,7 +46,7 @@ impl Windows {
         }
     }
 
-    /// Where a part of what a key counts is counted on its own.
+    /// The key of a separate counter for a part of what `key` counts.
     pub(in crate::limit) fn part_of(&self, key: CounterKey, part: &[u8]) -> CounterKey {
         match self {
             Windows::Fixed(table) => table.key(key.number(), part),
@@ -53,7 +54,7 @@ impl Windows {
         }
     }
 
-    /// Counts so much at once. It is accepted as long as anything is left, also if it is more than that.
+    /// Counts `amount` at once. It is accepted if anything is left, even if less than `amount`.
     pub(in crate::limit) fn take_amount(
         &self,
         key: CounterKey,
@@ -71,7 +72,7 @@ impl Windows {
 /// A window that began with the first request of its key.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
-    /// Milliseconds since 1970, 44 bits.
+    /// The end of the window in milliseconds since 1970, 44 bits.
     until_ms: u64,
     /// 44 bits.
     count: u64,
@@ -116,10 +117,10 @@ fn take_fixed(
     })
 }
 
-/// Two windows that follow each other.
+/// The counts of the current window and of the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Sliding {
-    /// When the window after the current one ends, and with it all meaning: seconds since 1970, 32 bits.
+    /// When the window after the current one ends, and the counts have no effect any more: seconds since 1970, 32 bits.
     until_s: u64,
     /// 28 bits each.
     current: u64,
@@ -163,7 +164,7 @@ fn take_sliding(
             until if until == start_s + window_s => (0, counter.current),
             _ => (0, 0),
         };
-        // In thousandths of a request and a window, so that nothing is rounded.
+        // Calculated in units of a request times a millisecond, so that nothing is rounded before the division.
         let weighted = u128::from(previous) * u128::from(left_ms) + u128::from(current) * u128::from(window_ms);
         let free = (u128::from(limit) * u128::from(window_ms)).saturating_sub(weighted) / u128::from(window_ms);
         match free {

@@ -1,4 +1,4 @@
-//! One limit: what it allows, what it counts by, and how clients are told what is left.
+//! One limit: its count, window and key, and the response fields that report what is left.
 
 use serde_json::Value;
 use weir_plugin::proto::decimal::Decimal;
@@ -10,39 +10,39 @@ use super::LimitCountMetadata;
 use crate::limit::key::{Amount, LimitKey, digest};
 use crate::store::counters;
 
-/// 25 bits.
+/// A leap year; fits into `WINDOW_BITS`.
 pub(in crate::limit) const MAX_WINDOW_S: u64 = 366 * 86_400;
 const WINDOW_BITS: u32 = 25;
-/// What a cell of a fixed window can count.
+/// The largest count in a counter of a fixed window.
 pub(in crate::limit) const MAX_COUNT: u64 = (1 << 44) - 1;
-/// What a cell can count that has room for two numbers.
+/// The largest count in a counter of a sliding window, which stores two.
 pub(in crate::limit) const MAX_PAIRED_COUNT: u64 = (1 << 28) - 1;
 
 /// One limit.
 pub(super) struct CountQuota {
     count: Amount,
     max_count: u64,
-    /// The field with the count, where that is always the same.
-    told: Option<PreparedField>,
+    /// The complete field with the limit, if the limit is the same for all requests.
+    fixed_limit_field: Option<PreparedField>,
     window: Amount,
     pub(super) key: LimitKey,
-    /// One of several: passes requests by that have nothing to count.
+    /// Whether it is one of several rules: these do not apply to requests that have none of the key's variables.
     is_rule: bool,
     pub(super) name: u64,
-    /// What its keys begin with where a server counts.
+    /// The prefix of its keys in a Redis server.
     pub(super) title: Box<str>,
     note: NoteKey,
     fields: FieldNames,
 }
 
-/// What a limit allows one request.
+/// The limit and window that apply to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limit) struct EffectiveLimit {
     pub(in crate::limit) limit: u64,
     pub(in crate::limit) window_s: u64,
 }
 
-/// What a limit says of one request.
+/// The result of counting one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::limit) struct LimitDecision {
     pub(in crate::limit) accepted: bool,
@@ -50,10 +50,10 @@ pub(in crate::limit) struct LimitDecision {
     pub(in crate::limit) reset_ms: u64,
 }
 
-/// Which fields tell clients about limits.
+/// The kinds of response fields that report limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitHeaders {
-    /// `X-RateLimit-Limit` and its like.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, or as the metadata names them.
     pub(super) usual: bool,
     /// `RateLimit` and `RateLimit-Policy` of the IETF's draft.
     pub(super) ietf: bool,
@@ -63,12 +63,12 @@ struct FieldNames {
     limit: Name,
     remaining: Name,
     reset: Name,
-    /// What the IETF's fields call it.
+    /// The name of the policy in the IETF's fields.
     policy: Box<str>,
 }
 
 impl CountQuota {
-    /// `path` is the place of the limit in the options, and `prefix` what the fields of one of several are called.
+    /// `path` is the path of the limit in the options, and `prefix` the prefix of the response fields of one of several rules.
     pub(super) fn new(
         max_count: u64,
         count: &Value,
@@ -90,7 +90,7 @@ impl CountQuota {
         let count = Amount::compile(count, 1..=max_count, &format!("{path}count"))?;
         let limit = field("Limit")?;
         Ok(CountQuota {
-            told: told(&count, &limit),
+            fixed_limit_field: fixed_limit_field(&count, &limit),
             count,
             max_count,
             window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
@@ -108,17 +108,17 @@ impl CountQuota {
         })
     }
 
-    /// Calls its fields as the metadata wants it.
+    /// Uses the names of fields from the plugin metadata.
     pub(super) fn rename(&mut self, names: &LimitCountMetadata) -> Result<(), ConfigError> {
         self.fields.limit = field_name(&names.limit_header)?;
-        self.told = told(&self.count, &self.fields.limit);
+        self.fixed_limit_field = fixed_limit_field(&self.count, &self.fields.limit);
         self.fields.remaining = field_name(&names.remaining_header)?;
         self.fields.reset = field_name(&names.reset_header)?;
         Ok(())
     }
 
-    /// What it allows this request; nothing where the request is none of its business. A variable that holds no number
-    /// is an error unless that is allowed.
+    /// The limit for a request; `None` if this rule does not apply to it. A variable that holds no number is an error,
+    /// unless `allow_degradation` is set.
     pub(super) fn ask(&self, exchange: &Exchange, allow_degradation: bool) -> Result<Option<EffectiveLimit>, Stop> {
         if self.is_rule && !self.key.is_present(exchange) {
             return Ok(None);
@@ -130,7 +130,7 @@ impl CountQuota {
         }
     }
 
-    /// Remembers a verdict for the response.
+    /// Stores the decision in a note of the exchange, for the response.
     pub(super) fn note(&self, exchange: &mut Exchange, asked: EffectiveLimit, verdict: LimitDecision) {
         let EffectiveLimit { limit, window_s } = asked;
         let LimitDecision { accepted, remaining, reset_ms } = verdict;
@@ -138,13 +138,13 @@ impl CountQuota {
         exchange.notes.write(self.note, note);
     }
 
-    /// Tells the client what was remembered, if anything was.
+    /// Adds the response fields for the stored decision, if there is one.
     pub(super) fn show(&self, exchange: &mut Exchange, shown: LimitHeaders) -> Result<(), Stop> {
         let Some([limit, outcome, times]) = exchange.notes.read(self.note) else { return Ok(()) };
         let (remaining, refused) = (outcome >> 1, outcome & 1 == 1);
         let (reset_ms, window_s) = (times >> WINDOW_BITS, times & ((1 << WINDOW_BITS) - 1));
         let head = &mut exchange.response.head;
-        // Numbers are valid values.
+        // Fails only for invalid values, which numbers never are.
         self.add_fields(head, shown, [limit, remaining, window_s], reset_ms).map_err(|_| Stop::Internal)?;
         if refused {
             let retry_after = reset_ms.div_ceil(1000).to_string();
@@ -163,7 +163,7 @@ impl CountQuota {
         let names = &self.fields;
         if shown.usual {
             head.remove_named([&names.limit, &names.remaining, &names.reset]);
-            match &self.told {
+            match &self.fixed_limit_field {
                 Some(line) => head.add_prepared_field(line),
                 None => head.add_number(&names.limit, &Decimal::whole(limit)),
             }
@@ -180,12 +180,12 @@ impl CountQuota {
     }
 }
 
-/// The field with a count that is always the same.
-fn told(count: &Amount, name: &Name) -> Option<PreparedField> {
+/// The complete field with the limit, if the limit is the same for all requests.
+fn fixed_limit_field(count: &Amount, name: &Name) -> Option<PreparedField> {
     count.fixed().and_then(|count| name.with(count.to_string().as_bytes()))
 }
 
-/// A name out of the metadata, which has been checked for itself; a bad one is told there, and here again.
+/// A field name from the metadata. An invalid one is reported there, and once more by each plugin that uses it.
 fn field_name(name: &str) -> Result<Name, ConfigError> {
     Name::new(name.as_bytes())
         .ok_or_else(|| ConfigError::new("plugin_metadata", "has a name that no header field can have"))

@@ -1,4 +1,4 @@
-//! Windows of both kinds, counted by a server for all gateways that use it: one script call for a request.
+//! Fixed and sliding windows, counted in a Redis server for all gateways that use it: one script call for each request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::quota::{CountQuota, EffectiveLimit, LimitDecision};
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
-/// Counts in a server.
+/// A limiter whose counters are in a Redis server.
 pub(super) struct RedisCountLimiter {
     pub(super) server: Arc<RedisServer>,
     pub(super) window: WindowType,
-    /// Counts here in between, and tells the server now and then.
+    /// With delayed synchronisation, counts in this process between two synchronisations with the server.
     pub(super) delayed: Option<DelayedSync>,
 }
 
@@ -28,7 +28,7 @@ impl RedisCountLimiter {
         exchange: &Exchange,
         now: Duration,
     ) -> Result<LimitDecision, NoRedisAnswer> {
-        let key = quota.key.elsewhere(&quota.title, exchange);
+        let key = quota.key.in_redis(&quota.title, exchange);
         let Some(delayed) = &self.delayed else { return self.ask(&key, asked).await };
         if let Some(verdict) = delayed.take(&self.server, &key, asked, now) {
             return Ok(verdict);

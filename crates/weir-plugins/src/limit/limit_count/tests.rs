@@ -64,7 +64,7 @@ fn build_for(owner: &str, options: Value, shared: &Rc<BuildContext>) -> Result<A
 fn counters_survive_a_reload_that_changes_nothing_about_them() {
     let build = |options| build_for("route/reload", options, &Rc::default()).expect("valid");
     let options = json!({"count": 1, "time_window": 60, "key_type": "constant", "key": "reload"});
-    // The plugin of the old configuration goes when the new one serves.
+    // The plugin of the old configuration is dropped once the new one serves.
     let before = build(options.clone());
     assert_eq!(on_request(&before, &mut get("/")), Ok(()));
     let after = build(options);

@@ -43,7 +43,7 @@ impl EventCounting {
     ) -> StreamQuota {
         let place = match self {
             EventCounting::Here(windows) => CountedAt::Here(windows.key(key, quota.name, exchange)),
-            EventCounting::Server(..) => CountedAt::Server(key.elsewhere(&quota.title, exchange).into()),
+            EventCounting::Server(..) => CountedAt::Server(key.in_redis(&quota.title, exchange).into()),
         };
         StreamQuota { place, limit }
     }

@@ -1,4 +1,4 @@
-//! The rate, kept by a server for all gateways that use it.
+//! The leaky bucket in a Redis server, shared by all gateways that use it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::{Bucket, delayed};
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
-/// A bucket in a server.
+/// A limiter whose buckets are in a Redis server.
 pub(super) struct RedisReqLimiter {
     pub(super) bucket: Bucket,
     pub(super) server: Arc<RedisServer>,
-    /// What its keys begin with.
+    /// The prefix of its keys.
     pub(super) title: String,
     pub(super) allow_degradation: bool,
 }
@@ -21,8 +21,8 @@ pub(super) struct RedisReqLimiter {
 impl Plugin for RedisReqLimiter {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(async move {
-            let key = self.bucket.key.elsewhere(&self.title, exchange);
-            let amounts = [self.bucket.interval_ns / 1000, self.bucket.patience_ns / 1000];
+            let key = self.bucket.key.in_redis(&self.title, exchange);
+            let amounts = [self.bucket.interval_ns / 1000, self.bucket.max_wait_ns / 1000];
             match self.server.ask(&scripts::RESERVE_IN_LEAKY_BUCKET, &key, &amounts).await {
                 Ok([0, _]) => Err(self.bucket.refusal.send(exchange)),
                 Ok([_, wait_us]) => {

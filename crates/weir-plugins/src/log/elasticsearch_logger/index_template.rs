@@ -31,7 +31,7 @@ fn five_hundred() -> u32 {
     500
 }
 
-/// A template that has yet to be created.
+/// A template that has not been created yet.
 pub struct IndexTemplate {
     name: String,
     body: Value,
@@ -40,10 +40,10 @@ pub struct IndexTemplate {
 const JSON: &str = "application/json";
 
 impl TemplateOptions {
-    /// For indices whose names have this pattern.
+    /// Compiles the template for indices whose names match `pattern`.
     ///
     /// # Errors
-    /// What is wrong with the options, and where.
+    /// An option is invalid.
     pub fn compile(self, pattern: &str, is_stream: bool, capture: &Capture) -> Result<IndexTemplate, ConfigError> {
         let is_fit = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "._-".contains(char);
         if self.name.is_empty() || self.name.starts_with(['_', '.', '-']) || !self.name.chars().all(is_fit) {
@@ -78,12 +78,13 @@ impl TemplateOptions {
     }
 }
 
-/// Header fields and arguments have names that clients choose: each would be a field of its own, of which an index has a thousand at
-/// most. Elasticsearch and OpenSearch have different names for the type that takes them all together.
+/// The type for objects whose member names clients choose, such as header fields and arguments: with the default type,
+/// each name would become a field of the index, which has at most a thousand. Elasticsearch and OpenSearch name the
+/// type differently.
 const FLAT: &str = "flattened";
 const FLAT_OF_OPENSEARCH: &str = "flat_object";
 
-/// Types of the members of the default record, but for those that a `log_format_extra` says otherwise.
+/// The types of the members of the default record, except for those that a `log_format_extra` replaces.
 fn properties_of(capture: &Capture) -> Map<String, Value> {
     let mut properties = Map::from_iter([("@timestamp".to_owned(), json!({"type": "date"}))]);
     if !capture.has_everything() {
@@ -109,7 +110,7 @@ fn properties_of(capture: &Capture) -> Map<String, Value> {
     properties
 }
 
-/// The same with the type that OpenSearch has instead.
+/// Replaces the type by the one of OpenSearch.
 fn for_opensearch(value: &mut Value) {
     match value {
         Value::Object(members) => members.values_mut().for_each(for_opensearch),
@@ -119,10 +120,10 @@ fn for_opensearch(value: &mut Value) {
 }
 
 impl IndexTemplate {
-    /// Creates the template, or replaces the one that an earlier start has created.
+    /// Creates the template, or replaces the one from an earlier start.
     ///
     /// # Errors
-    /// Why it could not be done; it may be possible later.
+    /// If the store did not accept it; a later attempt may succeed.
     pub async fn create(&self, receivers: &mut Receivers) -> Result<(), String> {
         let wrong = |problem: &str| format!("the index template `{}` cannot be created: {problem}", self.name);
         let mut ask = async |method: Method, path: &str, body: Vec<u8>| {

@@ -1,8 +1,8 @@
-//! A producer for one topic: one batch to one partition at a time.
+//! A producer for one topic, which sends one batch to one partition at a time.
 //!
-//! With `acks=all` it is idempotent: the broker knows the producer and numbers the messages of each partition, so the same batch
-//! sent again is stored once. What became of a batch may be unknown when a broker dies; such a batch is kept as it is and sent
-//! again before anything else, until a broker says what became of it.
+//! With `acks=all` it is idempotent: the broker knows the producer's id and the sequence numbers of each partition, so
+//! a batch that is sent again is stored only once. If a broker dies, the outcome of a batch may be unknown. Such a
+//! batch is kept unchanged and sent again before all others, until a broker reports its outcome.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -17,51 +17,51 @@ use weir_kafka::{
 const PRODUCE: (i16, i16) = (0, 3);
 const METADATA: (i16, i16) = (3, 4);
 const INIT_PRODUCER_ID: (i16, i16) = (22, 0);
-/// Records that were stored late and are not given to us again, since they are too old by then, are forgotten beyond this.
+/// The most records whose late success is remembered. The sink may never send them again, because they are too old by then.
 const MAX_RESOLVED: usize = 1 << 16;
 
-/// Where messages go, and what counts as stored.
+/// The destination of messages, and the conditions for success.
 pub struct ProducerOptions {
-    /// Brokers that are asked where the topic is.
+    /// The brokers that are asked for the metadata of the topic.
     pub bootstrap: Vec<StreamTarget>,
     pub tls: Option<StreamTls>,
     pub topic: String,
-    /// All messages with it are in one partition; without it batches go to all partitions in turns.
+    /// Selects the partition of all messages; without a key, batches are sent to all partitions in turn.
     pub key: Option<String>,
-    /// All replicas have to have a batch, and it is stored once however often it is sent.
+    /// Whether all replicas must store a batch, and duplicates are suppressed by the broker.
     pub is_idempotent: bool,
-    /// Seconds after which it is asked again where partitions are.
+    /// The age in seconds at which the metadata of the topic is refreshed.
     pub refresh: std::time::Duration,
 }
 
 pub struct Producer {
     options: ProducerOptions,
     access: BrokerAccess,
-    /// By host and port.
+    /// The connections to brokers, by host and port.
     connections: HashMap<String, BrokerConnection>,
     topic: Option<KnownTopic>,
     identity: Option<ProducerIdentity>,
-    /// The number of the next message of each partition.
+    /// The next sequence number of each partition.
     sequences: HashMap<i32, i32>,
-    /// Counts batches, for the choice of a partition.
+    /// The number of batches so far, for the choice of a partition.
     turn: usize,
     unresolved: Option<UnresolvedBatch>,
-    /// What was in batches that were unresolved, and is stored: it will be given to us again.
+    /// Records of batches that were unresolved and have been stored since. The sink still regards them as not delivered.
     resolved: HashSet<RecordName>,
 }
 
-/// A record, by the process that wrote it and its number.
+/// Identifies a record: the process that wrote it, and its sequence number.
 pub type RecordName = (u64, u64);
 
 struct KnownTopic {
-    /// Partitions that have a leader, and where it is.
+    /// The partitions that have a leader, and the leader's address.
     leaders: Vec<(i32, StreamTarget)>,
-    /// Of all partitions: a key stays in its partition while that has no leader.
+    /// The number of all partitions: a key keeps its partition even while that has no leader.
     count: usize,
     since: Instant,
 }
 
-/// A batch of which nobody has said what became of it.
+/// A batch whose outcome is unknown.
 struct UnresolvedBatch {
     partition: i32,
     bytes: Vec<u8>,
@@ -69,11 +69,11 @@ struct UnresolvedBatch {
     records: HashSet<RecordName>,
 }
 
-/// Why a batch is not stored.
+/// Why a batch was not stored.
 #[derive(Debug)]
 pub enum ProduceError {
     TooLarge(String),
-    /// Not now, or nothing is known.
+    /// A temporary failure, or the outcome is unknown.
     Failed(String),
 }
 
@@ -83,13 +83,13 @@ impl From<String> for ProduceError {
     }
 }
 
-/// What an answer means for a batch.
+/// The meaning of a broker's answer for a batch.
 enum Produced {
     Stored,
     TooLarge(String),
-    /// The same may be stored later, and perhaps is already.
+    /// The batch may be stored already, or may be accepted later.
     Unknown(String),
-    /// The broker has forgotten our numbers.
+    /// The broker no longer knows the producer id or its sequence numbers.
     Forgotten(String),
 }
 
@@ -108,22 +108,23 @@ impl Producer {
         }
     }
 
-    /// Whether a record was in a batch that has been stored meanwhile. To be asked once, after [`Producer::resolve`].
+    /// Whether a record was in a batch that has been stored since. Removes the record; called once, after
+    /// [`Producer::resolve`].
     pub fn take_resolved(&mut self, record: RecordName) -> bool {
         self.resolved.remove(&record)
     }
 
-    /// Sends again what nobody has said to be stored.
+    /// Sends the unresolved batch again, if there is one.
     ///
     /// # Errors
-    /// It still is not known what became of it.
+    /// The outcome is still unknown.
     pub async fn resolve(&mut self) -> Result<(), ProduceError> {
         let Some(batch) = self.unresolved.take() else { return Ok(()) };
         self.deliver(batch, true).await
     }
 
     /// # Errors
-    /// The batch is not stored, or nothing is known of it. Then it is resolved first.
+    /// The batch was not stored, or its outcome is unknown and must be resolved first.
     pub async fn send(
         &mut self,
         messages: &[KafkaMessage<'_>],
@@ -145,7 +146,7 @@ impl Producer {
     async fn deliver(&mut self, batch: UnresolvedBatch, is_again: bool) -> Result<(), ProduceError> {
         let (partition, messages) = (batch.partition, batch.messages);
         let bytes = batch.bytes.clone();
-        // Before it is sent: who stops waiting for the answer does not know it either.
+        // Set before the batch is sent: if this future is dropped, the outcome is unknown as well.
         self.unresolved = self.options.is_idempotent.then_some(batch);
         match self.produce(partition, &bytes).await {
             Ok(Produced::Stored) => {
@@ -162,11 +163,11 @@ impl Producer {
             }
             Ok(Produced::TooLarge(error)) => {
                 self.unresolved = None;
-                // What is sent again has other records now.
+                // The error concerns the batch that was sent again, not the current one.
                 if is_again { Ok(()) } else { Err(ProduceError::TooLarge(error)) }
             }
             Ok(Produced::Forgotten(error)) => {
-                // Whatever was unresolved is sent with new numbers, and may be stored twice.
+                // An unresolved batch will be sent with new sequence numbers, and may be stored twice.
                 (self.unresolved, self.identity) = (None, None);
                 self.sequences.clear();
                 Err(ProduceError::Failed(error))
@@ -197,7 +198,7 @@ impl Producer {
         let error = read_produced(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&leader))?;
         let said = |what: &str| format!("{}: {what} (topic {topic}, error {error})", leader.name());
         Ok(match error {
-            // 46: this batch was stored before.
+            // 46: the batch is a duplicate of one that is stored.
             0 | 46 => Produced::Stored,
             10 | 18 => Produced::TooLarge(said("the batch is too large")),
             45 | 47 | 59 => Produced::Forgotten(said("the broker no longer knows this producer id")),
@@ -211,7 +212,7 @@ impl Producer {
         })
     }
 
-    /// A partition for a batch.
+    /// Chooses the partition of a batch.
     async fn choose(&mut self) -> Result<i32, String> {
         let key = self.options.key.clone();
         self.turn = self.turn.wrapping_add(1);
@@ -234,7 +235,7 @@ impl Producer {
         leader.ok_or_else(leaderless)
     }
 
-    /// Where the topic is; asked now and then, and after each failure.
+    /// The metadata of the topic; refreshed from time to time, and after each failure.
     async fn topic(&mut self) -> Result<&KnownTopic, String> {
         if self.topic.as_ref().is_none_or(|topic| topic.since.elapsed() >= self.options.refresh) {
             self.topic = Some(self.look_up().await?);
@@ -249,7 +250,7 @@ impl Producer {
             let asked = self.ask(&broker, METADATA, |request| {
                 request.i32(1);
                 request.text(Some(&name));
-                // Brokers that make topics when they are first used make it now.
+                // Allows brokers to create the topic, if they are configured to.
                 request.bool(true);
             });
             let answer = match asked.await {
@@ -274,7 +275,7 @@ impl Producer {
         Err(failure)
     }
 
-    /// A number by which the cluster knows us. It may be any broker's.
+    /// The producer id, which any broker of the cluster can assign.
     async fn identity(&mut self) -> Result<ProducerIdentity, String> {
         if let Some(identity) = self.identity {
             return Ok(identity);
@@ -294,7 +295,7 @@ impl Producer {
         Ok(identity)
     }
 
-    /// On the connection to a broker, which is kept if all goes well.
+    /// Sends a request on the connection to a broker, which is kept only if that succeeds.
     async fn ask(
         &mut self,
         broker: &StreamTarget,
@@ -316,7 +317,7 @@ fn cut_short(broker: &StreamTarget) -> String {
     format!("{}: an answer was cut short", broker.name())
 }
 
-/// The error of the one partition.
+/// The error code of the only partition in an answer.
 fn read_produced(answer: &mut AnswerBytes<'_>) -> Result<i16, AnswerCutShort> {
     let topics = answer.list(|topic| {
         topic.text()?;

@@ -1,36 +1,36 @@
-//! B3, the context of Zipkin: the field `b3`, or several fields `X-B3-…`.
+//! B3, the trace context of Zipkin: the single field `b3`, or several fields `X-B3-…`.
 
 use super::hex;
 
-/// What the sender has decided about recording.
+/// The sampling decision of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum B3Sampling {
-    /// Nothing: whoever reads it decides.
+    /// No decision: the receiver decides.
     Deferred,
     Denied,
     Accepted,
-    /// Recorded whatever samplers say.
+    /// Recorded regardless of samplers.
     Debug,
 }
 
-/// The span that a request belongs to. Its ids are never zero.
+/// The span of the caller. Its ids are never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct B3Span {
     pub trace: u128,
-    /// The trace id has 16 digits in place of 32.
+    /// Whether the trace id has 16 digits instead of 32.
     pub is_short: bool,
     pub span: u64,
     pub parent: Option<u64>,
 }
 
-/// A context. Without a span it only says whether the trace that begins here is recorded.
+/// A context. Without a span, it only has the sampling decision for a new trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct B3Context {
     pub span: Option<B3Span>,
     pub sampling: B3Sampling,
 }
 
-/// The fields of the form with several of them.
+/// The values of the fields `X-B3-…`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct B3Fields<'a> {
     pub trace: Option<&'a [u8]>,
@@ -41,8 +41,8 @@ pub struct B3Fields<'a> {
 }
 
 impl B3Context {
-    /// From `b3`: `{trace}-{span}-{state}-{parent}`, without the last one or two, or the state alone. Nothing if it is
-    /// none of these.
+    /// From the field `b3`: `{trace}-{span}-{state}-{parent}`, without the last one or two parts, or the state alone.
+    /// `None` if it has another form.
     pub fn of_field(field: &[u8]) -> Option<B3Context> {
         if let Some(sampling) = state(field) {
             return Some(B3Context { span: None, sampling });
@@ -56,7 +56,7 @@ impl B3Context {
         parts.next().is_none().then_some(B3Context { span, sampling })
     }
 
-    /// From fields `X-B3-…`. Ids that are wrong, or without each other, begin a new trace.
+    /// From the fields `X-B3-…`. If the ids are invalid or incomplete, a new trace begins.
     pub fn of_fields(fields: &B3Fields<'_>) -> B3Context {
         let sampling = match (fields.flags, fields.sampled) {
             (Some(b"1"), _) => B3Sampling::Debug,
@@ -70,7 +70,7 @@ impl B3Context {
         B3Context { span, sampling }
     }
 
-    /// As the field `b3`; nothing if there is nothing to say.
+    /// The value of the field `b3`; `None` if it would be empty.
     pub fn field(&self) -> Option<String> {
         let state = match self.sampling {
             B3Sampling::Deferred => None,
@@ -83,7 +83,7 @@ impl B3Context {
         if let Some(state) = state {
             field.push('-');
             field.push_str(state);
-            // The parent stands behind the state, and not without one.
+            // The format allows the parent only after the state.
             if let Some(parent) = span.parent {
                 field.push_str(&format!("-{parent:016x}"));
             }
@@ -109,7 +109,7 @@ fn state(text: &[u8]) -> Option<B3Sampling> {
     }
 }
 
-/// A trace id, and whether it is a short one.
+/// Parses a trace id; returns whether it is a short one as well.
 fn trace(digits: &[u8]) -> Option<(u128, bool)> {
     let is_short = digits.len() == 16;
     Some((hex::id(digits, if is_short { 16 } else { 32 })?, is_short))

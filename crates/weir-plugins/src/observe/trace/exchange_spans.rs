@@ -1,4 +1,4 @@
-//! The spans of an exchange: one of the gateway as a server, and one of it as a client for each attempt at an upstream.
+//! The spans of an exchange: a server span, and a client span for each attempt at an upstream.
 //! Attributes have the names of OpenTelemetry's semantic conventions for HTTP.
 
 use std::borrow::Cow;
@@ -12,10 +12,10 @@ use super::note::{TraceNote, next_id};
 use super::span::{AttributeValue, SpanAttribute, SpanKind, TraceSpan};
 use crate::log::capture::SecretNames;
 
-/// Attributes that an operator has asked for, besides those that every span has.
+/// The attributes that an operator has configured in addition to the standard ones.
 pub struct ExtraAttributes {
     variables: Vec<(String, Variable)>,
-    /// Names of header fields in lower case; with `true`, how names begin.
+    /// Names of header fields in lower case; with `true`, prefixes of names.
     headers: Vec<(String, bool)>,
     secrets: Arc<SecretFields>,
     secret_names: OnceLock<SecretNames>,
@@ -23,7 +23,7 @@ pub struct ExtraAttributes {
 
 impl ExtraAttributes {
     /// # Errors
-    /// One of them is no variable, or shows a cookie.
+    /// A name is not a variable, or is a cookie.
     pub fn compile(
         variables: &[String],
         headers: &[String],
@@ -31,7 +31,7 @@ impl ExtraAttributes {
     ) -> Result<ExtraAttributes, ConfigError> {
         let variable = |(index, name): (usize, &String)| {
             let place = format!("additional_attributes[{index}]");
-            // For its warnings.
+            // Compiled only for its warnings.
             build.template_of_record(&format!("${{{name}}}"), &place);
             match Variable::named(name) {
                 Variable::Cookie(_) => Err(ConfigError::new(place, "names a cookie, and spans never show credentials")),
@@ -81,7 +81,7 @@ impl ExtraAttributes {
     }
 }
 
-/// Adds a value to the attribute of a field that came before. `Err`: there is none.
+/// Adds a value to the existing attribute of this name; `Err` if there is none.
 fn add_header(out: &mut [SpanAttribute<'_>], from: usize, name: &str, value: &[u8]) -> Result<(), ()> {
     match out[from..].iter_mut().find(|(known, _)| known == name) {
         Some((_, AttributeValue::Texts(values))) => {
@@ -92,7 +92,7 @@ fn add_header(out: &mut [SpanAttribute<'_>], from: usize, name: &str, value: &[u
     }
 }
 
-/// The worker's clock, and the one on the wall.
+/// The same moment on the worker's clock and on the system's clock.
 #[derive(Clone, Copy)]
 struct Clocks {
     wall_end_ns: u64,
@@ -100,30 +100,30 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// At the end of an exchange.
+    /// The moment when an exchange ended.
     fn at_end_of(exchange: &Exchange) -> Clocks {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clocks { wall_end_ns: now.as_nanos() as u64, end_ns: exchange.ended_ns }
     }
 
-    /// A time of the worker's clock, since 1970.
+    /// Converts a time of the worker's clock to nanoseconds since 1970.
     fn since_1970(self, ns: u64) -> u64 {
         self.wall_end_ns.saturating_sub(self.end_ns.saturating_sub(ns))
     }
 }
 
-/// Hands over the spans of an exchange that has ended, the gateway's first.
+/// Passes the spans of an ended exchange to `take`, the server span first.
 pub fn spans_of(exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes, mut take: impl FnMut(&TraceSpan<'_>)) {
     let clocks = Clocks::at_end_of(exchange);
     let logged = Logged(exchange);
     take(&server_span(exchange, &logged, note, extra, clocks));
     let earlier = exchange.earlier();
-    // While a further attempt waits for its endpoint, there is nothing of it to tell.
+    // An attempt that is still waiting for an endpoint has no span.
     let last = Some(&exchange.upstream).filter(|last| usize::from(last.attempts) > earlier.len());
     let mut id = note.span;
     for (number, attempt) in earlier.iter().chain(last).enumerate() {
         id = next_id(id);
-        // Without an address it was a responder's.
+        // An attempt without an address was handled by a responder within the gateway.
         if attempt.addr.is_some() {
             take(&client_span(exchange, note, attempt, (number, id), clocks));
         }
@@ -256,12 +256,12 @@ fn client_span<'a>(
     }
 }
 
-/// What went wrong with an exchange, and whether the gateway has failed its client with it.
+/// The error of an exchange, and whether it is a failure of the server rather than of the client.
 pub fn error_of(exchange: &Exchange) -> (Option<Cow<'static, str>>, bool) {
     let status = exchange.response.status;
     let ending = exchange.stop().map(|stop| stop.ending());
     if let Some(ending) = ending.filter(|ending| !ending.name.is_empty()) {
-        // A response may have been cut that had begun well.
+        // A response may have been cut off after a successful status was sent.
         let is_ours = matches!(ending.blame, EndedBy::Upstream | EndedBy::Gateway);
         return (Some(Cow::Borrowed(ending.name)), is_ours || status >= 500);
     }
@@ -271,13 +271,13 @@ pub fn error_of(exchange: &Exchange) -> (Option<Cow<'static, str>>, bool) {
     }
 }
 
-/// The path as the client has sent it, without the query, in which credentials may stand.
+/// The path as the client sent it, without the query, which may contain credentials.
 fn client_path(exchange: &Exchange) -> &[u8] {
     let target = exchange.request.target();
     let path = &target[..memchr::memchr(b'?', target).unwrap_or(target.len())];
     match path.first() {
         Some(b'/') => path,
-        // A whole URL, or an asterisk.
+        // The target is an absolute URL, or an asterisk.
         _ => exchange.request.path(),
     }
 }
@@ -292,12 +292,12 @@ fn method<'a>(method: Method, name: &'a [u8], add: &mut impl FnMut(&'static str,
     }
 }
 
-/// The name of a method that the conventions know.
+/// The name of a method that the semantic conventions define.
 fn known(method: Method) -> Option<&'static str> {
     method.name().filter(|_| method != Method::Purge)
 }
 
-/// The method in a span's name, which must not have many values.
+/// The method for the name of a span, which must have low cardinality.
 fn method_word(method: Method) -> &'static [u8] {
     known(method).map_or(b"HTTP", str::as_bytes)
 }

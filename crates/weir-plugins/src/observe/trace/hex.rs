@@ -1,6 +1,6 @@
-//! Numbers in lower-case hexadecimal digits, as trace contexts have them.
+//! Numbers in lower-case hexadecimal digits, as in trace contexts.
 
-/// A number of exactly so many digits; nothing where another byte is among them.
+/// A number of exactly `count` digits; `None` if there is another byte.
 pub fn number(digits: &[u8], count: usize) -> Option<u128> {
     if digits.len() != count {
         return None;
@@ -8,7 +8,7 @@ pub fn number(digits: &[u8], count: usize) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, &byte| Some(number << 4 | u128::from(digit(byte)?)))
 }
 
-/// The same, for ids: zero is none.
+/// The same for ids, which must not be zero.
 pub fn id(digits: &[u8], count: usize) -> Option<u128> {
     number(digits, count).filter(|&id| id != 0)
 }

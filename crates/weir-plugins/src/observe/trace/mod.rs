@@ -1,5 +1,5 @@
-//! Distributed tracing: the contexts that tie the spans of one request together, as they stand in header fields (W3C
-//! Trace Context and B3); what is sampled; the spans of an exchange, and the forms they are sent in.
+//! Distributed tracing: trace contexts in header fields (W3C Trace Context and B3), sampling, the spans of an exchange,
+//! and the formats they are sent in.
 
 pub mod b3;
 pub mod exchange_spans;

@@ -1,22 +1,22 @@
-//! What a plugin remembers of its trace between the request and the end of the exchange.
+//! The ids of a trace, stored in an exchange from the request phase until its end.
 
 use weir_plugin::{Exchange, NoteKey};
 
-/// The ids of the gateway's span.
+/// The ids of the gateway's server span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceNote {
     pub trace: u128,
     pub span: u64,
-    /// The caller's span; zero where the trace begins here.
+    /// The caller's span; zero if the trace begins here.
     pub parent: u64,
-    /// Without it, only what happens later can have the spans recorded.
+    /// If false, the spans are recorded only if the exchange fails or is slow, and such exchanges are to be kept.
     pub is_sampled: bool,
-    /// For Zipkin: the trace id has 16 digits; the caller wants the spans in any case.
+    /// For Zipkin: whether the trace id has 16 digits, and whether the caller wants the spans recorded in any case.
     pub is_short: bool,
     pub is_debug: bool,
 }
 
-/// Its place in the notes of an exchange.
+/// The keys of the two notes that store a `TraceNote`.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceNoteKey {
     ids: NoteKey,
@@ -48,14 +48,14 @@ impl TraceNoteKey {
     }
 }
 
-/// How far the ids of an exchange's spans are apart: an odd number with many ones and zeros.
+/// The distance between the ids of an exchange's spans: an odd number whose bits are well mixed.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The id of the span after this one. The gateway's span comes first, then one for each attempt: an attempt's id can be
-/// told from the one before it.
+/// The id of the span after this one. The gateway's span comes first, then one for each attempt, so the id of an attempt
+/// can be calculated from the one before.
 pub fn next_id(span: u64) -> u64 {
     match span.wrapping_add(STEP) {
-        // Zero is no id.
+        // Zero is not a valid id.
         0 => STEP,
         next => next,
     }

@@ -1,6 +1,6 @@
-//! Spans and log records in the form of OTLP: messages of `opentelemetry/proto/{trace,logs}/v1`, and what a collector answers.
-//! A worker writes the spans of an exchange with [`span`]; the sink's thread writes log records with [`log_record`], and joins
-//! many with [`request`].
+//! Encodes spans and log records in OTLP: the messages of `opentelemetry/proto/{trace,logs}/v1`, and the answers of a
+//! collector. Workers write the spans of an exchange with [`span`]; the sink's thread writes log records with
+//! [`log_record`], and joins the items of a batch with [`request`].
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ const FIXED_64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED_32: u64 = 5;
 
-/// Flags of a span: the parent is known to be in this process or in another one, and in another one it is.
+/// The flags of a span which say that its parent is known to be in another process.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
@@ -43,12 +43,12 @@ fn fixed_64(out: &mut Vec<u8>, field: u64, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// A `string`, which has to be UTF-8.
+/// Writes a `string`; bytes that are not UTF-8 are replaced.
 fn text(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     bytes(out, field, String::from_utf8_lossy(value).as_bytes());
 }
 
-/// A message within one. Its length is put before it once it is known.
+/// Writes an embedded message. Its length is inserted in front once it is known.
 fn message(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
     key(out, field, BYTES);
     let start = out.len();
@@ -69,7 +69,7 @@ fn any_value(out: &mut Vec<u8>, value: &AttributeValue<'_>) {
     }
 }
 
-/// An `AnyValue` from JSON; `null` is one without a value.
+/// Writes JSON as an `AnyValue`; `null` is one without a value.
 fn json_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => {}
@@ -88,7 +88,7 @@ fn json_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// A `KeyValue` with an `AnyValue`.
+/// Writes a `KeyValue` with an `AnyValue`.
 fn key_value(out: &mut Vec<u8>, field: u64, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
     message(out, field, |out| {
         bytes(out, 1, name.as_bytes());
@@ -96,14 +96,14 @@ fn key_value(out: &mut Vec<u8>, field: u64, name: &str, value: impl FnOnce(&mut 
     });
 }
 
-/// A value that an attribute of a resource may have.
+/// The value of a resource attribute.
 pub enum ResourceValue<'a> {
     Text(&'a str),
     Flag(bool),
     Number(f64),
 }
 
-/// Appends an attribute of a resource.
+/// Appends a resource attribute.
 pub fn resource_attribute(out: &mut Vec<u8>, name: &str, value: &ResourceValue<'_>) {
     key_value(out, 1, name, |out| match value {
         ResourceValue::Text(value) => bytes(out, 1, value.as_bytes()),
@@ -112,7 +112,7 @@ pub fn resource_attribute(out: &mut Vec<u8>, name: &str, value: &ResourceValue<'
     });
 }
 
-/// Appends a `Span`, as a field of the message that spans are sent in.
+/// Appends a `Span`, as a field of the message that contains spans.
 pub fn span(out: &mut Vec<u8>, span: &TraceSpan<'_>) {
     message(out, 2, |out| {
         bytes(out, 1, &span.trace.to_be_bytes());
@@ -142,19 +142,19 @@ pub fn span(out: &mut Vec<u8>, span: &TraceSpan<'_>) {
     });
 }
 
-/// A `LogRecord`.
+/// The data of a `LogRecord`.
 pub struct LogRecord<'a> {
-    /// Since 1970.
+    /// Nanoseconds since 1970.
     pub time_ns: u64,
     pub severity: (u64, &'a str),
     pub body: &'a Value,
-    /// What a receiver recognises the record by.
+    /// The unique id, by which a receiver can recognise duplicates.
     pub id: &'a str,
-    /// The trace and the span that it belongs to, and whether they are sampled.
+    /// The trace id, span id and sampled flag, if the record belongs to a trace.
     pub context: Option<(u128, u64, bool)>,
 }
 
-/// The number and the name of the severity of an exchange that ended with this status.
+/// The severity number and text for an exchange with this status.
 pub fn severity_of(status: u16) -> (u64, &'static str) {
     match status {
         500.. => (17, "ERROR"),
@@ -163,7 +163,7 @@ pub fn severity_of(status: u16) -> (u64, &'static str) {
     }
 }
 
-/// Appends a `LogRecord`, as a field of the message that log records are sent in.
+/// Appends a `LogRecord`, as a field of the message that contains log records.
 pub fn log_record(out: &mut Vec<u8>, record: &LogRecord<'_>) {
     message(out, 2, |out| {
         fixed_64(out, 1, record.time_ns);
@@ -180,7 +180,8 @@ pub fn log_record(out: &mut Vec<u8>, record: &LogRecord<'_>) {
     });
 }
 
-/// `ExportTraceServiceRequest` or `ExportLogsServiceRequest`, which differ in nothing but what [`span`] or [`log_record`] has written.
+/// An `ExportTraceServiceRequest` or `ExportLogsServiceRequest`: the two differ only in the items, from [`span`] or
+/// [`log_record`].
 pub fn request<'a>(resource: &[u8], scope: (&str, &str), items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     message(&mut out, 1, |out| {
@@ -196,8 +197,8 @@ pub fn request<'a>(resource: &[u8], scope: (&str, &str), items: impl Iterator<It
     out
 }
 
-/// How many items a collector has rejected, and why: `ExportTraceServiceResponse` or `ExportLogsServiceResponse`. What is not one
-/// rejects nothing.
+/// The number of rejected items and the reason, from an `ExportTraceServiceResponse` or `ExportLogsServiceResponse`. An
+/// answer of another form rejects nothing.
 pub fn rejected(answer: &[u8]) -> (u64, String) {
     let mut rejected = (0, String::new());
     for (field, value) in ProtobufFields(answer) {
@@ -219,7 +220,7 @@ enum ProtobufValue<'a> {
     Fixed,
 }
 
-/// The fields of a message, until its end or what is none.
+/// Iterates over the fields of a message, until its end or an invalid field.
 struct ProtobufFields<'a>(&'a [u8]);
 
 impl<'a> ProtobufFields<'a> {

@@ -1,31 +1,31 @@
-//! Whether a trace is recorded, decided when its request comes.
+//! The decision whether a trace is recorded, made when the request is received.
 
 use std::num::NonZeroU128;
 
 use weir_plugin::ConfigError;
 
-/// Decides by what the parent has decided, and by the trace id, so that every node decides alike.
+/// Decides by the parent's decision and by the trace id, so that all nodes decide alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sampler {
     AlwaysOn,
     AlwaysOff,
     Ratio(SampleRatio),
-    /// As the parent did; where there is none, as another sampler says.
+    /// As the parent decided; without a parent's decision, by another sampler.
     Parent(Box<Sampler>),
 }
 
-/// A share of all traces: those whose random bits are not below a threshold.
+/// Samples a fraction of all traces: those whose random bits are at least a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleRatio {
     threshold: u64,
 }
 
-/// The bits of a trace id that are random: the last 56 (W3C Trace Context, level 2).
+/// The random bits of a trace id: the last 56 (W3C Trace Context, level 2).
 const RANDOM_BITS: u64 = (1 << 56) - 1;
 
 impl SampleRatio {
     /// # Errors
-    /// It is not from 0 to 1.
+    /// The fraction is not from 0 to 1.
     pub fn new(fraction: f64, option: &str) -> Result<SampleRatio, ConfigError> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(ConfigError::new(option, "must be from 0 to 1"));
@@ -39,7 +39,7 @@ impl SampleRatio {
 }
 
 impl Sampler {
-    /// `parent`: whether the caller has recorded its part, if there is a caller that says so.
+    /// `parent`: the sampling decision of the caller, if it has sent one.
     pub fn samples(&self, trace: u128, parent: Option<bool>) -> bool {
         match self {
             Sampler::AlwaysOn => true,
@@ -50,7 +50,7 @@ impl Sampler {
     }
 }
 
-/// A trace id that is random.
+/// A random trace id.
 pub fn new_trace() -> u128 {
     rand::random::<NonZeroU128>().get()
 }

@@ -1,9 +1,9 @@
-//! A span: one piece of work in a trace, whatever form it is sent in.
+//! A span, independent of the format it is sent in.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-/// Whose work a span is: the gateway's as a server, or an upstream's, seen by its client.
+/// Whose work a span describes: the gateway's as a server, or the gateway's as a client of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     Server,
@@ -21,27 +21,27 @@ pub enum AttributeValue<'a> {
 
 pub type SpanAttribute<'a> = (Cow<'a, str>, AttributeValue<'a>);
 
-/// One piece of work.
+/// One span of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceSpan<'a> {
     pub trace: u128,
     pub id: u64,
-    /// Zero for the first span of a trace.
+    /// The id of the parent span; zero for the first span of a trace.
     pub parent: u64,
     pub is_parent_remote: bool,
-    /// It is recorded because the caller was told so, and not only because of how the exchange ended.
+    /// Whether the trace was sampled when the request came, rather than kept because of how the exchange ended.
     pub is_sampled: bool,
     pub kind: SpanKind,
     pub name: Cow<'a, [u8]>,
-    /// Since 1970.
+    /// Start and end in nanoseconds since 1970.
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Our end and the other end of the connection.
+    /// The local and the remote address of the connection.
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
-    /// What went wrong, in one word, whoever is to blame.
+    /// The type of the error, if there was one, on any side.
     pub error: Option<Cow<'a, str>>,
-    /// Whether that is a failure of what the span stands for.
+    /// Whether the error counts as a failure of this span.
     pub is_failed: bool,
     pub attributes: Vec<SpanAttribute<'a>>,
 }

@@ -1,4 +1,4 @@
-//! The way of spans to a collector: one record for all spans of an exchange.
+//! Passes spans to a collector: one record for all spans of an exchange.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::note::TraceNote;
 use super::span::TraceSpan;
 use crate::log::logger::register;
 
-/// Appends a span in the form of its collector.
+/// Encodes a span in the format of its collector.
 pub trait SpanFormat: Send + Sync {
     fn span(&self, span: &TraceSpan<'_>, note: &TraceNote, out: &mut Vec<u8>);
 }
 
-/// A sink for spans, which plugins have in common.
+/// A sink for spans, which plugins with the same identity share.
 pub struct SpanSink<F> {
     sink: Arc<RecordSink>,
     writer: PerWorker<SinkWriter>,
@@ -23,7 +23,8 @@ pub struct SpanSink<F> {
 }
 
 impl<F: SpanFormat> SpanSink<F> {
-    /// The sink of this identity; where there is none yet, one whose destination `open` makes once it is started.
+    /// The sink of this identity. If it does not exist yet, it is created with the destination that `open` makes when
+    /// the sink is started.
     pub fn build(build: &Build, identity: &str, options: SinkOptions, format: F, open: OpenDestination) -> SpanSink<F> {
         let sink = build.shared("record-sink", identity, || RecordSink::new(&register(), options, open));
         let written = Arc::clone(&sink);
@@ -35,7 +36,7 @@ impl<F: SpanFormat> SpanSink<F> {
         self.sink.start()
     }
 
-    /// Hands over the spans of an exchange that has ended, as masks show it.
+    /// Records the spans of an exchange that has ended, with its secrets masked.
     pub fn record(&self, exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes) {
         let exchange = exchange.shown();
         self.writer.get().write(Vec::new(), |out| {

@@ -2,9 +2,9 @@
 
 use super::hex;
 
-/// The flag that says that the sender has recorded the request.
+/// The flag that the sender may have recorded the request.
 const SAMPLED: u8 = 1;
-/// The flag that says that the trace id is random (level 2).
+/// The flag that the trace id is random (level 2).
 const RANDOM: u8 = 2;
 
 const MAX_MEMBERS: usize = 32;
@@ -13,7 +13,7 @@ const MAX_TENANT: usize = 241;
 const MAX_SYSTEM: usize = 14;
 const MAX_VALUE: usize = 256;
 
-/// What `traceparent` says. Its ids are never zero.
+/// The content of `traceparent`. Its ids are never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traceparent {
     pub trace: u128,
@@ -23,7 +23,7 @@ pub struct Traceparent {
 }
 
 impl Traceparent {
-    /// From all fields of this name. More than one says nothing, as does one that is wrong: a new trace begins then.
+    /// Parses all fields of this name. `None` if there are several, or if it is invalid; then a new trace begins.
     pub fn read<'a>(mut fields: impl Iterator<Item = &'a [u8]>) -> Option<Traceparent> {
         let field = fields.next()?;
         match fields.next() {
@@ -36,7 +36,7 @@ impl Traceparent {
         let field = trimmed(field);
         let (known, more) = field.split_at_checked(55)?;
         let version = hex::number(&known[..2], 2)?;
-        // Later versions may append parts, which are not for us. The version ff is forbidden.
+        // Later versions may append parts, which are ignored. The version ff is forbidden.
         let is_whole = more.is_empty() || (version > 0 && more[0] == b'-');
         if version == 0xff || !is_whole || [2, 35, 52].iter().any(|&at| known[at] != b'-') {
             return None;
@@ -50,20 +50,20 @@ impl Traceparent {
         })
     }
 
-    /// As a field of version 00, which is what is sent on, whatever version came.
+    /// The field in version 00, which is forwarded regardless of the version received.
     pub fn field(&self) -> String {
         let flags = if self.is_sampled { SAMPLED } else { 0 } | if self.is_random { RANDOM } else { 0 };
         format!("00-{:032x}-{:016x}-{flags:02x}", self.trace, self.span)
     }
 }
 
-/// Whether the fields `tracestate`, which together are one list, may be sent on as they are. If not, all of them are
-/// left out: none of it can be trusted.
+/// Whether the fields `tracestate`, which together form one list, are valid and can be forwarded unchanged. Otherwise
+/// all of them are removed.
 pub fn is_tracestate<'a>(fields: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut members = fields.flat_map(|field| field.split(|&byte| byte == b',')).map(trimmed);
     let mut count = 0;
     members.all(|member| {
-        // Empty members are allowed, and do not count.
+        // Empty members are allowed, and not counted.
         count += usize::from(!member.is_empty());
         count <= MAX_MEMBERS && (member.is_empty() || is_member(member))
     })
@@ -77,7 +77,7 @@ fn is_member(member: &[u8]) -> bool {
     is_value && is_key(key)
 }
 
-/// `vendor`, or `tenant@system`.
+/// Whether the key has the form `vendor` or `tenant@system`.
 fn is_key(key: &[u8]) -> bool {
     match key.iter().position(|&byte| byte == b'@') {
         None => is_name(key, MAX_KEY),
@@ -91,7 +91,7 @@ fn is_name(name: &[u8], most: usize) -> bool {
     begins && name.len() <= most && name.iter().all(goes_on)
 }
 
-/// Without the blanks and tabs around it.
+/// Without the spaces and tabs around it.
 fn trimmed(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;

@@ -1,4 +1,4 @@
-//! Spans in the form of Zipkin's API, version 2: JSON.
+//! Encodes spans as JSON for version 2 of Zipkin's API.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,15 +6,15 @@ use super::note::TraceNote;
 use super::span::{AttributeValue, SpanKind, TraceSpan};
 use crate::log::json::JsonObjectWriter;
 
-/// How spans of a service are written.
+/// Writes the spans of one service.
 pub struct ZipkinWriter {
     pub service: String,
-    /// The address of the gateway where it is not the one that the client is connected to.
+    /// The address of the gateway, if it is not the one that the client is connected to.
     pub local: Option<IpAddr>,
 }
 
 impl ZipkinWriter {
-    /// Appends a span as an object, and a comma.
+    /// Appends a span as a JSON object, followed by a comma.
     pub fn write(&self, out: &mut Vec<u8>, span: &TraceSpan<'_>, note: &TraceNote) {
         {
             let mut object = JsonObjectWriter::begin(out);
@@ -27,7 +27,7 @@ impl ZipkinWriter {
             object.text("name", &span.name);
             object.text("kind", if span.kind == SpanKind::Server { b"SERVER" } else { b"CLIENT" });
             object.number("timestamp", span.start_ns / 1000);
-            // Zero would mean that it is not known.
+            // At least 1: zero would mean that the duration is unknown.
             object.number("duration", (span.end_ns.saturating_sub(span.start_ns) / 1000).max(1));
             if note.is_debug {
                 object.raw(b"debug", b"true");
@@ -63,11 +63,11 @@ fn endpoint(object: &mut JsonObjectWriter<'_>, addr: Option<SocketAddr>) {
     }
 }
 
-/// The body of a request, from what [`ZipkinWriter::write`] has written.
+/// The body of a request, from the output of [`ZipkinWriter::write`].
 pub fn request<'a>(spans: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut body = vec![b'['];
     spans.for_each(|spans| body.extend_from_slice(spans));
-    // The last comma, or the bracket of an empty list.
+    // Removes the last comma; restores the bracket if the list is empty.
     if body.pop() == Some(b'[') {
         body.push(b'[');
     }

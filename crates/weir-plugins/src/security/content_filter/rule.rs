@@ -1,4 +1,4 @@
-//! A rule of the filter, and what it does to fields, arguments and bodies.
+//! A rule of the filter, and its application to fields, arguments and bodies.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::content::content_type;
 use crate::content::json;
 use crate::content::xml;
 
-/// How deep bodies may be nested that are looked into by path.
+/// The deepest nesting of bodies that are inspected by path.
 const MAX_DEPTH: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub enum FilterAction {
     Mask,
 }
 
-/// What is looked for, where, and what is done about it.
+/// A rule: the place to inspect, the expression to match, and the action.
 pub struct ContentRule {
     pub place: RuleTarget,
     pub regex: Regex,
@@ -33,9 +33,9 @@ pub struct ContentRule {
     pub replacement: Vec<u8>,
 }
 
-/// Where a rule looks.
+/// The place that a rule inspects.
 pub enum RuleTarget {
-    /// Of this name; without one, all.
+    /// Fields of this name, or all.
     Fields(Option<Box<[u8]>>),
     Arguments(Option<Box<[u8]>>),
     Raw,
@@ -43,7 +43,7 @@ pub enum RuleTarget {
     Xml(xml::XmlPath),
 }
 
-/// What a rule makes of one text.
+/// The result of applying a rule to one text.
 enum MatchOutcome {
     Pass,
     Refuse,
@@ -65,9 +65,9 @@ impl ContentRule {
         matches!(self.place, RuleTarget::Raw | RuleTarget::Json(_) | RuleTarget::Xml(_))
     }
 
-    /// Whether a response of this type is looked at. Requests are, whatever they say: who sends them is not believed.
+    /// Whether a response of this type is inspected. Requests always are, because clients could send a wrong type.
     pub fn suits(&self, head: &Head) -> bool {
-        // What some would read as one type and some as another is looked at as both.
+        // An ambiguous type is inspected as every type that it may be.
         let may_be = |test: fn(&[u8]) -> bool| content_type::of(head).map_or(true, |said| said.is_some_and(test));
         match self.place {
             RuleTarget::Json(_) => may_be(content_type::is_json),
@@ -76,7 +76,7 @@ impl ContentRule {
         }
     }
 
-    /// The content as it goes on; nothing if it stays.
+    /// The changed content; `None` if it stays as it is.
     pub fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, ContentRejection> {
         let mut edits: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         match &self.place {
@@ -114,7 +114,7 @@ impl ContentRule {
                         MatchOutcome::Pass => {}
                         MatchOutcome::Refuse => return Err(ContentRejection::Refused),
                         MatchOutcome::Replace(new) => {
-                            // In the place of its first part; the others go.
+                            // The new text replaces the first part; the other parts are removed.
                             let new = xml::escaped(&String::from_utf8_lossy(&new)).into_bytes();
                             let news = std::iter::once(new).chain(std::iter::repeat(Vec::new()));
                             edits.extend(found.spans.into_iter().zip(news));
@@ -127,15 +127,15 @@ impl ContentRule {
     }
 }
 
-/// Why content does not go on.
+/// Why content is refused.
 pub enum ContentRejection {
     Refused,
-    /// It is not what a rule's path is for.
+    /// It is not a JSON or XML text, as the rule's path needs.
     Unreadable,
     Opaque(Opaque),
 }
 
-/// The content with some of its parts replaced.
+/// The content with the given ranges replaced.
 fn edited(content: &[u8], mut edits: Vec<(Range<usize>, Vec<u8>)>) -> Vec<u8> {
     edits.sort_by_key(|(span, _)| span.start);
     let mut out = Vec::with_capacity(content.len());
@@ -149,7 +149,7 @@ fn edited(content: &[u8], mut edits: Vec<(Range<usize>, Vec<u8>)>) -> Vec<u8> {
     out
 }
 
-/// Fields of this name, or all. `false` refuses.
+/// Applies a rule to the fields of this name, or to all. `false` refuses.
 pub fn pass_fields(rule: &ContentRule, name: Option<&[u8]>, head: &mut Head) -> Result<bool, Stop> {
     let Some(name) = name else {
         let refused = head.fields().any(|(_, value)| matches!(rule.judge(value), MatchOutcome::Refuse));
@@ -169,7 +169,7 @@ pub fn pass_fields(rule: &ContentRule, name: Option<&[u8]>, head: &mut Head) -> 
     Ok(true)
 }
 
-/// Arguments of this name, or all. `false` refuses.
+/// Applies a rule to the arguments of this name, or to all. `false` refuses.
 pub fn pass_arguments(rule: &ContentRule, wanted: Option<&[u8]>, exchange: &mut Exchange) -> Result<bool, Stop> {
     let Some(text) = exchange.request.query() else { return Ok(true) };
     let mut query = Vec::with_capacity(text.len());
@@ -184,7 +184,7 @@ pub fn pass_arguments(rule: &ContentRule, wanted: Option<&[u8]>, exchange: &mut 
             query.extend_from_slice(pair);
             continue;
         }
-        // An attack may stand in a name as well.
+        // Names of arguments are inspected as well.
         if wanted.is_none() && rule.action == FilterAction::Block && matches!(rule.judge(&name), MatchOutcome::Refuse) {
             return Ok(false);
         }

@@ -8,14 +8,14 @@ fn one(rule: Value) -> Arc<dyn Plugin> {
     build::<ContentFilter>(json!({"rules": [rule]}))
 }
 
-/// The query as it goes on, or nothing where it is refused.
+/// The query that is forwarded; `None` if the request is refused.
 fn query(rule: Value, query: &str) -> Option<String> {
     let mut exchange = exchange(&format!("GET /?{query} HTTP/1.1\nHost: h"));
     on_request(&one(rule), &mut exchange).ok()?;
     Some(String::from_utf8(exchange.request.query().unwrap_or_default().to_vec()).expect("text"))
 }
 
-/// The request's body as it goes on, or the status of a refusal.
+/// The body that is forwarded, or the status of the refusal.
 fn content(rule: Value, content: &str) -> Result<String, u16> {
     let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Type: text/plain");
     let mut content = content.as_bytes().to_vec();

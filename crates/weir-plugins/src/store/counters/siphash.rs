@@ -1,7 +1,7 @@
-//! SipHash-1-3 of a word and some bytes, for keys that strangers choose. It gives what the standard library's hasher gives,
-//! which would take twice the instructions for so few bytes: it does not know that they come at once.
+//! SipHash-1-3 of a word and some bytes, for keys that clients can choose. It gives the same hashes as the standard
+//! library's hasher, with half the instructions for short keys, because it gets all bytes at once.
 
-/// What strangers do not know.
+/// The secret of the hash.
 #[derive(Clone, Copy, Debug)]
 pub struct SipKey(u64, u64);
 
@@ -32,7 +32,7 @@ struct SipState([u64; 4]);
 impl SipState {
     #[inline]
     fn new(SipKey(k0, k1): SipKey) -> SipState {
-        // "somepseudorandomlygeneratedbytes", as the function is defined.
+        // The constant "somepseudorandomlygeneratedbytes" of the algorithm.
         SipState([
             k0 ^ 0x736f_6d65_7073_6575,
             k1 ^ 0x646f_7261_6e64_6f6d,

@@ -1,29 +1,29 @@
-//! An event stream as blocks: lines that an empty line ends (HTML Living Standard §9.2.6).
+//! Splits an event stream into blocks: lines up to an empty line (HTML Living Standard §9.2.6).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_plugin::proto::event_stream::{EventPart, EventReader};
 
-/// More than this is not kept of one event.
+/// The most bytes of one block.
 pub const MOST_BLOCK_BYTES: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// An event, or lines that change the id or the time until clients connect again.
+/// An event, or lines that only set the last event id or the retry time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventBlock {
-    /// With the empty line at the end, and without the comments before its data.
+    /// The bytes with the empty line at the end, but without comments.
     pub bytes: Box<[u8]>,
-    /// What it sets the last event id to, if it does.
+    /// The new last event id, if the block sets it.
     pub id: Option<Box<[u8]>>,
 }
 
-/// An event is larger than any that is kept.
+/// A block is larger than `MOST_BLOCK_BYTES`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BlockTooLarge;
 
-/// Takes a stream apart that comes in pieces.
+/// Splits a stream that is received in pieces.
 #[derive(Default)]
 pub struct BlockReader {
     reader: EventReader,
@@ -36,7 +36,7 @@ impl BlockReader {
     /// Adds the blocks that this piece completes to `blocks`.
     ///
     /// # Errors
-    /// The stream cannot be read any further.
+    /// A block is too large; the stream cannot be read any further.
     pub fn read(&mut self, mut piece: &[u8], blocks: &mut Vec<Arc<EventBlock>>) -> Result<(), BlockTooLarge> {
         while let Some(part) = self.reader.next(piece) {
             let (bytes, rest) = piece.split_at(part.bytes());
@@ -53,7 +53,7 @@ impl BlockReader {
         Ok(())
     }
 
-    /// What the stream has said last about the time until clients connect again.
+    /// The last retry time that the stream has set.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
@@ -81,7 +81,7 @@ impl BlockReader {
     }
 }
 
-/// Digits and nothing else.
+/// A number of digits only; anything else is ignored.
 fn milliseconds(value: &[u8]) -> Option<Duration> {
     let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok().map(Duration::from_millis)

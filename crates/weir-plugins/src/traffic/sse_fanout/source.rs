@@ -1,4 +1,4 @@
-//! Fills a shared stream: asks the upstream, takes its events, and asks again where the stream breaks.
+//! The source of a shared stream: sends the request to the upstream, stores its events, and reconnects when the stream ends.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,28 +12,28 @@ use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 use super::blocks::{BlockReader, MOST_BLOCK_BYTES};
 use super::feed::{Feed, FeedStage, Feeds, OtherAnswer};
 
-/// More of another answer than an event stream is not held for the clients that wait for it.
+/// The most bytes of an answer that is not an event stream; it is sent to all clients that wait for the stream.
 const MOST_OTHER_BYTES: usize = 64 << 10;
-/// The time until the upstream is asked again, unless the stream has said another (`retry`).
+/// The time until the first reconnect, unless the stream sets another with `retry`.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// How long things last.
+/// The durations of a stream without clients, and of one without an upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceTimes {
-    /// For so long the stream goes on after the last client.
+    /// How long the stream is kept open after its last client has left.
     pub keep_open: Duration,
-    /// For so long the upstream is asked again.
+    /// How long reconnects are tried.
     pub reconnect: Duration,
 }
 
-/// What fills a stream. The stream has ended when this is dropped.
+/// Fills one shared stream. Dropping it ends the stream.
 pub struct FeedSource {
     pub feeds: Arc<Feeds>,
     pub key: Box<[u8]>,
     pub feed: Arc<Feed>,
     pub upstream: Rc<RefCell<Rc<dyn RouteUpstream>>>,
-    /// Without `Last-Event-ID`.
+    /// The request to the upstream, without `Last-Event-ID`.
     pub request: RequestHead,
     pub times: SourceTimes,
 }
@@ -45,7 +45,7 @@ impl Drop for FeedSource {
     }
 }
 
-/// Fields of an answer that hold for one message, or for one client.
+/// Fields of an answer that apply only to one message or one client.
 const NOT_SHARED: [&[u8]; 10] = [
     b"connection",
     b"content-length",
@@ -59,7 +59,7 @@ const NOT_SHARED: [&[u8]; 10] = [
     b"upgrade",
 ];
 
-/// The fields of an answer that every client may get, with names in lower case.
+/// The fields of an answer that may be sent to all clients, with names in lower case.
 pub fn shared_fields(fields: Vec<ReplyField>) -> Vec<ReplyField> {
     let lower = |(name, value): ReplyField| -> ReplyField { (name.to_ascii_lowercase().into(), value) };
     fields.into_iter().map(lower).filter(|(name, _)| !NOT_SHARED.contains(&&**name)).collect()
@@ -77,7 +77,7 @@ fn is_event_stream(head: &ReplyHead) -> bool {
 }
 
 impl FeedSource {
-    /// Until no client is left, or the stream can't go on.
+    /// Runs until no client is left, or until the stream cannot be continued.
     pub async fn run(self) {
         tokio::select! {
             () = self.fill() => {}
@@ -115,7 +115,7 @@ impl FeedSource {
                     self.pass_on(answer, &mut stream).await;
                 }
                 Ok(head) if !was_open => return self.refuse(head, answer).await,
-                // What asks again at such a status would be told the same (HTML Living Standard §9.2.3).
+                // A client of a separate stream would stop at such a status as well (HTML Living Standard §9.2.3).
                 Ok(head) if head.status < 500 => return,
                 Err(stop) if !was_open => return self.end(FeedStage::Failed(stop)),
                 Ok(_) | Err(_) => {}
@@ -133,7 +133,7 @@ impl FeedSource {
     }
 
     fn end(&self, stage: FeedStage) {
-        // Before it is told: who is told may ask again at once.
+        // Removed before the clients are notified, because they may request the stream again at once.
         self.feeds.remove(&self.key, &self.feed);
         self.feed.enter(stage);
     }
@@ -141,7 +141,7 @@ impl FeedSource {
     fn ask(&self, last_event_id: Option<&[u8]>) -> UpstreamAnswer {
         let mut request = self.request.clone();
         if let Some(id) = last_event_id.filter(|id| !id.is_empty()) {
-            // It came in a field, or in an event without a line end or a NUL in it.
+            // Cannot fail: the id comes from a field, or from an event, without line ends and NUL.
             let _ = request.head.set(b"Last-Event-ID", id);
         }
         self.upstream.borrow().send(request)
@@ -162,7 +162,7 @@ impl FeedSource {
             stream.retry = reader.retry().unwrap_or(stream.retry);
             stream.since = Instant::now();
             self.feed.publish(blocks);
-            // The clients' turn, before these events may have to go for the next ones.
+            // Lets the clients send these events before the next ones may displace them from the window.
             tokio::task::yield_now().await;
             if read.is_err() {
                 tracing::error!(
@@ -193,18 +193,19 @@ impl FeedSource {
     }
 }
 
-/// What is known of a stream over its connections.
+/// The state of a stream across its connections to the upstream.
 struct SourceStream {
     last_event_id: Option<Box<[u8]>>,
     retry: Duration,
-    /// Attempts in a row that have brought no event.
+    /// Consecutive connections that have delivered no event.
     failures: u32,
-    /// When the stream was last there.
+    /// When the stream was last connected.
     since: Instant,
 }
 
 impl SourceStream {
-    /// How long to wait before the upstream is asked again: longer each time, and not in step with others.
+    /// The time until the next connection: doubled with each failure, and randomised, so that streams do not reconnect
+    /// at the same moment.
     fn pause(&mut self) -> Duration {
         let longer = self.retry.saturating_mul(1 << self.failures.min(8)).min(LONGEST_RETRY);
         self.failures += 1;

@@ -1,34 +1,34 @@
-//! The newest events of a stream, as many as the limits allow.
+//! The newest blocks of a stream, as many as the limits allow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::blocks::EventBlock;
 
-/// What is kept of a stream.
+/// The limits of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowLimits {
     pub events: usize,
     pub bytes: usize,
 }
 
-/// The newest blocks of a stream. A position is the number of blocks that came before.
+/// The newest blocks of a stream. The position of a block is the number of blocks that the stream has sent before it.
 #[derive(Clone, Debug)]
 pub struct EventWindow {
     limits: WindowLimits,
     blocks: VecDeque<Arc<EventBlock>>,
     bytes: usize,
-    /// The position of the first that is kept.
+    /// The position of the oldest block in the window.
     first: u64,
 }
 
-/// What stands at a position.
+/// The result of looking up a position.
 #[derive(Debug, PartialEq, Eq)]
 pub enum At<'a> {
     Block(&'a Arc<EventBlock>),
-    /// Nothing yet.
+    /// The block has not been received yet.
     End,
-    /// It is not kept any more. The first that is has this position.
+    /// The block has been removed. The oldest block in the window has this position.
     Gone(u64),
 }
 
@@ -37,8 +37,8 @@ impl EventWindow {
         EventWindow { limits, blocks: VecDeque::new(), bytes: 0, first: 0 }
     }
 
-    /// Adds blocks that have come at once. What is too much of them goes with the next ones: until then every client had its
-    /// turn.
+    /// Adds blocks that were received together. The limits are enforced only with the next ones, so that every client
+    /// can read these first.
     pub fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<EventBlock>>) {
         while self.blocks.len() > self.limits.events || self.bytes > self.limits.bytes && self.blocks.len() > 1 {
             let Some(gone) = self.blocks.pop_front() else { break };
@@ -51,7 +51,7 @@ impl EventWindow {
         }
     }
 
-    /// The position after the newest.
+    /// The position after the newest block.
     pub fn end(&self) -> u64 {
         self.first + self.blocks.len() as u64
     }
@@ -64,7 +64,7 @@ impl EventWindow {
         }
     }
 
-    /// Nothing has fallen out of it: it is all that the stream has sent.
+    /// Whether no block has been removed: the window contains all that the stream has sent.
     pub fn is_complete(&self) -> bool {
         self.first == 0
     }
@@ -75,12 +75,12 @@ impl EventWindow {
         Some(self.end() - from_end as u64)
     }
 
-    /// The position of the newest `count` blocks.
+    /// The position of the oldest of the newest `count` blocks.
     pub fn newest(&self, count: usize) -> u64 {
         self.end().saturating_sub(count as u64).max(self.first)
     }
 
-    /// Takes over what another window of the same stream has beyond this one.
+    /// Adds the blocks that another window of the same stream has after the end of this one.
     pub fn catch_up(&mut self, other: &EventWindow) {
         if self.end() < other.first {
             *self = EventWindow { limits: self.limits, blocks: VecDeque::new(), bytes: 0, first: other.first };
