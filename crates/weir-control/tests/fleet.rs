@@ -1,9 +1,11 @@
-//! How a fleet of nodes on one etcd behaves: `cargo run --release -p weir-control --example fleet -- 300`.
+//! How a fleet of nodes on one etcd behaves.
 //!
 //! The nodes are real but for listeners and workers: each follows etcd on a thread of its own, compiles what has changed, publishes
 //! it, and tells the others what it serves. Prints how long a change takes until a node has published it, what etcd and the nodes
-//! cost, and how long it takes until all are back after etcd was started anew. Needs `etcd`, as `scripts/setup` unpacks it.
+//! cost, and how long it takes until all are back after etcd was started anew. A few nodes ordinarily, 300 where `WEIR_TEST_FULL`
+//! is set; `WEIR_FLEET` is another number of nodes.
 
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,13 +15,14 @@ use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest};
 use weir_control::{ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, publish_first, watch};
 use weir_plugin::Registry;
-use weir_testkit::{Program, TempDir, free_port};
+use weir_testkit::{Program, TempDir, eventually, free_port, scaled};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const CHANGES: usize = 30;
 const PATIENCE: Duration = Duration::from_secs(120);
+const AWAY: Duration = Duration::from_secs(5);
 
 /// When each node has published last, and how often.
 #[derive(Clone, Default)]
@@ -47,26 +50,61 @@ struct FleetNode {
     _directory: TempDir,
 }
 
-fn main() {
-    let count: usize = std::env::args().nth(1).map_or(300, |count| count.parse().expect("a number"));
-    let (client, peer, data) = (free_port(), free_port(), TempDir::new());
-    let mut etcd = etcd(client, peer, data.path());
+#[test]
+fn a_change_reaches_every_node_of_a_fleet() {
+    if Program::find("etcd").is_none() {
+        return;
+    }
+    let chosen = std::env::var("WEIR_FLEET").ok().map(|count| count.parse().expect("WEIR_FLEET is a number"));
+    let count: usize = chosen.unwrap_or_else(|| scaled(20, 300));
+    let ports = EtcdPorts { client: free_port(), peer: free_port() };
+    let data = TempDir::new();
+    let mut etcd = ports.start(data.path());
+    eventually("etcd answers", PATIENCE, || TcpStream::connect(("127.0.0.1", ports.client)).is_ok());
+    let alone_mib = memory_mib(ports.pid());
     let began = Instant::now();
-    let nodes: Vec<FleetNode> = (0..count).map(|number| node(number, client)).collect();
-    println!("{count} nodes started in {:.1?}", began.elapsed());
-    let (cpu, own, began) = (cpu_ms(etcd_pid(client)), cpu_ms(std::process::id()), Instant::now());
-    std::thread::sleep(Duration::from_secs(10));
-    let seconds = began.elapsed().as_secs_f64();
+    let nodes: Vec<FleetNode> = (0..count).map(|number| node(number, ports.client)).collect();
+    println!("{count} nodes started one after the other in {:.1?}", began.elapsed());
+    rest(&ports, count, alone_mib);
+    print_changes(&ports, &nodes);
+
+    etcd.crash();
+    // How long it is away; nothing waits for that.
+    std::thread::sleep(AWAY);
+    let began = Instant::now();
+    etcd = ports.start(data.path());
+    let times = changed(&nodes, CHANGES);
+    let etcd_mib = memory_mib(ports.pid());
     println!(
-        "at rest: etcd {:.3} ms of CPU a node and second, nodes {:.3}; etcd has {} MiB, all nodes {} MiB",
-        (cpu_ms(etcd_pid(client)) - cpu) / seconds / count as f64,
-        (cpu_ms(std::process::id()) - own) / seconds / count as f64,
-        memory_mib(etcd_pid(client)),
+        "etcd was away for {AWAY:?}: after its start, half of the nodes serve a new change within {:.1?}, all within {:.1?}; \
+         etcd needs {:.0} ms of CPU until then and has {etcd_mib} MiB",
+        times[times.len() / 2],
+        began.elapsed(),
+        cpu_ms(ports.pid()),
+    );
+    nodes.into_iter().for_each(|node| drop(node.watch));
+    drop(etcd);
+}
+
+/// What etcd and the nodes cost while nothing changes.
+fn rest(ports: &EtcdPorts, count: usize, alone_mib: u64) {
+    let (etcd, own, began) = (cpu_ms(ports.pid()), cpu_ms(std::process::id()), Instant::now());
+    // How long the cost is measured; nothing waits for that.
+    std::thread::sleep(Duration::from_secs(scaled(1, 10) as u64));
+    let node_seconds = began.elapsed().as_secs_f64() * count as f64;
+    println!(
+        "at rest, per node and second: {:.2} ms of CPU of etcd, {:.2} ms of the node; etcd has {} MiB, {alone_mib} MiB before \
+         the first node; all nodes have {} MiB",
+        (cpu_ms(ports.pid()) - etcd) / node_seconds,
+        (cpu_ms(std::process::id()) - own) / node_seconds,
+        memory_mib(ports.pid()),
         memory_mib(std::process::id()),
     );
-    let cpu = cpu_ms(etcd_pid(client));
-    let mut times: Vec<Duration> = (0..CHANGES).flat_map(|change| changed(&nodes, change)).collect();
-    println!("etcd {:.1} ms of CPU a change", (cpu_ms(etcd_pid(client)) - cpu) / CHANGES as f64);
+}
+
+fn print_changes(ports: &EtcdPorts, nodes: &[FleetNode]) {
+    let (etcd, own) = (cpu_ms(ports.pid()), cpu_ms(std::process::id()));
+    let mut times: Vec<Duration> = (0..CHANGES).flat_map(|change| changed(nodes, change)).collect();
     times.sort();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100];
     println!(
@@ -75,31 +113,41 @@ fn main() {
         at(99),
         at(100)
     );
-
-    etcd.crash();
-    std::thread::sleep(Duration::from_secs(5));
-    let cpu = Instant::now();
-    etcd = self::etcd(client, peer, data.path());
-    let mut times = changed(&nodes, CHANGES);
-    times.sort();
     println!(
-        "after etcd was away for 5 s: half of the nodes are back and serve a change {:.1?} after it, all after {:.1?}",
-        times[times.len() / 2],
-        times[times.len() - 1],
+        "a change costs {:.1} ms of CPU of etcd, {:.1} ms of all nodes together",
+        (cpu_ms(ports.pid()) - etcd) / CHANGES as f64,
+        (cpu_ms(std::process::id()) - own) / CHANGES as f64,
     );
-    println!("all of it took {:.1?}, and etcd {:.0} ms of CPU", cpu.elapsed(), cpu_ms(etcd_pid(client)));
-    drop(nodes.into_iter().map(|node| node.watch).collect::<Vec<_>>());
-    drop(etcd);
 }
 
-fn etcd(client: u16, peer: u16, data: &Path) -> Program {
-    let mut command = Program::find("etcd").expect("scripts/setup unpacks it");
-    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-    command.arg("--data-dir").arg(data.join("data"));
-    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-    command.args(["--initial-cluster", &format!("default={peer}"), "--logger", "zap"]);
-    Program::start(command, TempDir::new())
+/// Where etcd listens.
+struct EtcdPorts {
+    client: u16,
+    peer: u16,
+}
+
+impl EtcdPorts {
+    fn start(&self, data: &Path) -> Program {
+        let mut command = Program::find("etcd").expect("it was there just now");
+        let (client, peer) = (format!("http://127.0.0.1:{}", self.client), format!("http://127.0.0.1:{}", self.peer));
+        command.arg("--data-dir").arg(data.join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &format!("default={peer}"), "--logger", "zap"]);
+        Program::start(command, TempDir::new())
+    }
+
+    /// The process that listens there, which is the only one with this port on its command line.
+    fn pid(&self) -> u32 {
+        let wanted = format!("http://127.0.0.1:{}", self.client);
+        let pids = std::fs::read_dir("/proc").expect("it is there").flatten();
+        let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let found = pids.find(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&wanted)
+        });
+        found.expect("it runs")
+    }
 }
 
 fn node(number: usize, client: u16) -> FleetNode {
@@ -115,7 +163,7 @@ fn node(number: usize, client: u16) -> FleetNode {
     FleetNode { published, watch, _directory: directory }
 }
 
-/// Makes a change by one node, and says how long it took each until it had published it.
+/// Makes a change by one node, and says how long it took each until it had published it, in ascending order.
 fn changed(nodes: &[FleetNode], change: usize) -> Vec<Duration> {
     let before: Vec<usize> = nodes.iter().map(|node| node.published.now().0).collect();
     let key = ResourceKey::new("routes", &format!("r{}", change % 10));
@@ -136,19 +184,10 @@ fn changed(nodes: &[FleetNode], change: usize) -> Vec<Duration> {
         assert!(began.elapsed() < PATIENCE, "some nodes have not published it");
         std::thread::sleep(Duration::from_millis(1));
     }
-    nodes.iter().filter_map(|node| Some(node.published.now().1?.saturating_duration_since(began))).collect()
-}
-
-/// The process that listens there, which is the only one with this port on its command line.
-fn etcd_pid(client: u16) -> u32 {
-    let wanted = format!("http://127.0.0.1:{client}");
-    let pids = std::fs::read_dir("/proc").expect("it is there").flatten();
-    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let found = pids.find(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&wanted)
-    });
-    found.expect("it runs")
+    let times = nodes.iter().filter_map(|node| Some(node.published.now().1?.saturating_duration_since(began)));
+    let mut times: Vec<Duration> = times.collect();
+    times.sort();
+    times
 }
 
 fn cpu_ms(pid: u32) -> f64 {
