@@ -3,7 +3,7 @@
 //! The nodes are real but for listeners and workers: each follows etcd on a thread of its own, compiles what has changed, publishes
 //! it, and tells the others what it serves. Prints how long a change takes until a node has published it, what etcd and the nodes
 //! cost, and how long it takes until all are back after etcd was started anew. A few nodes ordinarily, 300 where `WEIR_TEST_FULL`
-//! is set; `WEIR_FLEET` is another number of nodes.
+//! is set; `WEIR_FLEET` is another number of nodes. With `WEIR_FLEET_PROXY`, etcd's own gRPC proxy is between them.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -62,8 +62,10 @@ fn a_change_reaches_every_node_of_a_fleet() {
     let mut etcd = ports.start(data.path());
     eventually("etcd answers", PATIENCE, || TcpStream::connect(("127.0.0.1", ports.client)).is_ok());
     let alone_mib = memory_mib(ports.pid());
+    let proxy = std::env::var_os("WEIR_FLEET_PROXY").map(|_| ports.proxy());
+    let asked = proxy.as_ref().map_or(ports.client, |(port, _)| *port);
     let began = Instant::now();
-    let nodes: Vec<FleetNode> = (0..count).map(|number| node(number, ports.client)).collect();
+    let nodes: Vec<FleetNode> = (0..count).map(|number| node(number, asked)).collect();
     println!("{count} nodes started one after the other in {:.1?}", began.elapsed());
     rest(&ports, count, alone_mib);
     print_changes(&ports, &nodes);
@@ -137,7 +139,18 @@ impl EtcdPorts {
         Program::start(command, TempDir::new())
     }
 
-    /// The process that listens there, which is the only one with this port on its command line.
+    /// A gRPC proxy in front of it, and its port.
+    fn proxy(&self) -> (u16, Program) {
+        let mut command = Program::find("etcd").expect("it was there just now");
+        let port = free_port();
+        command.args(["grpc-proxy", "start", "--endpoints", &format!("127.0.0.1:{}", self.client)]);
+        command.args(["--listen-addr", &format!("127.0.0.1:{port}")]);
+        let proxy = Program::start(command, TempDir::new());
+        eventually("the proxy answers", PATIENCE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        (port, proxy)
+    }
+
+    /// The process that listens there, which is the only one with this URL on its command line.
     fn pid(&self) -> u32 {
         let wanted = format!("http://127.0.0.1:{}", self.client);
         let pids = std::fs::read_dir("/proc").expect("it is there").flatten();

@@ -22,7 +22,10 @@ use super::{
 use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, StopCondition},
     manifest::Pinning,
-    result::{Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole, RouteChanges},
+    result::{
+        Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole,
+        RouteChanges,
+    },
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},

@@ -121,7 +121,8 @@ fn row_problems(
         format!("rows[{index}].route_changes_per_s: needs one level, one number of workers and method.slices: 1"),
     );
     claim(
-        row.route_changes_per_s.is_none_or(|per_s| per_s > 0.0) && (row.route_changes_per_s.is_none() || row.endpoints > 0),
+        row.route_changes_per_s.is_none_or(|per_s| per_s > 0.0)
+            && (row.route_changes_per_s.is_none() || row.endpoints > 0),
         format!("rows[{index}].route_changes_per_s: more than 0, and the row needs `endpoints`"),
     );
     claim(
