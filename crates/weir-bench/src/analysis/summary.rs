@@ -125,6 +125,7 @@ pub fn values(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>
 }
 
 fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict]) -> CellSummary<'a> {
+    // Long, since it names every figure of a cell once.
     let runs = cell.runs();
     let confidence = result.scenario.method.confidence;
     let of =
