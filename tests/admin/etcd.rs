@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir_testkit::{Client, DEADLINE, Gateway, Program, Signal, TempDir, eventually, free_port, scaled};
 
-use crate::api::{ADMIN, Api, admin_addr, file, json};
+use crate::api::{ADMIN, Api, admin_addr, file};
 use crate::weir;
 
 /// What a fault may take until all nodes have what there is: finding out that a member is gone, and electing another.
@@ -84,11 +84,11 @@ impl Etcd {
     }
 }
 
-fn mocking(text: &str) -> String {
+pub fn mocking(text: &str) -> String {
     json!({"uri": "/r", "plugins": {"mocking": {"response_example": text}}}).to_string()
 }
 
-fn serves(gateway: &Gateway, path: &str, text: &str) -> bool {
+pub fn serves(gateway: &Gateway, path: &str, text: &str) -> bool {
     gateway.get(path).text() == text
 }
 
@@ -328,34 +328,4 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     assert_eq!(nodes[0].get("/steady").text(), "steady");
     assert!(traffic.end() > 0);
     converge("emptied", &nodes, "anew");
-}
-
-#[test]
-fn nodes_come_and_go_and_know_of_each_other() {
-    let Some(etcd) = Etcd::of(1) else { return };
-    let directories = [TempDir::new(), TempDir::new(), TempDir::new()];
-    let mut nodes = vec![weir().start(&etcd.node(&directories[0]))];
-    Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
-    let traffic = Traffic::of(&nodes, "/steady");
-    let listed = |nodes: &[Gateway]| {
-        let list = json(&Api::of(&nodes[0]).ask("GET", "nodes", "", ""));
-        let in_step = list["list"].as_array().expect("a list").iter().filter(|node| node["in_step"] == true).count();
-        (list["total"].as_u64().unwrap_or_default() as usize, in_step)
-    };
-    for directory in &directories[1..] {
-        nodes.push(weir().start(&etcd.node(directory)));
-        eventually("the new node is listed", DEADLINE, || listed(&nodes) == (nodes.len(), nodes.len()));
-        let text = format!("{} nodes", nodes.len());
-        let answer = Api::of(&nodes[0]).ask("PUT", "routes/r?wait=20s", "", &mocking(&text));
-        assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
-        assert!(nodes.iter().all(|node| serves(node, "/r", &text)), "the wait is over when all serve it");
-    }
-    while let Some(mut last) = (nodes.len() > 1).then(|| nodes.pop()).flatten() {
-        last.signal(Signal::TERM);
-        last.wait_exit(DEADLINE);
-        eventually("it is off the list", DEADLINE, || listed(&nodes) == (nodes.len(), nodes.len()));
-        let answer = Api::of(&nodes[0]).ask("PUT", "routes/r?wait=20s", "", &mocking("fewer"));
-        assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-    assert!(traffic.end() > 0);
 }

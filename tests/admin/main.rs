@@ -10,6 +10,7 @@ mod encryption;
 mod equality;
 mod etcd;
 mod mcp;
+mod membership;
 mod samples;
 mod security;
 mod standalone;

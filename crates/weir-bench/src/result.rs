@@ -271,6 +271,9 @@ pub struct MeasuredRun {
     /// Of a target that records requests in a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<AccessRecords>,
+    /// Of rows that change a route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_changes: Option<RouteChanges>,
     /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
@@ -295,6 +298,25 @@ impl AccessRecords {
     /// Share of the answered requests without a record, 0 to 1.
     pub fn lost_share(self) -> f64 {
         self.answered.saturating_sub(self.written) as f64 / self.answered.max(1) as f64
+    }
+}
+
+/// Changes of a route during a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteChanges {
+    /// For each change, milliseconds from its beginning until a request showed it, in the order of time.
+    pub visible_after_ms: Vec<f64>,
+    /// Changes that the target did not take, or that no request showed in time.
+    pub failed: u64,
+}
+
+impl RouteChanges {
+    /// The time within which so many percent of the changes were visible.
+    pub fn visible_ms(&self, percent: f64) -> Option<f64> {
+        let mut times = self.visible_after_ms.clone();
+        times.sort_by(f64::total_cmp);
+        let last = times.len().checked_sub(1)?;
+        times.get((last as f64 * percent / 100.0).round() as usize).copied()
     }
 }
 

@@ -38,6 +38,10 @@ pub struct CellSummary<'a> {
     pub instructions: Option<ConfidenceInterval>,
     pub recovery_s: Option<ConfidenceInterval>,
     pub longest_ms: Option<ConfidenceInterval>,
+    /// Changes of a route that were made, and when requests showed them.
+    pub route_changes: Option<ConfidenceInterval>,
+    pub visible_p50_ms: Option<ConfidenceInterval>,
+    pub visible_p99_ms: Option<ConfidenceInterval>,
     /// Events or messages that came, of those that were due.
     pub delivered_percent: Option<ConfidenceInterval>,
     /// What the target's memory grew by for each connection.
@@ -121,6 +125,7 @@ pub fn values(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>
 }
 
 fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict]) -> CellSummary<'a> {
+    // Long, since it names every figure of a cell once.
     let runs = cell.runs();
     let confidence = result.scenario.method.confidence;
     let of =
@@ -164,6 +169,9 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         }),
         recovery_s: of(&|run| recovery::longest_s(result, cell, run)),
         longest_ms: of(&|run| run.longest_ms()),
+        route_changes: of(&|run| Some(run.route_changes.as_ref()?.visible_after_ms.len() as f64)),
+        visible_p50_ms: of(&|run| run.route_changes.as_ref()?.visible_ms(50.0)),
+        visible_p99_ms: of(&|run| run.route_changes.as_ref()?.visible_ms(99.0)),
         delivered_percent: of(&|run| delivered_percent(result, cell, run)),
         bytes_per_client: of(&bytes_per_client),
         sent_within_us: of(&MeasuredRun::sent_within_us),

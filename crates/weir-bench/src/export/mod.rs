@@ -118,6 +118,7 @@ mod tests {
             target_errors: Vec::new(),
             instructions: None,
             records: None,
+            route_changes: None,
             rss_before_bytes: None,
             target_files: None,
             interruptions: None,

@@ -66,6 +66,7 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::Schedule => vec!["sent within", "machine"],
         TableColumn::Recovery => vec!["90 % after"],
         TableColumn::Longest => vec!["longest"],
+        TableColumn::RouteChanges => vec!["changes", "visible p50", "visible p99"],
         TableColumn::Delivered => vec!["delivered"],
         TableColumn::PerClient => vec!["per client"],
     }
@@ -89,6 +90,11 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
         }
         TableColumn::Recovery => vec![plain(summary.recovery_s, Unit::Seconds)],
         TableColumn::Longest => vec![plain(summary.longest_ms, Unit::Milliseconds)],
+        TableColumn::RouteChanges => vec![
+            plain(summary.route_changes, Unit::Count),
+            plain(summary.visible_p50_ms, Unit::Milliseconds),
+            plain(summary.visible_p99_ms, Unit::Milliseconds),
+        ],
         TableColumn::Delivered => vec![plain(summary.delivered_percent, Unit::Percent)],
         TableColumn::PerClient => vec![plain(summary.bytes_per_client, Unit::Bytes)],
     }

@@ -180,6 +180,7 @@ fn inputs(
         own_upstreams: false,
         changed: String::new(),
         changed_timeout_s: 0,
+        change_number: 0,
         consumers: Vec::new(),
         policies: BTreeMap::new(),
         upstream: BTreeMap::new(),

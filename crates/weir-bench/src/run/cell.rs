@@ -17,11 +17,15 @@ use super::{
     place::{RunDirectory, free_port, write},
     records,
     reload::Reload,
+    route_changes,
 };
 use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, StopCondition},
     manifest::Pinning,
-    result::{Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole},
+    result::{
+        Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole,
+        RouteChanges,
+    },
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
@@ -158,7 +162,7 @@ impl Started {
         let destination = LoadDestination { port, tls, authority: authority(tls), events: peer.events.clone() };
         let mut started = Started::of(peer, Some(child), dir, destination, pinning);
         started.records = records::file(&inputs.policies);
-        if !peer.reload.is_empty() {
+        if !peer.reload.is_empty() || peer.change.is_some() {
             started.reload = Some(Reload::new(peer.clone(), program.clone(), started.dir.clone(), inputs.clone()));
         }
         if let Err(reason) = started.probe(scenario, row) {
@@ -257,7 +261,7 @@ impl Started {
         let target_files = open_files_limit(&held_by);
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
-        let mut load = load?;
+        let (mut load, route_changes) = load?;
         let records = self.records.as_deref().map(|path| records::count(path, &load));
         // Where this machine keeps it is left out of what is published.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
@@ -283,6 +287,7 @@ impl Started {
             target_errors,
             instructions,
             records,
+            route_changes,
             rss_before_bytes,
             target_files,
             rss_after_bytes: None,
@@ -296,20 +301,25 @@ impl Started {
         (scenario, row): (&Scenario, &ScenarioRow),
         backend: &mut RunningBackends,
         stop: &Arc<AtomicBool>,
-    ) -> Result<LoadResult, String> {
+    ) -> Result<(LoadResult, Option<RouteChanges>), String> {
         let target = self.child.as_ref().map(Child::pid);
         let warm_up = Duration::from_millis(plan.warm_up_ms);
-        let load = thread::scope(|scope| {
+        let measured = Duration::from_secs_f64(scenario.method.measured_s);
+        let (load, changes) = thread::scope(|scope| {
+            let reload = self.reload.as_ref();
+            let changes = row.route_changes_per_s.zip(reload).zip(target).map(|((per_s, reload), pid)| {
+                scope.spawn(move || route_changes::make(reload, pid, per_s, warm_up, measured))
+            });
             if !row.events.is_empty() {
-                let reload = self.reload.as_ref();
                 scope.spawn(move || events::play(&row.events, warm_up, backend, target, reload));
             }
-            match scenario.load.processes {
+            let load = match scenario.load.processes {
                 1 => engine::run_until(plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
                 processes => generators::run(plan, processes as usize, stop),
-            }
+            };
+            (load, changes.map(|thread| thread.join().expect("it reports every problem")))
         });
-        load.map_err(|error| format!("{}: {error}", row.name))
+        Ok((load.map_err(|error| format!("{}: {error}", row.name))?, changes))
     }
 
     /// Sends so many requests of a row, and measures nothing.
@@ -452,6 +462,7 @@ impl Setting<'_> {
             own_upstreams: row.endpoints > 0,
             changed: String::new(),
             changed_timeout_s: 0,
+            change_number: 0,
             consumers,
             policies: row.policies_in(&dir.display().to_string(), &first),
             upstream: self.variant.upstream.clone(),

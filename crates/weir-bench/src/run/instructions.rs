@@ -51,7 +51,7 @@ impl Lab<'_> {
         let under = valgrind()?;
         let scenario = self.scenario;
         let mut counts = Vec::new();
-        let asking = scenario.rows.iter().filter(|row| row.speak.asks() && row.events.is_empty());
+        let asking = scenario.rows.iter().filter(|row| row.speak.asks() && !row.disturbs());
         for (row, target) in asking.flat_map(|row| scenario.targets.iter().map(move |target| (row, target))) {
             let (peer, installed) = &peers[target];
             let settings = scenario.variant(target).has_settings();

@@ -11,6 +11,7 @@ mod place;
 pub mod plan;
 mod records;
 mod reload;
+mod route_changes;
 mod search;
 mod turns;
 

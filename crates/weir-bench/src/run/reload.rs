@@ -1,9 +1,15 @@
 //! A target takes another configuration while it is loaded.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
-use super::place::write;
-use crate::target::{self, Inputs, PeerDefinition};
+use super::{place::write, plan};
+use crate::target::{self, ChangeRequest, Inputs, PeerDefinition, TemplateRoute};
 
 /// How a target is given another configuration.
 pub struct Reload {
@@ -15,6 +21,10 @@ pub struct Reload {
 
 /// What stands for all routes where a route's name would.
 const ALL: &str = "all";
+/// The time-out of the upstreams of routes that are not changed, in seconds.
+const UNCHANGED_TIMEOUT_S: u32 = 60;
+/// Longer than this no answer is waited for.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Reload {
     pub fn new(peer: PeerDefinition, program: String, dir: PathBuf, inputs: Inputs) -> Reload {
@@ -32,9 +42,57 @@ impl Reload {
         self.with_changed(ALL, at_s, pid)
     }
 
+    /// The route that [`Reload::change_route`] changes: the last of those that are asked for.
+    fn changing_route(&self) -> Result<&TemplateRoute, String> {
+        let last = plan::asked_routes(self.inputs.routes.len()).last().ok_or("there is no route to change")?;
+        Ok(&self.inputs.routes[last])
+    }
+
+    /// From now on the answers of one route have the number of this change in `X-Change`: by a request where the target takes
+    /// one, otherwise by its files.
+    pub fn change_route(&self, number: u64, pid: u32) -> Result<(), String> {
+        let route = self.changing_route()?;
+        match &self.peer.change {
+            Some(request) => self.send(request, &route.name, number),
+            None => {
+                let (changed, changed_timeout_s) = (route.name.clone(), UNCHANGED_TIMEOUT_S);
+                self.take(Inputs { changed, changed_timeout_s, change_number: number, ..self.inputs.clone() }, pid)
+            }
+        }
+    }
+
+    /// Whether an answer of the route that changes has this number.
+    pub fn shows(&self, number: u64) -> Result<bool, String> {
+        let route = self.changing_route()?;
+        let request = format!("GET {}/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", route.prefix);
+        // The connection may be one that an old process still takes: it is asked again.
+        let answer = ask(self.inputs.port, &request).unwrap_or_default().to_ascii_lowercase();
+        Ok(answer.lines().any(|line| line == format!("x-change: {number}")))
+    }
+
+    fn send(&self, request: &ChangeRequest, route: &str, number: u64) -> Result<(), String> {
+        let filled = |text: &str| text.replace("{route}", route).replace("{number}", &number.to_string());
+        let (path, body) = (filled(&request.path), filled(&request.body));
+        let fields: String = request.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let text = format!(
+            "{} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+            request.method,
+            body.len()
+        );
+        let answer = ask(self.inputs.admin_port, &text).map_err(|error| format!("{path}: {error}"))?;
+        match answer.starts_with("HTTP/1.1 2") {
+            true => Ok(()),
+            false => Err(format!("{path}: {}", answer.lines().next().unwrap_or("no answer"))),
+        }
+    }
+
     fn with_changed(&self, routes: &str, at_s: f64, pid: u32) -> Result<(), String> {
-        let (changed, changed_timeout_s) = (routes.to_owned(), 61 + at_s as u32);
-        let inputs = Inputs { changed, changed_timeout_s, ..self.inputs.clone() };
+        let (changed, changed_timeout_s) = (routes.to_owned(), UNCHANGED_TIMEOUT_S + 1 + at_s as u32);
+        self.take(Inputs { changed, changed_timeout_s, ..self.inputs.clone() }, pid)
+    }
+
+    /// Writes the files anew, and has the target take them.
+    fn take(&self, inputs: Inputs, pid: u32) -> Result<(), String> {
         for (name, text) in target::render(&self.peer, &inputs)? {
             write(&self.dir.join(name), &text)?;
         }
@@ -51,4 +109,16 @@ impl Reload {
             false => Err(format!("{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim())),
         }
     }
+}
+
+/// Sends a request that closes its connection, and reads the whole answer.
+fn ask(port: u16, request: &str) -> io::Result<String> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, ASK_TIMEOUT)?;
+    stream.set_read_timeout(Some(ASK_TIMEOUT))?;
+    stream.set_nodelay(true)?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }

@@ -117,6 +117,15 @@ fn row_problems(
         format!("rows[{index}].events: need one level, one number of workers and method.slices: 1"),
     );
     claim(
+        row.route_changes_per_s.is_none() || (levels == 1 && method.slices == 1),
+        format!("rows[{index}].route_changes_per_s: needs one level, one number of workers and method.slices: 1"),
+    );
+    claim(
+        row.route_changes_per_s.is_none_or(|per_s| per_s > 0.0)
+            && (row.route_changes_per_s.is_none() || row.endpoints > 0),
+        format!("rows[{index}].route_changes_per_s: more than 0, and the row needs `endpoints`"),
+    );
+    claim(
         row.events.iter().all(|event| (0.0..method.measured_s).contains(&event.at_s)),
         format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
     );

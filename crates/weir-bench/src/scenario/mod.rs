@@ -108,6 +108,8 @@ pub enum TableColumn {
     Schedule,
     /// The longest that any request took.
     Longest,
+    /// How many changes of a route were made, and the time from a change to the first request that shows it.
+    RouteChanges,
     /// After the backend changed its speed, the time until throughput was nine tenths of what the best target reaches
     /// at that speed: the longest of all changes.
     Recovery,
@@ -307,6 +309,10 @@ pub struct ScenarioRow {
     /// What happens while the row is measured, by the time since the measured part began. A row with events has one level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<RowEvent>,
+    /// One of the routes is changed so many times per second while the row is measured, or as often as the target serves the
+    /// changes. A row with changes has one level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_changes_per_s: Option<f64>,
     /// What stands behind the targets, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSettings>,
@@ -528,6 +534,11 @@ impl Variant {
 }
 
 impl ScenarioRow {
+    /// Whether processes or configurations change while it is measured, which requests may notice.
+    pub fn disturbs(&self) -> bool {
+        !self.events.is_empty() || self.route_changes_per_s.is_some()
+    }
+
     /// The policies, with the directory of the run where their options say `{dir}`, and the address of the first backend
     /// where they say `{backend}`.
     pub fn policies_in(&self, dir: &str, backend: &str) -> BTreeMap<String, Value> {

@@ -7,7 +7,9 @@ mod render;
 
 pub use self::{
     install::{Installed, install, locate, provide},
-    peer::{InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, names, read, read_backend},
+    peer::{
+        ChangeRequest, InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, names, read, read_backend,
+    },
     process::{Child, Readiness, send_signal, wait_until_listening},
     render::{BackendAddress, Inputs, RunCertificate, TemplateConsumer, TemplateRoute, credentials, hash, render},
 };

@@ -48,6 +48,9 @@ pub struct PeerDefinition {
     /// Has it take the configuration in its files.
     #[serde(default)]
     pub reload: Vec<String>,
+    /// How one route is changed by a request, where no `reload` of files is needed for it.
+    #[serde(default)]
+    pub change: Option<ChangeRequest>,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// File in the run's directory that errors are logged to, besides what the process prints.
@@ -70,6 +73,18 @@ pub struct PeerDefinition {
     /// stream of the backend.
     #[serde(default)]
     pub events: Option<PeerEvents>,
+}
+
+/// A request to `admin_port` that changes one route: from then on, its answers have a header field `X-Change` with the number
+/// of the change. `{route}`, the name of the route, and `{number}` are replaced in `path` and `body`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeRequest {
+    pub method: String,
+    pub path: String,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
 }
 
 /// How a target is told of events, and how clients hear of them.
@@ -224,6 +239,7 @@ mod tests {
         let names = names();
         for name in [
             "weir",
+            "weir-api",
             "none",
             "nginx",
             "haproxy",

@@ -40,6 +40,8 @@ pub struct Inputs {
     pub changed: String,
     /// In seconds.
     pub changed_timeout_s: u32,
+    /// What the answers of the route `changed` have in a field `X-Change`; 0 for no such field.
+    pub change_number: u64,
     pub consumers: Vec<TemplateConsumer>,
     pub policies: BTreeMap<String, Value>,
     /// More settings of the upstream.
@@ -184,6 +186,7 @@ pub(crate) mod tests {
             own_upstreams: true,
             changed: "all".to_owned(),
             changed_timeout_s: 61,
+            change_number: 0,
             consumers,
             policies: BTreeMap::new(),
             node: BTreeMap::new(),

@@ -4,6 +4,7 @@ use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
     engine::{self, LoadPhase, Protocol},
     result::{Cell, MeasuredRun, PacingKind, ProcessRole, ResultFile},
+    scenario::ScenarioRow,
 };
 
 /// Every run of a result, with what was recorded about the machine.
@@ -122,7 +123,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         generator_cpu: Some(run.generator_cpus_used() / run.generator_cpus.len().max(1) as f64),
         generator_with_backend: backend_cpus.iter().any(|cpu| run.generator_cpus.contains(cpu)),
         backend_was_limit: None,
-        events: result.scenario.row(&cell.row).is_some_and(|row| !row.events.is_empty()),
+        events: result.scenario.row(&cell.row).is_some_and(ScenarioRow::disturbs),
         backend_limits: result.scenario.row(&cell.row).is_some_and(|row| row.backend_limits),
         // Idle at both ends of a run, the count is a little lower than the law says.
         in_flight: (requests && run.load.generator.in_flight_mean > 0.0).then_some(run.load.generator.in_flight_mean),

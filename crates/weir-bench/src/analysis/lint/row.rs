@@ -355,7 +355,7 @@ fn errors(row: &RowEvidence) -> RuleOutcome {
     if row.events {
         return Some((
             Severity::Note,
-            format!("{:.3} % of the exchanges failed around the injected failures", share * 100.0),
+            format!("{:.3} % of the exchanges failed while the row's events or changes happened", share * 100.0),
         ));
     }
     let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };

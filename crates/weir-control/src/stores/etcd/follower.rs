@@ -37,6 +37,8 @@ const TICK: Duration = Duration::from_millis(250);
 /// A node that has gone is not listed any more after so long.
 const PRESENCE_S: i64 = 10;
 const KEEP_EVERY: Duration = Duration::from_secs(3);
+/// So long a node that ends waits until it is off the list.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 /// A node tells what it serves no more often: a fleet of many would keep etcd busy with it.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -211,6 +213,7 @@ impl Follower {
         let header =
             connection.range(RangeRequest { key: self.layout.puts(), ..RangeRequest::default() }).await?.header;
         let header = header.unwrap_or_default();
+        self.register(&connection).await;
         let is_other = self.cluster.is_some_and(|cluster| cluster != header.cluster_id);
         let was_set_back = (header.revision as u64) < self.seen;
         let mut emptied = None;
@@ -360,6 +363,14 @@ impl Follower {
         }
     }
 
+    /// Puts the node on the list before it reads anything: what is read may be served, and changes after that must wait for this
+    /// node. An etcd that can only be read is no reason not to read it; the watch reports the problem.
+    async fn register(&mut self, connection: &EtcdConnection) {
+        if self.keep(connection).await.is_ok() {
+            let _ = self.tell(connection).await;
+        }
+    }
+
     /// Keeps the lease of the node's key, or gets one.
     async fn keep(&mut self, connection: &EtcdConnection) -> Result<(), EtcdError> {
         let presence = &mut self.presence;
@@ -399,7 +410,7 @@ impl Follower {
     async fn leave(&self, connection: &EtcdConnection) {
         if let Some(lease) = self.presence.lease.filter(|_| !self.presence.is_lent) {
             // It would go by itself a little later.
-            let _ = timeout(Duration::from_secs(1), connection.revoke(lease)).await;
+            let _ = timeout(LEAVE_PATIENCE, connection.revoke(lease)).await;
         }
     }
 }

@@ -1,0 +1,51 @@
+//! One route of a target is changed again and again while the target is loaded.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::reload::Reload;
+use crate::result::RouteChanges;
+
+/// How long a change may take until a request shows it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between requests that look for it. The first one is sent at once.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Makes changes from the end of the warm-up to the end of the measured part, `per_s` at most: a change begins when requests show the
+/// one before it.
+pub fn make(reload: &Reload, pid: u32, per_s: f64, warm_up: Duration, measured: Duration) -> RouteChanges {
+    let mut due = Instant::now() + warm_up;
+    let end = due + measured;
+    let mut changes = RouteChanges::default();
+    for number in 1.. {
+        let now = Instant::now();
+        due = due.max(now);
+        if due >= end {
+            break;
+        }
+        thread::sleep(due - now);
+        due += Duration::from_secs_f64(1.0 / per_s);
+        match one(reload, number, pid) {
+            Ok(visible_after) => changes.visible_after_ms.push(visible_after.as_secs_f64() * 1e3),
+            Err(problem) => {
+                eprintln!("weir bench: change {number} of a route: {problem}");
+                changes.failed += 1;
+            }
+        }
+    }
+    changes
+}
+
+fn one(reload: &Reload, number: u64, pid: u32) -> Result<Duration, String> {
+    let began = Instant::now();
+    reload.change_route(number, pid)?;
+    while !reload.shows(number)? {
+        if began.elapsed() > PATIENCE {
+            return Err(format!("no request has shown it within {PATIENCE:?}"));
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(began.elapsed())
+}
