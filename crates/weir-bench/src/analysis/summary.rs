@@ -47,6 +47,8 @@ pub struct CellSummary<'a> {
     pub target_use: Option<ConfidenceInterval>,
     /// Of throughput against the baseline target in the same row and level.
     pub against_baseline: Option<Comparison>,
+    /// Of throughput against the row it is compared with, on the same target and at the same level.
+    pub against_compared: Option<Comparison>,
     /// Of CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
     /// Of instructions per request.
@@ -126,13 +128,17 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
     let of =
         |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
     let baseline = baseline(result, cell);
-    let against = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
-        let theirs = baseline?.runs();
+    let with = |other: Option<&Cell>, figure: Figure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
+        let theirs = other?.runs();
         let within = within_repeats(theirs, runs, figure, turns);
         compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
     };
+    let against = |figure: Figure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| with(baseline, figure, turns);
+    let throughput = |other: Option<&Cell>| {
+        let compared = with(other, &|run| Some(run.throughput()), &|turn| Some(turn.rps));
+        compared.filter(|_| !is_invalid(&[Some(cell), other], verdicts, &|_| true))
+    };
     let invalid = |rule: &dyn Fn(&str) -> bool| is_invalid(&[Some(cell), baseline], verdicts, rule);
-    let rates_compare = !invalid(&|_| true);
     let costs_compare = !invalid(&|rule| !OF_THROUGHPUT_ALONE.contains(&rule));
     let lost = median_interval(&values(runs, |run| Some(run.lost_share())), confidence, result.seed);
     let open = runs.iter().any(|run| run.plan.pacing.is_open());
@@ -169,7 +175,8 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         sent_within_us: of(&MeasuredRun::sent_within_us),
         noticed_within_us: of(&MeasuredRun::noticed_within_us),
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
-        against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)).filter(|_| rates_compare),
+        against_baseline: throughput(baseline),
+        against_compared: throughput(compared_cell(result, cell)),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
@@ -177,6 +184,16 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         worst: worst(verdicts, &lint::subject(cell)),
         survivors_only,
     }
+}
+
+/// A figure of a run, where it has it.
+type Figure<'a> = &'a dyn Fn(&MeasuredRun) -> Option<f64>;
+
+/// The cell of the row that a cell's row names in `compare_with`.
+fn compared_cell<'a>(result: &'a ResultFile, cell: &Cell) -> Option<&'a Cell> {
+    let name = result.scenario.row(&cell.row)?.compare_with.as_ref()?;
+    let is_its = |other: &&Cell| other.row == *name && other.target == cell.target && other.level == cell.level;
+    result.cells.iter().find(is_its)
 }
 
 /// The worst that was found about a cell.

@@ -80,8 +80,16 @@ impl Lab<'_> {
         let row = &*self.scenario.row_for(target, row);
         let variant = self.scenario.variant(target);
         let under = under.to_vec();
-        let setting =
-            Setting { place: self.place, scenario: self.scenario, row, workers: 1, pinning: &pinning, variant, under };
+        let setting = Setting {
+            place: self.place,
+            scenario: self.scenario,
+            row,
+            workers: 1,
+            pinning: &pinning,
+            variant,
+            under,
+            logs: self.stores.provide(row, self.place, &pinning.backend)?,
+        };
         let started = Started::start(&setting, found, &backend, CONNECTIONS);
         let mut started = started.map_err(|failure| format!("{target}: {}: {}", row.name, failure.reason))?;
         record(records, target, started.configuration.take());
