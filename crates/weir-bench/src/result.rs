@@ -292,12 +292,12 @@ pub struct AccessRecords {
     pub written: u64,
     /// What the target says itself, where it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub account: Option<RecordAccount>,
+    pub account: Option<AccountOfRun>,
 }
 
 /// What a target says became of the records of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordAccount {
+pub struct AccountOfRun {
     /// Requests that the load began: a target may have answered those that were not waited for.
     pub begun: u64,
     pub accepted: u64,
@@ -312,7 +312,7 @@ impl AccessRecords {
     /// What does not agree: the numbers of the target with each other, with the requests made, or with what has reached the
     /// destination. `None` where the target says nothing, or all agrees.
     pub fn disagreement(self) -> Option<String> {
-        let RecordAccount { begun, accepted, delivered, rejected, dropped, pending } = self.account?;
+        let AccountOfRun { begun, accepted, delivered, rejected, dropped, pending } = self.account?;
         let sum = delivered + rejected + dropped + pending;
         if accepted != sum {
             return Some(format!("{accepted} records were accepted, and {sum} are accounted for"));

@@ -128,14 +128,11 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
     let of =
         |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
     let baseline = baseline(result, cell);
-    let with = |other: Option<&Cell>, figure: Figure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
-        let theirs = other?.runs();
-        let within = within_repeats(theirs, runs, figure, turns);
-        compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
+    let against = |figure: RunFigure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
+        compared_with(result, cell, baseline, figure, turns)
     };
-    let against = |figure: Figure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| with(baseline, figure, turns);
     let throughput = |other: Option<&Cell>| {
-        let compared = with(other, &|run| Some(run.throughput()), &|turn| Some(turn.rps));
+        let compared = compared_with(result, cell, other, &|run| Some(run.throughput()), &|turn| Some(turn.rps));
         compared.filter(|_| !is_invalid(&[Some(cell), other], verdicts, &|_| true))
     };
     let invalid = |rule: &dyn Fn(&str) -> bool| is_invalid(&[Some(cell), baseline], verdicts, rule);
@@ -187,7 +184,21 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
 }
 
 /// A figure of a run, where it has it.
-type Figure<'a> = &'a dyn Fn(&MeasuredRun) -> Option<f64>;
+type RunFigure<'a> = &'a dyn Fn(&MeasuredRun) -> Option<f64>;
+
+/// A figure of a cell against that of another.
+fn compared_with(
+    result: &ResultFile,
+    cell: &Cell,
+    other: Option<&Cell>,
+    figure: RunFigure<'_>,
+    turns: &dyn Fn(&RunSlice) -> Option<f64>,
+) -> Option<Comparison> {
+    let (theirs, ours) = (other?.runs(), cell.runs());
+    let within = within_repeats(theirs, ours, figure, turns);
+    let confidence = result.scenario.method.confidence;
+    compare(&values(theirs, figure), &values(ours, figure), &within, confidence, result.seed)
+}
 
 /// The cell of the row that a cell's row names in `compare_with`.
 fn compared_cell<'a>(result: &'a ResultFile, cell: &Cell) -> Option<&'a Cell> {

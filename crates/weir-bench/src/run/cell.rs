@@ -263,10 +263,8 @@ impl Started {
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let mut load = load?;
-        let records = match (&self.records, records_before) {
-            (Some(records), Some(before)) => Some(records.count(before, &load)?),
-            _ => None,
-        };
+        let records = self.records.as_ref().zip(records_before);
+        let records = records.map(|(records, before)| records.count(before, &load)).transpose()?;
         // Where this machine keeps it is left out of what is published.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::log_store::{LogTargets, StoreIndex, SyslogReceiver, ask};
 use crate::{
     engine::LoadResult,
-    result::{AccessRecords, RecordAccount},
+    result::{AccessRecords, AccountOfRun},
 };
 
 /// The policy that writes a file, and the option that names it.
@@ -51,7 +51,7 @@ struct RecordFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordReading {
     written: u64,
-    account: Option<RecordAccount>,
+    account: Option<AccountOfRun>,
 }
 
 impl TargetRecords {
@@ -130,13 +130,13 @@ impl Drop for TargetRecords {
 }
 
 /// What a target says at `/records`, all its sinks together.
-fn account_at(address: SocketAddr) -> Result<RecordAccount, String> {
+fn account_at(address: SocketAddr) -> Result<AccountOfRun, String> {
     let (status, answer) = ask(address, "GET", "/records")?;
     let sinks = answer["sinks"].as_array().filter(|_| status == 200);
     let sinks = sinks.ok_or_else(|| format!("http://{address}/records: status {status}, without an account"))?;
     let count = |value: &Value| value["records"].as_u64().unwrap_or(0);
     let by_reason = |value: &Value| value.as_object().map_or(0, |reasons| reasons.values().map(count).sum());
-    let mut account = RecordAccount::default();
+    let mut account = AccountOfRun::default();
     for sink in sinks {
         account.accepted += count(&sink["accepted"]);
         account.delivered += count(&sink["delivered"]);
@@ -147,10 +147,10 @@ fn account_at(address: SocketAddr) -> Result<RecordAccount, String> {
     Ok(account)
 }
 
-impl RecordAccount {
+impl AccountOfRun {
     /// What was added since an earlier reading, by so many requests.
-    fn since(self, before: RecordAccount, begun: u64) -> RecordAccount {
-        RecordAccount {
+    fn since(self, before: AccountOfRun, begun: u64) -> AccountOfRun {
+        AccountOfRun {
             begun,
             accepted: self.accepted - before.accepted,
             delivered: self.delivered - before.delivered,
@@ -164,7 +164,7 @@ impl RecordAccount {
 impl AccessRecords {
     /// Those of two runs together.
     pub fn and(self, other: AccessRecords) -> AccessRecords {
-        let account = self.account.zip(other.account).map(|(ours, theirs)| RecordAccount {
+        let account = self.account.zip(other.account).map(|(ours, theirs)| AccountOfRun {
             begun: ours.begun + theirs.begun,
             accepted: ours.accepted + theirs.accepted,
             delivered: ours.delivered + theirs.delivered,
@@ -230,18 +230,18 @@ mod tests {
         });
         let account = account_at(address).unwrap();
         answering.join().unwrap();
-        let want = RecordAccount { begun: 0, accepted: 18, delivered: 6, rejected: 2, dropped: 4, pending: 6 };
+        let want = AccountOfRun { begun: 0, accepted: 18, delivered: 6, rejected: 2, dropped: 4, pending: 6 };
         assert_eq!(account, want);
         assert!(account_at(address).unwrap_err().starts_with(&format!("GET http://{address}/records: ")));
     }
 
     #[test]
     fn an_account_has_to_agree_with_the_run() {
-        let account = RecordAccount { begun: 10, accepted: 9, delivered: 7, rejected: 1, dropped: 1, pending: 0 };
+        let account = AccountOfRun { begun: 10, accepted: 9, delivered: 7, rejected: 1, dropped: 1, pending: 0 };
         let records = AccessRecords { answered: 8, written: 7, account: Some(account) };
         assert_eq!(records.disagreement(), None);
         assert_eq!(AccessRecords { account: None, ..records }.disagreement(), None);
-        let said = |change: &dyn Fn(&mut AccessRecords, &mut RecordAccount)| {
+        let said = |change: &dyn Fn(&mut AccessRecords, &mut AccountOfRun)| {
             let (mut records, mut account) = (records, account);
             change(&mut records, &mut account);
             AccessRecords { account: Some(account), ..records }.disagreement().unwrap()
