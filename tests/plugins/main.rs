@@ -10,6 +10,7 @@ mod exact_limits;
 mod forward_auth;
 mod kafka;
 mod kafka_leader;
+mod lab;
 mod ldap;
 mod limits;
 mod list;

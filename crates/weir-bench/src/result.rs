@@ -268,7 +268,7 @@ pub struct MeasuredRun {
     /// Of the target, where the machine has counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<Instructions>,
-    /// Of a target that records requests in a file.
+    /// Of a target that records requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<AccessRecords>,
     /// Of rows that change a route.
@@ -290,11 +290,44 @@ pub struct MeasuredRun {
 pub struct AccessRecords {
     /// Requests that were answered.
     pub answered: u64,
-    /// Records that reached the file. A few more than were answered: of the requests that tried the target before.
+    /// Records that reached the file, the store or the receiver. In a file a few more than were answered: of the requests that
+    /// tried the target before.
     pub written: u64,
+    /// What the target says itself, where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountOfRun>,
+}
+
+/// What a target says became of the records of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountOfRun {
+    /// Requests that the load began: a target may have answered those that were not waited for.
+    pub begun: u64,
+    pub accepted: u64,
+    pub delivered: u64,
+    pub rejected: u64,
+    pub dropped: u64,
+    /// Still in the target when the lab stopped waiting.
+    pub pending: u64,
 }
 
 impl AccessRecords {
+    /// What does not agree: the numbers of the target with each other, with the requests made, or with what has reached the
+    /// destination. `None` where the target says nothing, or all agrees.
+    pub fn disagreement(self) -> Option<String> {
+        let AccountOfRun { begun, accepted, delivered, rejected, dropped, pending } = self.account?;
+        let sum = delivered + rejected + dropped + pending;
+        if accepted != sum {
+            return Some(format!("{accepted} records were accepted, and {sum} are accounted for"));
+        }
+        if accepted < self.answered || accepted > begun {
+            let answered = self.answered;
+            return Some(format!("{accepted} records were accepted of {begun} requests, {answered} of them answered"));
+        }
+        (delivered != self.written)
+            .then(|| format!("{delivered} records were delivered, and {} are at the destination", self.written))
+    }
+
     /// Share of the answered requests without a record, 0 to 1.
     pub fn lost_share(self) -> f64 {
         self.answered.saturating_sub(self.written) as f64 / self.answered.max(1) as f64

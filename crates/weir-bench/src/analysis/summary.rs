@@ -51,6 +51,8 @@ pub struct CellSummary<'a> {
     pub target_use: Option<ConfidenceInterval>,
     /// Of throughput against the baseline target in the same row and level.
     pub against_baseline: Option<Comparison>,
+    /// Of throughput against the row it is compared with, on the same target and at the same level.
+    pub against_compared: Option<Comparison>,
     /// Of CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
     /// Of instructions per request.
@@ -131,13 +133,14 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
     let of =
         |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
     let baseline = baseline(result, cell);
-    let against = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
-        let theirs = baseline?.runs();
-        let within = within_repeats(theirs, runs, figure, turns);
-        compare(&values(theirs, figure), &values(runs, figure), &within, confidence, result.seed)
+    let against = |figure: RunFigure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
+        compared_with(result, cell, baseline, figure, turns)
+    };
+    let throughput = |other: Option<&Cell>| {
+        let compared = compared_with(result, cell, other, &|run| Some(run.throughput()), &|turn| Some(turn.rps));
+        compared.filter(|_| !is_invalid(&[Some(cell), other], verdicts, &|_| true))
     };
     let invalid = |rule: &dyn Fn(&str) -> bool| is_invalid(&[Some(cell), baseline], verdicts, rule);
-    let rates_compare = !invalid(&|_| true);
     let costs_compare = !invalid(&|rule| !OF_THROUGHPUT_ALONE.contains(&rule));
     let lost = median_interval(&values(runs, |run| Some(run.lost_share())), confidence, result.seed);
     let open = runs.iter().any(|run| run.plan.pacing.is_open());
@@ -177,7 +180,8 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         sent_within_us: of(&MeasuredRun::sent_within_us),
         noticed_within_us: of(&MeasuredRun::noticed_within_us),
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
-        against_baseline: against(&|run| Some(run.throughput()), &|turn| Some(turn.rps)).filter(|_| rates_compare),
+        against_baseline: throughput(baseline),
+        against_compared: throughput(compared_cell(result, cell)),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
@@ -185,6 +189,30 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         worst: worst(verdicts, &lint::subject(cell)),
         survivors_only,
     }
+}
+
+/// A figure of a run, where it has it.
+type RunFigure<'a> = &'a dyn Fn(&MeasuredRun) -> Option<f64>;
+
+/// A figure of a cell against that of another.
+fn compared_with(
+    result: &ResultFile,
+    cell: &Cell,
+    other: Option<&Cell>,
+    figure: RunFigure<'_>,
+    turns: &dyn Fn(&RunSlice) -> Option<f64>,
+) -> Option<Comparison> {
+    let (theirs, ours) = (other?.runs(), cell.runs());
+    let within = within_repeats(theirs, ours, figure, turns);
+    let confidence = result.scenario.method.confidence;
+    compare(&values(theirs, figure), &values(ours, figure), &within, confidence, result.seed)
+}
+
+/// The cell of the row that a cell's row names in `compare_with`.
+fn compared_cell<'a>(result: &'a ResultFile, cell: &Cell) -> Option<&'a Cell> {
+    let name = result.scenario.row(&cell.row)?.compare_with.as_ref()?;
+    let is_its = |other: &&Cell| other.row == *name && other.target == cell.target && other.level == cell.level;
+    result.cells.iter().find(is_its)
 }
 
 /// The worst that was found about a cell.

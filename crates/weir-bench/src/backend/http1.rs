@@ -64,15 +64,15 @@ pub(super) async fn connection(mut stream: impl BackendConnection, host: Rc<Back
         if head.expects_continue {
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
-        let action_of = match target.as_ref() {
+        let requested = match target.as_ref() {
             target if host.is_plain() && target == "/" => {
                 BackendRequest::Answer { status: 200, answer: host.behaviour.answer }
             }
             target => action_of(&host, target).await,
         };
-        let echoes = matches!(action_of, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
+        let echoes = matches!(requested, BackendRequest::Answer { answer: BackendAnswer::Echo, .. });
         let body = body(&mut stream, &mut buffer, &head, echoes).await?;
-        match action_of {
+        match requested {
             BackendRequest::Answer { status: 200, answer: BackendAnswer::Ok }
                 if head.keep_alive && !head.old && !head.head_only =>
             {

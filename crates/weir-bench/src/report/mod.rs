@@ -17,7 +17,7 @@ use crate::{
     },
     manifest::Pinning,
     plot::{Unit, holds_zero},
-    result::{CellOutcome, Knee, ResultFile, SearchAttempt},
+    result::{AccessRecords, CellOutcome, Knee, MeasuredRun, ResultFile, SearchAttempt},
     scenario::{PublishedFigures, TableColumn},
     stats::{Comparison, ConfidenceInterval},
 };
@@ -69,6 +69,8 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::RouteChanges => vec!["changes", "visible p50", "visible p99"],
         TableColumn::Delivered => vec!["delivered"],
         TableColumn::PerClient => vec!["per client"],
+        TableColumn::Kept => vec!["vs without"],
+        TableColumn::Account => vec!["accepted", "delivered", "dropped", "stored", "account"],
     }
 }
 
@@ -97,7 +99,26 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
         ],
         TableColumn::Delivered => vec![plain(summary.delivered_percent, Unit::Percent)],
         TableColumn::PerClient => vec![plain(summary.bytes_per_client, Unit::Bytes)],
+        TableColumn::Kept => vec![against(summary.against_compared)],
+        TableColumn::Account => account(summary.cell.runs()).into(),
     }
+}
+
+/// The columns of [`TableColumn::Account`]: sums over all runs, exact.
+fn account(runs: &[MeasuredRun]) -> [String; 5] {
+    let sum = runs.iter().filter_map(|run| run.records).reduce(AccessRecords::and);
+    let Some(records) = sum else { return [const { String::new() }; 5] };
+    let Some(account) = records.account else {
+        return [String::new(), String::new(), String::new(), records.written.to_string(), String::new()];
+    };
+    let agrees = runs.iter().filter_map(|run| run.records).all(|one| one.disagreement().is_none());
+    [
+        account.accepted.to_string(),
+        account.delivered.to_string(),
+        (account.dropped + account.rejected).to_string(),
+        records.written.to_string(),
+        if agrees { "balances" } else { "disagrees" }.to_owned(),
+    ]
 }
 
 /// The columns of [`TableColumn::Schedule`] for one rate that was tried.

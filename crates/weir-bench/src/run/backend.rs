@@ -153,7 +153,7 @@ fn body(backend: &BackendSettings) -> String {
 }
 
 /// What the templates of a backend may speak of.
-fn inputs(
+pub fn inputs(
     place: &RunDirectory,
     backend: &BackendSettings,
     endpoints: &[BackendAddress],

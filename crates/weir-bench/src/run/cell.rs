@@ -14,8 +14,9 @@ use super::{
     backend::RunningBackends,
     counters::Counting,
     events, generators,
+    log_store::LogTargets,
     place::{RunDirectory, free_port, write},
-    records,
+    records::TargetRecords,
     reload::Reload,
     route_changes,
 };
@@ -42,8 +43,8 @@ pub struct Started {
     dir: PathBuf,
     destination: LoadDestination,
     pinning: Pinning,
-    /// What it records requests in.
-    records: Option<PathBuf>,
+    /// Where its records of requests go.
+    records: Option<TargetRecords>,
     /// How it is given another configuration, if it can be.
     reload: Option<Reload>,
     pub configuration: Option<Configuration>,
@@ -99,6 +100,8 @@ pub struct Setting<'a> {
     pub variant: Variant,
     /// What the target's command is run under; empty for nothing.
     pub under: Vec<String>,
+    /// Where its records of requests may go.
+    pub logs: LogTargets,
 }
 
 /// What one run is.
@@ -161,7 +164,8 @@ impl Started {
         let tls = scenario.tls(row);
         let destination = LoadDestination { port, tls, authority: authority(tls), events: peer.events.clone() };
         let mut started = Started::of(peer, Some(child), dir, destination, pinning);
-        started.records = records::file(&inputs.policies);
+        let account = peer.account.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, inputs.admin_port)));
+        started.records = TargetRecords::of(&inputs.policies, &setting.logs, account);
         if !peer.reload.is_empty() || peer.change.is_some() {
             started.reload = Some(Reload::new(peer.clone(), program.clone(), started.dir.clone(), inputs.clone()));
         }
@@ -246,6 +250,7 @@ impl Started {
         let watched: Vec<WatchedProcess> = self.watched().into_iter().chain([backend.watched()]).collect();
         let alone = plan.pacing.is_open() && plan.spin_ns > 0;
         let interruptions = alone.then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
+        let records_before = self.records.as_ref().map(TargetRecords::settled).transpose()?;
         let log_start = self.log().len();
         let rss_before_bytes = (!pids.is_empty()).then(|| *self.fresh_bytes.get_or_insert_with(|| rss_bytes(&pids)));
         let measured = Duration::from_secs_f64(scenario.method.measured_s / f64::from(scenario.method.slices));
@@ -262,7 +267,8 @@ impl Started {
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let (mut load, route_changes) = load?;
-        let records = self.records.as_deref().map(|path| records::count(path, &load));
+        let records = self.records.as_ref().zip(records_before);
+        let records = records.map(|(records, before)| records.count(before, &load)).transpose()?;
         // Where this machine keeps it is left out of what is published.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -442,6 +448,8 @@ impl Setting<'_> {
         }
         let first = backend.endpoints.first().map_or(String::new(), |one| format!("{}:{}", one.host, one.port));
         let scheme = if backend.tls { "https" } else { "http" };
+        let mut placeholders = self.logs.placeholders();
+        placeholders.extend([("{dir}", dir.display().to_string().into()), ("{backend}", first.into())]);
         Ok(Inputs {
             dir: dir.display().to_string(),
             port,
@@ -464,7 +472,7 @@ impl Setting<'_> {
             changed_timeout_s: 0,
             change_number: 0,
             consumers,
-            policies: row.policies_in(&dir.display().to_string(), &first),
+            policies: row.policies_with(&placeholders),
             upstream: self.variant.upstream.clone(),
             node: self.variant.node.clone(),
             certificate: None,

@@ -83,8 +83,16 @@ impl Lab<'_> {
         let variant = self.scenario.variant(target);
         let connections = self.scenario.levels(row).first().map_or(1, |fewest| MOST_CONNECTIONS.min(*fewest));
         let under = under.to_vec();
-        let setting =
-            Setting { place: self.place, scenario: self.scenario, row, workers: 1, pinning: &pinning, variant, under };
+        let setting = Setting {
+            place: self.place,
+            scenario: self.scenario,
+            row,
+            workers: 1,
+            pinning: &pinning,
+            variant,
+            under,
+            logs: self.stores.provide(row, self.place, &pinning.backend)?,
+        };
         let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| format!("{target}: {}: {}", row.name, failure.reason))?;
         record(records, target, started.configuration.take());

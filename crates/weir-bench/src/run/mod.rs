@@ -7,6 +7,7 @@ mod credentials;
 mod events;
 mod generators;
 mod instructions;
+mod log_store;
 mod place;
 pub mod plan;
 mod records;
@@ -27,6 +28,7 @@ use jiff::Timestamp;
 use self::{
     backend::{Backends, RunningBackends},
     cell::{Setting, StartFailureKind, Started},
+    log_store::LogStores,
     place::RunDirectory,
     turns::StartedTarget,
 };
@@ -75,6 +77,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
         place: &place,
         backend_records: backends.records(),
         backends,
+        stores: LogStores::find(options),
         placement,
         counters: manifest.counters,
         cells: Vec::new(),
@@ -89,6 +92,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
     let searches = search::all(&mut lab, &peers, &mut records)?;
     let counts = if options.valgrind { lab.count_instructions(&peers, &mut records)? } else { Vec::new() };
     lab.bar.finish_and_clear();
+    lab.backend_records.extend(lab.stores.record());
     let mut cells = lab.cells;
     in_scenario_order(&scenario, &mut cells);
     Ok(ResultFile {
@@ -166,6 +170,7 @@ pub struct Lab<'a> {
     place: &'a RunDirectory,
     placement: Placement,
     backends: Backends,
+    stores: LogStores,
     backend_records: Vec<TargetRecord>,
     counters: bool,
     cells: Vec<Cell>,
@@ -206,7 +211,7 @@ impl Lab<'_> {
                     backend = Some(self.backend(row, workers, &pinning)?);
                 }
                 let backend = backend.as_ref().expect("it was started above");
-                up.extend(self.start(group, row, &peers[&group.target], (workers, &pinning), backend, records));
+                up.extend(self.start(group, row, &peers[&group.target], (workers, &pinning), backend, records)?);
             }
             if let Some(backend) = &mut backend {
                 for level in &groups[0].levels {
@@ -226,21 +231,23 @@ impl Lab<'_> {
         (workers, pinning): (u32, &Pinning),
         backend: &RunningBackends,
         records: &mut [TargetRecord],
-    ) -> Option<StartedTarget<'g>> {
+    ) -> Result<Option<StartedTarget<'g>>, String> {
         let scenario = self.scenario;
         let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
         let row = scenario.row_for(&group.target, row);
         let variant = scenario.variant(&group.target);
-        let setting = Setting { place: self.place, scenario, row: &row, workers, pinning, variant, under: Vec::new() };
+        let logs = self.stores.provide(&row, self.place, &pinning.backend)?;
+        let setting =
+            Setting { place: self.place, scenario, row: &row, workers, pinning, variant, under: Vec::new(), logs };
         match Started::start(&setting, found, backend, highest) {
             Ok(mut started) => {
                 record(records, &group.target, started.configuration.take());
-                Some(StartedTarget::new(group, row, started))
+                Ok(Some(StartedTarget::new(group, row, started)))
             }
             Err(failure) => {
                 record(records, &group.target, failure.configuration);
                 self.fail(group, failure.kind, &failure.reason);
-                None
+                Ok(None)
             }
         }
     }
@@ -306,6 +313,7 @@ impl Lab<'_> {
             pinning: &pinning,
             variant,
             under: Vec::new(),
+            logs: self.stores.provide(row, self.place, &pinning.backend)?,
         };
         let started = Started::start(&setting, found, &backend, connections);
         let mut started = started.map_err(|failure| format!("{target}: {}", failure.reason))?;
@@ -361,7 +369,8 @@ impl Lab<'_> {
         if matches!(row.speak, crate::scenario::Speak::Http2 { .. }) {
             needs.push("http2");
         }
-        peer.lacks(row.policies.keys(), &needs).or_else(|| installed.as_ref().err().cloned())
+        let lacks = peer.lacks(row.policies.keys(), &needs);
+        lacks.or_else(|| installed.as_ref().err().cloned()).or_else(|| self.stores.missing(row))
     }
 
     fn cell(&mut self, group: &plan::CellGroup, level: LoadLevel, change: impl FnOnce(&mut Cell)) {

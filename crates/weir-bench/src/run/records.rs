@@ -1,43 +1,196 @@
-//! The file that a target's `file-logger` writes during a run.
+//! What a target records of requests during a run: in a file, in an index of a store, or in syslog messages.
 
 use std::{
+    cell::Cell,
+    collections::BTreeMap,
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom},
+    net::SocketAddr,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::{engine::LoadResult, result::AccessRecords};
+use serde_json::Value;
 
-/// The policy that writes it, and the option that names it.
-const POLICY: &str = "file-logger";
-/// How long records may take to reach the file: Envoy writes at least every ten seconds.
+use super::log_store::{LogTargets, StoreIndex, SyslogReceiver, ask};
+use crate::{
+    engine::LoadResult,
+    result::{AccessRecords, AccountOfRun},
+};
+
+/// The policy that writes a file, and the option that names it.
+const FILE_POLICY: &str = "file-logger";
+/// How long the lab waits after the last record came: Envoy writes at least every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(12);
-const POLL: Duration = Duration::from_millis(50);
+/// How long records that come may take altogether.
+const LIMIT: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(200);
 
-/// Where the file is, if a row's policies have one.
-pub fn file(policies: &std::collections::BTreeMap<String, serde_json::Value>) -> Option<PathBuf> {
-    Some(PathBuf::from(policies.get(POLICY)?.get("path")?.as_str()?))
+/// Where the records of a target go, and who says what became of them.
+pub struct TargetRecords {
+    destination: RecordDestination,
+    /// Where the target has its account.
+    account: Option<SocketAddr>,
 }
 
-/// Counts the records of a run, once they are all there or are not coming. The file is empty afterwards: over hours, what
-/// targets write would fill a disk.
-pub fn count(path: &Path, load: &LoadResult) -> AccessRecords {
-    // Warm-up and drain are recorded as well.
-    let answered = load.intervals.iter().map(|interval| interval.tally.completed).sum();
-    let deadline = Instant::now() + PATIENCE;
-    let (mut written, mut at) = (0, 0);
-    loop {
-        written += lines_from(path, &mut at).unwrap_or(0);
-        if written >= answered || Instant::now() > deadline {
-            break;
-        }
-        thread::sleep(POLL);
+enum RecordDestination {
+    File(RecordFile),
+    Index(StoreIndex),
+    Syslog(SyslogReceiver),
+}
+
+struct RecordFile {
+    path: PathBuf,
+    /// Lines that have been counted, and where the next one begins.
+    counted: Cell<(u64, u64)>,
+}
+
+/// Numbers at one moment, since the target started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordReading {
+    written: u64,
+    account: Option<AccountOfRun>,
+}
+
+impl TargetRecords {
+    /// Of a target with these policies; `None` if it records nothing that can be counted.
+    pub fn of(
+        policies: &BTreeMap<String, Value>,
+        logs: &LogTargets,
+        account: Option<SocketAddr>,
+    ) -> Option<TargetRecords> {
+        let file = policies.get(FILE_POLICY).and_then(|options| options.get("path")?.as_str());
+        let file = file.map(|path| RecordFile { path: PathBuf::from(path), counted: Cell::default() });
+        let index = logs.index.clone().map(RecordDestination::Index);
+        let syslog = logs.syslog.clone().map(RecordDestination::Syslog);
+        let destination = file.map(RecordDestination::File).or(index).or(syslog)?;
+        Some(TargetRecords { destination, account })
     }
-    // Targets append, so they go on at the new end.
-    let _ = fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
-    AccessRecords { answered, written }
+
+    /// The numbers before a run, once the records of the requests before are no longer on their way.
+    pub fn settled(&self) -> Result<RecordReading, String> {
+        self.wait(|reading| reading.account.is_none_or(|account| account.accepted > 0 && account.pending == 0))
+    }
+
+    /// Counts the records of a run, once they are all there or are not coming. A file is empty afterwards: over hours, what targets
+    /// write would fill a disk.
+    pub fn count(&self, before: RecordReading, load: &LoadResult) -> Result<AccessRecords, String> {
+        // Warm-up and drain are recorded as well.
+        let answered: u64 = load.intervals.iter().map(|interval| interval.tally.completed).sum();
+        let begun = load.intervals.iter().map(|interval| interval.tally.due).sum();
+        let after = self.wait(|now| match now.account {
+            None => now.written - before.written >= answered,
+            Some(account) => {
+                let since = account.since(before.account.unwrap_or_default(), begun);
+                since.accepted >= answered && since.pending == 0 && now.written - before.written >= since.delivered
+            }
+        })?;
+        if let RecordDestination::File(file) = &self.destination {
+            file.empty();
+        }
+        let account = after.account.map(|account| account.since(before.account.unwrap_or_default(), begun));
+        Ok(AccessRecords { answered, written: after.written - before.written, account })
+    }
+
+    /// Reads until the numbers are as they shall be, or have not changed for a time.
+    fn wait(&self, is_complete: impl Fn(RecordReading) -> bool) -> Result<RecordReading, String> {
+        let end = Instant::now() + LIMIT;
+        let mut last = self.reading()?;
+        let mut changed = Instant::now();
+        while !is_complete(last) && changed.elapsed() < PATIENCE && Instant::now() < end {
+            thread::sleep(POLL);
+            let now = self.reading()?;
+            if now != last {
+                (last, changed) = (now, Instant::now());
+            }
+        }
+        Ok(last)
+    }
+
+    fn reading(&self) -> Result<RecordReading, String> {
+        // The account first: what it calls delivered has reached the destination.
+        let account = self.account.map(account_at).transpose()?;
+        let written = match &self.destination {
+            RecordDestination::File(file) => file.lines(),
+            RecordDestination::Index(index) => index.count()?,
+            RecordDestination::Syslog(receiver) => receiver.received.load(Ordering::Relaxed),
+        };
+        Ok(RecordReading { written, account })
+    }
+}
+
+impl Drop for TargetRecords {
+    fn drop(&mut self) {
+        if let RecordDestination::Index(index) = &self.destination {
+            index.delete();
+        }
+    }
+}
+
+/// What a target says at `/records`, all its sinks together.
+fn account_at(address: SocketAddr) -> Result<AccountOfRun, String> {
+    let (status, answer) = ask(address, "GET", "/records")?;
+    let sinks = answer["sinks"].as_array().filter(|_| status == 200);
+    let sinks = sinks.ok_or_else(|| format!("http://{address}/records: status {status}, without an account"))?;
+    let count = |value: &Value| value["records"].as_u64().unwrap_or(0);
+    let by_reason = |value: &Value| value.as_object().map_or(0, |reasons| reasons.values().map(count).sum());
+    let mut account = AccountOfRun::default();
+    for sink in sinks {
+        account.accepted += count(&sink["accepted"]);
+        account.delivered += count(&sink["delivered"]);
+        account.rejected += by_reason(&sink["rejected"]);
+        account.dropped += by_reason(&sink["dropped"]);
+        account.pending += by_reason(&sink["pending"]);
+    }
+    Ok(account)
+}
+
+impl AccountOfRun {
+    /// What was added since an earlier reading, by so many requests.
+    fn since(self, before: AccountOfRun, begun: u64) -> AccountOfRun {
+        AccountOfRun {
+            begun,
+            accepted: self.accepted - before.accepted,
+            delivered: self.delivered - before.delivered,
+            rejected: self.rejected - before.rejected,
+            dropped: self.dropped - before.dropped,
+            pending: self.pending - before.pending.min(self.pending),
+        }
+    }
+}
+
+impl AccessRecords {
+    /// Those of two runs together.
+    pub fn and(self, other: AccessRecords) -> AccessRecords {
+        let account = self.account.zip(other.account).map(|(ours, theirs)| AccountOfRun {
+            begun: ours.begun + theirs.begun,
+            accepted: ours.accepted + theirs.accepted,
+            delivered: ours.delivered + theirs.delivered,
+            rejected: ours.rejected + theirs.rejected,
+            dropped: ours.dropped + theirs.dropped,
+            pending: ours.pending + theirs.pending,
+        });
+        AccessRecords { answered: self.answered + other.answered, written: self.written + other.written, account }
+    }
+}
+
+impl RecordFile {
+    /// How many lines have been written since the target started.
+    fn lines(&self) -> u64 {
+        let (mut lines, mut at) = self.counted.get();
+        // It is not there before the first record.
+        lines += lines_from(&self.path, &mut at).unwrap_or(0);
+        self.counted.set((lines, at));
+        lines
+    }
+
+    fn empty(&self) {
+        // Targets append, so they go on at the new end.
+        let _ = fs::OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(0));
+        self.counted.set((self.counted.get().0, 0));
+    }
 }
 
 /// How many lines end after `at`, which moves to the end.
@@ -58,9 +211,47 @@ fn lines_from(path: &Path, at: &mut u64) -> std::io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::{io::Write as _, net::TcpListener};
 
     use super::*;
+
+    #[test]
+    fn the_account_is_the_sum_of_all_sinks() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sink = r#"{"accepted":{"records":9,"bytes":1},"delivered":{"records":3,"bytes":1},
+            "rejected":{"mapping":{"records":1,"bytes":1}},"dropped":{"crash":{"records":1},"expired":{"records":1}},
+            "pending":{"memory":{"records":1},"spool":{"records":2},"inflight":{"records":0}}}"#;
+        let answering = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 512];
+            let _ = stream.read(&mut request).unwrap();
+            write!(stream, "HTTP/1.1 200 OK\r\n\r\n{{\"sinks\":[{sink},{sink}]}}").unwrap();
+        });
+        let account = account_at(address).unwrap();
+        answering.join().unwrap();
+        let want = AccountOfRun { begun: 0, accepted: 18, delivered: 6, rejected: 2, dropped: 4, pending: 6 };
+        assert_eq!(account, want);
+        assert!(account_at(address).unwrap_err().starts_with(&format!("GET http://{address}/records: ")));
+    }
+
+    #[test]
+    fn an_account_has_to_agree_with_the_run() {
+        let account = AccountOfRun { begun: 10, accepted: 9, delivered: 7, rejected: 1, dropped: 1, pending: 0 };
+        let records = AccessRecords { answered: 8, written: 7, account: Some(account) };
+        assert_eq!(records.disagreement(), None);
+        assert_eq!(AccessRecords { account: None, ..records }.disagreement(), None);
+        let said = |change: &dyn Fn(&mut AccessRecords, &mut AccountOfRun)| {
+            let (mut records, mut account) = (records, account);
+            change(&mut records, &mut account);
+            AccessRecords { account: Some(account), ..records }.disagreement().unwrap()
+        };
+        assert_eq!(said(&|_, account| account.dropped = 0), "9 records were accepted, and 8 are accounted for");
+        let of = "9 records were accepted of";
+        assert_eq!(said(&|_, account| account.begun = 8), format!("{of} 8 requests, 8 of them answered"));
+        assert_eq!(said(&|records, _| records.answered = 10), format!("{of} 10 requests, 10 of them answered"));
+        assert_eq!(said(&|records, _| records.written = 6), "7 records were delivered, and 6 are at the destination");
+    }
 
     #[test]
     fn lines_are_counted_as_they_come() {

@@ -8,7 +8,7 @@ use super::{
     cell::{RunTask, Started},
 };
 use crate::{
-    result::{AccessRecords, HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, RunSlice},
+    result::{HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, RunSlice},
     run::plan::CellGroup,
     scenario::ScenarioRow,
 };
@@ -151,10 +151,7 @@ impl MeasuredRun {
             .instructions
             .zip(next.instructions)
             .map(|(ours, theirs)| Instructions { user: ours.user + theirs.user, kernel: ours.kernel + theirs.kernel });
-        self.records = self.records.zip(next.records).map(|(ours, theirs)| AccessRecords {
-            answered: ours.answered + theirs.answered,
-            written: ours.written + theirs.written,
-        });
+        self.records = self.records.zip(next.records).map(|(ours, theirs)| ours.and(theirs));
         self.rss_after_bytes = next.rss_after_bytes;
     }
 

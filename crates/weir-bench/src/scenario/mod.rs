@@ -117,6 +117,11 @@ pub enum TableColumn {
     Delivered,
     /// The target's memory for each client: what it grew by since it had none, divided by the connections.
     PerClient,
+    /// Throughput against that of the row named by `compare_with`.
+    Kept,
+    /// Records of a target that says what became of them: how many it accepted, delivered and dropped, how many are where they were
+    /// sent, and whether these numbers and the number of requests agree.
+    Account,
 }
 
 /// Where published figures come from.
@@ -270,7 +275,8 @@ pub struct ScenarioRow {
     #[serde(default)]
     pub consumers: u32,
     /// Policies on every route, by their Apache APISIX plugin names. In their options `{dir}` is the directory of the run and
-    /// `{backend}` the address of the first backend.
+    /// `{backend}` the address of the first backend. Where `{store}` or `{syslog_port}` stands, the lab starts an OpenSearch, which
+    /// has the index `{index}` for the target, or receives syslog messages.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policies: BTreeMap<String, Value>,
     /// The row without these policies: what its cost is counted from.
@@ -539,20 +545,33 @@ impl ScenarioRow {
         !self.events.is_empty() || self.route_changes_per_s.is_some()
     }
 
-    /// The policies, with the directory of the run where their options say `{dir}`, and the address of the first backend
-    /// where they say `{backend}`.
-    pub fn policies_in(&self, dir: &str, backend: &str) -> BTreeMap<String, Value> {
-        fn place(value: &mut Value, dir: &str, backend: &str) {
-            match value {
-                Value::String(text) => *text = text.replace("{dir}", dir).replace("{backend}", backend),
-                Value::Array(values) => values.iter_mut().for_each(|value| place(value, dir, backend)),
-                Value::Object(members) => members.values_mut().for_each(|value| place(value, dir, backend)),
+    /// The policies, with values where their options have placeholders. An option that consists of a placeholder alone gets the value
+    /// itself, which may be a number.
+    pub fn policies_with(&self, placeholders: &[(&str, Value)]) -> BTreeMap<String, Value> {
+        fn fill(option: &mut Value, placeholders: &[(&str, Value)]) {
+            match option {
+                Value::String(text) => match placeholders.iter().find(|(name, _)| name == text) {
+                    Some((_, value)) => *option = value.clone(),
+                    None => {
+                        for (name, value) in placeholders {
+                            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                            *text = text.replace(name, &value);
+                        }
+                    }
+                },
+                Value::Array(options) => options.iter_mut().for_each(|option| fill(option, placeholders)),
+                Value::Object(members) => members.values_mut().for_each(|option| fill(option, placeholders)),
                 _ => {}
             }
         }
         let mut policies = self.policies.clone();
-        policies.values_mut().for_each(|options| place(options, dir, backend));
+        policies.values_mut().for_each(|options| fill(options, placeholders));
         policies
+    }
+
+    /// Whether an option of its policies contains a placeholder.
+    pub fn names(&self, placeholder: &str) -> bool {
+        self.policies.values().any(|options| options.to_string().contains(placeholder))
     }
 }
 

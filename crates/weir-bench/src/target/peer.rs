@@ -69,6 +69,9 @@ pub struct PeerDefinition {
     pub instead: BTreeMap<String, String>,
     #[serde(default)]
     pub install: InstallSource,
+    /// It answers at `/records` of its administration's port what became of its records, as Weir does.
+    #[serde(default)]
+    pub account: bool,
     /// It distributes events that are published to it: how one listens to them, and how one publishes. Others take the
     /// stream of the backend.
     #[serde(default)]
@@ -279,7 +282,11 @@ mod tests {
             read_backend("tornado", Path::new("/cache")).unwrap().programs,
             ["/cache/backends/tornado/bin/python"]
         );
-        assert!(read_backend("nety", Path::new("/cache")).unwrap_err().contains("there are: netty, nginx, tornado"));
+        assert!(
+            read_backend("nety", Path::new("/cache"))
+                .unwrap_err()
+                .contains("there are: netty, nginx, opensearch, tornado")
+        );
     }
 
     #[test]

@@ -42,11 +42,11 @@ pub struct ClickhouseLogger {
     #[serde(default)]
     logtable: String,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "three")]
+    #[serde(default = "options::three")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -54,14 +54,6 @@ pub struct ClickhouseLogger {
     batch: BatchOptions,
     #[serde(flatten)]
     bodies: BodyOptions,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn three() -> u64 {
-    3
 }
 
 impl Definition for ClickhouseLogger {
@@ -97,10 +89,8 @@ impl Definition for ClickhouseLogger {
         }
         let name = format!("clickhouse-logger {}", receivers.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let identity = format!("clickhouse {}", build.written_options());
         let table = Table { receivers, name: self.logtable, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(table) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, table))
     }
 }
 

@@ -51,10 +51,10 @@ pub struct ElasticsearchLogger {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "ten")]
+    #[serde(default = "options::ten")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// How batches are compressed. `gzip` reduces their size to about a fifth, at a cost of about 10 µs of CPU time per
@@ -100,14 +100,6 @@ enum BulkCompression {
     #[default]
     None,
     Gzip,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn ten() -> u64 {
-    10
 }
 
 /// Everything else in the answer is left out: a few bytes for each record, instead of hundreds.

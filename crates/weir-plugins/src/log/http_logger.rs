@@ -30,11 +30,11 @@ pub struct HttpLogger {
     /// The value of the field `Authorization` of the requests.
     auth_header: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "three")]
+    #[serde(default = "options::three")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Whether the certificate of an `https` service is verified. Off by default in APISIX.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     /// `json`: a batch is a JSON array, or a JSON object if `batch_max_size` is 1. `new_line`: a batch has one JSON
     /// object per line.
@@ -55,14 +55,6 @@ enum ConcatMethod {
     #[default]
     Json,
     NewLine,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn three() -> u64 {
-    3
 }
 
 /// How long a connection is kept for the next batch.

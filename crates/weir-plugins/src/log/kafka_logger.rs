@@ -47,7 +47,7 @@ pub struct KafkaLogger {
     #[schemars(range(min = -1, max = 1))]
     required_acks: i16,
     /// Time-out for connecting, and for a batch, in seconds.
-    #[serde(default = "three")]
+    #[serde(default = "options::three")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// The interval at which the metadata of the topic (the leaders of its partitions) is refreshed, in seconds.
@@ -162,10 +162,6 @@ fn one() -> u64 {
     1
 }
 
-fn three() -> u64 {
-    3
-}
-
 fn thirty() -> u64 {
     30
 }
@@ -196,10 +192,8 @@ impl Definition for KafkaLogger {
         let is_single = self.batch.is_single();
         let sink = self.batch.compile(name, metadata.max_pending_entries, build)?;
         let sink = SinkOptions { batching: self.batching(sink.batching)?, ..sink };
-        let identity = format!("kafka-logger {}", build.written_options());
         let topic = KafkaTopic { producer: Producer::new(options, access), is_single, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(topic) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, sink, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), sink, topic))
     }
 }
 

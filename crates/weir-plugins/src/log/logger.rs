@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_plugin::{Build, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop, state};
-use weir_records::{AccountReading, OpenDestination, RecordSink, SinkLimits, SinkOptions, SinkRegister, SinkWriter};
+use weir_plugin::{
+    Build, Definition, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop, state,
+};
+use weir_records::{
+    AccountReading, Destination, OpenDestination, RecordSink, SinkLimits, SinkOptions, SinkRegister, SinkWriter,
+};
 
 use crate::log::bodies::Bodies;
 use crate::log::capture::Capture;
@@ -43,6 +47,18 @@ pub struct ExchangeLogger {
 }
 
 impl ExchangeLogger {
+    /// Of a plugin of this type, whose destination gets batches. Plugins with the same options share a sink.
+    pub fn with_batches<D: Definition>(
+        build: &Build,
+        (capture, bodies): (Capture, Bodies),
+        options: SinkOptions,
+        destination: impl Destination + Send + 'static,
+    ) -> Arc<dyn Plugin> {
+        let identity = format!("{} {}", D::NAME, build.written_options());
+        let open = Box::new(move || Ok(Box::new(destination) as Box<dyn Destination>));
+        ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open)
+    }
+
     /// With the sink of this identity, which plugins have in common; where there is none yet, one that `open` makes the
     /// destination of once it is started.
     pub fn build(

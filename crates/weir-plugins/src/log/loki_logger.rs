@@ -15,7 +15,7 @@ use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Sends a record of each exchange to Grafana Loki, as a line of JSON in the stream that the labels identify.
@@ -42,10 +42,10 @@ pub struct LokiLogger {
     #[serde(default = "job")]
     log_labels: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified. Off by default in APISIX.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     /// Time-out for a batch, in milliseconds, including the time to connect.
-    #[serde(default = "three_seconds")]
+    #[serde(default = "options::three_seconds")]
     #[schemars(range(min = 1, max = 60000))]
     timeout: u64,
     /// Has no effect: connections are always kept for the next batch.
@@ -77,14 +77,6 @@ fn job() -> BTreeMap<String, String> {
     BTreeMap::from([("job".to_owned(), "apisix".to_owned())])
 }
 
-fn yes() -> bool {
-    true
-}
-
-fn three_seconds() -> u64 {
-    3000
-}
-
 impl Definition for LokiLogger {
     const NAME: &'static str = "loki-logger";
     const PRIORITY: i32 = 414;
@@ -113,11 +105,9 @@ impl Definition for LokiLogger {
         receivers.headers.insert(HeaderName::from_static("x-scope-orgid"), tenant);
         let name = format!("loki-logger {}", receivers.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let identity = format!("loki-logger {}", build.written_options());
         let names = self.log_labels.into_keys().collect();
         let loki = Loki { receivers, path: self.endpoint_uri, names, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(loki) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, loki))
     }
 }
 

@@ -141,6 +141,26 @@ impl SpoolSpec {
     }
 }
 
+/// A default of several loggers.
+pub fn yes() -> bool {
+    true
+}
+
+/// Seconds: a default of several loggers.
+pub fn three() -> u64 {
+    3
+}
+
+/// Seconds: a default of several loggers.
+pub fn ten() -> u64 {
+    10
+}
+
+/// In milliseconds: a default of several loggers.
+pub fn three_seconds() -> u64 {
+    3000
+}
+
 /// Four files of the least size.
 const MIN_SPOOL_BYTES: u64 = 4 << 20;
 

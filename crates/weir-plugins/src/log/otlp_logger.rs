@@ -38,10 +38,10 @@ pub struct OtlpLogger {
     #[serde(default)]
     resource: BTreeMap<String, ResourceSpec>,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "ten")]
+    #[serde(default = "options::ten")]
     #[schemars(range(min = 1))]
     timeout: u64,
     #[serde(flatten)]
@@ -50,14 +50,6 @@ pub struct OtlpLogger {
     batch: BatchOptions,
     #[serde(flatten)]
     bodies: BodyOptions,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn ten() -> u64 {
-    10
 }
 
 impl Definition for OtlpLogger {
@@ -77,11 +69,9 @@ impl Definition for OtlpLogger {
         receivers.add_headers(&self.headers, "headers")?;
         let name = format!("otlp-logger {}", receivers.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let identity = format!("otlp-logger {}", build.written_options());
         let resource = collector::resource(&self.resource);
         let logs = OtlpLogs { receivers, resource, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(logs) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))
     }
 }
 

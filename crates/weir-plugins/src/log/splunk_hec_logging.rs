@@ -27,7 +27,7 @@ pub struct SplunkHecLogging {
     /// The collector.
     endpoint: EndpointOptions,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -48,20 +48,12 @@ struct EndpointOptions {
     /// The channel, required if the collector uses indexer acknowledgement.
     channel: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "ten")]
+    #[serde(default = "options::ten")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Has no effect: idle connections are kept for 60 seconds.
     #[serde(default, rename = "keepalive_timeout")]
     _keepalive_timeout: Option<u64>,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn ten() -> u64 {
-    10
 }
 
 impl Definition for SplunkHecLogging {
@@ -86,10 +78,8 @@ impl Definition for SplunkHecLogging {
         }
         let name = format!("splunk-hec-logging {}", receivers.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let identity = format!("splunk {}", build.written_options());
         let collector = SplunkCollector { receivers, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(collector) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, collector))
     }
 }
 

@@ -10,7 +10,7 @@ use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, Se
 use crate::log::bodies::{Bodies, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
 use crate::log::udp_logger::MAX_DATAGRAM;
 
@@ -36,10 +36,10 @@ pub struct Syslog {
     #[serde(default)]
     tls: bool,
     /// Whether the certificate of the server is verified. APISIX never verifies it.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     /// Time-out for connecting, and for a batch, in milliseconds.
-    #[serde(default = "three_seconds")]
+    #[serde(default = "options::three_seconds")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Has no effect: there is one connection.
@@ -67,14 +67,6 @@ enum SocketType {
     Udp,
 }
 
-fn yes() -> bool {
-    true
-}
-
-fn three_seconds() -> u64 {
-    3000
-}
-
 /// Facility 5 (syslog), severity 6 (informational): RFC 5424 §6.2.1.
 const PRIORITY_VALUE: u8 = 5 * 8 + 6;
 /// As in Apache APISIX, so that existing rules of syslog servers still match.
@@ -98,7 +90,6 @@ impl Definition for Syslog {
         let metadata = build.metadata::<Syslog>();
         let capture = self.format.compile(&metadata, build)?.with_hidden(vec![Template::compile("$host")]);
         let options = self.batch.compile(format!("syslog {}", address.name()), metadata.max_pending_entries, build)?;
-        let identity = format!("syslog {}", build.written_options());
         let carrier = match self.sock_type {
             SocketType::Tcp => {
                 let framing = if tls.is_some() { SyslogFraming::Counted } else { SyslogFraming::LineFeed };
@@ -107,8 +98,7 @@ impl Definition for Syslog {
             SocketType::Udp => Carrier::Udp(UdpReceiver::new(address)),
         };
         let server = SyslogServer { carrier, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(server) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, server))
     }
 }
 

@@ -9,7 +9,7 @@ use weir_records::{Destination, Record, RecordSending, SendOutcome};
 use crate::log::bodies::{Bodies, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
 
 /// Sends a record of each exchange over TCP, in batches of JSON: one array per line, or one object per line if
@@ -37,7 +37,7 @@ pub struct TcpLogger {
     /// The name in the certificate of the receiver, if it differs from `host`.
     tls_options: Option<String>,
     /// Whether the certificate of the receiver is verified. APISIX never verifies it.
-    #[serde(default = "yes")]
+    #[serde(default = "options::yes")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -45,10 +45,6 @@ pub struct TcpLogger {
     batch: BatchOptions,
     #[serde(flatten)]
     bodies: BodyOptions,
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn one_second() -> u64 {
@@ -70,14 +66,12 @@ impl Definition for TcpLogger {
         let name = format!("tcp-logger {}", address.name());
         let is_single = self.batch.is_single();
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let identity = format!("tcp-logger {}", build.written_options());
         let lines = ListLines {
             receiver: TcpReceiver::new(build.http().clone(), address, tls),
             is_single,
             writer: RecordWriter::default(),
         };
-        let open = Box::new(move || Ok(Box::new(lines) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, lines))
     }
 }
 

@@ -27,7 +27,7 @@ pub struct UdpLogger {
     #[schemars(range(min = 1))]
     port: u16,
     /// Time-out for resolving the name, and for a batch, in seconds.
-    #[serde(default = "three")]
+    #[serde(default = "options::three")]
     #[schemars(range(min = 1))]
     timeout: u64,
     #[serde(flatten)]
@@ -36,10 +36,6 @@ pub struct UdpLogger {
     batch: BatchOptions,
     #[serde(flatten)]
     bodies: BodyOptions,
-}
-
-fn three() -> u64 {
-    3
 }
 
 /// Bytes of a datagram over IPv4.
@@ -59,10 +55,8 @@ impl Definition for UdpLogger {
         let name = format!("udp-logger {}", address.name());
         let is_single = self.batch.is_single();
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let identity = format!("udp-logger {}", build.written_options());
         let datagrams = Datagrams { receiver: UdpReceiver::new(address), is_single, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(datagrams) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, datagrams))
     }
 }
 

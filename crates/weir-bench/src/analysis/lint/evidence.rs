@@ -169,6 +169,8 @@ pub struct RowEvidence {
     pub stand_ins: Vec<String>,
     /// Share of the requests that a target which records them left out, 0 to 1.
     pub records_lost: Option<f64>,
+    /// What does not agree in the target's account of its records, in words.
+    pub account_disagrees: Option<String>,
 }
 
 /// Where a latency begins.

@@ -20,7 +20,7 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
     }
-    let rules: [(&str, Rule); 24] = [
+    let rules: [(&str, Rule); 25] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
@@ -42,6 +42,7 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
         ("records-lost", records_lost),
+        ("account-disagrees", account_disagrees),
         ("stand-in", stand_in),
         ("coordinated-omission", coordinated_omission),
         ("averages-only", averages_only),
@@ -387,6 +388,11 @@ fn records_lost(row: &RowEvidence) -> RuleOutcome {
         share * 100.0
     );
     Some((if share > 0.01 { Severity::Invalid } else { Severity::Warning }, words))
+}
+
+fn account_disagrees(row: &RowEvidence) -> RuleOutcome {
+    let words = row.account_disagrees.as_ref()?;
+    Some((Severity::Warning, format!("the target's account of its records does not agree with the run: {words}")))
 }
 
 fn stand_in(row: &RowEvidence) -> RuleOutcome {

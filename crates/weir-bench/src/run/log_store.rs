@@ -1,0 +1,229 @@
+//! Where targets send their records over the network: an OpenSearch, and a receiver of syslog messages.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{RunOptions, backend, place::RunDirectory};
+use crate::{
+    result::TargetRecord,
+    scenario::{BackendSettings, ScenarioRow},
+    target::{self, BackendAddress, Child, Installed, PeerDefinition},
+};
+
+/// The folder of the store.
+const STORE: &str = "opensearch";
+/// It starts in half a minute on an idle machine.
+const START: Duration = Duration::from_secs(180);
+const ANSWER: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(200);
+/// OpenSearch's runner takes no other ports.
+const PORTS: std::ops::RangeInclusive<u16> = 9201..=9298;
+/// Of the socket that receives syslog messages, where the system allows it: a burst shall not be lost there.
+const RECEIVE_BUFFER: usize = 64 << 20;
+
+/// The destinations of a run, each started for the first row that names it.
+pub struct LogStores {
+    found: Result<(PeerDefinition, Installed), String>,
+    store: Option<RunningStore>,
+    syslog: Option<SyslogReceiver>,
+    /// Number of the next index.
+    next: u32,
+}
+
+/// Destinations for one start of a target.
+#[derive(Clone, Default)]
+pub struct LogTargets {
+    pub index: Option<StoreIndex>,
+    pub syslog: Option<SyslogReceiver>,
+}
+
+/// An index of the store. Names of indices that begin with this name belong to it.
+#[derive(Clone)]
+pub struct StoreIndex {
+    pub store: SocketAddr,
+    pub name: String,
+}
+
+/// Counts the datagrams that come to a port.
+#[derive(Clone)]
+pub struct SyslogReceiver {
+    pub port: u16,
+    pub received: Arc<AtomicU64>,
+}
+
+struct RunningStore {
+    address: SocketAddr,
+    _child: Child,
+}
+
+impl LogStores {
+    pub fn find(options: &RunOptions) -> LogStores {
+        let find = || {
+            let peer = target::read_backend(STORE, &options.cache)?;
+            let given = options.programs.get(STORE).map(std::path::PathBuf::as_path);
+            let installed = target::locate(&peer, given, &options.cache)?;
+            Ok((peer, installed))
+        };
+        LogStores { found: find(), store: None, syslog: None, next: 0 }
+    }
+
+    /// Why a row cannot be run: it needs the store, which is not installed.
+    pub fn missing(&self, row: &ScenarioRow) -> Option<String> {
+        let reason = self.found.as_ref().err()?;
+        row.names("{store}").then(|| format!("a row with elasticsearch-logger needs a store: {reason}"))
+    }
+
+    /// What a result says of the store, if it was started.
+    pub fn record(&self) -> Option<TargetRecord> {
+        let (peer, installed) = self.found.as_ref().ok().filter(|_| self.store.is_some())?;
+        Some(TargetRecord { name: peer.name.clone(), version: installed.version.clone(), ..TargetRecord::default() })
+    }
+
+    /// Starts what a row names and is not there yet.
+    pub fn provide(&mut self, row: &ScenarioRow, place: &RunDirectory, cpus: &[u32]) -> Result<LogTargets, String> {
+        let mut targets = LogTargets::default();
+        if row.names("{store}") {
+            let store = match &self.store {
+                Some(store) => store.address,
+                None => {
+                    let (peer, installed) = self.found.as_ref().map_err(String::clone)?;
+                    let store = RunningStore::start(peer, installed, place, cpus)?;
+                    self.store.insert(store).address
+                }
+            };
+            self.next += 1;
+            targets.index = Some(StoreIndex { store, name: format!("weir-bench-{:04}", self.next) });
+        }
+        if row.names("{syslog_port}") {
+            if self.syslog.is_none() {
+                self.syslog = Some(SyslogReceiver::start()?);
+            }
+            targets.syslog = self.syslog.clone();
+        }
+        Ok(targets)
+    }
+}
+
+impl LogTargets {
+    /// What the options of a row's policies may name.
+    pub fn placeholders(&self) -> Vec<(&'static str, Value)> {
+        let mut all = Vec::new();
+        if let Some(index) = &self.index {
+            all.push(("{store}", Value::from(format!("http://{}", index.store))));
+            all.push(("{index}", Value::from(index.name.clone())));
+        }
+        if let Some(syslog) = &self.syslog {
+            all.push(("{syslog_port}", Value::from(syslog.port)));
+        }
+        all
+    }
+}
+
+impl RunningStore {
+    fn start(
+        peer: &PeerDefinition,
+        installed: &Installed,
+        place: &RunDirectory,
+        cpus: &[u32],
+    ) -> Result<RunningStore, String> {
+        let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        let port = PORTS.into_iter().find(is_free).ok_or("no port from 9201 to 9298 is free for OpenSearch")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let dir = place.directory(&peer.name)?;
+        let endpoints = [BackendAddress { host: Ipv4Addr::LOCALHOST.to_string(), port }];
+        let inputs = backend::inputs(place, &BackendSettings::default(), &endpoints, 1, &dir);
+        for (name, text) in &target::render(peer, &inputs)? {
+            super::place::write(&dir.join(name), text)?;
+        }
+        let command = peer.command(&peer.start, &installed.program.display().to_string(), &inputs.dir, 1);
+        let mut child = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, cpus)?;
+        let deadline = Instant::now() + START;
+        while !ask(address, "GET", "/_cluster/health").is_ok_and(|(status, _)| status == 200) {
+            if let Some(reason) = child.ended() {
+                return Err(format!("OpenSearch did not start: {reason}"));
+            }
+            if Instant::now() > deadline {
+                let (limit, said) = (START.as_secs(), child.last_words());
+                return Err(format!("OpenSearch did not answer within {limit} s; it printed: {said}"));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(RunningStore { address, _child: child })
+    }
+}
+
+impl StoreIndex {
+    /// How many documents can be found in it; none before it exists.
+    pub fn count(&self) -> Result<u64, String> {
+        let name = format!("/{}*", self.name);
+        let end = Instant::now() + ANSWER;
+        loop {
+            ask(self.store, "POST", &format!("{name}/_refresh"))?;
+            let (status, answer) = ask(self.store, "GET", &format!("{name}/_count"))?;
+            // 503 until the shard of a new index has started.
+            match answer["count"].as_u64().filter(|_| status == 200) {
+                Some(count) => return Ok(count),
+                None if Instant::now() > end => {
+                    return Err(format!("OpenSearch counts no documents in {name}: it answers with status {status}"));
+                }
+                None => thread::sleep(POLL),
+            }
+        }
+    }
+
+    /// Deletes it; a failure leaves it to the end of the run, with the store's directory.
+    pub fn delete(&self) {
+        let _ = ask(self.store, "DELETE", &format!("/{}*", self.name));
+    }
+}
+
+impl SyslogReceiver {
+    fn start() -> Result<SyslogReceiver, String> {
+        let name = |error: std::io::Error| format!("the receiver of syslog messages: {error}");
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(name)?;
+        let port = socket.local_addr().map_err(name)?.port();
+        // Where the limit is lower, the system takes its limit.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
+        let received = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&received);
+        // Ends with the lab: it holds nothing but the socket.
+        thread::spawn(move || {
+            let mut datagram = vec![0; 1 << 16];
+            loop {
+                if socket.recv(&mut datagram).is_ok() {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        Ok(SyslogReceiver { port, received })
+    }
+}
+
+/// Asks a server without a body; its status, and the JSON it answers.
+pub fn ask(address: SocketAddr, method: &str, target: &str) -> Result<(u16, Value), String> {
+    let name = |error: std::io::Error| format!("{method} http://{address}{target}: {error}");
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER).map_err(name)?;
+    stream.set_read_timeout(Some(ANSWER)).map_err(name)?;
+    let head =
+        format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes()).map_err(name)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).map_err(name)?;
+    let end = memchr::memmem::find(&answer, b"\r\n\r\n");
+    let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    let (Some(end), Some(status)) = (end, status) else {
+        return Err(format!("{method} http://{address}{target}: the answer is not HTTP"));
+    };
+    Ok((status, serde_json::from_slice(&answer[end + 4..]).unwrap_or_default()))
+}
