@@ -159,6 +159,39 @@ impl ByClass {
     }
 }
 
+/// Counters by status; the last place holds what is no status.
+#[derive(Debug)]
+pub struct ByStatus([Counter; 501]);
+
+impl Default for ByStatus {
+    fn default() -> Self {
+        Self([const { Counter(AtomicU64::new(0)) }; 501])
+    }
+}
+
+impl ByStatus {
+    /// Stands for what is no status.
+    pub const INVALID: u16 = 600;
+
+    #[inline]
+    pub fn increment(&self, status: u16) {
+        self.0[usize::from(status.wrapping_sub(100)).min(500)].increment();
+    }
+
+    /// The statuses that have occurred, and how often.
+    pub fn values(&self) -> impl Iterator<Item = (u16, u64)> {
+        let all = (100..=Self::INVALID).zip(&self.0).map(|(status, counter)| (status, counter.value()));
+        all.filter(|(_, count)| *count > 0)
+    }
+
+    /// In the order of [`ByClass::LABELS`].
+    pub fn by_class(&self) -> [u64; 6] {
+        let mut classes = [0; 6];
+        self.values().for_each(|(status, count)| classes[usize::from(status / 100 - 1)] += count);
+        classes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

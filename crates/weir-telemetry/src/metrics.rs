@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cell::{ByClass, Counter, Gauge, Histogram};
+use crate::cell::{ByStatus, Counter, Gauge, Histogram};
 use crate::log_file::LogCounters;
-use crate::routes::{RouteCells, RouteMetrics, RouteSlot, RouteSlots, SLOTS};
+use crate::routes::{LIMIT, RouteCells, RouteMetrics, RouteSlot, RouteSlots};
+use crate::upstreams::UpstreamRegistry;
 
 /// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
 /// looking through the few that have occurred, which is for what goes wrong, not for every request.
@@ -64,12 +65,10 @@ pub struct EventCounters {
 pub struct WorkerMetrics {
     /// Request heads read, whole or broken.
     pub requests: Counter,
-    /// Final responses sent, by status class.
-    pub responses: ByClass,
+    /// Final responses sent.
+    pub statuses: ByStatus,
     /// From the first byte of the request head to the last byte of the response. Upgraded connections are left out.
     pub request_duration: Histogram,
-    /// From the request head sent to the upstream to the head of its response.
-    pub upstream_duration: Histogram,
     /// Exchanges that ended early, by what ended them.
     pub errors: ByWord,
 
@@ -132,12 +131,11 @@ pub struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    fn new() -> Self {
+    fn new(routes: usize) -> Self {
         Self {
             requests: Counter::default(),
-            responses: ByClass::default(),
             request_duration: Histogram::default(),
-            upstream_duration: Histogram::default(),
+            statuses: ByStatus::default(),
             errors: ByWord::default(),
             client_bytes_received: Counter::default(),
             client_bytes_sent: Counter::default(),
@@ -169,7 +167,8 @@ impl WorkerMetrics {
             upstream_queued: Gauge::default(),
             tick_delay: Histogram::default(),
             adoption_slice: Histogram::default(),
-            routes: (0..SLOTS).map(|_| RouteMetrics::default()).collect(),
+            // The slot that is shared comes first.
+            routes: (0..=routes).map(|_| RouteMetrics::default()).collect(),
         }
     }
 
@@ -232,6 +231,9 @@ impl ControlMetrics {
 pub struct Metrics {
     workers: Vec<Arc<WorkerMetrics>>,
     pub routes: RouteSlots,
+    pub upstreams: UpstreamRegistry,
+    /// Routes, upstreams and endpoints with series of their own, of each kind at most so many.
+    pub names: usize,
     pub control: ControlMetrics,
     pub access_log: Arc<LogCounters>,
     pub audit_log: Arc<LogCounters>,
@@ -239,9 +241,16 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn new(workers: usize) -> Self {
+        Metrics::with_names(workers, LIMIT)
+    }
+
+    /// With series for so many routes, upstreams and endpoints each.
+    pub fn with_names(workers: usize, names: usize) -> Self {
         Self {
-            workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new())).collect(),
-            routes: RouteSlots::default(),
+            workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new(names))).collect(),
+            routes: RouteSlots::new(names),
+            upstreams: UpstreamRegistry::new(workers, names),
+            names,
             control: ControlMetrics::default(),
             access_log: Arc::default(),
             audit_log: Arc::default(),
@@ -278,11 +287,15 @@ mod tests {
 
     #[test]
     fn any_status_has_a_class() {
-        let classes = ByClass::default();
+        let (classes, statuses) = (crate::cell::ByClass::default(), ByStatus::default());
         for status in [0, 99, 100, 204, 304, 404, 599, 600, u16::MAX] {
             classes.increment(status);
+            statuses.increment(status);
         }
         assert_eq!(classes.values(), [1, 1, 1, 1, 1, 4]);
+        let counted: Vec<_> = statuses.values().collect();
+        assert_eq!(counted, [(100, 1), (204, 1), (304, 1), (404, 1), (599, 1), (ByStatus::INVALID, 4)]);
+        assert_eq!(statuses.by_class(), classes.values());
     }
 
     #[test]

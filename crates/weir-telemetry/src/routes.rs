@@ -9,11 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::price::{RoutePrice, RoutePriceTotals};
 
-/// Routes with series of their own. With some 18 series each they stay below 10,000 series, which a common Prometheus
-/// sample limit allows.
+/// How many routes have series of their own, and how many upstreams and endpoints, unless the settings say otherwise. With some
+/// 18 series for each route these stay below 10,000 series, and with all three below 25,000.
 pub const LIMIT: usize = 500;
-/// The shared slot and one for each route up to the limit.
-pub(crate) const SLOTS: usize = LIMIT + 1;
 /// The label of the slot shared by all routes above the limit, and of exchanges that matched no route. No route can
 /// have it for an id, where parentheses are not allowed.
 pub const OTHER: &str = "(other)";
@@ -93,8 +91,12 @@ struct Owner {
 }
 
 /// The owners of the slots. Written when a configuration is published, read by a scrape, unknown to the path.
-#[derive(Debug, Default)]
-pub struct RouteSlots(Mutex<Owners>);
+#[derive(Debug)]
+pub struct RouteSlots {
+    /// Routes with a slot of their own.
+    limit: usize,
+    owners: Mutex<Owners>,
+}
 
 #[derive(Debug, Default)]
 struct Owners {
@@ -104,6 +106,10 @@ struct Owners {
 }
 
 impl RouteSlots {
+    pub fn new(limit: usize) -> RouteSlots {
+        RouteSlots { limit, owners: Mutex::default() }
+    }
+
     /// Gives each route of a configuration its slot, in the order asked. Ids keep the slot they had; when all slots
     /// are taken, those of routes no longer configured are given away, and what is left over counts as [`OTHER`].
     pub fn assign<'a>(
@@ -112,8 +118,8 @@ impl RouteSlots {
         ids: impl IntoIterator<Item = &'a str>,
     ) -> Vec<RouteSlot> {
         let ids: Vec<&str> = ids.into_iter().collect();
-        let wanted: HashSet<&str> = ids.iter().take(LIMIT).copied().collect();
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: HashSet<&str> = ids.iter().take(self.limit).copied().collect();
+        let mut table = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let table = &mut *table;
 
         let mut free = Vec::new();
@@ -133,7 +139,7 @@ impl RouteSlots {
                 if let Some(&slot) = table.by_id.get(id) {
                     return RouteSlot(slot);
                 }
-                let place = if table.owners.len() < LIMIT {
+                let place = if table.owners.len() < self.limit {
                     table.owners.push(Owner { id: id.to_owned(), configured: true, base: RouteTotals::default() });
                     table.owners.len() - 1
                 } else if let Some(place) = free.pop() {
@@ -154,7 +160,7 @@ impl RouteSlots {
 
     /// The counts of every configured route that was ever asked for, and of the shared slot under the name [`OTHER`].
     pub fn totals(&self, workers: &[Arc<impl RouteCells>]) -> Vec<(String, RouteTotals)> {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
         for (place, owner) in table.owners.iter().enumerate().filter(|(_, owner)| owner.configured) {
             let mut totals = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
