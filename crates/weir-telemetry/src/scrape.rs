@@ -190,7 +190,8 @@ impl Metrics {
         for (upstream, totals) in &report.upstreams {
             page.distribution(&[("upstream", upstream)], totals, Resolution::Coarse);
         }
-        let each = |page: &mut Page, write: &dyn Fn(&mut Page, (&str, &str), &EndpointTotals)| {
+        type Write<'a> = &'a dyn Fn(&mut Page, (&str, &str), &EndpointTotals);
+        let each = |page: &mut Page, write: Write<'_>| {
             for ((upstream, endpoint), totals) in &report.endpoints {
                 write(page, (upstream, endpoint), totals);
             }
