@@ -1,49 +1,13 @@
 //! The numbers a gateway keeps: one set of cells for each worker, and a few for the control plane.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cell::{ByStatus, Counter, Gauge, Histogram};
+use crate::cell::{ByStatus, ByWord, Counter, Gauge, Histogram};
 use crate::log_file::LogCounters;
 use crate::routes::{LIMIT, RouteCells, RouteMetrics, RouteSlot, RouteSlots};
 use crate::upstreams::UpstreamRegistry;
-
-/// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
-/// looking through the few that have occurred, which is for what goes wrong, not for every request.
-#[derive(Debug)]
-pub struct ByWord {
-    words: [OnceLock<&'static str>; ByWord::LIMIT],
-    counts: [Counter; ByWord::LIMIT],
-}
-
-impl Default for ByWord {
-    fn default() -> Self {
-        Self { words: [const { OnceLock::new() }; Self::LIMIT], counts: std::array::from_fn(|_| Counter::default()) }
-    }
-}
-
-impl ByWord {
-    /// Words kept apart. The last place is shared by all that come later, so a mistake cannot add series for ever.
-    const LIMIT: usize = 64;
-    const LATER: &'static str = "other";
-
-    pub fn increment(&self, word: &'static str) {
-        let last = Self::LIMIT - 1;
-        let place = self.words[..last].iter().position(|known| *known.get_or_init(|| word) == word);
-        let place = place.unwrap_or_else(|| {
-            self.words[last].get_or_init(|| Self::LATER);
-            last
-        });
-        self.counts[place].increment();
-    }
-
-    /// The words that have occurred and how often.
-    pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let words = self.words.iter().map_while(|word| word.get().copied());
-        words.zip(self.counts.iter().map(Counter::value))
-    }
-}
 
 /// What became of messages of WebSockets or of server-sent events, where a plugin looks at them. Once a stream has ended, those seen
 /// are the sum of the others.

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
-use crate::metrics::ByWord;
+use crate::cell::{ByClass, ByWord, Counter, Histogram, HistogramTotals};
 use crate::routes::OTHER;
 
 /// The cells of one upstream on one worker.

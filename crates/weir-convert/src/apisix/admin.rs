@@ -1,10 +1,10 @@
 //! `deployment`: where the resources are, and who may change them.
 
-use super::Settings;
+use super::NodeConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
-pub fn carry_over(settings: &mut Settings) {
+pub fn carry_over(settings: &mut NodeConversion) {
     let role = settings.text("deployment.role").unwrap_or("traditional").to_owned();
     let mut provider = "etcd".to_owned();
     for role_of in ["traditional", "control_plane", "data_plane"] {
@@ -42,7 +42,7 @@ const NEW_KEY: &str = "${{WEIR_ADMIN_KEY}}";
 /// The keys of APISIX's examples, which are public.
 const PUBLIC_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
 
-fn admin(settings: &mut Settings) {
+fn admin(settings: &mut NodeConversion) {
     let allowed = settings.take("deployment.admin.allow_admin");
     let is_local =
         |value: &DocumentValue| value.as_text().is_some_and(|text| text.starts_with("127.") || text == "::1");
@@ -79,7 +79,7 @@ fn key(name: &str, key: &str, role: &str) -> Yaml {
     Yaml::map([("name", Yaml::text(name)), ("key", Yaml::text(key)), ("role", Yaml::text(role))])
 }
 
-fn keys(settings: &mut Settings, list: &DocumentValue) -> Vec<Yaml> {
+fn keys(settings: &mut NodeConversion, list: &DocumentValue) -> Vec<Yaml> {
     let mut all = Vec::new();
     for item in list.items() {
         let text = item.text("key").unwrap_or_default();
@@ -94,7 +94,7 @@ fn keys(settings: &mut Settings, list: &DocumentValue) -> Vec<Yaml> {
     all
 }
 
-fn etcd(settings: &mut Settings) {
+fn etcd(settings: &mut NodeConversion) {
     let hosts = settings.take("deployment.etcd.host").map(DocumentValue::to_yaml);
     let prefix = settings.text("deployment.etcd.prefix").unwrap_or("/apisix");
     let mut members = vec![
@@ -133,7 +133,7 @@ fn etcd(settings: &mut Settings) {
     settings.set("store", Yaml::map([("etcd", Yaml::Map(members))]));
 }
 
-fn encryption(settings: &mut Settings) {
+fn encryption(settings: &mut NodeConversion) {
     let enabled = settings.text("apisix.data_encryption.enable_encrypt_fields").is_none_or(|text| text == "true");
     match settings.take("apisix.data_encryption.keyring").filter(|_| enabled) {
         Some(keyring) => {

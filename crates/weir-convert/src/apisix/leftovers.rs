@@ -1,6 +1,6 @@
 //! What the conversion has not looked at, each with its place and, where there is one, what takes its place.
 
-use super::Settings;
+use super::NodeConversion;
 use crate::document::{DocumentValue, ValueKind};
 
 /// What members whose path begins so mean here; the first that fits counts. An empty text: nothing is missing without it.
@@ -64,13 +64,13 @@ const ADVICE: &[(&str, &str)] = &[
     ("xrpc", "TCP and UDP are not proxied"),
 ];
 
-pub fn report(settings: &mut Settings) {
+pub fn report(settings: &mut NodeConversion) {
     let root = settings.conversion.root;
     walk(settings, root, "");
 }
 
 /// Says what is left of a map: whole where nothing of it was looked at, otherwise member by member.
-fn walk(settings: &mut Settings, map: &DocumentValue, above: &str) {
+fn walk(settings: &mut NodeConversion, map: &DocumentValue, above: &str) {
     for (name, value) in map.members() {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
         if settings.taken.borrow().contains(&path) || matches!(value.kind, ValueKind::Null) {

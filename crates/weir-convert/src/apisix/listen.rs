@@ -1,6 +1,6 @@
 //! Where clients are accepted: `node_listen`, `ssl.listen` and `proxy_protocol`.
 
-use super::Settings;
+use super::NodeConversion;
 use crate::document::{DocumentValue, ValueKind};
 use crate::yaml::Yaml;
 
@@ -11,7 +11,7 @@ struct AddressKind {
     proxy_protocol: bool,
 }
 
-pub fn carry_over(settings: &mut Settings) {
+pub fn carry_over(settings: &mut NodeConversion) {
     let mut all = Vec::new();
     let plain = AddressKind { tls: false, proxy_protocol: false };
     let tls = AddressKind { tls: true, proxy_protocol: false };
@@ -43,7 +43,7 @@ pub fn carry_over(settings: &mut Settings) {
 }
 
 /// A port, or a list of ports and of maps with `ip` and `port`.
-fn addresses(settings: &mut Settings, at: &DocumentValue, kind: AddressKind, port: &str, all: &mut Vec<Yaml>) {
+fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKind, port: &str, all: &mut Vec<Yaml>) {
     if let Some(port) = at.as_text() {
         return all.push(address(None, port, kind));
     }

@@ -31,7 +31,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
             "is no `config.yaml` of APISIX: it has none of `apisix`, `deployment`, `nginx_config`, `plugins`",
         ));
     }
-    let mut settings = Settings { conversion: DocumentConversion::new(file, &root), taken: RefCell::default() };
+    let mut settings = NodeConversion { conversion: DocumentConversion::new(file, &root), taken: RefCell::default() };
     listen::carry_over(&mut settings);
     node(&mut settings);
     access_log(&mut settings);
@@ -48,12 +48,12 @@ const SECTIONS: [&str; 7] =
     ["apisix", "deployment", "nginx_config", "plugins", "plugin_attr", "stream_plugins", "graphql"];
 
 /// The conversion, and which members of the file it has looked at.
-struct Settings<'a> {
+struct NodeConversion<'a> {
     conversion: DocumentConversion<'a>,
     taken: RefCell<HashSet<String>>,
 }
 
-impl<'a> Settings<'a> {
+impl<'a> NodeConversion<'a> {
     /// The value at a path such as `nginx_config.http.send_timeout`, which is then dealt with, with all that is in it.
     fn take(&self, path: &str) -> Option<&'a DocumentValue> {
         self.taken.borrow_mut().insert(path.to_owned());
@@ -83,7 +83,7 @@ const SAME: [(&str, &str); 10] = [
     ("apisix.trusted_addresses", "trusted_addresses"),
 ];
 
-fn node(settings: &mut Settings) {
+fn node(settings: &mut NodeConversion) {
     for (path, name) in SAME {
         if let Some(value) = settings.take(path) {
             settings.set(name, value.to_yaml());
@@ -110,7 +110,7 @@ fn node(settings: &mut Settings) {
     }
 }
 
-fn access_log(settings: &mut Settings) {
+fn access_log(settings: &mut NodeConversion) {
     let http = settings.take("nginx_config.http").cloned().unwrap_or_default();
     let mut taken = settings.taken.borrow_mut();
     taken.remove("nginx_config.http");

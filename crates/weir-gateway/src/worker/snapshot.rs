@@ -44,7 +44,7 @@ pub struct WorkerUpstream {
 
 /// What an upstream has that is older than its settings.
 #[derive(Clone, Copy)]
-struct Kept<'a> {
+struct LastingParts<'a> {
     /// Beside the endpoints.
     health: &'a Arc<[Arc<Health>]>,
     sessions: &'a Arc<StickySessions>,
@@ -172,8 +172,8 @@ impl WorkerSnapshot {
     }
 }
 
-fn kept<'a>(published: &'a Published, number: usize, worker: usize, shared: &'a SharedState) -> Kept<'a> {
-    Kept {
+fn kept<'a>(published: &'a Published, number: usize, worker: usize, shared: &'a SharedState) -> LastingParts<'a> {
+    LastingParts {
         health: &published.health[number],
         sessions: &shared.sessions,
         counters: &published.counters[number][worker],
@@ -199,7 +199,7 @@ impl BalancePlan {
 }
 
 impl WorkerUpstream {
-    fn new(upstream: &snapshot::Upstream, kept: Kept<'_>, pools: &Rc<Pools>) -> WorkerUpstream {
+    fn new(upstream: &snapshot::Upstream, kept: LastingParts<'_>, pools: &Rc<Pools>) -> WorkerUpstream {
         let group = Rc::default();
         let endpoint = |(endpoint, health)| pools.endpoint(endpoint, health, upstream, &group);
         let endpoints = upstream.endpoints.iter().zip(kept.health.iter()).map(endpoint).collect();
@@ -210,7 +210,7 @@ impl WorkerUpstream {
     /// The same, of many endpoints.
     async fn in_slices(
         upstream: &Arc<snapshot::Upstream>,
-        kept: Kept<'_>,
+        kept: LastingParts<'_>,
         pools: &Rc<Pools>,
         work: &mut SlicedWork<'_>,
     ) -> WorkerUpstream {
@@ -232,7 +232,7 @@ impl WorkerUpstream {
 
     fn of_parts(
         upstream: &snapshot::Upstream,
-        kept: Kept<'_>,
+        kept: LastingParts<'_>,
         endpoints: Vec<Rc<EndpointPool>>,
         plan: BalancePlan,
     ) -> WorkerUpstream {

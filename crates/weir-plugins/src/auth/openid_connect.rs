@@ -243,13 +243,8 @@ impl Definition for OpenidConnect {
             iat_slack_s: f64::from(self.iat_slack),
         };
         let client = OpenidClient { id: self.client_id, secret: self.client_secret.unwrap_or_default() };
-        let url = match (&self.discovery, &self.jwks_uri) {
-            (Some(url), _) => ProviderUrl::Discovery(url),
-            (None, Some(url)) => ProviderUrl::KeySet(url),
-            (None, None) => return Err(ConfigError::new("discovery", NO_PROVIDER)),
-        };
         let provider = Provider::new(
-            url,
+            provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref())?,
             self.ssl_verify,
             Duration::from_secs(self.timeout),
             Duration::from_secs(self.jwk_expires_in),
@@ -377,6 +372,13 @@ impl OpenidConnect {
             expiry: self.introspection_expiry_claim.clone(),
         }))
     }
+}
+
+/// Where it is known from what the provider has to offer.
+fn provider_url<'a>(discovery: Option<&'a str>, jwks_uri: Option<&'a str>) -> Result<ProviderUrl<'a>, ConfigError> {
+    let key_set = || jwks_uri.map(ProviderUrl::KeySet);
+    let url = discovery.map(ProviderUrl::Discovery).or_else(key_set);
+    url.ok_or_else(|| ConfigError::new("discovery", NO_PROVIDER))
 }
 
 /// How a client shows who it is.
