@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
-.PHONY: help run test test-full check fmt docs setup fuzz compare results release dist package
+.PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,6 +43,9 @@ compare: release ## Compares weir with the gateways this machine has: `weir benc
 
 results: release ## Draws docs/reference/results.md from the stored results in bench/results
 	@target/release/weir bench page bench/results/*.json --to docs/reference/results.md
+
+pictures: release ## Draws docs/pictures: a stored report of the lab, as Chromium shows it at three widths
+	@scripts/report-pictures
 
 release: ## Builds the optimised binary, target/release/weir, in minutes, with debug symbols in weir.debug beside it
 	@scripts/release release

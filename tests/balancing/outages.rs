@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Program, Reading, TempDir, eventually, free_port};
+use weir_testkit::{
+    Answer, Client, DEADLINE, Gateway, Origin, Program, Reading, ScrapedMetrics, TempDir, eventually, free_port,
+};
 
 use crate::weir;
 
@@ -207,4 +209,67 @@ fn f05_a_black_hole_fails_those_who_wait_for_it_and_nobody_else() {
     let endpoints = [hole.addr(), others[0].addr(), others[1].addr()];
     let broken = |failed: &[&Outcome]| assert!(failed.len() <= CLIENTS, "{failed:?}");
     outage(&endpoints, || hole.swallow(true), || hole.swallow(false), broken);
+}
+
+#[test]
+fn each_failed_attempt_is_counted_for_its_endpoint_with_its_cause() {
+    let healthy = Origin::serving(|_| Answer::ok("fine"));
+    let closed = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    // Tried first, as long as it is in rotation; passive checks are off, so it stays there.
+    let nodes = format!(
+        "[{{ host: 127.0.0.1, port: {}, weight: 1, priority: 1 }}, {{ host: 127.0.0.1, port: {}, weight: 1, priority: 0 }}]",
+        closed.port(),
+        healthy.addr().port()
+    );
+    let passive = "checks: { passive: { unhealthy: { tcp_failures: 0, timeouts: 0, http_failures: 0 } } }";
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /all, upstream_id: orders }}\n\
+         upstreams:\n  - {{ id: orders, nodes: {nodes}, {passive}, retry_budget: 100 }}\n"
+    ));
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/all").text(), "fine");
+    }
+    // An exchange is counted when it has ended, which is after the client has its response.
+    let responses = |metrics: &ScrapedMetrics| metrics.get("weir_http_responses_by_status_total{status=\"200\"}");
+    eventually("the last exchange is counted", DEADLINE, || responses(&gateway.metrics()) == Some(5.0));
+    let metrics = gateway.metrics();
+    let of = |name: &str, addr: SocketAddr, more: &str| {
+        metrics.get(&format!("{name}{{upstream=\"orders\",endpoint=\"{addr}\"{more}}}"))
+    };
+    let failed = "weir_upstream_endpoint_failures_total";
+    assert_eq!(of(failed, closed, ",cause=\"connect_failed\""), Some(5.0));
+    assert_eq!(of("weir_upstream_endpoint_retries_total", closed, ""), Some(5.0));
+    assert_eq!(of("weir_upstream_endpoint_responses_total", healthy.addr(), ",class=\"2xx\""), Some(5.0));
+    assert!(of("weir_upstream_endpoint_connects_total", healthy.addr(), "") >= Some(1.0));
+    assert!(of("weir_upstream_endpoint_time_to_head_seconds_total", healthy.addr(), "") > Some(0.0));
+    assert_eq!(metrics.get("weir_upstream_time_to_head_seconds_count{upstream=\"orders\"}"), Some(5.0));
+    assert_eq!(metrics.get("weir_names_without_series{kind=\"endpoint\"}"), Some(0.0));
+}
+
+#[test]
+fn what_exceeds_metrics_names_is_counted_together() {
+    let origin = Origin::serving(|_| Answer::ok("fine"));
+    let routes: String = (0..1_000)
+        .map(|number| {
+            format!(
+                "  - {{ id: r{number:04}, uri: /r{number}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
+                origin.addr()
+            )
+        })
+        .collect();
+    let gateway = weir().start(&format!("metrics_names: 20\nroutes:\n{routes}"));
+    let mut client = gateway.client();
+    for number in 0..1_000 {
+        assert_eq!(client.get(&format!("/r{number}")).expect("an answer").status, 200);
+    }
+    let responses = |metrics: &ScrapedMetrics| metrics.sum("weir_http_responses_by_status_total", &[]);
+    eventually("the last exchange is counted", DEADLINE, || responses(&gateway.metrics()) == 1_000.0);
+    let metrics = gateway.metrics();
+    for kind in ["route", "upstream", "endpoint"] {
+        assert_eq!(metrics.get(&format!("weir_names_without_series{{kind=\"{kind}\"}}")), Some(980.0), "{kind}");
+    }
+    assert_eq!(metrics.get("weir_route_responses_total{route=\"(other)\",class=\"2xx\"}"), Some(980.0));
+    assert_eq!(metrics.get("weir_upstream_time_to_head_seconds_count{upstream=\"(other)\"}"), Some(980.0));
+    assert_eq!(metrics.sum("weir_upstream_endpoint_responses_total", &["class=\"2xx\""]), 1_000.0);
+    assert_eq!(metrics.sum("weir_route_responses_total", &["class=\"2xx\""]), 1_000.0);
 }

@@ -165,6 +165,63 @@ fn f23_unknown_keys_do_not_flood_the_provider() {
     assert!(provider.requests().len() <= 4, "{:?}", provider.targets());
 }
 
+/// The same as [`gateway`], for an issuer that has keys at a URL and no discovery document.
+fn gateway_with_key_set(origin: &Origin, url: &str, issuer: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - id: guarded
+    uri: /guarded/*
+    plugins:
+      openid-connect:
+        client_id: us
+        jwks_uri: {url}
+        bearer_only: true
+        claim_validator: {{ issuer: {{ valid_issuers: [\"{issuer}\"] }} }}
+    upstream: {{ nodes: {{ \"{addr}\": 1 }}, type: roundrobin }}
+",
+        addr = origin.addr()
+    ))
+}
+
+#[test]
+fn a_signed_token_is_verified_with_keys_at_a_url_without_a_discovery_document() {
+    let Some(provider) = Provider::start() else { return };
+    let origin = origin();
+    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let token = provider.token("api");
+    let ours = gateway_with_key_set(&origin, &format!("{issuer}/jwks"), &issuer);
+    let answer = ask(&ours, &token);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(claims(&answer)["client_id"], "api");
+    let other = gateway_with_key_set(&origin, &format!("{issuer}/jwks"), "https://other.example");
+    assert_eq!(ask(&other, &token).status, 401, "it is of another issuer");
+    let (signed, _) = token.rsplit_once('.').expect("three parts");
+    assert_eq!(ask(&ours, &format!("{signed}.AAAA")).status, 401);
+}
+
+#[test]
+fn f23_keys_at_a_url_are_read_once_and_not_for_each_unknown_key() {
+    let keys = Origin::serving(|_| Answer::ok("{\"keys\": []}"));
+    let origin = origin();
+    let gateway = gateway_with_key_set(&origin, &format!("http://{}/keys?set=1", keys.addr()), "https://a.example");
+    for turn in 0..50 {
+        let head = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"RS256\",\"kid\":\"{turn}\"}}"));
+        assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 401);
+    }
+    assert!(keys.requests().len() <= 3, "{:?}", keys.targets());
+    assert!(keys.targets().iter().all(|target| target == "/keys?set=1"), "{:?}", keys.targets());
+}
+
+#[test]
+fn keys_at_a_url_that_does_not_answer_fail_closed_and_the_log_has_the_url() {
+    let origin = origin();
+    let url = format!("http://127.0.0.1:{}/keys", weir_testkit::free_port());
+    let gateway = gateway_with_key_set(&origin, &url, "https://a.example");
+    let head = URL_SAFE_NO_PAD.encode("{\"alg\":\"RS256\"}");
+    assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 503);
+    gateway.wait_stderr("it is said", |said| said.contains("openid-connect: http://127.0.0.1"));
+}
+
 #[test]
 fn a_provider_that_is_gone_fails_closed() {
     let origin = origin();

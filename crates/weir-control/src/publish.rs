@@ -276,6 +276,7 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         ("data_encryption", settings.data_encryption != started_with.data_encryption),
         ("error_log_level", settings.error_log_level != started_with.error_log_level),
         ("data_dir", settings.data_dir != started_with.data_dir),
+        ("metrics_names", settings.metrics_names != started_with.metrics_names),
         ("records_threads", settings.records.threads != started_with.records.threads),
         ("records_max_memory", settings.records.memory != started_with.records.memory),
     ];

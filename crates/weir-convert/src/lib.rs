@@ -4,6 +4,7 @@
 //! silently: each such place becomes a [`ConversionFinding`].
 
 mod answer;
+pub mod apisix;
 pub mod asyncapi;
 pub mod caddy;
 mod char_reader;

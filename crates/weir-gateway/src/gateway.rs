@@ -123,10 +123,10 @@ impl DataPlane {
         let published = Arc::new(published);
         let mut gateway = DataPlane {
             workers: Vec::new(),
-            metrics,
+            metrics: Arc::clone(&metrics),
             prober: Prober::new(Arc::clone(&shared.health), clock),
             latest: Latest::new(Arc::clone(&published)),
-            shredder: SnapshotShredder::start(Arc::clone(&shared.health))?,
+            shredder: SnapshotShredder::start(Arc::clone(&shared.health), metrics)?,
             shared,
             clock,
             progress,
@@ -228,6 +228,21 @@ impl DataPlane {
             }
         }
         page
+    }
+
+    /// Routes, upstreams and endpoints that share series, since more are configured than have their own.
+    pub fn without_series(&self) -> [(&'static str, usize); 3] {
+        let latest = self.latest.get();
+        let names = self.metrics.names;
+        let upstreams = &latest.snapshot.upstreams;
+        let endpoints = upstreams.iter().map(|(_, upstream)| upstream.endpoints.len()).sum::<usize>();
+        let (upstreams_full, endpoints_full) = self.metrics.upstreams.is_full();
+        let beyond = |count: usize, is_full: bool| if is_full { count.saturating_sub(names) } else { 0 };
+        [
+            ("route", beyond(latest.snapshot.routes.iter().count(), true)),
+            ("upstream", beyond(upstreams.iter().count(), upstreams_full)),
+            ("endpoint", beyond(endpoints, endpoints_full)),
+        ]
     }
 
     /// Active health checks made so far: those that found the endpoint healthy, and those that did not.

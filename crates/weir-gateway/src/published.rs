@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::routes::RouteSlot;
+use weir_telemetry::upstreams::UpstreamCounters;
 
 use crate::endpoint::state::{Health, HealthTable};
 use crate::pieces::Pieces;
@@ -22,6 +23,8 @@ pub struct Published {
     pub slots: Arc<[RouteSlot]>,
     /// Has the same indices as [`Snapshot::upstreams`]; each slice those of the upstream's endpoints.
     pub health: Pieces<Arc<[Arc<Health>]>>,
+    /// Beside [`Snapshot::upstreams`]: where each worker counts.
+    pub counters: Pieces<Arc<[Arc<UpstreamCounters>]>>,
 }
 
 impl Published {
@@ -34,21 +37,26 @@ impl Published {
         now_ns: u64,
     ) -> Published {
         let none = Pieces::default();
-        let (mut health, known) = match before {
-            Some(before) => (before.health.clone(), &before.snapshot.upstreams),
-            None => (Pieces::default(), &none),
+        let (mut health, mut counters, known) = match before {
+            Some(before) => (before.health.clone(), before.counters.clone(), &before.snapshot.upstreams),
+            None => (Pieces::default(), Pieces::default(), &none),
         };
         for number in snapshot.upstreams.changes_from(known) {
             match snapshot.upstreams.get(number) {
-                Some(upstream) => health.set(number, table.endpoints(&upstream.endpoints, now_ns)),
-                None => drop(health.remove(number)),
+                Some(upstream) => {
+                    health.set(number, table.endpoints(&upstream.endpoints, now_ns));
+                    let names: Vec<String> = upstream.endpoints.iter().map(|one| one.addr.to_string()).collect();
+                    let names = names.iter().map(String::as_str);
+                    counters.set(number, metrics.upstreams.counters(&upstream.name, names));
+                }
+                None => drop((health.remove(number), counters.remove(number))),
             }
         }
         let slots = match before {
             Some(before) if has_same_ids(&snapshot, &before.snapshot) => Arc::clone(&before.slots),
             _ => slots(metrics, &snapshot),
         };
-        Published { snapshot, slots, health }
+        Published { snapshot, slots, health, counters }
     }
 
     /// Whether the active checks may differ from before.
@@ -83,9 +91,10 @@ pub struct SnapshotShredder {
 }
 
 impl SnapshotShredder {
-    pub fn start(table: Arc<HealthTable>) -> std::io::Result<SnapshotShredder> {
+    pub fn start(table: Arc<HealthTable>, metrics: Arc<Metrics>) -> std::io::Result<SnapshotShredder> {
         let (inbox, retired) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("snapshots".into()).spawn(move || shred(&retired, &table))?;
+        let thread =
+            std::thread::Builder::new().name("snapshots".into()).spawn(move || shred(&retired, &table, &metrics))?;
         Ok(SnapshotShredder { inbox: Some(inbox), thread: Some(thread) })
     }
 
@@ -104,7 +113,7 @@ impl Drop for SnapshotShredder {
     }
 }
 
-fn shred(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable) {
+fn shred(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable, metrics: &Metrics) {
     let mut held: Vec<Arc<Published>> = Vec::new();
     loop {
         let next = match held.is_empty() {
@@ -120,6 +129,7 @@ fn shred(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable) {
         held.retain(|published| Arc::strong_count(published) > 1);
         if held.len() < before {
             table.forget_unused();
+            metrics.upstreams.forget_unused();
         }
     }
 }

@@ -4,6 +4,7 @@
 //! cache line bouncing between cores. Readers may see a slightly old value, never a torn one. Two threads writing the same cell
 //! would lose counts; numbers with several writers need an ordinary atomic.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -156,6 +157,75 @@ impl ByClass {
     /// In the order of [`ByClass::LABELS`].
     pub fn values(&self) -> [u64; 6] {
         std::array::from_fn(|class| self.0[class].value())
+    }
+}
+
+/// Counters by status; the last place holds what is no status.
+#[derive(Debug)]
+pub struct ByStatus([Counter; 501]);
+
+impl Default for ByStatus {
+    fn default() -> Self {
+        Self([const { Counter(AtomicU64::new(0)) }; 501])
+    }
+}
+
+impl ByStatus {
+    /// Stands for what is no status.
+    pub const INVALID: u16 = 600;
+
+    #[inline]
+    pub fn increment(&self, status: u16) {
+        self.0[usize::from(status.wrapping_sub(100)).min(500)].increment();
+    }
+
+    /// The statuses that have occurred, and how often.
+    pub fn values(&self) -> impl Iterator<Item = (u16, u64)> {
+        let all = (100..=Self::INVALID).zip(&self.0).map(|(status, counter)| (status, counter.value()));
+        all.filter(|(_, count)| *count > 0)
+    }
+
+    /// In the order of [`ByClass::LABELS`].
+    pub fn by_class(&self) -> [u64; 6] {
+        let mut classes = [0; 6];
+        self.values().for_each(|(status, count)| classes[usize::from(status / 100 - 1)] += count);
+        classes
+    }
+}
+
+/// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
+/// looking through the few that have occurred, which is for what goes wrong, not for every request.
+#[derive(Debug)]
+pub struct ByWord {
+    words: [OnceLock<&'static str>; ByWord::LIMIT],
+    counts: [Counter; ByWord::LIMIT],
+}
+
+impl Default for ByWord {
+    fn default() -> Self {
+        Self { words: [const { OnceLock::new() }; Self::LIMIT], counts: std::array::from_fn(|_| Counter::default()) }
+    }
+}
+
+impl ByWord {
+    /// Words kept apart. The last place is shared by all that come later, so a mistake cannot add series for ever.
+    pub(crate) const LIMIT: usize = 64;
+    const LATER: &'static str = "other";
+
+    pub fn increment(&self, word: &'static str) {
+        let last = Self::LIMIT - 1;
+        let place = self.words[..last].iter().position(|known| *known.get_or_init(|| word) == word);
+        let place = place.unwrap_or_else(|| {
+            self.words[last].get_or_init(|| Self::LATER);
+            last
+        });
+        self.counts[place].increment();
+    }
+
+    /// The words that have occurred and how often.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let words = self.words.iter().map_while(|word| word.get().copied());
+        words.zip(self.counts.iter().map(Counter::value))
     }
 }
 

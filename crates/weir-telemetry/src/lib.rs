@@ -15,3 +15,4 @@ mod room;
 pub mod routes;
 mod scrape;
 pub mod stderr;
+pub mod upstreams;

@@ -1,48 +1,13 @@
 //! The metrics of a gateway: one set of cells per worker, and a few for the control plane.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cell::{ByClass, Counter, Gauge, Histogram};
+use crate::cell::{ByStatus, ByWord, Counter, Gauge, Histogram};
 use crate::log_file::LogCounters;
-use crate::routes::{RouteCells, RouteMetrics, RouteSlot, RouteSlots, SLOTS};
-
-/// Counters by a static word, such as the cause of an early end of an exchange. A word is found by a linear search, which suits
-/// rare events but not every request.
-#[derive(Debug)]
-pub struct ByWord {
-    words: [OnceLock<&'static str>; ByWord::LIMIT],
-    counts: [Counter; ByWord::LIMIT],
-}
-
-impl Default for ByWord {
-    fn default() -> Self {
-        Self { words: [const { OnceLock::new() }; Self::LIMIT], counts: std::array::from_fn(|_| Counter::default()) }
-    }
-}
-
-impl ByWord {
-    /// Limit of distinct words. Any further words share the last counter, so that a bug cannot add series without bound.
-    const LIMIT: usize = 64;
-    const LATER: &'static str = "other";
-
-    pub fn increment(&self, word: &'static str) {
-        let last = Self::LIMIT - 1;
-        let place = self.words[..last].iter().position(|known| *known.get_or_init(|| word) == word);
-        let place = place.unwrap_or_else(|| {
-            self.words[last].get_or_init(|| Self::LATER);
-            last
-        });
-        self.counts[place].increment();
-    }
-
-    /// The words that have occurred, with their counts.
-    pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let words = self.words.iter().map_while(|word| word.get().copied());
-        words.zip(self.counts.iter().map(Counter::value))
-    }
-}
+use crate::routes::{LIMIT, RouteCells, RouteMetrics, RouteSlot, RouteSlots};
+use crate::upstreams::UpstreamRegistry;
 
 /// Outcomes of messages of WebSockets or of server-sent events, on routes with a message filter. Once a stream has ended, `seen`
 /// is the sum of the others.
@@ -64,12 +29,10 @@ pub struct EventCounters {
 pub struct WorkerMetrics {
     /// Request heads read, complete or malformed.
     pub requests: Counter,
-    /// Final responses sent, by status class.
-    pub responses: ByClass,
+    /// Final responses sent.
+    pub statuses: ByStatus,
     /// From the first byte of the request head to the last byte of the response, without upgraded connections.
     pub request_duration: Histogram,
-    /// From the end of sending the request head upstream to the response head.
-    pub upstream_duration: Histogram,
     /// Exchanges that ended early, by cause.
     pub errors: ByWord,
 
@@ -132,12 +95,11 @@ pub struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    fn new() -> Self {
+    fn new(routes: usize) -> Self {
         Self {
             requests: Counter::default(),
-            responses: ByClass::default(),
             request_duration: Histogram::default(),
-            upstream_duration: Histogram::default(),
+            statuses: ByStatus::default(),
             errors: ByWord::default(),
             client_bytes_received: Counter::default(),
             client_bytes_sent: Counter::default(),
@@ -169,7 +131,8 @@ impl WorkerMetrics {
             upstream_queued: Gauge::default(),
             tick_delay: Histogram::default(),
             adoption_slice: Histogram::default(),
-            routes: (0..SLOTS).map(|_| RouteMetrics::default()).collect(),
+            // The slot that is shared comes first.
+            routes: (0..=routes).map(|_| RouteMetrics::default()).collect(),
         }
     }
 
@@ -232,6 +195,9 @@ impl ControlMetrics {
 pub struct Metrics {
     workers: Vec<Arc<WorkerMetrics>>,
     pub routes: RouteSlots,
+    pub upstreams: UpstreamRegistry,
+    /// Routes, upstreams and endpoints with series of their own, of each kind at most so many.
+    pub names: usize,
     pub control: ControlMetrics,
     pub access_log: Arc<LogCounters>,
     pub audit_log: Arc<LogCounters>,
@@ -239,9 +205,16 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn new(workers: usize) -> Self {
+        Metrics::with_names(workers, LIMIT)
+    }
+
+    /// With series for so many routes, upstreams and endpoints each.
+    pub fn with_names(workers: usize, names: usize) -> Self {
         Self {
-            workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new())).collect(),
-            routes: RouteSlots::default(),
+            workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new(names))).collect(),
+            routes: RouteSlots::new(names),
+            upstreams: UpstreamRegistry::new(workers, names),
+            names,
             control: ControlMetrics::default(),
             access_log: Arc::default(),
             audit_log: Arc::default(),
@@ -278,11 +251,15 @@ mod tests {
 
     #[test]
     fn any_status_has_a_class() {
-        let classes = ByClass::default();
+        let (classes, statuses) = (crate::cell::ByClass::default(), ByStatus::default());
         for status in [0, 99, 100, 204, 304, 404, 599, 600, u16::MAX] {
             classes.increment(status);
+            statuses.increment(status);
         }
         assert_eq!(classes.values(), [1, 1, 1, 1, 1, 4]);
+        let counted: Vec<_> = statuses.values().collect();
+        assert_eq!(counted, [(100, 1), (204, 1), (304, 1), (404, 1), (599, 1), (ByStatus::INVALID, 4)]);
+        assert_eq!(statuses.by_class(), classes.values());
     }
 
     #[test]

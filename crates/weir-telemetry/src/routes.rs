@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
 use crate::price::{RoutePrice, RoutePriceTotals};
 
-/// Limit of routes with their own series. At some 18 series each they stay below 10,000, a common sample limit in Prometheus.
+/// The default limit of routes with their own series, and of upstreams, and of endpoints. At some 18 series each, the routes stay
+/// below 10,000, a common sample limit in Prometheus.
 pub const LIMIT: usize = 500;
-/// The shared slot and one for each route up to the limit.
-pub(crate) const SLOTS: usize = LIMIT + 1;
 /// The label of the slot shared by all routes above the limit and by exchanges without a route. It cannot be a route's id, since
 /// ids contain no parentheses.
 pub const OTHER: &str = "(other)";
@@ -93,8 +92,12 @@ struct Owner {
 }
 
 /// The owners of the slots. Written when a configuration is published and read by scrapes, never while serving requests.
-#[derive(Debug, Default)]
-pub struct RouteSlots(Mutex<Owners>);
+#[derive(Debug)]
+pub struct RouteSlots {
+    /// Routes with a slot of their own.
+    limit: usize,
+    owners: Mutex<Owners>,
+}
 
 #[derive(Debug, Default)]
 struct Owners {
@@ -104,6 +107,10 @@ struct Owners {
 }
 
 impl RouteSlots {
+    pub fn new(limit: usize) -> RouteSlots {
+        RouteSlots { limit, owners: Mutex::default() }
+    }
+
     /// Assigns a slot to each route of a configuration, in the given order. Ids keep their slots; once all slots are taken,
     /// those of routes that are no longer configured are reassigned, and remaining routes count as [`OTHER`].
     pub fn assign<'a>(
@@ -112,8 +119,8 @@ impl RouteSlots {
         ids: impl IntoIterator<Item = &'a str>,
     ) -> Vec<RouteSlot> {
         let ids: Vec<&str> = ids.into_iter().collect();
-        let wanted: HashSet<&str> = ids.iter().take(LIMIT).copied().collect();
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: HashSet<&str> = ids.iter().take(self.limit).copied().collect();
+        let mut table = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let table = &mut *table;
 
         let mut free = Vec::new();
@@ -133,7 +140,7 @@ impl RouteSlots {
                 if let Some(&slot) = table.by_id.get(id) {
                     return RouteSlot(slot);
                 }
-                let place = if table.owners.len() < LIMIT {
+                let place = if table.owners.len() < self.limit {
                     table.owners.push(Owner { id: id.to_owned(), configured: true, base: RouteTotals::default() });
                     table.owners.len() - 1
                 } else if let Some(place) = free.pop() {
@@ -154,7 +161,7 @@ impl RouteSlots {
 
     /// The counts of every configured route with traffic, and of the shared slot under the name [`OTHER`].
     pub fn totals(&self, workers: &[Arc<impl RouteCells>]) -> Vec<(String, RouteTotals)> {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
         for (place, owner) in table.owners.iter().enumerate().filter(|(_, owner)| owner.configured) {
             let mut totals = RouteTotals::read(workers, RouteSlot(place as u16 + 1));

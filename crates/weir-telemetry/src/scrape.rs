@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
+use crate::cell::{ByClass, ByStatus, Counter, Histogram, HistogramTotals};
 use crate::exposition::{Format, Page, Resolution};
 use crate::metrics::{EventCounters, Metrics, WorkerMetrics};
 use crate::process;
 use crate::routes::RouteTotals;
+use crate::upstreams::EndpointTotals;
 
 impl Metrics {
     /// All metrics of this process as one page; `add` appends those of the caller.
@@ -17,6 +18,7 @@ impl Metrics {
         self.exchanges(&mut page);
         self.connections(&mut page);
         self.upstreams(&mut page);
+        self.named_upstreams(&mut page);
         self.routes(&mut page);
         self.control(&mut page);
         process::metrics(&mut page);
@@ -27,11 +29,21 @@ impl Metrics {
     fn exchanges(&self, page: &mut Page) {
         page.counter("weir_http_requests", "Requests read from clients.").total(&[], self.sum(|of| &of.requests));
 
-        let classes = self.workers().iter().map(|worker| worker.responses.values());
+        let classes = self.workers().iter().map(|worker| worker.statuses.by_class());
         let classes = classes.fold([0; 6], |sum: [u64; 6], of| std::array::from_fn(|class| sum[class] + of[class]));
         page.counter("weir_http_responses", "Responses sent to clients, by class of their status.");
         for (class, count) in ByClass::LABELS.iter().zip(classes) {
             page.total(&[("class", class)], count);
+        }
+
+        let mut statuses = BTreeMap::new();
+        for (status, count) in self.workers().iter().flat_map(|worker| worker.statuses.values()) {
+            *statuses.entry(status).or_insert(0) += count;
+        }
+        page.counter("weir_http_responses_by_status", "Responses sent to clients, by status.");
+        for (status, count) in statuses {
+            let name = if status == ByStatus::INVALID { "other".to_owned() } else { status.to_string() };
+            page.total(&[("status", &name)], count);
         }
 
         let mut errors = BTreeMap::new();
@@ -145,7 +157,7 @@ impl Metrics {
             "weir_upstream_response_duration_seconds",
             "Time from sending a request to an upstream to receiving the head of its response.",
         );
-        page.distribution(&[], &self.histogram(|of| &of.upstream_duration), Resolution::Full);
+        page.distribution(&[], &self.upstreams.all(), Resolution::Full);
         page.counter("weir_upstream_bytes", "Bytes exchanged with upstreams, heads included.");
         page.total(&[("direction", "received")], self.sum(|of| &of.upstream_bytes_received));
         page.total(&[("direction", "sent")], self.sum(|of| &of.upstream_bytes_sent));
@@ -166,6 +178,51 @@ impl Metrics {
         page.value(&[("state", "busy")], connected.saturating_sub(closed).saturating_sub(idle));
         let queued: u64 = self.workers().iter().map(|worker| worker.upstream_queued.value()).sum();
         page.gauge("weir_upstream_queued", "Exchanges that wait for a permit of an upstream.").value(&[], queued);
+    }
+
+    /// By upstream and by endpoint.
+    fn named_upstreams(&self, page: &mut Page) {
+        let report = self.upstreams.report();
+        page.histogram(
+            "weir_upstream_time_to_head_seconds",
+            "Time from sending a request to the head of the response, by upstream.",
+        );
+        for (upstream, totals) in &report.upstreams {
+            page.distribution(&[("upstream", upstream)], totals, Resolution::Coarse);
+        }
+        type Write<'a> = &'a dyn Fn(&mut Page, (&str, &str), &EndpointTotals);
+        let each = |page: &mut Page, write: Write<'_>| {
+            for ((upstream, endpoint), totals) in &report.endpoints {
+                write(page, (upstream, endpoint), totals);
+            }
+        };
+        page.counter("weir_upstream_endpoint_responses", "Complete responses, by endpoint and class of their status.");
+        each(page, &|page, (upstream, endpoint), totals| {
+            for (class, count) in ByClass::LABELS.iter().zip(totals.responses).filter(|(_, count)| *count > 0) {
+                page.total(&[("upstream", upstream), ("endpoint", endpoint), ("class", class)], count);
+            }
+        });
+        page.counter(
+            "weir_upstream_endpoint_time_to_head_seconds",
+            "Sum of the times to the heads of these responses, by endpoint.",
+        );
+        each(page, &|page, (upstream, endpoint), totals| {
+            page.total(&[("upstream", upstream), ("endpoint", endpoint)], totals.duration.as_secs_f64());
+        });
+        page.counter("weir_upstream_endpoint_connects", "Connections made for exchanges, by endpoint.");
+        each(page, &|page, (upstream, endpoint), totals| {
+            page.total(&[("upstream", upstream), ("endpoint", endpoint)], totals.connects);
+        });
+        page.counter("weir_upstream_endpoint_retries", "Attempts that followed one that failed at the endpoint.");
+        each(page, &|page, (upstream, endpoint), totals| {
+            page.total(&[("upstream", upstream), ("endpoint", endpoint)], totals.retries);
+        });
+        page.counter("weir_upstream_endpoint_failures", "Failed attempts, by endpoint and cause.");
+        each(page, &|page, (upstream, endpoint), totals| {
+            for (cause, count) in &totals.failures {
+                page.total(&[("upstream", upstream), ("endpoint", endpoint), ("cause", cause)], count);
+            }
+        });
     }
 
     fn routes(&self, page: &mut Page) {
@@ -249,16 +306,21 @@ mod tests {
             worker.requests.add(3);
             worker.connections_opened.add(2);
             worker.connections_closed.increment();
-            worker.responses.increment(200);
+            worker.statuses.increment(200);
             worker.errors.increment("no_route");
             worker.request_duration.record_ns(70_000);
-            worker.upstream_duration.record_ns(50_000);
             worker.upstream_connects.add(4);
             worker.upstream_idle.set(3);
             for slot in &slots {
                 worker.route(*slot).responses.increment(200);
                 worker.route(*slot).duration.record_ns(70_000);
             }
+        }
+        for counters in &*metrics.upstreams.counters("u", ["h:1"]) {
+            counters.connected(0);
+            counters.failed(0, "read_timeout");
+            counters.retried(0);
+            counters.answered(0, 200, 50_000);
         }
         metrics.control.served(7);
         metrics
@@ -277,6 +339,14 @@ mod tests {
             "weir_upstream_connections{state=\"idle\"} 6",
             "weir_upstream_connections{state=\"busy\"} 2",
             "weir_route_responses_total{route=\"orders\",class=\"2xx\"} 2",
+            "weir_http_responses_by_status_total{status=\"200\"} 2",
+            "weir_upstream_response_duration_seconds_count 2",
+            "weir_upstream_time_to_head_seconds_count{upstream=\"u\"} 2",
+            "weir_upstream_endpoint_responses_total{upstream=\"u\",endpoint=\"h:1\",class=\"2xx\"} 2",
+            "weir_upstream_endpoint_time_to_head_seconds_total{upstream=\"u\",endpoint=\"h:1\"} 0.0001",
+            "weir_upstream_endpoint_connects_total{upstream=\"u\",endpoint=\"h:1\"} 2",
+            "weir_upstream_endpoint_retries_total{upstream=\"u\",endpoint=\"h:1\"} 2",
+            "weir_upstream_endpoint_failures_total{upstream=\"u\",endpoint=\"h:1\",cause=\"read_timeout\"} 2",
             "weir_config_revision 7",
         ] {
             assert!(page.lines().any(|written| written == line), "{line} is missing in\n{page}");
@@ -312,6 +382,29 @@ mod tests {
         let page = metrics.scrape(Format::Prometheus, |_| {});
         let series = page.lines().filter(|line| !line.starts_with('#')).count();
         assert!(series < 10_000, "{series} series");
+    }
+
+    #[test]
+    fn ten_thousand_upstreams_with_traffic_and_failures_stay_within_the_budget() {
+        let metrics = Metrics::new(2);
+        for number in 0..10_000 {
+            let (one, two) = (format!("h{number}:1"), format!("h{number}:2"));
+            let counters = metrics.upstreams.counters(&format!("upstream-{number}"), [&*one, &*two]);
+            for endpoint in 0..2 {
+                counters[1].connected(endpoint);
+                [200, 302, 404, 502].iter().for_each(|status| counters[0].answered(endpoint, *status, 1_000_000));
+                ["connect_failed", "read_timeout", "upstream_reset"]
+                    .iter()
+                    .for_each(|cause| counters[0].failed(endpoint, cause));
+            }
+        }
+        let page = metrics.scrape(Format::Prometheus, |_| {});
+        let series = page.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(series < 15_000, "{series} series");
+        let others =
+            "weir_upstream_endpoint_failures_total{upstream=\"(other)\",endpoint=\"(other)\",cause=\"read_timeout\"}";
+        assert!(page.lines().any(|line| line == format!("{others} {}", 20_000 - 500)), "what does not fit is summed");
+        assert!(page.lines().any(|line| line == "weir_upstream_response_duration_seconds_count 80000"));
     }
 
     #[test]

@@ -36,6 +36,7 @@ use weir_net::tls::TicketKeys;
 use weir_telemetry::error_log;
 use weir_telemetry::log_file::LogWriter;
 use weir_telemetry::metrics::Metrics;
+use weir_telemetry::routes::LIMIT;
 
 use crate::exit::ExitFailure;
 use crate::say::say;
@@ -127,7 +128,8 @@ impl GatewayNode {
         let opened = DocumentLoader::open(&options.file);
         // How many workers there are is known from the file, and so is whether it can be served at all.
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
-        let metrics = Arc::new(Metrics::new(workers));
+        let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));
+        let metrics = Arc::new(Metrics::with_names(workers, names));
         let snapshots = SnapshotPublisher::new(Arc::clone(&metrics));
         let source = options.file.to_string_lossy();
         let publisher = Arc::new(Publisher::new(&source, PLUGINS, Box::new(snapshots.clone())));

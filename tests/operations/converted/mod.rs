@@ -3,6 +3,7 @@
 //! The files follow what the documentation of the three describes; `PORT` is where to listen, `ONE` and `TWO` are origins. A request
 //! that is answered differently stands beside the finding that says so.
 
+mod apisix;
 mod caddy;
 mod kong;
 mod nginx;

@@ -31,7 +31,7 @@ pub fn html(findings: &Findings<'_>) -> String {
         escape(&scenario.title),
         escape(&scenario.name),
         if result.quick { " · quick" } else { "" },
-        escape(&scenario.about),
+        with_code(&scenario.about),
     );
     if let Some(source) = &scenario.source {
         let title = match &source.url {
@@ -86,6 +86,16 @@ fn row_figures(scenario: &Scenario, drawn: &[Figure], page: &mut String) {
         page.push_str("</div>");
         page.push_str(close);
     }
+}
+
+/// Text in which `backticks` mark code.
+fn with_code(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let part = |(number, part)| match number % 2 {
+        0 => escape(part),
+        _ => format!("<code>{}</code>", escape(part)),
+    };
+    parts.map(part).collect()
 }
 
 fn verdict_banner(findings: &Findings<'_>, page: &mut String) {

@@ -154,9 +154,9 @@ pub fn headline(findings: &Findings<'_>) -> Option<String> {
     Some(match (worst, with) {
         (Severity::Invalid, 0) | (Severity::Note, _) => format!("The result is invalid. {subject}{}", first.words),
         (Severity::Invalid, _) => format!("{with} of {figures} figures are invalid. {subject}{}", first.words),
-        (Severity::Warning, 0) => format!("Valid, with a warning. {subject}{}", first.words),
+        (Severity::Warning, 0) => format!("Valid, with a warning: {subject}{}", first.words),
         (Severity::Warning, _) => {
-            format!("Valid, with a warning about {with} of {figures} figures. {subject}{}", first.words)
+            format!("Valid, with a warning about {with} of {figures} figures: {subject}{}", first.words)
         }
     })
 }

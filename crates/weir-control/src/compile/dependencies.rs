@@ -122,6 +122,7 @@ const NOT_GENERAL: &[&str] = &[
     "http2_max_concurrent_streams",
     "send_timeout",
     "price_every",
+    "metrics_names",
 ];
 
 impl Surroundings {

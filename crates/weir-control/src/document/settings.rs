@@ -45,6 +45,8 @@ pub struct NodeSettings {
     pub data_encryption: Option<DataEncryption>,
     /// What plugins cost is measured on one exchange in so many, on average; 0 is none. Default: 128.
     pub price_every: u32,
+    /// Routes, upstreams and endpoints with metrics under their own names, of each kind at most so many.
+    pub metrics_names: u16,
     pub records: RecordSettings,
 }
 
@@ -129,6 +131,7 @@ impl Default for NodeSettings {
             admin: None,
             data_encryption: None,
             price_every: 128,
+            metrics_names: 500,
             records: RecordSettings::default(),
         }
     }
@@ -179,6 +182,7 @@ pub(super) const KEYS: &[&str] = &[
     "http2_max_concurrent_streams",
     "send_timeout",
     "price_every",
+    "metrics_names",
     "data_dir",
     "store",
     "admin",
@@ -232,6 +236,10 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         admin: fields.get("admin").and_then(|at| admin::read(&at)),
         data_encryption: data_encryption::read(fields),
         price_every: fields.get("price_every").and_then(|at| at.integer(0..=1_000_000)).unwrap_or(default.price_every),
+        metrics_names: fields
+            .get("metrics_names")
+            .and_then(|at| at.integer(0..=10_000))
+            .map_or(default.metrics_names, |names| names as u16),
         records: records(fields),
     }
 }

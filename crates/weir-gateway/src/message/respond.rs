@@ -324,15 +324,9 @@ fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>
     let metrics = &worker.metrics;
     let status = exchange.response.status;
     let is_tunnel = status == 101;
-    metrics.responses.increment(status);
+    metrics.statuses.increment(status);
     if !is_tunnel {
         metrics.request_duration.record_ns(now_ns - exchange.started_ns);
-    }
-    let upstream = &exchange.upstream;
-    if upstream.header_ns != 0 {
-        metrics
-            .upstream_duration
-            .record_ns(upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns)));
     }
     if let Some(stop) = exchange.stop() {
         metrics.errors.increment(stop.ending().name);

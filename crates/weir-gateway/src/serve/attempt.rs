@@ -43,10 +43,14 @@ impl<'a> Attempt<'a> {
             let worker = permit.worker();
             exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
             let terms = self.terms(worker, exchange);
+            let counted = (self.upstream, self.endpoint);
             let after = match permit.endpoint().http2 {
-                true => Box::pin(over_http2(&terms, permit, freshness, client, exchange)).await?,
-                false => over_http1(&terms, permit, freshness, client, exchange).await?,
+                true => Box::pin(over_http2(counted, &terms, permit, freshness, client, exchange)).await?,
+                false => over_http1(counted, &terms, permit, freshness, client, exchange).await?,
             };
+            let upstream = &exchange.upstream;
+            let head_ns = upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns));
+            self.upstream.counters.answered(self.endpoint, upstream.status, head_ns);
             let health = &self.upstream.health[self.endpoint];
             health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
             Ok(after)
@@ -79,7 +83,15 @@ pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -
     weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
 }
 
+/// A connection was made for an exchange; returns the time.
+#[cold]
+fn connected(worker: &WorkerContext, (upstream, endpoint): (&WorkerUpstream, usize)) -> u64 {
+    upstream.counters.connected(endpoint);
+    worker.wake_up()
+}
+
 async fn over_http1(
+    counted: (&WorkerUpstream, usize),
     terms: &RelayTerms<'_>,
     permit: Permit<'_>,
     freshness: Freshness,
@@ -97,7 +109,7 @@ async fn over_http1(
         }
     };
     let reused = connection.requests > 0;
-    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
+    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { connected(worker, counted) };
     let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     match outcome.map_err(|stop| (stop, reused))? {
@@ -113,6 +125,7 @@ async fn over_http1(
 
 /// The same over one stream of a connection that other exchanges share.
 async fn over_http2(
+    counted: (&WorkerUpstream, usize),
     terms: &RelayTerms<'_>,
     permit: Permit<'_>,
     freshness: Freshness,
@@ -124,7 +137,7 @@ async fn over_http2(
     let opened = until_client_leaves(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();
-    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { worker.wake_up() };
+    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { connected(worker, counted) };
     let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     // A reused connection is to blame only if the connection itself was lost, and not just this stream.

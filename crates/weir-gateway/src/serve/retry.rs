@@ -1,6 +1,6 @@
 //! Whether a failed attempt is followed by another, and where.
 
-use weir_plugin::{Exchange, Retry, Stop};
+use weir_plugin::{EndedBy, Exchange, Retry, Stop};
 
 use super::attempt::Failure;
 use crate::context::WorkerContext;
@@ -55,6 +55,9 @@ impl Attempts {
     ) -> Result<usize, Stop> {
         let now_ns = worker.now_ns();
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
+        if stop.ending().blame == EndedBy::Upstream {
+            upstream.counters.failed(endpoint, stop.ending().name);
+        }
         let next = match stop {
             Stop::UpstreamClosed if reused => Next::NewConnection,
             Stop::NotProcessed if !self.retried_unprocessed => Next::SameEndpoint,
@@ -90,6 +93,7 @@ impl Attempts {
             return Err(stop);
         }
         worker.metrics.upstream_retries.increment();
+        upstream.counters.retried(endpoint);
         exchange.retry();
         Ok(picked)
     }

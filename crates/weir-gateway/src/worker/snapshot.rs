@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use weir_plugin::{Exchange, RouteFacts, Routes};
 use weir_telemetry::routes::{RouteCells, RouteMetrics, RouteSlot};
+use weir_telemetry::upstreams::UpstreamCounters;
 
 use super::Worker;
 use crate::context::WorkerContext;
@@ -38,6 +39,16 @@ pub struct WorkerUpstream {
     dice: Dice,
     pub sessions: Arc<StickySessions>,
     pub retries: RetryBudget,
+    pub counters: Arc<UpstreamCounters>,
+}
+
+/// The parts of an upstream that stay when its settings change.
+#[derive(Clone, Copy)]
+struct LastingParts<'a> {
+    /// Beside the endpoints.
+    health: &'a Arc<[Arc<Health>]>,
+    sessions: &'a Arc<StickySessions>,
+    counters: &'a Arc<UpstreamCounters>,
 }
 
 /// How long a worker adopts a snapshot, or frees an old one, before other tasks on its thread run.
@@ -102,9 +113,9 @@ impl Drop for WorkerSnapshot {
 
 impl WorkerSnapshot {
     /// The first snapshot of a worker.
-    pub fn new(published: Arc<Published>, pools: &Rc<Pools>, shared: &SharedState) -> WorkerSnapshot {
+    pub fn new(published: Arc<Published>, worker: usize, pools: &Rc<Pools>, shared: &SharedState) -> WorkerSnapshot {
         let of = |(number, settings): (usize, &Arc<snapshot::Upstream>)| {
-            (number, Rc::new(WorkerUpstream::new(settings, &published.health[number], pools, &shared.sessions)))
+            (number, Rc::new(WorkerUpstream::new(settings, kept(&published, number, worker, shared), pools)))
         };
         let mut upstreams = Pieces::default();
         published.snapshot.upstreams.iter().map(of).for_each(|(number, upstream)| upstreams.set(number, upstream));
@@ -126,11 +137,10 @@ impl WorkerSnapshot {
         for number in snapshot.upstreams.changes_from(&self.snapshot.upstreams) {
             match snapshot.upstreams.get(number) {
                 Some(settings) => {
-                    let health = &published.health[number];
-                    let (pools, sessions) = (&worker.pools, &shared.sessions);
+                    let kept = kept(&published, number, worker.index(), shared);
                     let upstream = match settings.endpoints.len() > LARGE {
-                        true => WorkerUpstream::in_slices(settings, health, pools, sessions, &mut work).await,
-                        false => WorkerUpstream::new(settings, health, pools, sessions),
+                        true => WorkerUpstream::in_slices(settings, kept, &worker.pools, &mut work).await,
+                        false => WorkerUpstream::new(settings, kept, &worker.pools),
                     };
                     upstreams.set(number, Rc::new(upstream));
                 }
@@ -162,6 +172,14 @@ impl WorkerSnapshot {
     }
 }
 
+fn kept<'a>(published: &'a Published, number: usize, worker: usize, shared: &'a SharedState) -> LastingParts<'a> {
+    LastingParts {
+        health: &published.health[number],
+        sessions: &shared.sessions,
+        counters: &published.counters[number][worker],
+    }
+}
+
 /// How many endpoints may be skipped because another exchange is trying them, before one is taken anyway.
 const MAX_PASSED_BY: usize = 4;
 
@@ -181,60 +199,54 @@ impl BalancePlan {
 }
 
 impl WorkerUpstream {
-    fn new(
-        upstream: &snapshot::Upstream,
-        health: &Arc<[Arc<Health>]>,
-        pools: &Rc<Pools>,
-        sessions: &Arc<StickySessions>,
-    ) -> WorkerUpstream {
+    fn new(upstream: &snapshot::Upstream, kept: LastingParts<'_>, pools: &Rc<Pools>) -> WorkerUpstream {
         let group = Rc::default();
         let endpoint = |(endpoint, health)| pools.endpoint(endpoint, health, upstream, &group);
-        let endpoints = upstream.endpoints.iter().zip(health.iter()).map(endpoint).collect();
-        let plan = BalancePlan::new(upstream, health);
-        WorkerUpstream::of_parts(upstream, health, endpoints, plan, sessions)
+        let endpoints = upstream.endpoints.iter().zip(kept.health.iter()).map(endpoint).collect();
+        let plan = BalancePlan::new(upstream, kept.health);
+        WorkerUpstream::of_parts(upstream, kept, endpoints, plan)
     }
 
     /// The same for many endpoints, in slices.
     async fn in_slices(
         upstream: &Arc<snapshot::Upstream>,
-        health: &Arc<[Arc<Health>]>,
+        kept: LastingParts<'_>,
         pools: &Rc<Pools>,
-        sessions: &Arc<StickySessions>,
         work: &mut SlicedWork<'_>,
     ) -> WorkerUpstream {
         let plan = {
-            let (upstream, health) = (Arc::clone(upstream), Arc::clone(health));
+            let (upstream, health) = (Arc::clone(upstream), Arc::clone(kept.health));
             tokio::task::spawn_blocking(move || BalancePlan::new(&upstream, &health))
         };
         let group = Rc::default();
         let mut endpoints = Vec::with_capacity(upstream.endpoints.len());
-        for (endpoint, health) in upstream.endpoints.iter().zip(health.iter()) {
+        for (endpoint, health) in upstream.endpoints.iter().zip(kept.health.iter()) {
             endpoints.push(pools.endpoint(endpoint, health, upstream, &group));
             work.give_way().await;
         }
         work.end_slice();
         let plan = plan.await.expect("planning does not panic, and is not cancelled while the runtime lives");
         work.began = Instant::now();
-        WorkerUpstream::of_parts(upstream, health, endpoints, plan, sessions)
+        WorkerUpstream::of_parts(upstream, kept, endpoints, plan)
     }
 
     fn of_parts(
         upstream: &snapshot::Upstream,
-        health: &Arc<[Arc<Health>]>,
+        kept: LastingParts<'_>,
         endpoints: Vec<Rc<EndpointPool>>,
         plan: BalancePlan,
-        sessions: &Arc<StickySessions>,
     ) -> WorkerUpstream {
         let BalancePlan { balancer, seats } = plan;
         let shared_queue = seats.map(|seats| Rc::new(SharedQueue::new(seats, upstream.queue, upstream.slow_start)));
         WorkerUpstream {
             endpoints,
-            health: Arc::clone(health),
+            health: Arc::clone(kept.health),
             balancer,
             shared_queue,
             dice: Dice::shaken(),
-            sessions: Arc::clone(sessions),
+            sessions: Arc::clone(kept.sessions),
             retries: RetryBudget::default(),
+            counters: Arc::clone(kept.counters),
         }
     }
 

@@ -61,7 +61,7 @@ impl WorkerStart {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
         let pools = Rc::new(Pools::new(self.workers));
         let shared = self.shared;
-        let current = WorkerSnapshot::new(self.published, &pools, &shared);
+        let current = WorkerSnapshot::new(self.published, self.index, &pools, &shared);
         let revision = current.snapshot.revision;
         let log = self.log.map(|(format, sink)| AccessLogWriter::new(format, sink));
         let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));

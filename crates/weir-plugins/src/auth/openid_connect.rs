@@ -21,7 +21,7 @@ mod session;
 use authenticator::{ForwardedFields, OpenidAuthenticator};
 use bearer::{Bearer, Verifier};
 use options::LoginOptions;
-use provider::{ClientAuthMethod, OpenidClient, Provider};
+use provider::{ClientAuthMethod, OpenidClient, Provider, ProviderUrl};
 
 /// Requires a login at an OpenID Connect provider: browsers are redirected to the provider to log in, and API clients
 /// send an access token, in `Authorization: Bearer` or `X-Access-Token`.
@@ -43,7 +43,10 @@ pub struct OpenidConnect {
     /// The client secret, for introspection and for logins.
     client_secret: Option<String>,
     /// The URL of the provider's discovery document, which ends in `/.well-known/openid-configuration`.
-    discovery: String,
+    discovery: Option<String>,
+    /// The URL of the keys that tokens are signed with (JWKS), for an issuer that has no discovery document; instead of
+    /// `discovery`. It needs `bearer_only: true` and `claim_validator.issuer.valid_issuers`. Not in APISIX.
+    jwks_uri: Option<String>,
     /// Refuses requests without a token, instead of redirecting them to a login.
     #[serde(default)]
     bearer_only: bool,
@@ -169,6 +172,9 @@ enum UnauthAction {
     Pass,
 }
 
+const NO_PROVIDER: &str =
+    "is missing: the URL of the provider's discovery document; an issuer without one has `jwks_uri` instead";
+
 fn yes() -> bool {
     true
 }
@@ -210,6 +216,7 @@ impl Definition for OpenidConnect {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         self.check()?;
+        self.check_key_set()?;
         let shown = self.forwarded_fields();
         let verifier = self.verifier()?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
@@ -237,7 +244,7 @@ impl Definition for OpenidConnect {
         };
         let client = OpenidClient { id: self.client_id, secret: self.client_secret.unwrap_or_default() };
         let provider = Provider::new(
-            &self.discovery,
+            provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref())?,
             self.ssl_verify,
             Duration::from_secs(self.timeout),
             Duration::from_secs(self.jwk_expires_in),
@@ -291,6 +298,36 @@ impl OpenidConnect {
         Ok(())
     }
 
+    /// Without a discovery document, the configuration has to say what the document would have said.
+    fn check_key_set(&self) -> Result<(), ConfigError> {
+        if self.jwks_uri.is_none() {
+            return Ok(());
+        }
+        let fault = |option: &str, problem: &str| Err(ConfigError::new(option, problem));
+        if self.discovery.is_some() {
+            return fault("jwks_uri", "is for issuers without a discovery document; remove it, or remove `discovery`");
+        }
+        if !self.bearer_only {
+            return fault("bearer_only", "must be true with `jwks_uri`: logins need `discovery`");
+        }
+        if self.public_key.is_some() {
+            return fault("public_key", "and `jwks_uri` are both set; keep the one that has the right keys");
+        }
+        if self.introspection_endpoint.is_some() {
+            return fault(
+                "introspection_endpoint",
+                "has no effect with `jwks_uri`, which verifies tokens with keys; remove one",
+            );
+        }
+        if self.claim_validator.issuer.valid_issuers.as_ref().is_none_or(Vec::is_empty) {
+            return fault(
+                "claim_validator.issuer.valid_issuers",
+                "is needed with `jwks_uri`: the issuers whose tokens are accepted",
+            );
+        }
+        Ok(())
+    }
+
     fn forwarded_fields(&self) -> ForwardedFields {
         ForwardedFields {
             access_token: self.set_access_token_header && !self.access_token_in_authorization_header,
@@ -307,7 +344,7 @@ impl OpenidConnect {
         if let Some(pem) = &self.public_key {
             return public_key(pem).map(Some);
         }
-        if self.use_jwks {
+        if self.use_jwks || self.jwks_uri.is_some() {
             return Ok(Some(Verifier::Keys));
         }
         if !self.bearer_only && self.introspection_endpoint.is_none() {
@@ -335,6 +372,13 @@ impl OpenidConnect {
             expiry: self.introspection_expiry_claim.clone(),
         }))
     }
+}
+
+/// Where it is known from what the provider has to offer.
+fn provider_url<'a>(discovery: Option<&'a str>, jwks_uri: Option<&'a str>) -> Result<ProviderUrl<'a>, ConfigError> {
+    let key_set = || jwks_uri.map(ProviderUrl::KeySet);
+    let url = discovery.map(ProviderUrl::Discovery).or_else(key_set);
+    url.ok_or_else(|| ConfigError::new("discovery", NO_PROVIDER))
 }
 
 /// How a client shows who it is.
@@ -389,7 +433,8 @@ mod tests {
             options
         };
         for (options, want) in [
-            (json!({"client_id": "a"}), "missing field `discovery`"),
+            (json!({"client_id": "a", "bearer_only": true, "use_jwks": true}), "discovery: is missing"),
+            (with(json!({"jwks_uri": "http://a/k"})), "jwks_uri: is for issuers without"),
             (with(json!({"discovery": "/x"})), "discovery: `/x` is not a URL"),
             (with(json!({"bearer_only": false})), "client_secret: is needed"),
             (with(json!({"bearer_only": false, "client_secret": "s"})), "session: is needed"),
@@ -407,6 +452,27 @@ mod tests {
             (with(json!({"realm": "a\"b"})), "realm: must be visible"),
             (with(json!({"unauth_action": "no"})), "unauth_action: unknown variant"),
             (with(json!({"nonsense": 1})), "unknown field `nonsense`"),
+        ] {
+            let error = refused::<OpenidConnect>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_key_set_needs_what_a_discovery_document_would_say() {
+        let with = |more: Value| {
+            let issuer = json!({"issuer": {"valid_issuers": ["http://a"]}});
+            let mut options = json!({"client_id": "a", "jwks_uri": "http://a/k", "bearer_only": true});
+            options["claim_validator"] = issuer;
+            options.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+            options
+        };
+        for (options, want) in [
+            (with(json!({"jwks_uri": "/k"})), "jwks_uri: `/k` is not a URL"),
+            (with(json!({"bearer_only": false})), "bearer_only: must be true"),
+            (with(json!({"public_key": "x"})), "public_key: and `jwks_uri` are both set"),
+            (with(json!({"introspection_endpoint": "http://a/i"})), "introspection_endpoint: has no effect"),
+            (with(json!({"claim_validator": {}})), "claim_validator.issuer.valid_issuers: is needed"),
         ] {
             let error = refused::<OpenidConnect>(options);
             assert!(error.starts_with(want), "{error}");

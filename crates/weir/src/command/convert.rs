@@ -33,6 +33,8 @@ enum Dialect {
     Caddy,
     /// kong.yml: the declarative configuration of Kong and decK.
     Kong,
+    /// config.yaml: the settings of an Apache APISIX node. An apisix.yaml needs no conversion.
+    ApisixConfig,
     /// A definition of an API: OpenAPI 3.0 or 3.1, as YAML or JSON.
     #[value(name = "openapi")]
     OpenApi,
@@ -75,6 +77,7 @@ impl ConvertCommand {
             Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
             Dialect::Caddy => weir_convert::caddy::convert(&name, text, &|pattern| included(directory, pattern)),
             Dialect::Kong => weir_convert::kong::convert(&name, text),
+            Dialect::ApisixConfig => weir_convert::apisix::convert(&name, text),
             Dialect::AsyncApi => weir_convert::asyncapi::convert(&name, text),
             Dialect::OpenApi => weir_convert::openapi::convert(&name, text),
         }

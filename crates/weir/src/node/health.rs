@@ -69,6 +69,13 @@ pub fn write(gateway: &DataPlane, page: &mut Page) {
         let addr = endpoint.addr.to_string();
         page.value(&[("upstream", &endpoint.upstream), ("endpoint", &addr)], u8::from(endpoint.is_up));
     }
+    page.gauge(
+        "weir_names_without_series",
+        "Configured routes, upstreams and endpoints that have no series of their own and are summed under `(other)`, by kind.",
+    );
+    for (kind, count) in gateway.without_series() {
+        page.value(&[("kind", kind)], count);
+    }
     let (healthy, unhealthy) = gateway.checks();
     page.counter("weir_health_checks", "Active health checks, by outcome.");
     page.total(&[("outcome", "healthy")], healthy);

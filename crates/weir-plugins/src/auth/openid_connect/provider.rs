@@ -24,11 +24,28 @@ use crate::http_service::HttpService;
 /// What the plugin was told about its provider, and about itself.
 pub struct Provider {
     http: HttpClient,
-    discovery: HttpService,
+    source: ProviderSource,
+    /// What the log calls it.
+    name: String,
+    timeout: Duration,
     verify: bool,
     keys_for: Duration,
     pub client: OpenidClient,
     state: PerWorker<ProviderState>,
+}
+
+/// Where it is known from what the provider has to offer.
+enum ProviderSource {
+    /// The provider's discovery document.
+    Discovery(HttpService),
+    /// The configuration: only the URL of its keys.
+    KeySet(Discovery),
+}
+
+/// Which of the two a configuration has.
+pub enum ProviderUrl<'a> {
+    Discovery(&'a str),
+    KeySet(&'a str),
 }
 
 /// Who we are to the provider.
@@ -45,7 +62,7 @@ pub enum ClientAuthMethod {
 }
 
 /// What a provider says of itself.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct Discovery {
     pub issuer: String,
     jwks_uri: Option<String>,
@@ -93,7 +110,7 @@ struct ProviderState {
 
 impl Provider {
     pub fn new(
-        discovery: &str,
+        url: ProviderUrl<'_>,
         verify: bool,
         timeout: Duration,
         keys_for: Duration,
@@ -101,18 +118,29 @@ impl Provider {
         build: &Build,
     ) -> Result<Provider, ConfigError> {
         let http = build.http();
-        let discovery = HttpService::parse(http, discovery, verify, timeout, IDLE, "discovery")?;
-        let identity = format!("{} {} {verify}", discovery.name(), discovery.target);
+        let (text, option) = match url {
+            ProviderUrl::Discovery(text) => (text, "discovery"),
+            ProviderUrl::KeySet(text) => (text, "jwks_uri"),
+        };
+        let service = HttpService::parse(http, text, verify, timeout, IDLE, option)?;
+        let (name, timeout) = (service.name(), service.timeout);
+        let identity = format!("{option} {name} {} {verify}", service.target);
         let state = build.per_worker("openid-provider", &identity, ProviderState::default);
-        Ok(Provider { http: http.clone(), discovery, verify, keys_for, client, state })
+        let source = match url {
+            ProviderUrl::Discovery(_) => ProviderSource::Discovery(service),
+            ProviderUrl::KeySet(_) => {
+                ProviderSource::KeySet(Discovery { jwks_uri: Some(text.to_owned()), ..Discovery::default() })
+            }
+        };
+        Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, state })
     }
 
     pub fn timeout(&self) -> Duration {
-        self.discovery.timeout
+        self.timeout
     }
 
-    pub fn name(&self) -> String {
-        self.discovery.name()
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub async fn discovery(&self) -> Result<Rc<Discovery>, ProviderError> {
@@ -125,7 +153,10 @@ impl Provider {
         if let Some(discovery) = known() {
             return Ok(discovery);
         }
-        let discovery: Discovery = read(&self.discovery, question(&self.discovery.target)?).await?;
+        let discovery = match &self.source {
+            ProviderSource::Discovery(service) => read(service, question(&service.target)?).await?,
+            ProviderSource::KeySet(known) => known.clone(),
+        };
         let discovery = Rc::new(discovery);
         *state.discovery.borrow_mut() = Some((Instant::now(), Rc::clone(&discovery)));
         Ok(discovery)

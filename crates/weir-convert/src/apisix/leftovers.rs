@@ -1,0 +1,96 @@
+//! What the conversion has not looked at, each with its place and, where there is one, what takes its place.
+
+use super::NodeConversion;
+use crate::document::{DocumentValue, ValueKind};
+
+/// What members whose path begins so mean here; the first that fits counts. An empty text: nothing is missing without it.
+const ADVICE: &[(&str, &str)] = &[
+    ("apisix.enable_admin", "leave `admin` out of the file to have no Admin API"),
+    ("apisix.enable_control", "what the Control API says is at `/status` of the address `status`"),
+    ("apisix.control", "what the Control API says is at `/status` of the address `status`"),
+    ("apisix.stream_proxy", "TCP and UDP are not proxied"),
+    ("apisix.proxy_mode", "TCP and UDP are not proxied"),
+    ("stream_plugins", "TCP and UDP are not proxied"),
+    ("apisix.router", "a route with the request's host goes before one without, and then the longest path counts"),
+    ("apisix.ssl.ssl_protocols", "set `ssl_protocols` in the entries of `ssls`"),
+    ("apisix.ssl.ssl_ciphers", "ciphers cannot be set; they are Mozilla's intermediate ones"),
+    ("apisix.ssl.ssl_session_tickets", "sessions are always resumed with tickets"),
+    ("apisix.delete_uri_tail_slash", "write routes for both paths"),
+    ("apisix.enable_server_tokens", ""),
+    ("apisix.enable_ipv6", ""),
+    ("apisix.lru", ""),
+    ("apisix.events", ""),
+    ("apisix.extra_lua", "Lua is not run"),
+    ("apisix.lua_module_hook", "Lua is not run"),
+    ("apisix.proxy_cache", "responses are not cached"),
+    ("apisix.proxy_protocol.enable_tcp", "TCP and UDP are not proxied"),
+    ("nginx_config.error_log", "the error log goes to standard error"),
+    (
+        "nginx_config.worker_rlimit_nofile",
+        "the limit of the process is raised to what the system allows: `LimitNOFILE` of the unit",
+    ),
+    ("nginx_config.event", "the limit of connections follows from the file descriptors"),
+    ("nginx_config.envs", "every `${{NAME}}` in the file is a variable of the environment"),
+    ("nginx_config.user", "set the user in the unit of systemd"),
+    ("nginx_config.enable_cpu_affinity", ""),
+    ("nginx_config.max_pending_timers", ""),
+    ("nginx_config.max_running_timers", ""),
+    ("nginx_config.http.lua_shared_dict", ""),
+    ("nginx_config.http.custom_lua_shared_dict", "Lua is not run"),
+    ("nginx_config.http.charset", ""),
+    ("nginx_config.http.variables_hash", ""),
+    (
+        "nginx_config.http.real_ip_header",
+        "the client's address is read from `X-Forwarded-For`, from the right, and `X-Real-IP`",
+    ),
+    ("nginx_config.http.real_ip_recursive", "trusted addresses at the right of `X-Forwarded-For` are always skipped"),
+    ("nginx_config.http.client_body_timeout", "`client_body_min_rate` and `client_body_grace` limit slow bodies"),
+    ("nginx_config.http.upstream", "set `keepalive_pool` of the upstreams"),
+    ("nginx_config.stream", "TCP and UDP are not proxied"),
+    ("plugin_attr.prometheus", "metrics are at `/metrics` of the address `status`"),
+    ("plugin_attr", "the attributes of plugins are options of the plugin, or `plugin_metadata`"),
+    (
+        "deployment.admin.admin_key_required",
+        "the Admin API asks for a key unless it listens on loopback only and has none",
+    ),
+    ("deployment.admin.enable_admin_cors", "set `admin.origins`"),
+    ("deployment.admin.enable_admin_ui", ""),
+    ("deployment.admin.admin_api_version", ""),
+    ("deployment.etcd.startup_retry", ""),
+    ("deployment.etcd.watch_timeout", ""),
+    ("deployment.etcd.use_grpc", ""),
+    ("wasm", "WebAssembly is not run"),
+    ("ext-plugin", "external plugins are not run"),
+    ("xrpc", "TCP and UDP are not proxied"),
+];
+
+pub fn report(settings: &mut NodeConversion) {
+    let root = settings.conversion.root;
+    walk(settings, root, "");
+}
+
+/// Says what is left of a map: whole where nothing of it was looked at, otherwise member by member.
+fn walk(settings: &mut NodeConversion, map: &DocumentValue, above: &str) {
+    for (name, value) in map.members() {
+        let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
+        if settings.taken.borrow().contains(&path) || matches!(value.kind, ValueKind::Null) {
+            continue;
+        }
+        let inside = format!("{path}.");
+        let advice = ADVICE.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, advice)| *advice);
+        let is_partly = settings.taken.borrow().iter().any(|taken| taken.starts_with(&inside))
+            || ADVICE.iter().any(|(prefix, _)| prefix.starts_with(&inside));
+        if is_partly && !value.members().is_empty() {
+            walk(settings, value, &path);
+            continue;
+        }
+        match advice {
+            Some("") => {}
+            Some(advice) => settings.conversion.lost(value, format!("`{path}`: {advice}")),
+            None if path.ends_with("_snippet") => {
+                settings.conversion.lost(value, format!("`{path}`: configuration of nginx is not read"));
+            }
+            None => settings.conversion.lost(value, format!("`{path}`: there is no such setting")),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Where clients are accepted: `node_listen`, `ssl.listen` and `proxy_protocol`.
+
+use super::NodeConversion;
+use crate::document::{DocumentValue, ValueKind};
+use crate::yaml::Yaml;
+
+/// How connections to an address begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct AddressKind {
+    tls: bool,
+    proxy_protocol: bool,
+}
+
+pub fn carry_over(settings: &mut NodeConversion) {
+    let mut all = Vec::new();
+    let plain = AddressKind { tls: false, proxy_protocol: false };
+    let tls = AddressKind { tls: true, proxy_protocol: false };
+    match settings.take("apisix.node_listen") {
+        Some(listen) => addresses(settings, listen, plain, "9080", &mut all),
+        None => all.push(address(None, "9080", plain)),
+    }
+    let is_tls = settings.text("apisix.ssl.enable").is_none_or(|text| text == "true");
+    match settings.take("apisix.ssl.listen").filter(|_| is_tls) {
+        Some(listen) => addresses(settings, listen, tls, "9443", &mut all),
+        None if is_tls => all.push(address(None, "9443", tls)),
+        None => {}
+    }
+    let announced = [("listen_http_port", plain), ("listen_https_port", tls)];
+    let before = all.len();
+    for (member, kind) in announced {
+        if let Some(port) = settings.text(&format!("apisix.proxy_protocol.{member}")) {
+            all.push(address(None, port, AddressKind { proxy_protocol: true, ..kind }));
+        }
+    }
+    if all.len() > before
+        && settings.take("apisix.trusted_addresses").is_none()
+        && let Some(at) = settings.conversion.root.at_pointer("#/apisix/proxy_protocol")
+    {
+        let text = "`apisix.proxy_protocol`: only `trusted_addresses` may connect to these ports; add the load balancers' addresses";
+        settings.conversion.differs(at, text);
+    }
+    settings.set("listen", Yaml::List(all));
+}
+
+/// A port, or a list of ports and of maps with `ip` and `port`.
+fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKind, port: &str, all: &mut Vec<Yaml>) {
+    if let Some(port) = at.as_text() {
+        return all.push(address(None, port, kind));
+    }
+    let items = if matches!(at.kind, ValueKind::List(_)) { at.items() } else { std::slice::from_ref(at) };
+    for item in items {
+        all.push(address(item.text("ip"), item.as_text().or_else(|| item.text("port")).unwrap_or(port), kind));
+        if item.is_true("enable_quic", false) {
+            settings.conversion.lost(item, "`enable_quic`: there is no HTTP/3");
+        }
+        if item.is_true("enable_http2", false) && !kind.tls {
+            let text =
+                "`enable_http2` without TLS: for HTTP/2 in the clear, add an address of its own with `h2c: true`";
+            settings.conversion.differs(item, text);
+        }
+    }
+}
+
+fn address(ip: Option<&str>, port: &str, kind: AddressKind) -> Yaml {
+    let ip = ip.filter(|ip| !["0.0.0.0", "*"].contains(ip)).unwrap_or_default();
+    let text = Yaml::text(if ip.contains(':') && !ip.starts_with('[') {
+        format!("[{ip}]:{port}")
+    } else {
+        format!("{ip}:{port}")
+    });
+    let mut members = vec![("address".to_owned(), text.clone())];
+    let marks = [("tls", kind.tls), ("proxy_protocol", kind.proxy_protocol)];
+    members
+        .extend(marks.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| ((*name).to_owned(), Yaml::Boolean(true))));
+    if members.len() == 1 { text } else { Yaml::Map(members) }
+}

@@ -1,0 +1,141 @@
+use super::*;
+
+fn converted(text: &str) -> Converted {
+    convert("config.yaml", text).expect("correct")
+}
+
+fn findings(text: &str) -> Vec<String> {
+    converted(text).findings.iter().map(|finding| finding.to_string().replace("config.yaml:", "")).collect()
+}
+
+#[test]
+fn a_node_with_etcd_reads_as_one_would_write_it() {
+    let text = "\
+apisix:
+  node_listen: 9080
+  ssl:
+    enable: true
+    listen: [{ port: 9443 }]
+    ssl_trusted_certificate: /etc/ssl/ca.pem
+  data_encryption:
+    keyring: [0123456789abcdef]
+nginx_config:
+  worker_processes: auto
+  http:
+    enable_access_log: false
+    keepalive_timeout: 60s
+    real_ip_from: [10.0.0.0/8, 'unix:']
+deployment:
+  role: traditional
+  role_traditional:
+    config_provider: etcd
+  admin:
+    admin_key:
+      - name: ops
+        key: a-key-of-our-own-0123456789
+        role: admin
+    allow_admin: [127.0.0.0/24]
+  etcd:
+    host: ['https://etcd-1:2379']
+    prefix: /apisix
+    user: weir
+    password: secret
+";
+    assert_eq!(
+        converted(text).yaml(),
+        r#"listen: [":9080", { address: ":9443", tls: true }]
+worker_processes: auto
+keepalive_timeout: "60s"
+underscores_in_headers: true
+allow_encoded_slashes: true
+trusted_addresses: ["10.0.0.0/8"]
+ssl_trusted_certificate: /etc/ssl/ca.pem
+admin:
+  listen: "127.0.0.1:9180"
+  keys: [{ name: ops, key: a-key-of-our-own-0123456789, role: admin }]
+store:
+  etcd:
+    hosts: [https://etcd-1:2379]
+    prefix: /apisix
+    user: weir
+    password: secret
+    tls: { ca: /etc/ssl/ca.pem }
+data_encryption: { keyring: ["0123456789abcdef"] }
+
+routes: []
+"#
+    );
+}
+
+#[test]
+fn a_node_with_a_file_includes_it() {
+    let yaml = converted("deployment: { role: data_plane, role_data_plane: { config_provider: yaml } }\n").yaml();
+    assert!(yaml.contains("include: [apisix.yaml]\n"), "{yaml}");
+    assert!(!yaml.contains("admin:") && !yaml.contains("store:"), "{yaml}");
+}
+
+#[test]
+fn what_is_left_is_listed_with_its_place() {
+    let text = "\
+apisix:
+  node_listen: [{ port: 80, enable_http2: true }]
+  delete_uri_tail_slash: true
+  stream_proxy: { tcp: [9100] }
+  lru: { secret: { ttl: 300 } }
+nginx_config:
+  http_configuration_snippet: gzip on;
+  http:
+    enable_access_log: false
+    upstream: { keepalive: 320 }
+  unheard_of: 1
+deployment:
+  role_traditional: { config_provider: yaml }
+plugin_attr:
+  prometheus:
+    export_addr: { port: 9091 }
+  skywalking: { service_name: x }
+";
+    assert_eq!(
+        findings(text),
+        [
+            "3: not converted: `apisix.delete_uri_tail_slash`: write routes for both paths",
+            "4: not converted: `apisix.stream_proxy`: TCP and UDP are not proxied",
+            "7: not converted: `nginx_config.http_configuration_snippet`: configuration of nginx is not read",
+            "10: not converted: `nginx_config.http.upstream`: set `keepalive_pool` of the upstreams",
+            "11: not converted: `nginx_config.unheard_of`: there is no such setting",
+            "16: not converted: `plugin_attr.prometheus`: metrics are at `/metrics` of the address `status`",
+            "17: not converted: `plugin_attr.skywalking`: the attributes of plugins are options of the plugin, or \
+             `plugin_metadata`",
+            "2: behaves differently: `enable_http2` without TLS: for HTTP/2 in the clear, add an address of its own with \
+             `h2c: true`",
+        ]
+    );
+}
+
+#[test]
+fn public_keys_are_not_carried_over_and_an_open_admin_api_is_named() {
+    let text = "\
+deployment:
+  admin:
+    admin_key: [{ name: admin, key: edd1c9f034335f136f87ad84b625c8f1, role: admin }]
+    allow_admin: [0.0.0.0/0]
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains("key: \"${{WEIR_ADMIN_KEY}}\"") && !yaml.contains("edd1c9"), "{yaml}");
+    assert!(yaml.contains("listen: \"0.0.0.0:9180\""), "{yaml}");
+    let found = findings(text).join("\n");
+    assert!(found.contains("an admin key that is empty or public"), "{found}");
+    assert!(found.contains("`deployment.admin.allow_admin`"), "{found}");
+}
+
+#[test]
+fn another_file_is_refused_with_the_right_thing_to_do() {
+    for (text, want) in [
+        ("routes: [{ uri: / }]\n", "config.yaml:1: is an `apisix.yaml` with resources"),
+        ("services: {}\nfoo: 1\n", "config.yaml:1: is an `apisix.yaml` with resources"),
+        ("http: {}\n", "config.yaml:1: is no `config.yaml` of APISIX"),
+    ] {
+        let error = convert("config.yaml", text).expect_err("wrong").to_string();
+        assert!(error.starts_with(want), "{error}");
+    }
+}
