@@ -110,7 +110,7 @@ fn of_workers<T: Default>(workers: usize) -> OfWorkers<T> {
 pub struct UpstreamRegistry {
     /// Upstreams, and endpoints, with cells of their own.
     limit: usize,
-    names: Mutex<Names>,
+    names: Mutex<SeriesNames>,
     /// What those count in that have none of their own.
     other_upstreams: OfWorkers<UpstreamCells>,
     other_endpoints: OfWorkers<EndpointCells>,
@@ -119,7 +119,7 @@ pub struct UpstreamRegistry {
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct SeriesNames {
     upstreams: BTreeMap<Box<str>, OfWorkers<UpstreamCells>>,
     /// What upstreams did whose names are gone.
     gone: HistogramTotals,
@@ -147,7 +147,7 @@ impl UpstreamRegistry {
         UpstreamRegistry { limit, names: Mutex::default(), other_upstreams, other_endpoints, other }
     }
 
-    /// The counters of an upstream, one for each worker. Names that no snapshot has any more give up theirs first.
+    /// The counters of an upstream, one for each worker. SeriesNames that no snapshot has any more give up theirs first.
     pub fn counters<'a>(
         &self,
         upstream: &str,
@@ -187,7 +187,7 @@ impl UpstreamRegistry {
     /// Drops the cells of names that no snapshot has any more, so that others may have series in their place.
     pub fn forget_unused(&self) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let Names { upstreams, gone, .. } = &mut *names;
+        let SeriesNames { upstreams, gone, .. } = &mut *names;
         upstreams.retain(|_, cells| {
             let is_used = cells.iter().any(|cells| Arc::strong_count(cells) > 1);
             if !is_used {

@@ -261,14 +261,13 @@ impl Started {
         let counting = counters.then(|| count_later(pids.clone(), warm_up, measured));
         let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
         let load = self.load(&plan, (scenario, row), backend, stop);
-        // Asked for now: some raise their own limit after they listen.
-        let held_by = if pids.is_empty() { backend.pids() } else { pids.clone() };
-        let target_files = open_files_limit(&held_by);
+        // Read now: some targets raise their own limit after they listen.
+        let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let (mut load, route_changes) = load?;
-        let records = self.records.as_ref().zip(records_before);
-        let records = records.map(|(records, before)| records.count(before, &load)).transpose()?;
+        let counted = self.records.as_ref().zip(records_before).map(|(records, before)| records.count(before, &load));
+        let records = counted.transpose()?;
         // Where this machine keeps it is left out of what is published.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {

@@ -467,9 +467,10 @@ mod tests {
             options.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
             options
         };
+        let login = json!({"bearer_only": false, "client_secret": "s", "session": {"secret": "0123456789abcdef"}});
         for (options, want) in [
             (with(json!({"jwks_uri": "/k"})), "jwks_uri: `/k` is not a URL"),
-            (with(json!({"bearer_only": false})), "bearer_only: must be true"),
+            (with(login), "bearer_only: must be true"),
             (with(json!({"public_key": "x"})), "public_key: and `jwks_uri` are both set"),
             (with(json!({"introspection_endpoint": "http://a/i"})), "introspection_endpoint: has no effect"),
             (with(json!({"claim_validator": {}})), "claim_validator.issuer.valid_issuers: is needed"),

@@ -260,7 +260,7 @@ fn content_waits_for_windows() {
     assert_eq!(server.send_data(1, &content[65_535..], true), 0);
     let open = |stream, by: u32| frame(kind::WINDOW_UPDATE, 0, stream, &by.to_be_bytes());
     let (events, _) = read(&mut server, &[open(0, 100_000), open(1, 10)].concat(), 1000);
-    assert_eq!(events, ["Opened { key: None }", "Opened { key: Some(1) }"]);
+    assert_eq!(events, ["WindowOpened { key: None }", "WindowOpened { key: Some(1) }"]);
     assert_eq!(server.send_data(1, &content[65_535..], true), 10);
     // A smaller initial window reduces those of open streams, also below zero.
     let initial = |bytes: u32| frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &bytes.to_be_bytes()].concat());
