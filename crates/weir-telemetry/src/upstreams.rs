@@ -1,8 +1,8 @@
-//! What each upstream and each endpoint has done, in cells of each worker.
+//! Counters of each upstream and endpoint, in separate cells for each worker.
 //!
-//! The number of series is bounded: so many upstreams and so many endpoints have cells of their own, the first that were
-//! published; all others share theirs. Cells belong to a name and not to a snapshot, so counters live on when a
-//! configuration is replaced, for as long as a snapshot has the name.
+//! The number of series is bounded: the first upstreams and endpoints that are published get cells of their own, up to a limit; all
+//! others share the cells of [`OTHER`]. Cells belong to a name and not to a snapshot, so counters survive a reload for as long as any
+//! snapshot has the name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use crate::routes::OTHER;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct UpstreamCells {
-    /// From the request head sent to the head of the response.
+    /// From the end of sending the request head to the response head.
     duration: Histogram,
 }
 
@@ -24,20 +24,20 @@ pub struct UpstreamCells {
 #[repr(align(128))]
 pub struct EndpointCells {
     responses: ByClass,
-    /// The sum of the times that are in the histogram of the upstream.
+    /// This endpoint's share of the sum of the upstream's histogram.
     duration_ns: Counter,
     connects: Counter,
-    /// Attempts that followed one that had failed here.
+    /// Further attempts after a failed one at this endpoint.
     retries: Counter,
-    /// Made with the first failure: most endpoints have none.
+    /// Allocated at the first failure: most endpoints have none.
     failures: OnceLock<Box<ByWord>>,
 }
 
-/// Where one worker counts what an upstream does.
+/// The counters of one upstream on one worker.
 #[derive(Debug, Clone)]
 pub struct UpstreamCounters {
     upstream: Arc<UpstreamCells>,
-    /// Beside the endpoints of the upstream; those that are not here count as `rest`.
+    /// By index of the upstream's endpoint; endpoints beyond its end count in `rest`.
     endpoints: Box<[Arc<EndpointCells>]>,
     rest: Arc<EndpointCells>,
 }
@@ -47,7 +47,7 @@ impl UpstreamCounters {
         self.endpoints.get(endpoint).unwrap_or(&self.rest)
     }
 
-    /// An exchange has ended well; the head of its response took so long.
+    /// Counts an exchange that got a response, with the time to its head.
     #[inline]
     pub fn answered(&self, endpoint: usize, status: u16, ns: u64) {
         let cells = self.endpoint(endpoint);
@@ -56,7 +56,7 @@ impl UpstreamCounters {
         self.upstream.duration.record_ns(ns);
     }
 
-    /// A connection was made.
+    /// Counts an opened connection.
     pub fn connected(&self, endpoint: usize) {
         self.endpoint(endpoint).connects.increment();
     }
@@ -65,13 +65,13 @@ impl UpstreamCounters {
         self.endpoint(endpoint).failures.get_or_init(Box::default).increment(cause);
     }
 
-    /// Another attempt follows one that has failed.
+    /// Counts a further attempt after a failed one at `endpoint`.
     pub fn retried(&self, endpoint: usize) {
         self.endpoint(endpoint).retries.increment();
     }
 }
 
-/// What one endpoint has done, summed over workers.
+/// The counters of one endpoint, summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointTotals {
     pub responses: [u64; 6],
@@ -97,7 +97,7 @@ impl EndpointTotals {
     }
 }
 
-/// The cells of all workers under one name.
+/// The cells of one name, by worker.
 type OfWorkers<T> = Box<[Arc<T>]>;
 type EndpointKey = (Box<str>, Box<str>);
 
@@ -105,28 +105,28 @@ fn of_workers<T: Default>(workers: usize) -> OfWorkers<T> {
     (0..workers).map(|_| Arc::default()).collect()
 }
 
-/// The cells by name. Written when a configuration is published, read by a scrape, unknown to the path of a request.
+/// The cells by name. Written when a configuration is published and read by scrapes, never while serving requests.
 #[derive(Debug)]
 pub struct UpstreamRegistry {
-    /// Upstreams, and endpoints, with cells of their own.
+    /// Limit of upstreams with cells of their own, and the same limit of endpoints.
     limit: usize,
     names: Mutex<SeriesNames>,
-    /// What those count in that have none of their own.
+    /// The shared cells of all names beyond the limit.
     other_upstreams: OfWorkers<UpstreamCells>,
     other_endpoints: OfWorkers<EndpointCells>,
-    /// For upstreams that have none of their own at all.
+    /// The counters of an upstream beyond the limit, by worker.
     other: Arc<[Arc<UpstreamCounters>]>,
 }
 
 #[derive(Debug, Default)]
 struct SeriesNames {
     upstreams: BTreeMap<Box<str>, OfWorkers<UpstreamCells>>,
-    /// What upstreams did whose names are gone.
+    /// The sum of removed upstreams.
     gone: HistogramTotals,
     endpoints: BTreeMap<EndpointKey, OfWorkers<EndpointCells>>,
 }
 
-/// What all upstreams and endpoints have done: those with series of their own, and the sum of the others under [`OTHER`].
+/// The counts of all upstreams and endpoints with series of their own, and the sum of the others under [`OTHER`].
 #[derive(Debug, Default)]
 pub struct UpstreamReport {
     pub upstreams: Vec<(Box<str>, HistogramTotals)>,
@@ -147,7 +147,7 @@ impl UpstreamRegistry {
         UpstreamRegistry { limit, names: Mutex::default(), other_upstreams, other_endpoints, other }
     }
 
-    /// The counters of an upstream, one for each worker. SeriesNames that no snapshot has any more give up theirs first.
+    /// The counters of an upstream, one for each worker. Creates cells for new names while the limit allows it.
     pub fn counters<'a>(
         &self,
         upstream: &str,
@@ -184,7 +184,7 @@ impl UpstreamRegistry {
         (0..workers).map(counters).collect()
     }
 
-    /// Drops the cells of names that no snapshot has any more, so that others may have series in their place.
+    /// Removes the cells of names that no snapshot uses any more, which makes room for others.
     pub fn forget_unused(&self) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let SeriesNames { upstreams, gone, .. } = &mut *names;
@@ -198,7 +198,7 @@ impl UpstreamRegistry {
         names.endpoints.retain(|_, cells| cells.iter().any(|cells| Arc::strong_count(cells) > 1));
     }
 
-    /// The times to the head of a response of all upstreams.
+    /// The times to the response head, of all upstreams together.
     pub fn all(&self) -> HistogramTotals {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let mut totals = names.gone.clone();
@@ -225,7 +225,7 @@ impl UpstreamRegistry {
         }
     }
 
-    /// Whether upstreams or endpoints may be among those that share cells.
+    /// Whether the limit of upstreams, and that of endpoints, is reached.
     pub fn is_full(&self) -> (bool, bool) {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         (names.upstreams.len() >= self.limit, names.endpoints.len() >= self.limit)
