@@ -1,10 +1,10 @@
-//! The hub's files: a journal of events, and one of what became of them.
+//! The hub's files: a journal of events, and a journal of the state.
 //!
-//! Both lie in the hub's directory, which one process at a time has locked. Events are synced before their publisher is
-//! answered. What became of them is written at once and synced every second: it survives the end of the process, and after a
-//! loss of power deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
+//! Both lie in the hub's directory, which is locked by one process at a time. Events are synced before their publisher is
+//! answered. Outcomes are written at once and synced every second: they survive the end of the process, but after a loss of power
+//! the deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
 //!
-//! Where Kafka has the log, the journal of events is a copy of what is there, and the state is written elsewhere ([`StateLog`]).
+//! With Kafka as the log, the journal of events is a copy of a partition, and the state is written elsewhere ([`StateLog`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -24,32 +24,32 @@ use crate::settings::HubSettings;
 
 const EVENT_SEGMENT_BYTES: u64 = 8 << 20;
 const STATE_SEGMENT_BYTES: u64 = 8 << 20;
-/// Before the state's journal has grown by so much it is not written anew.
+/// The growth of the state's journal below which no snapshot is written.
 const LEAST_GROWTH_BYTES: u64 = 16 << 20;
-/// Records of a snapshot that are written together.
+/// Records of a snapshot that are written as one batch.
 const SNAPSHOT_BATCH: usize = 1_000;
-/// Such batches that wait for the disk.
+/// The most batches of a snapshot that wait for the disk.
 const SNAPSHOT_BATCHES: usize = 8;
-/// Events in memory, in bytes.
+/// Size of the cache of events, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
-/// Events that are read ahead for a subscriber that lags behind, in bytes.
+/// Bytes of events read ahead for a subscriber that lags behind.
 const READ_AHEAD_BYTES: usize = 256 << 10;
-/// Places in the journal that are kept open for subscribers that lag behind.
+/// Readers of the journal kept open for subscribers that lag behind.
 const MAX_READERS: usize = 16;
 
-/// Where events are read, and appended by any thread.
+/// The log of events. Any thread may read and append.
 pub struct EventLog {
     pub journal: Journal,
-    /// Where they are appended, if the journal is a copy. Each of its records begins with the time of the one that it copies.
+    /// Appends events elsewhere, if the journal is a copy. Each record of a copy begins with the time of the original.
     pub origin: Option<EventOrigin>,
 }
 
-/// Appends an event elsewhere, from where it comes to the journal.
+/// Appends an event to the log that the journal is a copy of.
 pub type EventOrigin = Box<dyn Fn(Vec<u8>, OnCommit) -> Result<(), AppendError> + Send + std::marker::Sync>;
 
 impl EventLog {
     /// # Errors
-    /// The event is not taken.
+    /// The event is refused.
     pub fn append(&self, record: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
         match &self.origin {
             Some(origin) => origin(record, on_commit),
@@ -57,12 +57,12 @@ impl EventLog {
         }
     }
 
-    /// A record of a copy.
+    /// The record of a copy: the original's time, and the original record.
     pub fn copied(time_ms: u64, record: &[u8]) -> Vec<u8> {
         [&time_ms.to_le_bytes(), record].concat()
     }
 
-    /// What a record of the journal says, and since when; nothing where a copy has nothing in its place.
+    /// The time and content of a record; `None` for the placeholder of an offset without a record, in a copy.
     fn split<'a>(&self, time_ms: u64, payload: &'a [u8]) -> Result<Option<(u64, &'a [u8])>, UnknownRecord> {
         if self.origin.is_none() {
             return Ok(Some((time_ms, payload)));
@@ -77,7 +77,7 @@ impl EventLog {
     }
 }
 
-/// Which part of the subscriptions an engine has, where several engines share them.
+/// One of several shares of the subscriptions, each with an engine of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriptionShare {
     pub index: u32,
@@ -85,10 +85,11 @@ pub struct SubscriptionShare {
 }
 
 impl SubscriptionShare {
-    /// Numbers of one share: enough for a hundred subscriptions a second for three hundred years, and all fit into JSON.
+    /// The size of each share's range of ids: enough for a hundred subscriptions per second for three hundred years, and exact in
+    /// JSON.
     const NUMBERS: u64 = 1 << 40;
 
-    /// A subscription is known by its topic and callback (W3C WebSub §5.1).
+    /// Whether the request belongs to this share. A subscription is identified by its topic and callback (W3C WebSub §5.1).
     pub fn has(&self, request: &SubscriptionRequest) -> bool {
         let key = format!("{} {}", request.topic, request.callback);
         partition_of(key.as_bytes(), self.count as usize) == self.index as usize
@@ -99,7 +100,8 @@ impl SubscriptionShare {
     }
 }
 
-/// Where what became of events and of subscriptions is written down, in order. A hub has one that it alone writes.
+/// The log of the state: changes of subscriptions and outcomes, in order. Each hub, or share of a hub, is the only writer of its
+/// log.
 pub trait StateLog: Send {
     /// Appends a record; `on_commit` is told when it counts. A `vital` one has to survive a loss of power by then.
     ///
