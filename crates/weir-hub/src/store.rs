@@ -103,21 +103,21 @@ impl SubscriptionShare {
 /// The log of the state: changes of subscriptions and outcomes, in order. Each hub, or share of a hub, is the only writer of its
 /// log.
 pub trait StateLog: Send {
-    /// Appends a record; `on_commit` is told when it counts. A `vital` one has to survive a loss of power by then.
+    /// Appends a record; `on_commit` is called when it is valid. A `vital` record has to survive a loss of power by then.
     ///
     /// # Errors
-    /// It is not taken.
+    /// The record is refused.
     fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError>;
 
     fn size(&self) -> StateLogSize;
 
-    /// A snapshot stands behind all that was there when the log had this size: that may go.
+    /// Allows to remove the records that the log had at this size: a snapshot after them replaces them.
     fn release(&self, before: StateLogSize);
 
-    /// Events up to this one are not needed any more.
+    /// Allows to remove events up to this one.
     fn release_events(&self, seq: u64);
 
-    /// What is wrong with it, while something is.
+    /// The log's current error, if there is one.
     fn error(&self) -> Option<String>;
 }
 
