@@ -75,7 +75,7 @@ pub struct HubStatus {
     pub subscriptions: usize,
     /// Requests that wait for verification.
     pub unverified: usize,
-    /// Deliveries under way.
+    /// Deliveries in flight.
     pub in_flight: usize,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,

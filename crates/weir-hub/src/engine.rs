@@ -66,7 +66,7 @@ pub struct Denial {
 /// The most requests that may wait for verification.
 const MAX_OPEN_REQUESTS: usize = 100_000;
 
-/// A timer. What it is for may be settled by the time it fires.
+/// A timer. Its purpose may be settled by the time it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     /// Try a failed delivery again.

@@ -116,7 +116,7 @@ impl Hub {
     /// Publishes content; returns its number once it is stored.
     ///
     /// # Errors
-    /// It is not stored.
+    /// The event could not be stored.
     pub async fn publish(&self, topic: &str, content_type: &str, content: &[u8]) -> Result<u64, Refusal> {
         self.append(Event::encode(topic, content_type, content), "event").await
     }

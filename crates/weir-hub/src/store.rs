@@ -121,7 +121,7 @@ pub trait StateLog: Send {
     fn error(&self) -> Option<String>;
 }
 
-/// How much there is in a state log.
+/// The size of a state log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateLogSize {
     /// The number of its last record.
@@ -129,7 +129,7 @@ pub struct StateLogSize {
     pub bytes: u64,
 }
 
-/// The state in a journal beside that of the events.
+/// The state log of a hub of one node: a journal beside that of the events.
 struct StateJournal {
     state: Journal,
     events: Arc<EventLog>,
@@ -161,12 +161,12 @@ impl StateLog for StateJournal {
     }
 }
 
-/// What was found when the files were opened.
+/// The contents of the files when they were opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubRecovery {
     pub subscriptions: usize,
     pub events: u64,
-    /// Damaged places in either journal.
+    /// The number of damaged places in both journals.
     pub damaged: usize,
 }
 
@@ -176,20 +176,20 @@ pub struct HubStore {
     /// Reads events as they are committed.
     newest: Reader,
     cache: EventCache,
-    /// The size of the state's log after the last snapshot.
+    /// The size of the state log after the last snapshot, in bytes.
     snapshot_bytes: u64,
-    /// Whose requests are taken from the log of events; nothing takes none.
+    /// The share whose requests are taken in from the log of events; `None` takes in no requests.
     share: Option<SubscriptionShare>,
-    /// Requests among the events that were restored, which are still to be taken in.
+    /// Requests found while events were restored, which the engine has not taken in yet.
     early: VecDeque<LogEntry>,
-    /// Unlocked when it is dropped, which must come last.
+    /// Unlocks the directory when it is dropped; the last field, so that it is dropped last.
     _lock: Option<File>,
 }
 
-/// Locks a hub's directory; nothing while another process has it.
+/// Locks a hub's directory; `None` if another process has locked it.
 ///
 /// # Errors
-/// The directory cannot be made, or the lock not be opened.
+/// The directory cannot be created, or the lock file cannot be opened.
 pub fn lock(directory: &Path) -> io::Result<Option<File>> {
     std::fs::create_dir_all(directory)?;
     let file = File::options().create(true).truncate(false).write(true).open(directory.join("lock"))?;
@@ -205,7 +205,7 @@ fn unreadable(_: UnknownRecord) -> io::Error {
 }
 
 impl HubStore {
-    /// Opens both journals, and puts back into an engine what they hold.
+    /// Opens both journals, and restores an engine from them.
     ///
     /// # Errors
     /// The files cannot be used, or are of a newer version.
@@ -227,7 +227,7 @@ impl HubStore {
         let mut engine = restore_state(&state, settings, seed)?;
         let event_options = Options {
             segment_bytes: EVENT_SEGMENT_BYTES,
-            // Retention is done by the engine; this is for when the disk cannot be freed fast enough.
+            // The engine does the retention; this limit applies only if space is not freed fast enough.
             max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * EVENT_SEGMENT_BYTES,
             max_record_bytes: 64 << 20,
             sync: Sync::Always,
@@ -252,15 +252,15 @@ impl HubStore {
             early: VecDeque::new(),
             _lock: Some(lock),
         };
-        // An unfinished snapshot at the end must not swallow what comes after it.
+        // Records after an unfinished snapshot would be lost with it, so a complete one is written first.
         store.write_snapshot(&engine)?;
         Ok((store, engine, recovery))
     }
 
-    /// Over a copy of a log of events; requests of this share are taken from it.
+    /// Opens a store on a copy of a log of events; requests of `share` are taken in from it.
     ///
     /// # Errors
-    /// The copy cannot be read, or has an event of a newer version.
+    /// The copy cannot be read, or contains a record of a newer version.
     pub fn over_copy(
         events: Arc<EventLog>,
         state: Box<dyn StateLog>,
@@ -276,10 +276,10 @@ impl HubStore {
         Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, share, early, _lock: None })
     }
 
-    /// Writes down all that holds, and lets go of what was written before.
+    /// Writes a snapshot of the whole state, and releases the records before it.
     ///
     /// # Errors
-    /// It could not be written; what was written before still counts.
+    /// The snapshot could not be written; the records before it stay valid.
     pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
         let before = self.state.size();
         let failed = |error: AppendError| io::Error::other(error.to_string());
@@ -306,15 +306,15 @@ impl HubStore {
         Ok(())
     }
 
-    /// The state's log has grown so much that it should be written anew.
+    /// Whether the state log has grown so much that a snapshot should replace it.
     pub fn wants_snapshot(&self) -> bool {
         self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
     }
 
-    /// The next that was committed: an event, or a request of the share.
+    /// The next committed event, or request of the share.
     ///
     /// # Errors
-    /// It cannot be read, now.
+    /// Reading failed; it may succeed later.
     pub fn next_committed(&mut self) -> io::Result<Option<LogEntry>> {
         if let Some(request) = self.early.pop_front() {
             return Ok(Some(request));
@@ -339,7 +339,7 @@ impl HubStore {
         }
     }
 
-    /// An event, from memory or from the disk; nothing if it is not there any more.
+    /// An event, from the cache or from the disk; `None` if it was removed.
     pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
         self.cache.get(seq).or_else(|| self.cache.load(&self.events, seq))
     }
@@ -349,11 +349,11 @@ fn storage(directory: &Path) -> io::Result<Arc<dyn Storage>> {
     Ok(Arc::new(Disk::open(directory)?))
 }
 
-/// An engine that takes back what was written down.
+/// Restores an engine from the records of a state log.
 pub struct StateRestore {
     new: Box<dyn Fn() -> Engine + Send>,
     engine: Engine,
-    /// A snapshot that has begun, until its end is read.
+    /// The engine of a snapshot that has begun, until its end is read.
     unfinished: Option<Engine>,
 }
 
@@ -373,19 +373,19 @@ impl StateRestore {
                         self.engine = engine;
                     }
                 }
-                // What follows damage may speak of subscriptions that are lost.
+                // Records after a damaged place may refer to lost subscriptions, so errors are ignored.
                 record => drop(self.unfinished.as_mut().unwrap_or(&mut self.engine).restore(record)),
             }
         }
         Ok(())
     }
 
-    /// A snapshot that has begun has no end.
+    /// Discards a snapshot that has begun: its end will not come.
     pub fn forget_unfinished(&mut self) {
         self.unfinished = None;
     }
 
-    /// A snapshot without an end counts for nothing.
+    /// Returns the engine. A snapshot without an end is discarded.
     pub fn end(self) -> Engine {
         self.engine
     }
@@ -403,7 +403,8 @@ fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io:
     Ok(restore.end())
 }
 
-/// Returns a reader that stands behind the last event, and requests that the engine has not taken in.
+/// Restores the events that the engine keeps. Returns a reader positioned after the last event, and the requests that the
+/// engine has not taken in.
 fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader, Vec<LogEntry>)> {
     let (mut reader, mut requests) = (events.journal.reader(0), Vec::new());
     while let Some(item) = reader.read()? {
@@ -419,14 +420,14 @@ fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader,
     Ok((reader, requests))
 }
 
-/// Events that were read or written lately. The first that came goes first.
+/// A cache of recently read or written events; the oldest entry is evicted first.
 struct EventCache {
-    /// How many bytes it may have.
+    /// The most bytes of cached events.
     most: usize,
     events: HashMap<u64, Arc<Event>>,
     order: VecDeque<u64>,
     bytes: usize,
-    /// The one used last stands last.
+    /// Readers for subscribers that lag behind, the most recently used one last.
     readers: Vec<Reader>,
 }
 
@@ -454,9 +455,9 @@ impl EventCache {
         }
     }
 
-    /// Reads an event, and those that come after it.
+    /// Reads an event, and some that follow it.
     fn load(&mut self, events: &EventLog, seq: u64) -> Option<Arc<Event>> {
-        // Another subscriber may have been here a moment ago.
+        // A reader that another subscriber has left a little before this event is used again.
         let near = |reader: &Reader| reader.seq() < seq && seq - reader.seq() < 64;
         let mut reader = match self.readers.iter().position(near) {
             Some(index) => self.readers.remove(index),

@@ -1,6 +1,6 @@
 //! Topics: URLs that events are published under.
 
-/// The longest topic or callback that is taken, in bytes.
+/// The longest accepted topic or callback, in bytes.
 pub const MAX_URL_BYTES: usize = 2_048;
 
 /// One topic, or with `*` at its end all topics with this prefix.

@@ -67,23 +67,23 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a record was lost here.
+    /// Why a record was dropped.
     DropReason {
-        /// The memory that records may take is used up.
+        /// The memory limit for records was reached.
         MemoryFull = "memory_full",
-        /// The spool has reached its size.
+        /// The spool has reached its maximum size.
         SpoolFull = "spool_full",
-        /// It waited longer than it may.
+        /// It waited longer than `max_age`.
         Expired = "expired",
-        /// It is larger than the destination, or the spool, ever takes.
+        /// It is larger than the destination, or the spool, can ever accept.
         Oversize = "oversize",
-        /// As many tries as are allowed have failed.
+        /// All allowed tries have failed.
         Retries = "retries",
         /// It could not be read back from the spool.
         Corrupt = "corrupt",
-        /// The process ended first.
+        /// The process ended before it could be delivered.
         Shutdown = "shutdown",
-        /// The sink was removed from the configuration, and could not deliver it any more.
+        /// The sink was removed from the configuration before it could be delivered.
         Abandoned = "abandoned",
         /// It was in memory when the process died.
         Crash = "crash",
@@ -91,15 +91,15 @@ reasons! {
 }
 
 reasons! {
-    /// Why a destination did not take a record, for good.
+    /// Why a destination rejected a record permanently.
     RejectReason {
-        /// It does not fit what the store has under these names.
+        /// Its members do not fit the types of the store's fields.
         Mapping = "mapping",
         /// Its time is too far in the past.
         TooOld = "too_old",
-        /// It is larger than is taken.
+        /// It is larger than the destination accepts.
         TooLarge = "too_large",
-        /// Anything else.
+        /// Another reason.
         Invalid = "invalid",
     }
 }

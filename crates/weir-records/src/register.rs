@@ -120,7 +120,7 @@ impl SinkRegister {
         locked(&self.places).push(RegisteredSpool { place: Arc::clone(place), is_used: true });
     }
 
-    /// The places in a directory that this process has open and no sink uses. From now on one does.
+    /// Claims the places in a directory that this process has open and no sink uses.
     pub(crate) fn claim_places(&self, directory: &Path) -> Vec<Arc<SpoolPlace>> {
         let mut places = locked(&self.places);
         let free = |known: &&mut RegisteredSpool| !known.is_used && known.place.directory().parent() == Some(directory);
@@ -136,8 +136,8 @@ impl SinkRegister {
         places.iter_mut().filter(|known| Arc::ptr_eq(&known.place, place)).for_each(|known| known.is_used = false);
     }
 
-    /// Lets sinks that nothing uses any more send what they have, but no longer than that. The rest is lost, or stays on
-    /// disk; the account and the log say so.
+    /// Waits for at most `patience` until closed sinks have sent their records. The rest is dropped, or stays on disk; the
+    /// account and the log show that.
     pub fn finish(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while self.has_tasks() && Instant::now() < deadline {

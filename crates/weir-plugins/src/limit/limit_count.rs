@@ -229,7 +229,7 @@ impl LimitCount {
         if self.rules.is_some() {
             return Err(ConfigError::new("group", "cannot be used with `rules`"));
         }
-        // Without the owner of the plugin, which stands before the options and differs within a group.
+        // Without the owner of the plugin, which differs within a group and is part of the plugin's identity.
         let options = build.written_options().to_owned();
         if !build.agree(&format!("limit-count group {group}"), &options) {
             let problem = format!(

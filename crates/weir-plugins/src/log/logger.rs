@@ -47,7 +47,7 @@ pub struct ExchangeLogger {
 }
 
 impl ExchangeLogger {
-    /// Of a plugin of this type, whose destination gets batches. Plugins with the same options share a sink.
+    /// Builds a logger whose destination accepts batches. Plugins of a type with the same options share a sink.
     pub fn with_batches<D: Definition>(
         build: &Build,
         (capture, bodies): (Capture, Bodies),
