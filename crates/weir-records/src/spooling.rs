@@ -232,7 +232,8 @@ impl Spooling {
         }
     }
 
-    /// The next group to send, and its place. `None` once the spool is empty; records are then sent directly again.
+    /// The next group to send, and its place. `None` if there is none; if no write is pending either, records are sent directly
+    /// again.
     ///
     /// # Errors
     /// The disk cannot be read.

@@ -27,7 +27,7 @@ const STORE: &str = "opensearch";
 const START: Duration = Duration::from_secs(180);
 const ANSWER: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
-/// OpenSearch accepts only these ports for its HTTP API here.
+/// OpenSearch's runner, which starts it, accepts only these HTTP ports.
 const PORTS: std::ops::RangeInclusive<u16> = 9201..=9298;
 /// Bytes of the syslog socket's receive buffer, where the system allows it, so that bursts are not lost.
 const RECEIVE_BUFFER: usize = 64 << 20;
