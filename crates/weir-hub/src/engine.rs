@@ -76,6 +76,7 @@ enum Due {
     },
     /// The pause of a failing host is over.
     Host(u32),
+    /// A host may get another verification.
     HostVerification(u32),
 }
 

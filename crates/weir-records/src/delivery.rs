@@ -263,7 +263,7 @@ struct RecordDelivery {
     backoff: Backoff,
     /// The most records in a batch, lowered when the destination refuses larger ones.
     limit: usize,
-    /// When the sink was closed.
+    /// When a failed delivery first found the sink closed.
     closed: Option<Instant>,
 }
 

@@ -13,7 +13,7 @@ use crate::{
     result::{Cell, ResultFile},
 };
 
-/// An export format.
+/// A format that other tools read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
     /// The output format of wrk2, with its detailed percentile spectrum.
