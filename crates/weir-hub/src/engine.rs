@@ -74,9 +74,8 @@ enum Due {
         slot: u32,
         id: u64,
     },
-    /// The pause of a failing host is over.
+    /// The pause of a failing host is over; or, below, a host may get another verification.
     Host(u32),
-    /// A host may get another verification.
     HostVerification(u32),
 }
 

@@ -1,4 +1,4 @@
-//! Hubs below `/weir/v1/hubs`: their subscriptions, the latest attempts to deliver to each, and dead letters, which can be replayed.
+//! Hubs below `/weir/v1/hubs`: their subscriptions with the latest delivery attempts, and dead letters, which can be replayed.
 
 use std::sync::Arc;
 
