@@ -1,4 +1,4 @@
-//! Nodes that share an etcd, with each other and with whoever else writes there.
+//! Nodes that share an etcd with each other and with other writers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -13,10 +13,10 @@ use weir_testkit::{Client, DEADLINE, Gateway, Program, Signal, TempDir, eventual
 use crate::api::{ADMIN, Api, admin_addr, file};
 use crate::weir;
 
-/// What a fault may take until all nodes have what there is: finding out that a member is gone, and electing another.
+/// The longest time after a fault until all nodes have the current state: detecting a dead member, and electing a new leader.
 const CONVERGENCE: Duration = Duration::from_secs(60);
 
-/// A cluster of real members.
+/// A cluster of real etcd members.
 pub struct Etcd {
     members: Vec<Member>,
 }
@@ -29,7 +29,7 @@ struct Member {
 }
 
 impl Etcd {
-    /// Nothing where there is no etcd.
+    /// `None` if etcd is not installed.
     pub fn of(count: usize) -> Option<Etcd> {
         Program::find("etcd").and(Program::find("etcdctl"))?;
         let member = |_| Member { client: free_port(), peer: free_port(), data: TempDir::new(), program: None };
@@ -76,7 +76,7 @@ impl Etcd {
         self.members[member].program.as_mut().expect("it runs")
     }
 
-    /// A node's file. What the node keeps stands in `directory`.
+    /// The file of a node. The node's own data is in `directory`.
     pub fn node(&self, directory: &TempDir) -> String {
         let hosts = serde_json::to_string(&self.endpoints()).expect("texts");
         let directory = directory.path().display();
@@ -147,7 +147,7 @@ fn history_is_shared_and_resources_expire() {
     let answer = api.ask("POST", &format!("history/{first}/rollback?wait=10s"), "", "");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(other.get("/r").text(), "first", "every node serves it when the wait is over");
-    // etcd itself ends it.
+    // etcd itself removes it when the lease expires.
     api.put("routes/short?ttl=1&wait=10s", &mocking("short").replace("/r", "/short"));
     assert_eq!(other.get("/short").text(), "short");
     eventually("it has expired", DEADLINE, || one.get("/short").status == 404 && other.get("/short").status == 404);
@@ -156,7 +156,7 @@ fn history_is_shared_and_resources_expire() {
     assert_eq!(one.get("/r").status, 404);
 }
 
-/// What came of changes by racing clients.
+/// The number of successful changes by racing clients.
 fn raced(addresses: &[SocketAddr], clients: usize, condition: bool) -> usize {
     let won = Arc::new(AtomicUsize::new(0));
     let racing = (0..clients).map(|client| {
@@ -192,7 +192,7 @@ fn if_match_holds_over_two_nodes() {
     let after = api.get("history?key=routes/raced&count=1000");
     let list = after["list"].as_array().expect("a list");
     assert_eq!(list.len() - before, won, "every success is in history, and nothing else");
-    // Each builds on the one before it.
+    // Each revision builds on the one before it.
     let revisions: Vec<u64> = list.iter().filter_map(|record| record["revision"].as_u64()).collect();
     assert!(revisions.windows(2).all(|pair| pair[0] > pair[1]), "{revisions:?}");
     assert!(won > 0);
@@ -217,7 +217,7 @@ fn what_is_referred_to_cannot_be_deleted_by_another_node() {
     }
 }
 
-/// Requests that go on, of which none may fail.
+/// Continuous requests, none of which may fail.
 struct Traffic {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -248,7 +248,7 @@ impl Traffic {
     }
 }
 
-/// Changes a route until it is answered that it is done, and says how long it took until all nodes serve it.
+/// Changes a route until the change is accepted, and prints how long it takes until all nodes serve it.
 fn converge(fault: &str, nodes: &[Gateway], text: &str) {
     let began = Instant::now();
     let address = admin_addr(&nodes[0]);
@@ -279,13 +279,13 @@ fn faults_of_etcd_cost_no_request_and_nodes_converge() {
         etcd.member(member).thaw();
         etcd.wait();
     }
-    // Most of them are away: nothing can be changed, and everything serves.
+    // Without a majority, nothing can be changed, but all routes are served.
     etcd.member(0).crash();
     etcd.member(1).crash();
     let refused = Api::of(&nodes[0]).ask("PUT", "routes/r", "", &mocking("nobody"));
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(nodes.iter().all(|node| serves(node, "/r", "frozen 2")));
-    // A node that starts meanwhile serves what it had.
+    // A node that starts meanwhile serves its copy.
     eventually("the copy is written", DEADLINE, || directories[1].join("etcd-copy.redb").exists());
     let served = traffic.end();
     let mut stopped = nodes.remove(1);
@@ -298,7 +298,7 @@ fn faults_of_etcd_cost_no_request_and_nodes_converge() {
     etcd.start(1);
     converge("two members away and back", &nodes, "back");
 
-    // While the watches are away, more is changed than is kept.
+    // While the watches are disconnected, more changes are made than etcd's history keeps.
     (0..3).for_each(|member| etcd.member(member).crash());
     (0..3).for_each(|member| etcd.start(member));
     etcd.wait();
@@ -323,7 +323,7 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     std::fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
     etcd.start(0);
     etcd.wait();
-    // Something is put there again, and only then it is believed.
+    // The node accepts the emptied cluster only after something has been written to it again.
     eventually("the node is back", CONVERGENCE, || Api::of(&nodes[0]).ask("GET", "nodes", "", "").status == 200);
     assert_eq!(nodes[0].get("/steady").text(), "steady");
     assert!(traffic.end() > 0);

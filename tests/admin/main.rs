@@ -1,4 +1,4 @@
-//! The Admin API of a running gateway: what Apache APISIX's clients rely on, and what nobody may lose.
+//! The Admin API of a running gateway: the behaviour that clients of Apache APISIX rely on, and durability.
 
 mod adc;
 mod api;

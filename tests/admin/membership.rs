@@ -71,7 +71,7 @@ fn connect(connections: &mut BTreeMap<SocketAddr, Client>, available: &Available
     }
 }
 
-/// Sends a request, which must not fail, and says whether the node keeps the connection open.
+/// Sends a request, which must not fail, and returns whether the node keeps the connection open.
 fn keeps_open(node: SocketAddr, connection: &mut Client) -> bool {
     let answer = connection.get("/steady").unwrap_or_else(|error| panic!("a request to {node}: {error}"));
     assert_eq!((answer.status, answer.text().as_str()), (200, "steady"));
@@ -106,7 +106,7 @@ impl Changes {
     }
 }
 
-/// What `weir nodes` prints: for each node, whether it is in step.
+/// The output of `weir nodes`: for each node, whether it is in step.
 fn listed(gateway: &Gateway) -> Vec<String> {
     let table = done(&["nodes"], gateway);
     let lines = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
@@ -145,7 +145,7 @@ fn one_node_becomes_three_and_one_again_and_no_request_fails() {
         all_listed_in_step(&nodes);
     }
     while nodes.len() > 1 {
-        // The oldest one. Its clients learn from its answers that it is leaving.
+        // The clients of the oldest node learn from its answers that it is leaving.
         let mut leaving = nodes.remove(0);
         available.remove(&leaving);
         leaving.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! F02, F05: endpoints that die, freeze or vanish under load, and come back.
+//! F02, F05: endpoints that die, freeze or vanish under load, and return.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,12 +18,12 @@ use crate::weir;
 const CLIENTS: usize = 8;
 const SLOW_START: Duration = Duration::from_secs(60);
 
-/// Asked often, by HTTP, because the system takes connections for who is frozen.
+/// Frequent HTTP checks, because the kernel still accepts connections for a frozen process.
 const CHECKS: &str = "checks: { active: { http_path: /status/200, timeout: 0.3, \
     healthy: { interval: 50ms, successes: 2 }, \
     unhealthy: { interval: 50ms, http_failures: 2, tcp_failures: 2, timeouts: 2 } } }";
 
-/// One of ours, as a process: answers with so many bytes, which say who it is.
+/// A Weir backend as a process: its answers have this many bytes, which identify it.
 fn backend(addr: SocketAddr, bytes: usize) -> Program {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["backend", "--listen", &addr.to_string(), "--answer", &bytes.to_string()]);
@@ -55,16 +55,16 @@ fn is_up(gateway: &Gateway, addr: SocketAddr) -> bool {
     endpoints.iter().find(|one| one["address"] == addr.to_string()).expect("it is one of them")["up"] == true
 }
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Clone, Debug)]
 struct Outcome {
     began: Instant,
     method: &'static str,
-    /// The length of the answer, or what went wrong.
+    /// The length of the answer, or the error.
     answer: Result<usize, String>,
 }
 
-/// Clients that ask one question after the other, on connections they keep.
+/// Clients that send one request after the other, on kept connections.
 struct Load {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicUsize>,
@@ -100,13 +100,13 @@ impl Load {
         load
     }
 
-    /// Waits for so many more outcomes.
+    /// Waits for this many more outcomes.
     fn go_on(&self, more: usize) {
         let wanted = self.count.load(Ordering::Relaxed) + more;
         eventually("requests come to an end", DEADLINE, || self.count.load(Ordering::Relaxed) >= wanted);
     }
 
-    /// What became of requests that began from then on.
+    /// The outcomes of requests that began at `moment` or later.
     fn since(&self, moment: Instant) -> Vec<Outcome> {
         let outcomes = self.outcomes.lock().expect("nobody panics");
         outcomes.iter().filter(|outcome| outcome.began >= moment).cloned().collect()
@@ -123,12 +123,12 @@ fn failed(outcomes: &[Outcome]) -> Vec<&Outcome> {
     outcomes.iter().filter(|outcome| outcome.answer.is_err()).collect()
 }
 
-/// The part of the answers that came from who answers with so many bytes.
+/// The share of the answers with this many bytes, which come from one backend.
 fn share(outcomes: &[Outcome], bytes: usize) -> f64 {
     outcomes.iter().filter(|outcome| outcome.answer == Ok(bytes)).count() as f64 / outcomes.len() as f64
 }
 
-/// Connections of this machine that lead to a port and that nobody has closed.
+/// Established connections of this machine to a port.
 fn established_to(port: u16) -> usize {
     let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
     // proc(5): remote address and state are the third and the fourth column; 01 is ESTABLISHED.
@@ -140,7 +140,8 @@ fn established_to(port: u16) -> usize {
     table.lines().filter(|line| is_one(line)).count()
 }
 
-/// The first endpoint breaks under load, is left out, is made whole, and comes back slowly; `broken` gets what failed.
+/// The first endpoint fails under load, is taken out of rotation, recovers, and returns slowly; `broken` checks the failed
+/// requests.
 fn outage(endpoints: &[SocketAddr], mut breaks: impl FnMut(), mut mends: impl FnMut(), broken: impl Fn(&[&Outcome])) {
     let slow = format!("slow_start: {}s", SLOW_START.as_secs());
     let gateway = gateway(endpoints, &slow);
@@ -149,7 +150,7 @@ fn outage(endpoints: &[SocketAddr], mut breaks: impl FnMut(), mut mends: impl Fn
     breaks();
     eventually("it is left out", DEADLINE, || !is_up(&gateway, endpoints[0]));
     let left_out = Instant::now();
-    // Those that wait for it have to give up before anybody goes on.
+    // Requests that wait for the endpoint have to time out before their clients send more.
     load.go_on(2_000);
     eventually("no connection to it is kept", DEADLINE, || established_to(endpoints[0].port()) == 0);
     let later = load.since(left_out);
@@ -161,7 +162,7 @@ fn outage(endpoints: &[SocketAddr], mut breaks: impl FnMut(), mut mends: impl Fn
     let back = Instant::now();
     load.go_on(1_000);
     let first = load.since(back);
-    // A twentieth of its third at first, and more the longer it has been back.
+    // A twentieth of its third at first; the share grows with the time since it returned.
     let most = 0.05_f64.max(back.elapsed().as_secs_f64() / SLOW_START.as_secs_f64()) / 3.0;
     let seen = share(&first, 1);
     assert!(seen > 0.0 && seen <= most + 0.05, "{seen:.3} of the answers came from it, {most:.3} were due");
@@ -185,8 +186,8 @@ fn f02_a_killed_endpoint_costs_no_get_and_no_more_posts_than_it_had_connections(
         || *killed.lock().expect("nobody panics") = backend(endpoints[0], 1),
         |failed| {
             assert!(failed.iter().all(|one| one.method == "POST"), "{failed:?}");
-            // A process that dies closes its connections one after the other, so a client may meet a second one that
-            // does not look dead yet. There are as many as clients at most.
+            // A process that dies closes its connections one after the other, so a retry may hit a second one that still looks
+            // usable. At most one request per client fails.
             assert!(failed.len() <= CLIENTS, "{failed:?}");
         },
     );
@@ -197,7 +198,7 @@ fn f05_a_frozen_endpoint_fails_those_who_wait_for_it_and_nobody_else() {
     let endpoints = addresses();
     let frozen = backend(endpoints[0], 1);
     let _others = [backend(endpoints[1], 2), backend(endpoints[2], 3)];
-    // Every client may have had one request there when it was left out, and no two.
+    // Each client may have had one request at the endpoint when it was taken out of rotation, but not two.
     let broken = |failed: &[&Outcome]| assert!(failed.len() <= CLIENTS, "{failed:?}");
     outage(&endpoints, || frozen.freeze(), || frozen.thaw(), broken);
 }
@@ -215,7 +216,7 @@ fn f05_a_black_hole_fails_those_who_wait_for_it_and_nobody_else() {
 fn each_failed_attempt_is_counted_for_its_endpoint_with_its_cause() {
     let healthy = Origin::serving(|_| Answer::ok("fine"));
     let closed = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    // Tried first, as long as it is in rotation; passive checks are off, so it stays there.
+    // The first choice while it is in rotation; it stays there, since passive checks are off.
     let nodes = format!(
         "[{{ host: 127.0.0.1, port: {}, weight: 1, priority: 1 }}, {{ host: 127.0.0.1, port: {}, weight: 1, priority: 0 }}]",
         closed.port(),

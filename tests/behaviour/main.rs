@@ -1,5 +1,5 @@
-//! What users see of the gateway. `matrix` holds what is true whatever protocol the two sides speak, each feature written
-//! once and run for every pair; `http1` holds what only HTTP/1 has; `programs` lets other people's clients try it.
+//! The behaviour of the gateway for its users. `matrix` tests what holds for all protocols, each feature written once and run for
+//! every pair of protocols; `http1` what is specific to HTTP/1; `programs` uses other HTTP clients.
 
 mod checks;
 mod grpc;

@@ -1,4 +1,4 @@
-//! WebSockets and event streams whose messages plugins look at. Frames are written and read here by code of the test's own.
+//! WebSockets and event streams with message filters. Frames are written and parsed by the tests' own code.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -14,7 +14,7 @@ use crate::redis::Redis;
 
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// A frame with this first byte; a client masks it.
+/// A frame with this first byte; frames of a client are masked.
 fn frame(first: u8, content: &[u8], is_client: bool) -> Vec<u8> {
     let mut frame = vec![first];
     let masked = if is_client { 0x80 } else { 0 };
@@ -38,7 +38,7 @@ fn frame(first: u8, content: &[u8], is_client: bool) -> Vec<u8> {
     frame
 }
 
-/// Reads one frame from what gives exactly so many bytes: its first byte, and its content without a mask.
+/// Reads one frame with a function that reads an exact number of bytes; returns the first byte and the unmasked content.
 fn read_frame(mut exact: impl FnMut(u64) -> Result<Vec<u8>, ReadError>) -> Option<(u8, Vec<u8>)> {
     let head = exact(2).ok()?;
     let length = match head[1] & 0x7f {
@@ -57,7 +57,7 @@ fn close(code: u16, reason: &str) -> Vec<u8> {
     [&code.to_be_bytes()[..], reason.as_bytes()].concat()
 }
 
-/// Agrees to a WebSocket with these further lines.
+/// Accepts a WebSocket upgrade, with these additional header lines.
 fn agree(connection: &mut OriginConnection, lines: &str) -> bool {
     let Ok(request) = connection.request() else { return false };
     connection.record(&request);
@@ -67,8 +67,8 @@ fn agree(connection: &mut OriginConnection, lines: &str) -> bool {
     connection.send(answer).is_ok()
 }
 
-/// Sends frames back as they came, but without masks; a text `twice` comes back in two fragments, and `say N` as N bytes. A frame of
-/// which it only wants to tell is sent as a text that begins with `got`.
+/// Echoes frames without masks; a text `twice` comes back in two fragments, and `say N` as N bytes. Frames that are not echoed
+/// are reported by a text that begins with `got`.
 fn echo() -> Origin {
     Origin::scripted(Reading::Strict, |connection| {
         if !agree(connection, "") {
@@ -101,7 +101,7 @@ fn gateway_with(origin: &Origin, plugins: &str, more: &str) -> Gateway {
     ))
 }
 
-/// A client whose WebSocket stands.
+/// A client with an established WebSocket.
 fn connected(gateway: &Gateway, lines: &str) -> Client {
     let mut client = gateway.client();
     client.send(format!(
@@ -117,7 +117,7 @@ fn next(client: &mut Client) -> (u8, Vec<u8>) {
     read_frame(|count| client.exact(count)).expect("a frame")
 }
 
-/// The client gets this close frame, and then the end.
+/// Asserts that the client receives this close frame, and then the end of the connection.
 #[track_caller]
 fn is_closed(client: &mut Client, code: u16, reason: &str) {
     let (first, content) = next(client);
@@ -128,7 +128,7 @@ fn is_closed(client: &mut Client, code: u16, reason: &str) {
     assert_eq!(client.until_closed(), b"");
 }
 
-/// Seen, passed, throttled and failed, once every message has an outcome.
+/// Asserts the counts seen, passed, throttled and failed, once every message has an outcome.
 #[track_caller]
 fn account(gateway: &Gateway, protocol: &str, direction: &str, want: [u64; 4]) {
     let labels = [format!("protocol=\"{protocol}\""), format!("direction=\"{direction}\"")];
@@ -153,13 +153,13 @@ fn messages_pass_as_they_come_and_are_counted() {
     let mut client = connected(&gateway, "");
     let large = vec![0xff; 200_000];
     for (first, content) in [(0x81, &b"hello"[..]), (0x81, b""), (0x82, &large), (0x89, b"ping")] {
-        // In pieces, of which one ends within a header.
+        // In pieces, one of which ends within a frame header.
         let bytes = frame(first, content, true);
         client.send(&bytes[..1]);
         client.send(&bytes[1..]);
         assert_eq!(next(&mut client), (first, content.to_vec()));
     }
-    // Fragments stay fragments, with a ping among them.
+    // Fragments are relayed as fragments, with a ping between them.
     client.send([frame(0x01, b"fr", true), frame(0x89, b"p", true), frame(0x80, b"ag", true)].concat());
     assert_eq!(
         [next(&mut client), next(&mut client), next(&mut client)],
@@ -287,7 +287,7 @@ fn a_client_that_answers_no_ping_is_closed() {
     let mut client = connected(&gateway, "");
     let (first, content) = next(&mut client);
     assert_eq!((first, content.len()), (0x89, 8));
-    // The answer is for the gateway; any other pong is not.
+    // The pong that answers the gateway's ping is consumed; any other pong is relayed.
     client.send([frame(0x8a, &content, true), frame(0x8a, b"mine", true)].concat());
     assert_eq!(next(&mut client), (0x81, b"got a pong mine".to_vec()));
     assert_eq!(next(&mut client).0, 0x89);
@@ -338,7 +338,7 @@ fn messages_beyond_a_quota_close_it_or_are_dropped() {
     account(&gateway_dropping, "websocket", "from_client", [5, 3, 2, 0]);
 }
 
-/// An event stream of this text, byte by byte in chunks of its own.
+/// An event stream with this text, each byte in a chunk of its own.
 fn event_stream(text: &'static str) -> Origin {
     Origin::serving(move |_| {
         let chunks: String = text.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();
@@ -374,7 +374,7 @@ fn events_beyond_a_quota_end_the_stream_or_are_dropped() {
     }
 }
 
-/// A quota that gateways share.
+/// A limit shared by several gateways.
 fn shared(redis: &Redis, options: &str) -> String {
     format!(
         "{{ limit-events: {{ time_window: 86400, policy: redis, redis_host: 127.0.0.1, redis_port: {}, sync_interval: 0.1, \
@@ -400,7 +400,7 @@ fn messages_count_together_at_gateways_that_share_a_redis() {
     (0..2).for_each(|_| say(&mut second));
     second.send(frame(0x81, b"too many", true));
     is_closed(&mut second, 1008, "the quota of events is used up");
-    // The first gateway learns it with what it tells next.
+    // The first gateway learns the total with its next report.
     eventually("the server knows", DEADLINE, || redis.counted() == "5");
     say(&mut first);
     eventually("the server knows", DEADLINE, || redis.counted() == "6");
@@ -457,7 +457,7 @@ async fn over_http2(gateway: &Gateway) {
     let tcp = TcpStream::connect(gateway.addr()).await.expect("it listens");
     let (mut requests, connection) = h2::client::handshake(tcp).await.expect("HTTP/2 is spoken");
     tokio::spawn(async move {
-        // What goes wrong with the connection goes wrong with its streams.
+        // Errors of the connection also appear as errors of its streams.
         let _ = connection.await;
     });
     let first = Request::get("http://t/").body(()).expect("a request");

@@ -1,7 +1,7 @@
-//! A hub that several nodes share by a real Kafka: the contract is that of a hub of one node, over nodes that are killed and a broker
-//! that is restarted.
+//! A hub that several nodes share through a real Kafka. It keeps the guarantees of a hub of one node while nodes are killed and a
+//! broker is restarted.
 //!
-//! With `WEIR_TEST_FULL` a node is killed every twenty seconds for five minutes, and the time of each takeover is bounded.
+//! With `WEIR_TEST_FULL`, a node is killed every 20 seconds for five minutes, and the duration of each takeover is bounded.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -18,13 +18,13 @@ use crate::peers::{HubNode, Subscriber, TOPIC, encoded, is_signed};
 use crate::real_kafka::Kafka;
 use crate::receivers::{Receivers, content, lock};
 
-/// Longer than any fact takes on a machine that is busy.
+/// More time than any step takes on a busy machine.
 const SETTLED: Duration = Duration::from_secs(240);
-/// What is promised for a takeover.
+/// The documented limit of a takeover.
 const TAKEOVER: Duration = Duration::from_secs(10);
 const KILL_EVERY: Duration = Duration::from_secs(20);
 
-/// A hub in a topic of this name, in six partitions, so that each of three nodes has two.
+/// A hub in a topic of this name with six share partitions, so that each of three nodes owns two.
 fn hub(kafka: &Kafka, topic: &str) -> String {
     format!(
         "  publish: {{ anonymous: true }}\n  \
@@ -35,18 +35,18 @@ fn hub(kafka: &Kafka, topic: &str) -> String {
     )
 }
 
-/// The sum of a number over nodes. What is not shown is none.
+/// The sum of a number over nodes. A missing number counts as 0.
 fn sum(nodes: &[HubNode], name: &str) -> u64 {
     nodes.iter().map(|node| node.status()[name].as_u64().unwrap_or_default()).sum()
 }
 
-/// Publishes to whichever node answers, and knows what was acknowledged.
+/// Publishes through any node that answers, and records the acknowledged events.
 struct Publisher {
     addresses: Mutex<Vec<SocketAddr>>,
     is_ended: AtomicBool,
     next: AtomicU64,
     acknowledged: Mutex<Vec<u64>>,
-    /// Between two events.
+    /// The pause between two events.
     pace: Duration,
 }
 
@@ -78,7 +78,7 @@ impl Publisher {
                 Some(status) => assert_eq!(status, 503, "brokers may not answer"),
                 None => {}
             }
-            // The pace of publishing, not a wait for something.
+            // The publishing rate, not a wait for an event.
             std::thread::park_timeout(self.pace);
         }
     }
@@ -87,7 +87,7 @@ impl Publisher {
         lock(&self.acknowledged).len()
     }
 
-    /// Waits until so many more are acknowledged.
+    /// Waits until this many more events are acknowledged.
     fn more(&self, count: usize) {
         let wanted = self.count() + count;
         eventually("events are acknowledged", SETTLED, || self.count() >= wanted);
@@ -101,7 +101,7 @@ fn publish(address: SocketAddr, number: u64) -> Option<u16> {
     Client::try_connect(address).ok()?.ask([head.as_bytes(), &content].concat()).ok().map(|answer| answer.status)
 }
 
-/// Subscribes all receivers, by every node in turn.
+/// Subscribes all receivers, through every node in turn.
 fn subscribe(nodes: &[HubNode], hosts: &[SocketAddr], count: usize) {
     for subscriber in 0..count {
         let callback = format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)]);
@@ -157,7 +157,7 @@ fn nothing_acknowledged_is_lost_over_killed_nodes_and_a_broker_that_restarts() {
     check(&nodes, &receivers, &publisher, kills);
 }
 
-/// All is published: every subscriber gets every event, and the nodes' account says so.
+/// Asserts that every subscriber got every published event, and that the nodes' account agrees.
 fn check(nodes: &[HubNode], receivers: &Receivers, publisher: &Publisher, kills: usize) {
     let count = receivers.received.len() as u64;
     subscribed(nodes, count as usize);
@@ -175,7 +175,7 @@ fn check(nodes: &[HubNode], receivers: &Receivers, publisher: &Publisher, kills:
     for name in ["dead_lettered", "expired", "cancelled"] {
         assert_eq!(sum(nodes, name), 0, "{name}");
     }
-    // What was under way is repeated: when a node is killed, when one comes, and when the broker is away.
+    // Deliveries in flight are repeated when a node is killed, when one joins, and when the broker is unavailable.
     let most = 3 * (kills + 1);
     for (subscriber, received) in receivers.received.iter().enumerate() {
         let received = lock(received);
@@ -210,7 +210,7 @@ fn every_node_takes_requests_and_events_and_shows_them() {
     }
     let ids = nodes.each_ref().map(|node| node.gateway.get("/t/orders").headers.get("Event-Id").map(str::to_owned));
     assert!(ids[0].is_some() && ids[0] == ids[1], "{ids:?}");
-    // A subscriber that answers nothing of use is not unsubscribed.
+    // A subscriber that does not confirm the verification is not unsubscribed.
     subscriber.answer(|request| (request.method == "GET").then(|| Answer::status(404, "")));
     form(&nodes[0], "unsubscribe");
     eventually("it is asked", SETTLED, || subscriber.verifications().len() == 3 && sum(&nodes, "unverified") == 0);
@@ -224,7 +224,7 @@ fn every_node_takes_requests_and_events_and_shows_them() {
     assert_eq!(subscriber.deliveries().len(), 2);
 }
 
-/// The dead letters that a node shows, by event and subscription.
+/// The dead letters listed by a node, by event and subscription.
 fn dead_letters(node: &HubNode) -> Vec<(u64, u64)> {
     let found = Api::with_key(admin_addr(&node.gateway), EDITOR).get("/weir/v1/hubs/h/dead-letters");
     let number = |letter: &Value, name: &str| letter[name].as_u64().expect("a number");
@@ -232,7 +232,7 @@ fn dead_letters(node: &HubNode) -> Vec<(u64, u64)> {
     list.iter().map(|letter| (number(letter, "event"), number(letter, "subscription"))).collect()
 }
 
-/// How many dead letters a node delivers once more.
+/// Replays the dead letters of a node; returns their number.
 fn replay(node: &HubNode) -> u64 {
     let mut api = Api::with_key(admin_addr(&node.gateway), EDITOR);
     let answer = api.ask("POST", "/weir/v1/hubs/h/replay", "", r#"{"all":true}"#);
@@ -270,7 +270,7 @@ fn dead_letters_are_those_of_the_node_that_has_their_subscriptions() {
     eventually("they are delivered", SETTLED, || nodes[0].status()["delivered"] == of_first);
     assert_eq!(dead_letters(&nodes[0]), []);
 
-    // Another node takes over what the killed one had, and what became of it.
+    // Another node takes over the shares of the killed one, with all outcomes.
     let rest = dead_letters(&nodes[1]);
     drop(nodes.remove(1));
     subscribed(&nodes, COUNT as usize);

@@ -1,7 +1,8 @@
-//! The hub as subscribers and publishers see it, over real sockets. `websub` holds the Recommendation's rules by section,
-//! `websub_rocks` the public validator's tests, `safety` what callers may not do, `account` that nothing is lost when the process
-//! is killed, `conservation` that every delivery is accounted for, `operating` what operators do, `listening` the other ways to a
-//! topic, `memory` what subscriptions need, `pacing` what a fan-out does to other routes, and `kafka` a hub that several nodes share.
+//! Tests the hub over real sockets, from the side of subscribers and publishers. `websub` tests the rules of the Recommendation
+//! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `account` that
+//! nothing is lost when the process is killed, `conservation` that every delivery is accounted for, `operating` the tools of
+//! operators, `listening` the other ways to receive a topic, `memory` the memory of subscriptions, `pacing` the effect of a
+//! fan-out on other routes, and `kafka` a hub that several nodes share.
 
 mod account;
 #[path = "../admin/api.rs"]

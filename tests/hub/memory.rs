@@ -1,6 +1,6 @@
-//! How much memory subscriptions need, and how long a hub with many takes to start.
+//! The memory of subscriptions, and the start time of a hub with many of them.
 //!
-//! With `WEIR_TEST_FULL` they are 100,000 and the bounds hold; `--nocapture` shows the figures:
+//! With `WEIR_TEST_FULL` there are 100,000 subscriptions, and the bounds are asserted; `--nocapture` shows the figures:
 //! `WEIR_TEST_FULL=1 cargo test --release --workspace --test hub memory -- --nocapture`
 
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use weir_testkit::{Client, eventually, is_full, scaled};
 use crate::peers::{HubNode, TOPIC, encoded};
 use crate::receivers::{Receivers, content};
 
-/// Longer than any fact takes on a machine that is busy.
+/// More time than any step takes on a busy machine.
 const SETTLED: Duration = Duration::from_secs(300);
-/// That subscribe at the same time: each request waits for the disk.
+/// Clients that subscribe concurrently, since each request waits for the disk.
 const CLIENTS: usize = 32;
-/// More than the attempts that are kept of each subscription.
+/// More than the number of attempts kept per subscription.
 const EVENTS: usize = 10;
-/// What a subscription may need beyond its URL.
+/// The most bytes per subscription beyond its URL.
 const MOST_BYTES: f64 = 400.0;
 /// The length of a callback, such as `http://127.0.0.1:40000/s/12345`.
 const URL_BYTES: f64 = 30.0;
@@ -31,7 +31,7 @@ fn callback(hosts: &[SocketAddr], subscriber: usize) -> String {
     format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)])
 }
 
-/// Subscribes all, each with a secret.
+/// Subscribes all receivers, each with a secret.
 pub fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -57,22 +57,22 @@ pub fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
     });
 }
 
-/// Publishes an event, and waits until all have it.
+/// Publishes an event, and waits until all subscribers have it.
 fn deliver(node: &HubNode, receivers: &Receivers, number: usize) {
     node.publish(content(number as u64));
     let wanted = (receivers.received.len() * number) as u64;
     eventually("all have it", SETTLED, || receivers.accepted() == wanted && node.status()["delivered"] == wanted);
 }
 
-/// What the process has with so many subscriptions, in bytes: idle, after one event, and after more than the attempts that are
-/// kept of each.
+/// The memory of the process with this many subscriptions, in bytes: idle, after one event, and after more events than attempts
+/// are kept of each subscription.
 fn memory(count: usize) -> [u64; 3] {
     let receivers = Receivers::new(count, u64::MAX);
     receivers.is_healed.store(true, Relaxed);
     let hosts = receivers.serve();
     let node = HubNode::with(HUB);
     subscribe(&node, &hosts, count);
-    // What the process needed to take the requests is not what it needs to hold the subscriptions.
+    // Restarted, since accepting the requests needed memory that holding the subscriptions does not.
     let started = Instant::now();
     let node = node.kill();
     assert_eq!(node.status()["subscriptions"], count as u64);
@@ -92,7 +92,7 @@ fn subscriptions_need_little_memory() {
     let (little, much) = (memory(few), memory(many));
     let states = ["idle", "after one event", "with all the attempts that are kept"];
     for ((state, little), much) in states.into_iter().zip(little).zip(much) {
-        // Connections to the subscribers' hosts, and what deliveries under way need, do not grow with the subscriptions.
+        // The memory of connections and deliveries in flight does not grow with the subscriptions.
         let bytes = much.saturating_sub(little) as f64 / (many - few) as f64 - URL_BYTES;
         println!("{many} subscriptions, {state}: {bytes:.0} bytes each beyond their URLs");
         assert!(!is_full() || bytes <= MOST_BYTES, "{state}: {bytes:.0} bytes each, and {MOST_BYTES} are allowed");

@@ -1,6 +1,6 @@
-//! What a fan-out does to the requests of another route, as fast as it goes and paced by `delivery.per_second`.
+//! The effect of a fan-out on the requests of another route, at full speed and paced by `delivery.per_second`.
 //!
-//! With `WEIR_TEST_FULL` it goes to 10,000 subscribers; `--nocapture` shows the figures:
+//! With `WEIR_TEST_FULL` there are 10,000 subscribers; `--nocapture` shows the figures:
 //! `WEIR_TEST_FULL=1 cargo test --release --workspace --test hub pacing -- --nocapture`
 
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::memory::subscribe;
 use crate::peers::HubNode;
 use crate::receivers::{Receivers, content};
 
-/// Longer than any fact takes on a machine that is busy.
+/// More time than any step takes on a busy machine.
 const SETTLED: Duration = Duration::from_secs(300);
-/// Between two requests of the other route.
+/// The pause between two requests of the other route.
 const PAUSE: Duration = Duration::from_millis(1);
 
 fn hub(per_second: usize) -> String {
@@ -25,14 +25,14 @@ fn hub(per_second: usize) -> String {
     )
 }
 
-/// How long requests of the other route take, until `is_done`: the middle, and the slowest but one in a hundred.
+/// The median and the 99th percentile of the durations of requests of the other route, until `is_done`.
 fn answered(node: &HubNode, is_done: impl Fn(usize) -> bool) -> [Duration; 2] {
     let (mut client, mut took) = (node.gateway.client(), Vec::new());
     while !is_done(took.len()) {
         let began = Instant::now();
         assert_eq!(client.get("/plain").expect("an answer").status, 200);
         took.push(began.elapsed());
-        // The load of this client, not a wait for something.
+        // The request rate of this client, not a wait for an event.
         std::thread::park_timeout(PAUSE);
     }
     took.sort_unstable();

@@ -1,4 +1,4 @@
-//! The forms in which publishers come (W3C WebSub §6 leaves them open), and what they are answered.
+//! The forms of publishing (W3C WebSub §6 leaves them open), and the answers to them.
 
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ fn events_are_limited_for_each_consumer_and_topic() {
     let form = format!("hub.mode=publish&hub.topic={}", encoded(TOPIC));
     let lines = "apikey: k2\r\nContent-Type: application/x-www-form-urlencoded\r\n";
     let ping = || node.send("POST", "/hub", lines, form.as_bytes()).status;
-    // The hub fetches from nowhere; each of them counts, whatever comes of it.
+    // Fetching is not allowed from any origin; each ping counts against the limit, whatever its result.
     assert_eq!([ping(), ping(), ping()], [403, 403, 429]);
     assert_eq!(node.status()["events"], 5, "what is refused is not stored");
 }

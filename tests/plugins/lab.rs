@@ -1,4 +1,4 @@
-//! The lab counts the records of a target where they arrive, and compares them with the target's account.
+//! The lab counts a target's records at their destination, and compares them with the target's account.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -25,7 +25,7 @@ rows:
     policies: { syslog: { host: 127.0.0.1, port: "{syslog_port}", sock_type: udp, batch_max_size: 1 } }
 "#;
 
-/// What is installed stays from one run of the tests to the next.
+/// The installed programs are kept between runs of the tests.
 const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/bench");
 
 fn lab(directory: &Path, arguments: &[&str]) -> Output {
@@ -37,7 +37,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The result of the scenario, and what was printed.
+/// Runs the scenario; returns the result and the output.
 fn run(directory: &Path, cache: &str) -> (Value, String) {
     std::fs::write(directory.join("records.yaml"), SCENARIO).expect("its own directory");
     let output = lab(directory, &["run", "records.yaml", "--out", "out", "--cache", cache]);

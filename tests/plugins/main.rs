@@ -1,4 +1,4 @@
-//! Plugins as clients and upstreams see them: over real sockets, before an origin that answers with what it was sent.
+//! Tests plugins over real sockets, from the side of clients and upstreams: the origin answers with the request it has received.
 
 mod answers;
 mod attacks;
@@ -36,14 +36,14 @@ use std::process::Command;
 
 use weir_testkit::{Answer, Gateway, Origin, TempDir};
 
-/// A gateway whose routes are tried with plugins, before one origin.
+/// A gateway in front of one origin, whose routes get plugins.
 struct Rig {
     gateway: Gateway,
     origin: Origin,
 }
 
 impl Rig {
-    /// One route for everything, with these plugins, written as a YAML flow map.
+    /// One route for every path, with these plugins, written as a YAML flow map.
     fn with(plugins: &str) -> Rig {
         Rig::workers(1, plugins)
     }
@@ -61,7 +61,7 @@ impl Rig {
         Rig { gateway, origin }
     }
 
-    /// Gives the route other plugins, and waits until they are served.
+    /// Changes the plugins of the route, and waits until they are in use.
     fn change(&self, plugins: &str) {
         self.gateway.rewrite(&file(1, plugins, &self.origin));
     }
@@ -80,7 +80,7 @@ routes:
     )
 }
 
-/// What `weir check` says about a route with these plugins, which are wrong.
+/// The output of `weir check` for a route with these invalid plugins.
 fn refused(plugins: &str) -> String {
     let place = TempDir::new();
     let text = format!("routes: [{{ uri: /*, upstream: {{ nodes: {{ '127.0.0.1:1': 1 }} }}, plugins: {plugins} }}]\n");

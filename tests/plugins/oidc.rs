@@ -1,4 +1,4 @@
-//! Tokens of a real OpenID Connect provider.
+//! Tests with tokens of a real OpenID Connect provider.
 
 mod browser;
 pub mod server;
@@ -11,7 +11,7 @@ use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually};
 use browser::Browser;
 use server::{Provider, SECRET};
 
-/// A gateway whose route `/guarded/*` wants a token; `/free` wants nothing.
+/// A gateway whose route `/guarded/*` requires a token; `/free` does not.
 fn gateway(origin: &Origin, port: u16, more: &str) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "routes:
@@ -31,7 +31,7 @@ fn gateway(origin: &Origin, port: u16, more: &str) -> Gateway {
     ))
 }
 
-/// Answers with what it was told of the user.
+/// An origin that answers with the identity fields of the request.
 fn origin() -> Origin {
     Origin::serving(|request| Answer::ok(request.headers.all("x-userinfo").collect::<Vec<_>>().join(" ")))
 }
@@ -232,7 +232,7 @@ fn a_provider_that_is_gone_fails_closed() {
     gateway.wait_stderr("it is said", |said| said.contains("openid-connect: http://127.0.0.1"));
 }
 
-/// A gateway that sends people to a login, its provider, and an origin that says what it was told.
+/// A gateway that redirects to a login, its provider, and an origin that answers with the identity fields.
 fn logins(more: &str) -> Option<(Origin, Gateway, Provider)> {
     let origin = Origin::serving(|request| {
         let told = ["x-id-token", "x-userinfo", "x-access-token", "x-refresh-token", "cookie"];
@@ -266,7 +266,7 @@ fn logins(more: &str) -> Option<(Origin, Gateway, Provider)> {
 fn a_browser_logs_in_and_out() {
     let Some((origin, gateway, provider)) = logins("set_refresh_token_header: true") else { return };
     let (port, mut browser) = (gateway.addr().port(), Browser::default());
-    // Sent away with everything that a login needs to be one of ours.
+    // The redirect has all parameters that a login of this gateway needs.
     let sent = browser.ask(port, "GET", "/guarded/a?x=1");
     let location = sent.headers.get("location").expect("to the provider");
     assert_eq!(sent.status, 302);
@@ -278,7 +278,7 @@ fn a_browser_logs_in_and_out() {
     let cookie = sent.headers.get("set-cookie").expect("a cookie");
     assert!(cookie.contains("; HttpOnly; SameSite=Lax") && cookie.contains("Max-Age=600"), "{cookie}");
     assert_eq!(browser.ask(port, "POST", "/guarded/a").status, 401, "what a form sends would be lost");
-    // There and back again.
+    // The whole login: to the provider and back.
     let (target, answer) = browser.follow(port, "/guarded/a?x=1");
     assert_eq!((&*target, answer.status), ("/guarded/a?x=1", 200), "{}", answer.text());
     let text = answer.text();
@@ -289,9 +289,9 @@ fn a_browser_logs_in_and_out() {
         ("/guarded/a?x=1", &"jack".into(), &"jack".into())
     );
     assert!(told[3].len() > 20 && told[4].len() > 20, "{text}");
-    // What is ours does not go upstream, but for the cookie of the login that never came back.
+    // The gateway's own cookies are not sent upstream, except the cookie of the login that was never completed.
     assert!(!told[5].contains("session=") && !text.contains("a-secret"), "{text}");
-    // Nobody but us can make or change a session.
+    // Only a gateway with the secret can create or change a session.
     let session = browser.0[&port]["session"].clone();
     let first = if session.starts_with('A') { 'B' } else { 'A' };
     for changed in [format!("{first}{}", &session[1..]), "x".to_owned(), String::new()] {
@@ -332,10 +332,10 @@ fn nobody_is_logged_in_by_somebody_elses_login() {
         }
     }
     let last = target.strip_prefix(&back).expect("it is").to_owned();
-    // The victim is made to do it.
+    // The victim's browser is made to send the last step.
     let answer = Browser::default().ask(port, "GET", &last);
     assert_eq!((answer.status, answer.headers.has("set-cookie")), (401, false));
-    // The same with another state, and without a code.
+    // Also refused with another state, and without a code.
     for wrong in [
         "/guarded/back",
         "/guarded/back?state=x&code=y",

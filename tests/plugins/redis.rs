@@ -12,7 +12,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// `None` where there is no Redis on this machine, which has been said then.
+    /// `None` if Redis is not installed on this machine; a message has been printed then.
     pub fn start(arguments: &[&str]) -> Option<Redis> {
         Redis::start_on(free_port(), arguments)
     }
@@ -21,7 +21,7 @@ impl Redis {
         Redis::start_in(TempDir::new(), port, &[&["--save", ""], arguments].concat())
     }
 
-    /// One that keeps what it counted in `directory`, so that it is there again when it comes back.
+    /// A server that keeps its data in `directory`, so that a restart restores it.
     pub fn keeping(directory: &TempDir, port: u16) -> Option<Redis> {
         let kept = directory.path().to_string_lossy();
         Redis::start_on(port, &["--appendonly", "yes", "--appendfsync", "always", "--dir", &kept])
@@ -31,7 +31,7 @@ impl Redis {
         let mut command = Program::find("redis-server")?;
         command.args(arguments).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         let redis = Redis { program: Program::start(command, directory), port };
-        // One that still reads its data answers each question with an error.
+        // A server that still loads its data answers each command with an error.
         eventually("Redis answers", DEADLINE, || {
             redis.try_ask("PING").is_some_and(|pong| !pong.starts_with("-LOADING"))
         });
@@ -84,7 +84,7 @@ impl Redis {
         Some((master, replica, sentinel))
     }
 
-    /// What it has counted under its only key.
+    /// The value of its only key.
     pub fn counted(&self) -> String {
         let key = self.ask("KEYS *");
         self.ask(&format!("GET {key}"))
@@ -98,7 +98,7 @@ impl Redis {
         self.program.thaw();
     }
 
-    /// What it answers to a command: numbers and statuses as they come, `:1` and `+OK`; of a list a line for each.
+    /// The answer to a command: numbers and statuses in the protocol's form, `:1` and `+OK`; of a list, one line per element.
     #[track_caller]
     pub fn ask(&self, command: &str) -> String {
         eventually_some("Redis answers", DEADLINE, || self.try_ask(command))

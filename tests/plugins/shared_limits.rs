@@ -1,4 +1,4 @@
-//! Limits that several gateways share: counted by a real Redis, alone, in a cluster, and watched by sentinels.
+//! Limits that several gateways share: counted by a real Redis, alone, in a cluster, and monitored by sentinels.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, TempDir, ev
 
 use crate::redis::Redis;
 
-/// A gateway with a limit on `/limited/*`, and none elsewhere.
+/// A gateway with a limit on `/limited/*` only.
 fn gateway(origin: &Origin, plugins: &str) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "routes:
@@ -24,7 +24,7 @@ fn limit(port: u16, more: &str) -> String {
     )
 }
 
-/// Sends so many requests on each of four connections to each gateway at once; counts those that were let through.
+/// Sends `each` requests on each of four connections to each gateway concurrently; returns how many were let through.
 fn let_through(gateways: &[Gateway], each: usize) -> usize {
     thread::scope(|scope| {
         let work = |gateway: &Gateway| {
@@ -71,7 +71,7 @@ fn p08_a_cluster_counts_exactly() {
     );
     let gateways = [(); 3].map(|()| gateway(&origin, &limit));
     assert_eq!(let_through(&gateways, 100), 200);
-    // Keys that stand on every node.
+    // Keys that are distributed over all nodes.
     for key in 0..20 {
         let answer = gateways[key % 3].get(&format!("/limited/a?k={key}"));
         assert_eq!((answer.status, answer.headers.get("x-ratelimit-remaining")), (200, Some("199")), "{key}");
@@ -105,7 +105,7 @@ fn a_frozen_server_holds_nobody_longer_than_the_timeout() {
     let lenient = gateway(&origin, &limit(redis.port, "count: 1000, redis_timeout: 200, allow_degradation: true"));
     assert_eq!([strict.get("/limited/a").status, lenient.get("/limited/a").status], [200, 200]);
     redis.freeze();
-    // The full test keeps it frozen for ten seconds.
+    // In the full test, it stays frozen for ten seconds.
     let frozen_until = Instant::now() + Duration::from_millis(scaled(1, 10_000) as u64);
     let mut took = Vec::new();
     for round in 0.. {
@@ -171,7 +171,7 @@ fn a_delayed_count_is_told_and_heard_of() {
     assert_eq!(left(&here), (200, 94), "it has not heard of the others yet");
     eventually("it has heard of them", DEADLINE, || redis.counted() == "8");
     eventually("it has heard of them", DEADLINE, || left(&here).1 < 92);
-    // Used up, for everybody.
+    // Used up, for all gateways.
     eventually("it is used up here", DEADLINE, || here.get("/limited/a").status == 503);
     eventually("it is used up there", DEADLINE, || there.get("/limited/a").status == 503);
     let reached = here.get("/limited/a");
@@ -193,7 +193,7 @@ fn a_rate_is_shared() {
     assert_eq!([ask(0), ask(1), ask(2), ask(3)], [200, 200, 429, 429]);
 }
 
-/// An origin that holds `/limited/slow` at a gate.
+/// An origin that blocks `/limited/slow` at a gate.
 fn gated(gate: &Gate) -> Origin {
     let own = gate.clone();
     Origin::scripted(Reading::Strict, move |connection| {
@@ -248,7 +248,7 @@ fn u04_a_server_that_comes_back_has_the_places_that_are_taken_and_no_others() {
         origin.wait_requests(requests);
         client
     };
-    // It ends while the server is away: nobody can tell that its place is free, and so the lease ends it.
+    // The exchange ends while the server is down, so its permit cannot be returned; the permit is freed when the lease expires.
     let mut first = slow(1);
     assert_eq!(there.get("/limited/a").status, 503);
     drop(redis);
@@ -257,7 +257,7 @@ fn u04_a_server_that_comes_back_has_the_places_that_are_taken_and_no_others() {
     let redis = start().expect("it was there before");
     eventually("its place is free", DEADLINE, || there.get("/limited/a").status == 200);
     eventually("nobody is in", DEADLINE, || redis.ask("DBSIZE") == ":0");
-    // It is under way while the server is away, which then has forgotten it, or has seen its lease end.
+    // The exchange is in flight while the server is down; afterwards the server has lost the permit, or its lease has expired.
     let mut second = slow(origin.requests().len() + 1);
     drop(redis);
     std::fs::remove_dir_all(directory.path().join("appendonlydir")).expect("it wrote there");
@@ -296,7 +296,7 @@ fn places_are_shared_and_given_back() {
     gate.open_once();
     assert_eq!(slow.response().expect("an answer").status, 200);
     eventually("its place is free", DEADLINE, || there.get("/limited/a").status == 200);
-    // A client that goes away gives its place back, too.
+    // A client that disconnects returns its permit, too.
     eventually("nobody is in", DEADLINE, || redis.ask("DBSIZE") == ":0");
     let mut gone = there.client();
     gone.send("GET /limited/slow HTTP/1.1\r\nHost: t\r\n\r\n");

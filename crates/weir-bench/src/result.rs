@@ -1,5 +1,5 @@
-//! What a run of the lab leaves behind: one JSON file, versioned, complete enough to be judged, redrawn and repeated
-//! without the machine it was made on. `docs/reference/bench-result.md` describes every field.
+//! The result of a run of the lab: one versioned JSON file, complete enough to be checked, drawn again and repeated without the
+//! machine it was made on. `docs/reference/bench-result.md` describes every field.
 
 use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
 
@@ -12,10 +12,10 @@ use crate::{
     scenario::Scenario,
 };
 
-/// The schema's name and version. The number grows when a reader of the old one would misunderstand the new one.
+/// The schema's name and version. The number grows when a reader of the old version would misread the new one.
 pub const SCHEMA: &str = "weir-bench/result/1";
 
-/// Share of an open loop's requests that a statement about its schedule is about.
+/// Share of an open loop's requests that figures about its schedule cover.
 const ON_TIME: f64 = 0.999;
 
 /// One scenario, run once.
@@ -32,7 +32,7 @@ pub struct ResultFile {
     pub quick: bool,
     /// Seed of every random choice: order of targets, bootstrap.
     pub seed: u64,
-    /// The scenario with everything it says, after `quick` and command-line changes.
+    /// The scenario with every setting, after `quick` and command-line changes.
     pub scenario: Scenario,
     pub manifest: Manifest,
     pub targets: Vec<TargetRecord>,
@@ -59,20 +59,20 @@ pub struct InstructionCount {
     pub per_request: f64,
 }
 
-/// The level of a curve beyond which throughput gains less than it costs in latency.
+/// The level of a curve beyond which more clients add less throughput than latency.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
     pub row: String,
     pub target: String,
     pub workers: u32,
-    /// The level, and medians there; absent when no level is the knee.
+    /// The level, and the medians there; absent when no level is the knee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rps: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
-    /// Why none is.
+    /// Why no level is the knee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -106,11 +106,11 @@ pub struct SearchAttempt {
     pub mean_ms: f64,
     pub p99_ms: f64,
     pub error_share: f64,
-    /// Within which time of when they were due 99.9 % of the requests were sent; absent when more of them had to wait for
-    /// a connection.
+    /// The time after their due moment within which 99.9 % of the requests were sent; absent when more than 0.1 % waited for a
+    /// connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_within_us: Option<f64>,
-    /// What the machine allowed just before, by [`MeasuredRun::noticed_within_us`].
+    /// The same limit of the machine just before the run, by [`MeasuredRun::noticed_within_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noticed_within_us: Option<f64>,
     pub kept: bool,
@@ -120,24 +120,24 @@ pub struct SearchAttempt {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TargetRecord {
     pub name: String,
-    /// First line of what the target says about its version.
+    /// First line of the target's output about its version.
     pub version: Option<String>,
-    /// Of these policies, what the target has in their place.
+    /// For policies that the target replaces by something else: what that is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub instead: BTreeMap<String, String>,
-    /// Every configuration the target was started with: once per row.
+    /// Every configuration the target was started with, one per row.
     pub configurations: Vec<Configuration>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Configuration {
     pub row: String,
-    /// File name and contents, as the target read them, but for its own directory, which is `.` here.
+    /// File names and contents as the target read them, with its own directory replaced by `.`.
     pub files: BTreeMap<String, String>,
     /// SHA-256 over names and contents.
     pub sha256: String,
     pub command: Vec<String>,
-    /// What the target's own checker said: `None` when it has no checker.
+    /// The result of the target's own configuration check; `None` when it has no checker.
     pub check: Option<ConfigurationCheck>,
 }
 
@@ -158,11 +158,11 @@ pub struct Cell {
     pub outcome: CellOutcome,
 }
 
-/// Where on the scenario's axis a cell stands.
+/// The position of a cell on the scenario's axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadLevel {
     pub connections: u32,
-    /// Requests (or messages) per second asked for; absent in a closed loop.
+    /// Requests (or messages) per second to send; absent in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Worker threads of the target.
@@ -174,18 +174,18 @@ pub enum CellOutcome {
     Measured {
         runs: Vec<MeasuredRun>,
     },
-    /// The target cannot do what the row asks.
+    /// The target does not support what the row needs.
     Unsupported {
         reason: String,
     },
-    /// The target should have, and did not: it failed to start, to become ready or to stay alive.
+    /// The target supports the row, but failed to start, to become ready or to stay alive.
     Failed {
         reason: String,
         runs: Vec<MeasuredRun>,
     },
 }
 
-/// A cell as the file has it. Written out, because serde's own flattening turns the numbers that are keys into strings.
+/// A cell as it stands in the file. Written out, because serde's `flatten` turns numeric map keys into strings.
 #[derive(Serialize, Deserialize)]
 struct CellForm {
     row: String,
@@ -247,11 +247,11 @@ pub struct MeasuredRun {
     pub order: u32,
     /// RFC 3339, UTC.
     pub started_at: String,
-    /// What the load engine was asked to do.
+    /// The plan given to the load engine.
     pub plan: LoadPlan,
-    /// What it measured, warm-up apart, raw histograms included.
+    /// The load engine's results without the warm-up, raw histograms included.
     pub load: LoadResult,
-    /// The turns it consists of, when there were several, in the order of time.
+    /// The turns that make up the run, when there were several, in the order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<RunSlice>,
     /// Processors the generator was allowed to use.
@@ -259,25 +259,26 @@ pub struct MeasuredRun {
     /// Processes other than the generator, sampled over the measured part.
     pub processes: Vec<Process>,
     pub host: Vec<HostSample>,
-    /// Of the generator's processor before the run: open loops whose generator has it for itself.
+    /// Interruptions of the generator's processor, measured before the run; only for open loops whose generator has a processor
+    /// of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interruptions: Option<Interruptions>,
     /// Lines of the target's log at level error or above during the run, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target_errors: Vec<String>,
-    /// Of the target, where the machine has counters.
+    /// Instructions of the target, where the machine has counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<Instructions>,
-    /// Of a target that records requests.
+    /// Only for a target that records requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<AccessRecords>,
-    /// Of rows that change a route.
+    /// Only for rows that change a route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route_changes: Option<RouteChanges>,
     /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
-    /// Open files that one process of the target may have.
+    /// The limit of open files of one process of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_files: Option<u64>,
     /// Resident bytes of the target a moment after the load ended.
@@ -285,23 +286,23 @@ pub struct MeasuredRun {
     pub rss_after_bytes: Option<u64>,
 }
 
-/// What a target that records every request wrote in a run, warm-up and drain included.
+/// Records that a target with a logging policy wrote in a run, warm-up and drain included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessRecords {
     /// Requests that were answered.
     pub answered: u64,
-    /// Records that reached the file, the store or the receiver. In a file a few more than were answered: of the requests that
-    /// tried the target before.
+    /// Records that reached the file, the store or the receiver. A file has a few more than there were answered requests: those
+    /// of the probes before the load.
     pub written: u64,
-    /// What the target says itself, where it does.
+    /// The target's own account, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountOfRun>,
 }
 
-/// What a target says became of the records of a run.
+/// A target's own account of the records of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountOfRun {
-    /// Requests that the load began: a target may have answered those that were not waited for.
+    /// Requests that the load began; the target may have answered some that the lab did not wait for.
     pub begun: u64,
     pub accepted: u64,
     pub delivered: u64,
@@ -312,8 +313,8 @@ pub struct AccountOfRun {
 }
 
 impl AccessRecords {
-    /// What does not agree: the numbers of the target with each other, with the requests made, or with what has reached the
-    /// destination. `None` where the target says nothing, or all agrees.
+    /// The first contradiction between the target's numbers, the requests made and the records at the destination. `None` if the
+    /// target has no account, or if all agree.
     pub fn disagreement(self) -> Option<String> {
         let AccountOfRun { begun, accepted, delivered, rejected, dropped, pending } = self.account?;
         let sum = delivered + rejected + dropped + pending;
@@ -337,14 +338,14 @@ impl AccessRecords {
 /// Changes of a route during a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RouteChanges {
-    /// For each change, milliseconds from its beginning until a request showed it, in the order of time.
+    /// For each change, milliseconds from its beginning to the first request that shows it, in the order of time.
     pub visible_after_ms: Vec<f64>,
-    /// Changes that the target did not take, or that no request showed in time.
+    /// Changes that the target refused, or that no request showed in time.
     pub failed: u64,
 }
 
 impl RouteChanges {
-    /// The time within which so many percent of the changes were visible.
+    /// The time within which this percentage of the changes was visible.
     pub fn visible_ms(&self, percent: f64) -> Option<f64> {
         let mut times = self.visible_after_ms.clone();
         times.sort_by(f64::total_cmp);
@@ -353,7 +354,7 @@ impl RouteChanges {
     }
 }
 
-/// One of the turns of a run: what comparisons are made from.
+/// One turn of a run. Comparisons are computed from these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSlice {
     /// Requests (or messages) per second.
@@ -391,7 +392,7 @@ pub struct Process {
     pub samples: Vec<ProcessSample>,
 }
 
-/// Counters grow from the start of the run's measured part; gauges are of the moment.
+/// Counters grow from the start of the run's measured part; gauges show the moment of the sample.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessSample {
     pub at_s: f64,
@@ -399,7 +400,7 @@ pub struct ProcessSample {
     pub cpu_system_s: f64,
     pub rss_bytes: u64,
     pub fds: u64,
-    /// Of them, the most that one process has.
+    /// The highest number of open files of a single process among them.
     #[serde(default)]
     pub fds_most: u64,
     pub threads: u32,
@@ -419,7 +420,7 @@ impl Process {
     /// User and system CPU seconds between the first and the last sample.
     pub fn cpu_split_s(&self) -> (f64, f64) {
         let Some(first) = self.samples.first() else { return (0.0, 0.0) };
-        // Not the last: of a process that has ended there is nothing more to read.
+        // The maximum, not the last sample: once a process has ended, its counters can no longer be read.
         let most = |of: fn(&ProcessSample) -> f64| self.samples.iter().map(of).fold(of(first), f64::max);
         (most(|one| one.cpu_user_s) - first.cpu_user_s, most(|one| one.cpu_system_s) - first.cpu_system_s)
     }
@@ -442,7 +443,7 @@ impl Process {
 pub struct HostSample {
     pub at_s: f64,
     pub cpu_busy_s: f64,
-    /// The part of it that served interrupts, network traffic among them, and belongs to no process.
+    /// The part of `cpu_busy_s` that served interrupts (network traffic among them) and is charged to no process.
     #[serde(default)]
     pub cpu_interrupts_s: f64,
     pub cpu_idle_s: f64,
@@ -472,7 +473,7 @@ impl ResultFile {
 }
 
 impl MeasuredRun {
-    /// Idle connections that were open to the end.
+    /// Idle connections that stayed open to the end.
     pub fn held(&self) -> Option<u64> {
         let idle = matches!(self.plan.protocol, Protocol::Idle { .. });
         idle.then_some(self.load.connections.open_at_end)
@@ -486,7 +487,7 @@ impl MeasuredRun {
         self.load.measured_ns as f64 / 1e9
     }
 
-    /// Answers with an expected status per second, of those that came while the load went on.
+    /// Answers with an expected status per second, of those that arrived during the measured part.
     pub fn goodput(&self) -> f64 {
         let measured = self.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured);
         let (good, ns) = measured.fold((0, 0), |(good, ns), interval| {
@@ -495,7 +496,7 @@ impl MeasuredRun {
         if ns == 0 { 0.0 } else { good as f64 * 1e9 / ns as f64 }
     }
 
-    /// The longest that any request took that was answered, in milliseconds; in an open loop from when it was due.
+    /// The longest latency of an answered request, in milliseconds; in an open loop from when it was due.
     pub fn longest_ms(&self) -> Option<f64> {
         let latency = &self.load.total.latency;
         (!latency.is_empty()).then(|| latency.max() as f64 / 1e6)
@@ -519,32 +520,32 @@ impl MeasuredRun {
         self.load.total.latency.quantile(percentile / 100.0) as f64 / 1e6
     }
 
-    /// 0 when nothing was answered.
+    /// Milliseconds; 0 when no request was answered.
     pub fn mean_latency_ms(&self) -> f64 {
         let latency = &self.load.total.latency;
         if latency.is_empty() { 0.0 } else { latency.mean() / 1e6 }
     }
 
-    /// Open loop: microseconds within which 99.9 % of the requests were sent after they were due; `None` when more of them
-    /// had to wait for a connection.
+    /// Open loop: microseconds after their due moment within which 99.9 % of the requests were sent; `None` when more than 0.1 %
+    /// waited for a connection.
     pub fn sent_within_us(&self) -> Option<f64> {
         let ns = self.plan.pacing.is_open().then(|| self.load.total.sent_within(ON_TIME)).flatten()?;
         Some(ns as f64 / 1e3)
     }
 
     /// Microseconds within which a thread that only reads the clock notices 99.9 % of all moments, on the generator's
-    /// processor just before the run: what no load engine betters there.
+    /// processor just before the run. No load engine can send more punctually there.
     pub fn noticed_within_us(&self) -> Option<f64> {
         Some(self.interruptions.as_ref()?.noticed_within(ON_TIME) as f64 / 1e3)
     }
 
-    /// Share of the exchanges that did not end well, 0 to 1: errors, missed sends and unexpected statuses.
-    /// Share of what was due that was never sent or had no complete answer, 0 to 1: latency says nothing of these.
+    /// Share of the due requests that were never sent or had no complete answer, 0 to 1; latency does not include these.
     pub fn lost_share(&self) -> f64 {
         let total = &self.load.total;
         (total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64
     }
 
+    /// Share of the due exchanges that failed, 0 to 1: errors, requests never sent and unexpected statuses.
     pub fn error_share(&self) -> f64 {
         let total = &self.load.total;
         let bad = total.errors.sum() + total.missed + total.unexpected;
@@ -557,14 +558,14 @@ impl MeasuredRun {
 
     /// CPU microseconds the target spent for each completed request.
     ///
-    /// Samples and requests cover slightly different spans, so both are taken as rates.
+    /// Samples and requests cover slightly different spans, so the quotient of their rates is taken.
     pub fn target_cpu_us(&self) -> Option<f64> {
         let target = self.role(ProcessRole::Target).next()?;
         let rate = self.throughput();
         (rate > 0.0 && target.span_s() > 0.0).then(|| target.cpu_s() / target.span_s() / rate * 1e6)
     }
 
-    /// Share of the processors given to the processes of this role that they used: 1 is all of them.
+    /// Share of the processors assigned to the processes of this role that they used: 1 is all of them.
     pub fn utilisation(&self, role: ProcessRole) -> Option<f64> {
         let mut cpus: Vec<u32> = Vec::new();
         let mut used = 0.0;
@@ -588,8 +589,8 @@ impl MeasuredRun {
         self.role(ProcessRole::Target).next().map(Process::rss_peak_bytes)
     }
 
-    /// Connections opened on this host during the measured part that the generator's clients did not open: with
-    /// everything on one host, those of the target to its upstreams.
+    /// Connections accepted on this host during the measured part that the generator's clients did not open: with everything on
+    /// one host, those of the target to its upstreams.
     pub fn upstream_connects(&self) -> Option<u64> {
         let (first, last) = (self.host.first()?, self.host.last()?);
         let clients = if self.plan.keep_alive { 0 } else { self.load.total.completed };
@@ -598,7 +599,7 @@ impl MeasuredRun {
 }
 
 impl ResultFile {
-    /// Reads a result file; refuses another schema version by name.
+    /// Reads a result file; a file of another schema version is refused with an error that names that version.
     pub fn read(path: &Path) -> Result<ResultFile, String> {
         #[derive(Deserialize)]
         struct Probe {
@@ -628,7 +629,7 @@ impl ResultFile {
         fs::rename(&partial, path).map_err(name)
     }
 
-    /// Of a row's policies, those that a target has something else for: their names, and what that is.
+    /// The policies of a row for which a target has a replacement: their names, and the replacements.
     pub fn stand_ins<'a>(&'a self, row: &'a str, target: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let policies = self.scenario.row(row).into_iter().flat_map(|row| row.policies.keys());
         let record = self.targets.iter().find(|record| record.name == target);

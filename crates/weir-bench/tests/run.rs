@@ -1,4 +1,5 @@
-//! The lab from the outside: a scenario in, files out. The target is the lab's own backend, so nothing else is needed.
+//! Tests the lab as a whole: a scenario as input, files as output. The target is the lab's own backend, so nothing has to be
+//! installed.
 
 use std::{
     fs,
@@ -30,7 +31,7 @@ rows:
     compare_with: GET
 ";
 
-/// Each run wants the same processors: one at a time.
+/// Runs use the same processors, so only one runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Place(PathBuf);
@@ -119,7 +120,7 @@ fn a_scenario_becomes_a_result_a_report_and_exports() {
     assert_eq!(compared.status.code(), Some(0), "a result does not differ from itself: {}", text(&compared));
 }
 
-/// What a result is said to have measured, and how its targets scale, comes from what is in it.
+/// The findings about measurements and scaling follow from the contents of the result.
 fn judged_by_what_it_holds(result: &ResultFile) {
     let measured = lint::evidence_of(result).measured;
     assert!(measured.iter().any(|name| name == "errors by cause"), "{measured:?}");
@@ -130,7 +131,7 @@ fn judged_by_what_it_holds(result: &ResultFile) {
         lint::judge(&lint::evidence_of(result)).into_iter().map(|verdict| verdict.rule).collect()
     };
     assert!(!rules(result).contains(&"super-linear-scaling".to_owned()));
-    // Two workers that carry three times as much as one.
+    // Two workers with three times the throughput of one.
     let mut scaled = result.clone();
     scaled.cells.retain(|cell| cell.row == "GET" && cell.level.connections == 2);
     scaled.cells[0].target = "weir".to_owned();
@@ -153,10 +154,10 @@ fn a_result_is_repeated_by_replay() {
     assert!(printed.contains("Mann and Whitney"), "{printed}");
 }
 
-/// Backends that are installed stay from one run of the tests to the next.
+/// Installed backends are kept between runs of the tests.
 const KEPT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/bench");
 
-/// Installs a backend, as its users do; says why that cannot be.
+/// Installs a backend as a user would; prints the reason if that is not possible.
 fn installed(place: &Place, name: &str) -> bool {
     let output = place.lab(&["list", "--cache", KEPT]);
     let printed = text(&output);
@@ -169,7 +170,7 @@ fn installed(place: &Place, name: &str) -> bool {
     output.status.success()
 }
 
-/// Runs a row before a backend, and says what it answered.
+/// Runs a row on a backend; returns the result.
 fn answered(name: &str, row: &str) -> ResultFile {
     let place = Place::new(name);
     let scenario = format!(
@@ -198,7 +199,7 @@ fn netty_answers_with_a_kilobyte() {
     assert!(!format!("{backend:?}").contains(KEPT), "{backend:?}");
 }
 
-/// What a scenario says of these targets in one short run with few clients.
+/// The result of a built-in scenario with these targets, in one short run with few clients.
 fn tiny(scenario: &str, targets: &str) -> ResultFile {
     let place = Place::new(&format!("{scenario}-{targets}"));
     let few = ["--targets", targets, "--connections", "3", "--seconds", "3", "--repeats", "1", "--quick"];
@@ -227,7 +228,7 @@ fn mercure_distributes_what_the_lab_publishes() {
     }
     let result = tiny("sse-fanout", "mercure");
     let [run] = result.cells[0].runs() else { panic!("{:?}", result.cells[0].outcome) };
-    // Ten events a second for three seconds and three clients.
+    // Ten events per second, for three seconds and three clients.
     assert!((1..=93).contains(&run.load.total.completed), "{}", run.load.total.completed);
     assert_eq!(run.load.total.errors.sum(), 0, "{:?}", run.load.total.errors);
 }
@@ -244,7 +245,7 @@ fn idle_connections_come_from_several_processes() {
     let result = ResultFile::read(&file).unwrap();
     let run = &result.cells[0].runs()[0];
     assert_eq!((run.load.generator.threads.len(), run.load.total.due), (3, 60));
-    // A busy machine may not open all in time.
+    // A busy machine may not open all connections in time.
     assert!(run.held().is_some_and(|held| held > 0), "{:?}", run.load.connections);
     let limit = run.target_files.expect("Linux says it");
     assert!(run.processes[0].samples.iter().all(|sample| (1..=limit).contains(&sample.fds_most)));
@@ -257,7 +258,7 @@ fn tornado_reverses_messages() {
     }
     let result = answered("tornado", "speak: {protocol: web_socket, message_bytes: 500, per_second: 20}");
     let total = &result.cells[0].runs()[0].load.total;
-    // That each came back reversed is checked by the engine.
+    // The engine checks that each message came back reversed.
     assert!(total.completed > 0 && total.errors.sum() == 0, "{:?}", total.errors);
 }
 

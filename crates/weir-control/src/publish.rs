@@ -1,4 +1,4 @@
-//! Publishing: a document that compiles becomes the next revision, one that does not leaves the last good one serving.
+//! Publishing: a document that compiles becomes the next revision; after one that does not, the last good one stays in use.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,52 +18,52 @@ use crate::text::diagnostic::Diagnostic;
 /// A snapshot on its way to the workers.
 #[derive(Clone)]
 pub struct Publication {
-    /// From 1, one more with every publication of this process; the snapshot carries it too.
+    /// Counts from 1, by one with each publication of this process; the snapshot has the same number.
     pub revision: u64,
     pub snapshot: Arc<Snapshot>,
     pub settings: Arc<NodeSettings>,
-    /// The certificates that are to be got from an authority.
+    /// The certificates to obtain from an ACME authority.
     pub acme: Option<Arc<AcmeTerms>>,
-    /// The hubs that are to run.
+    /// The hubs to run.
     pub hubs: Arc<[HubTerms]>,
-    /// What was accepted but probably not meant.
+    /// Accepted settings that are probably a mistake.
     pub warnings: Arc<[Diagnostic]>,
-    /// Its author is answered, and the history of the store has it: the log need not.
+    /// Whether the author of the change gets an answer. Then the change is not logged: the store has it in its history.
     pub is_answered: bool,
 }
 
-/// Who takes snapshots to the workers, and says in the log what became of a change. Called in the order of revisions.
+/// Receives snapshots for the workers, and logs the outcome of each change. Called in the order of revisions.
 pub trait Subscriber: Send + Sync {
     fn published(&self, publication: &Publication);
 
-    /// A change was refused whole; what was published last goes on serving.
+    /// Called when a change was refused as a whole; the last published snapshot stays in use.
     fn refused(&self, diagnostics: &[Diagnostic]);
 }
 
-/// What an operator wants to know about the configuration. Serialises as the `configuration` of `/status`.
+/// The state of the configuration for operators. Serialises as the `configuration` of `/status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConfigStatus {
-    /// The file, or whatever else the configuration comes from.
+    /// The file, or another source of the configuration.
     pub source: Arc<str>,
-    /// 0 before anything was published.
+    /// 0 before the first publication.
     pub revision: u64,
     #[serde(serialize_with = "unix_ms")]
     pub loaded_at: SystemTime,
-    /// Of the text that serves, with variables not yet put in. Equal texts have equal hashes on every node.
+    /// Hash of the text in use, before variables are substituted. Equal texts have equal hashes on every node.
     pub hash: String,
-    /// The revision of the store that its resources come from; absent where they stand in the file.
+    /// The revision of the store that the resources come from; absent if they are in the file.
     pub store_revision: Option<u64>,
-    /// How long it took to compile it and take it to the workers.
+    /// The duration of compiling and of handing the snapshot to the workers.
     pub publish_ms: f64,
     pub routes: usize,
     pub upstreams: usize,
     pub reloads_ok: u64,
     pub reloads_failed: u64,
     pub warnings: Arc<[Diagnostic]>,
-    /// The certificates that serve, those that expire first in front. `/metrics` shows them.
+    /// The certificates in use, ordered by expiry. `/metrics` shows them.
     #[serde(skip)]
     pub certificates: Arc<[CertificateEnd]>,
-    /// The last change, if it was refused. A change that is published clears it.
+    /// The last change, if it was refused. A published change clears it.
     pub last_error: Option<RefusedChange>,
 }
 
@@ -81,26 +81,26 @@ fn unix_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::
     serializer.serialize_u64(since.as_millis() as u64)
 }
 
-/// Makes a change durable, or says why it cannot. Returns the revision that the store gave it, if it gave one.
+/// Makes a change durable, or returns why it cannot. Returns the revision that the store assigned, if any.
 pub(crate) type Commit<'a> = dyn FnMut() -> Result<Option<u64>, Vec<Diagnostic>> + 'a;
 
-/// The one way to the workers.
+/// Publishes every snapshot to the workers.
 pub struct Publisher {
     registry: Registry,
     subscriber: Box<dyn Subscriber>,
     node: NodeServices,
     status: ArcSwap<ConfigStatus>,
-    /// Held while something is published, so that revisions arrive in order.
+    /// Held during a publication, so that revisions arrive in order.
     state: Mutex<PublisherState>,
 }
 
 #[derive(Default)]
 struct PublisherState {
-    /// Those the node was started with: some of them cannot change later.
+    /// The settings at the start of the node: some of them cannot change later.
     started_with: Option<Arc<NodeSettings>>,
-    /// The certificates that serve.
+    /// The certificates in use.
     presented: DocumentCertificates,
-    /// What the configuration that serves was compiled to.
+    /// The compiled parts of the configuration in use, for reuse.
     parts: Option<Parts>,
 }
 
@@ -125,12 +125,12 @@ impl Publisher {
         Publisher { registry, subscriber, node: NodeServices::default(), status, state: Mutex::default() }
     }
 
-    /// What an authority may be asking for at this moment. All snapshots answer it.
+    /// The responses to open challenges of ACME authorities. All snapshots use them.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.node.challenges
     }
 
-    /// The hubs that routes of all snapshots lead to. They run what [`Hubs::follow`] was told last.
+    /// The hubs that routes of all snapshots lead to, as last set by [`Hubs::follow`].
     pub fn hubs(&self) -> &Arc<Hubs> {
         &self.node.hubs
     }
@@ -139,10 +139,10 @@ impl Publisher {
         self.status.load_full()
     }
 
-    /// Compiles and publishes, or refuses the document whole. `warnings` are those its store has.
+    /// Compiles and publishes a document, or refuses it as a whole. `warnings` are those of its store.
     ///
     /// # Errors
-    /// What is wrong with the document; it has been reported, too.
+    /// The problems of the document, which have also been reported to the subscriber.
     pub fn publish(
         &self,
         document: &Document,
@@ -154,11 +154,11 @@ impl Publisher {
         published.map_err(|diagnostics| self.refuse_while(&state, diagnostics))
     }
 
-    /// The same, but what is wrong is only returned. With `commit` it is a change whose author waits for what becomes of it;
-    /// `commit` makes it durable, after everything that could be said against it has been, and before anything serves it.
+    /// Like [`Publisher::publish`], but problems are only returned. With `commit`, the author of the change waits for the
+    /// outcome; `commit` makes the change durable, after all checks and before any worker uses it.
     ///
     /// # Errors
-    /// What is wrong with the document, or what `commit` says.
+    /// The problems of the document, or those of `commit`.
     pub(crate) fn try_publish(
         &self,
         document: &Document,
@@ -169,11 +169,11 @@ impl Publisher {
         self.attempt(&mut self.lock(), document, hash, warnings, commit)
     }
 
-    /// Compiles, with a panic as a fault: what serves goes on, and the next change is tried.
+    /// Compiles a document. A panic counts as a problem: the last snapshot stays in use, and the next change is tried.
     fn compiled(&self, state: &mut PublisherState, document: &Document) -> Result<Compiled, Vec<Diagnostic>> {
         let compiling = || compile_for(document, &self.registry, state.parts.as_ref(), &self.node);
         catch_unwind(AssertUnwindSafe(compiling)).unwrap_or_else(|_| {
-            // The next is compiled from scratch.
+            // The next document is compiled from scratch.
             state.parts = None;
             let problem = "internal error: the configuration could not be compiled";
             let advice = "please report the configuration and what the error log says of it";
@@ -193,7 +193,7 @@ impl Publisher {
         let compiled = self.compiled(state, document)?;
         let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented } = compiled;
         let status = self.status();
-        // A node without anything to serve starts with what there is.
+        // A node that has published nothing yet starts with the certificates that are usable.
         let against = if status.revision == 0 { Vec::new() } else { presented.against(&state.presented) };
         if !against.is_empty() {
             return Err(against);
@@ -229,18 +229,18 @@ impl Publisher {
             publish_ms: begin.elapsed().as_secs_f64() * 1_000.0,
             routes: document.enabled_routes,
             upstreams: publication.snapshot.upstreams.len(),
-            // The first is not a reload.
+            // The first publication is not a reload.
             reloads_ok: status.reloads_ok + u64::from(status.revision > 0),
             reloads_failed: status.reloads_failed,
             warnings: publication.warnings.clone(),
             certificates,
-            // A change of a resource makes no file right.
+            // A change of a resource does not correct a refused file, so that error stays.
             last_error: status.last_error.clone().filter(|_| is_answered),
         }));
         Ok(publication)
     }
 
-    /// Reports a change that cannot even be read.
+    /// Reports a change that cannot be parsed.
     pub fn refuse(&self, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
         self.refuse_while(&self.lock(), diagnostics)
     }
@@ -257,13 +257,13 @@ impl Publisher {
         diagnostics
     }
 
-    /// A poisoned lock means that a subscriber has panicked; what it protects is whole at any time.
+    /// The lock is poisoned if a subscriber has panicked; the state is consistent at any time.
     fn lock(&self) -> MutexGuard<'_, PublisherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Warns of settings that a running node cannot change.
+/// Warnings about settings that a running node cannot change.
 fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
     let settings = &document.settings;
     let changed = [

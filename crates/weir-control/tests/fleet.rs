@@ -1,9 +1,9 @@
-//! How a fleet of nodes on one etcd behaves.
+//! The behaviour of a fleet of nodes on one etcd.
 //!
-//! The nodes are real but for listeners and workers: each follows etcd on a thread of its own, compiles what has changed, publishes
-//! it, and tells the others what it serves. Prints how long a change takes until a node has published it, what etcd and the nodes
-//! cost, and how long it takes until all are back after etcd was started anew. A few nodes ordinarily, 300 where `WEIR_TEST_FULL`
-//! is set; `WEIR_FLEET` is another number of nodes. With `WEIR_FLEET_PROXY`, etcd's own gRPC proxy is between them.
+//! The nodes are real except for listeners and workers: each follows etcd on a thread of its own, compiles changes, publishes
+//! them, and reports its content. The test prints how long a change takes until a node has published it, the cost for etcd and
+//! the nodes, and the time until all nodes have recovered after a restart of etcd. It uses a few nodes, or 300 if
+//! `WEIR_TEST_FULL` is set; `WEIR_FLEET` sets another number. With `WEIR_FLEET_PROXY`, etcd's own gRPC proxy is in between.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -24,7 +24,7 @@ const CHANGES: usize = 30;
 const PATIENCE: Duration = Duration::from_secs(120);
 const AWAY: Duration = Duration::from_secs(5);
 
-/// When each node has published last, and how often.
+/// The number of publications of a node, and the time of the last one.
 #[derive(Clone, Default)]
 struct Published(Arc<Mutex<(usize, Option<Instant>)>>);
 
@@ -46,7 +46,7 @@ impl Subscriber for Published {
 struct FleetNode {
     published: Published,
     watch: ConfigWatch,
-    // Last: what the node keeps stands there.
+    // Dropped last: the node's data is stored there.
     _directory: TempDir,
 }
 
@@ -71,7 +71,7 @@ fn a_change_reaches_every_node_of_a_fleet() {
     print_changes(&ports, &nodes);
 
     etcd.crash();
-    // How long it is away; nothing waits for that.
+    // The length of the outage; not a wait for an event.
     std::thread::sleep(AWAY);
     let began = Instant::now();
     etcd = ports.start(data.path());
@@ -88,10 +88,10 @@ fn a_change_reaches_every_node_of_a_fleet() {
     drop(etcd);
 }
 
-/// What etcd and the nodes cost while nothing changes.
+/// Prints the cost for etcd and the nodes while nothing changes.
 fn rest(ports: &EtcdPorts, count: usize, alone_mib: u64) {
     let (etcd, own, began) = (cpu_ms(ports.pid()), cpu_ms(std::process::id()), Instant::now());
-    // How long the cost is measured; nothing waits for that.
+    // The length of the measurement; not a wait for an event.
     std::thread::sleep(Duration::from_secs(scaled(1, 10) as u64));
     let node_seconds = began.elapsed().as_secs_f64() * count as f64;
     println!(
@@ -122,7 +122,7 @@ fn print_changes(ports: &EtcdPorts, nodes: &[FleetNode]) {
     );
 }
 
-/// Where etcd listens.
+/// The ports of etcd.
 struct EtcdPorts {
     client: u16,
     peer: u16,
@@ -139,7 +139,7 @@ impl EtcdPorts {
         Program::start(command, TempDir::new())
     }
 
-    /// A gRPC proxy in front of it, and its port.
+    /// Starts a gRPC proxy in front of etcd; returns its port.
     fn proxy(&self) -> (u16, Program) {
         let mut command = Program::find("etcd").expect("it was there just now");
         let port = free_port();
@@ -150,7 +150,7 @@ impl EtcdPorts {
         (port, proxy)
     }
 
-    /// The process that listens there, which is the only one with this URL on its command line.
+    /// The process of etcd, which is the only one with this URL on its command line.
     fn pid(&self) -> u32 {
         let wanted = format!("http://127.0.0.1:{}", self.client);
         let pids = std::fs::read_dir("/proc").expect("it is there").flatten();
@@ -176,7 +176,7 @@ fn node(number: usize, client: u16) -> FleetNode {
     FleetNode { published, watch, _directory: directory }
 }
 
-/// Makes a change by one node, and says how long it took each until it had published it, in ascending order.
+/// Makes a change through one node; returns how long each node took to publish it, in ascending order.
 fn changed(nodes: &[FleetNode], change: usize) -> Vec<Duration> {
     let before: Vec<usize> = nodes.iter().map(|node| node.published.now().0).collect();
     let key = ResourceKey::new("routes", &format!("r{}", change % 10));
@@ -206,7 +206,7 @@ fn changed(nodes: &[FleetNode], change: usize) -> Vec<Duration> {
 fn cpu_ms(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    // In hundredths of a second, as Linux tells them.
+    // The unit of Linux is 10 ms.
     let ticks = |field: usize| fields.get(field).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) * 10.0
 }

@@ -1,7 +1,7 @@
-//! Other gateways' configurations, written as ours.
+//! Converts configurations of other gateways to Weir's.
 //!
-//! Text becomes text: nothing here knows how a configuration is loaded or served. What cannot be carried over is never left out
-//! silently: each such place becomes a [`ConversionFinding`].
+//! Text is converted to text: this crate does not load or serve configurations. Settings that cannot be converted are never left
+//! out silently: each of them becomes a [`ConversionFinding`].
 
 mod answer;
 pub mod apisix;
@@ -34,7 +34,7 @@ pub struct SourcePlace {
     pub line: usize,
 }
 
-/// What somebody who carries a configuration over has to know of one place in it.
+/// A remark about one place of the original configuration, for the user who migrates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversionFinding {
     pub place: SourcePlace,
@@ -44,13 +44,13 @@ pub struct ConversionFinding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingKind {
-    /// It has no counterpart in what was written.
+    /// The setting has no counterpart, and is not in the result.
     Lost,
-    /// It was carried over, and behaves differently in the respect that the text names.
+    /// The setting was converted, but behaves differently in the respect that the text names.
     Differs,
 }
 
-/// The file is not one of the kind it was said to be.
+/// The file does not have the given format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     pub place: SourcePlace,

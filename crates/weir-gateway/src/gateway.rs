@@ -76,7 +76,7 @@ impl EndpointHealth {
     }
 }
 
-/// Which endpoints an operator wants to see.
+/// A filter of endpoints for operators.
 #[derive(Clone, Debug)]
 pub struct EndpointFilter {
     /// A part of the upstream's name.

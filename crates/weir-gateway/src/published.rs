@@ -23,7 +23,7 @@ pub struct Published {
     pub slots: Arc<[RouteSlot]>,
     /// Has the same indices as [`Snapshot::upstreams`]; each slice those of the upstream's endpoints.
     pub health: Pieces<Arc<[Arc<Health>]>>,
-    /// Beside [`Snapshot::upstreams`]: where each worker counts.
+    /// Has the same indices as [`Snapshot::upstreams`]; the counters of each worker.
     pub counters: Pieces<Arc<[Arc<UpstreamCounters>]>>,
 }
 

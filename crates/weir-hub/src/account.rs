@@ -1,18 +1,18 @@
-//! What became of events: sums that must come out even.
+//! The account of a hub: for every event, the outcomes of its deliveries add up to its subscriptions.
 
 use std::ops::{Add, AddAssign};
 
-/// What became of events for a subscription, or for several. Pending ones are those that are not in here yet.
+/// Outcomes of events for one subscription or for several. Pending events are not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub delivered: u64,
-    /// Given up after too many failures.
+    /// Given up after the last attempt.
     pub dead_lettered: u64,
-    /// Removed by the bounds of retention, or damaged, before they could be delivered.
+    /// Removed by retention, or damaged, before they could be delivered.
     pub expired: u64,
-    /// The subscription ended before they could be delivered.
+    /// Cancelled, since the subscription ended before they could be delivered.
     pub cancelled: u64,
-    /// Dead letters that were to be delivered once more: each makes one more delivery, and is no outcome itself.
+    /// Dead letters queued for one more delivery: each adds one outcome, and is not an outcome itself.
     pub replayed: u64,
 }
 
@@ -44,11 +44,11 @@ impl AddAssign for Tally {
 
 /// The account of a hub since its first event: `audience + tally.replayed = tally.total() + pending`.
 ///
-/// Each side is counted on its own: the audience from how many events topics had when subscriptions began and have now, the
-/// tally by outcomes, and what is pending from cursors.
+/// The two sides are computed independently: the audience from the topics' event counts at the beginning of each subscription and
+/// now, the tally from outcomes, and the pending number from cursors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Events times the subscriptions they were for.
+    /// Events times the subscriptions that existed when they were committed.
     pub audience: u64,
     pub tally: Tally,
     pub pending: u64,
@@ -60,37 +60,37 @@ impl Account {
     }
 }
 
-/// Which part of the subscriptions a node has, where several nodes share a hub.
+/// How many shares of the subscriptions a node has, where several nodes share a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubShares {
     pub own: usize,
-    /// Of all nodes together.
+    /// The number of shares of all nodes together.
     pub all: usize,
 }
 
-/// What a hub has done and has still to do.
+/// The state and the totals of a hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubStatus {
     pub account: Account,
     pub subscriptions: usize,
-    /// Requests that wait for their verification.
+    /// Requests that wait for verification.
     pub unverified: usize,
-    /// Deliveries under way.
+    /// Deliveries in flight.
     pub in_flight: usize,
-    /// Deliveries begun by this process, repeated ones included.
+    /// Deliveries started by this process, retries included.
     pub attempts: u64,
     /// The number of the newest event.
     pub events: u64,
     pub stored_events: u64,
     pub stored_bytes: u64,
-    /// Where several nodes share the hub: whose numbers these are, but those of the events.
+    /// Set if several nodes share the hub: the numbers then cover only this node's shares, except those about events.
     pub shares: Option<HubShares>,
-    /// What is wrong with the disk, while something is.
+    /// The current error of the disk or of Kafka, if there is one.
     pub error: Option<String>,
 }
 
 impl HubStatus {
-    /// Adds what another part of the hub has done, which keeps the same events.
+    /// Adds the numbers of another share of the same hub; those about events are common to both.
     pub(crate) fn add(&mut self, other: &HubStatus) {
         self.account.audience += other.account.audience;
         self.account.tally += other.account.tally;

@@ -1,15 +1,15 @@
-//! How attempts to deliver end, and what is kept of the latest ones.
+//! The results of delivery attempts, and the record of the latest ones.
 
 use std::fmt;
 
 use weir_client::CallError;
 
-/// How an attempt to deliver ended.
+/// The result of a delivery attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryOutcome {
     /// 2xx (W3C WebSub §7).
     Delivered,
-    /// 410: the subscription is over.
+    /// 410: the subscription ends.
     Gone,
     /// Any other answer; `wait_ms` is its `Retry-After`.
     Refused {
@@ -17,11 +17,11 @@ pub enum DeliveryOutcome {
         wait_ms: Option<u64>,
     },
     NoAnswer(NoAnswerReason),
-    /// The content is not there any more: retention has removed it meanwhile.
+    /// The content no longer exists: retention removed it before the attempt.
     ContentGone,
 }
 
-/// Why there was no answer to a delivery. The numbers are those of the state's journal, and below all statuses.
+/// Why a delivery got no answer. The numbers are written to the state's journal, and are below all statuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
 pub enum NoAnswerReason {
@@ -48,7 +48,7 @@ pub struct DeliveryAttempt {
     pub at_ms: u64,
     pub event: u64,
     pub took_ms: u32,
-    /// It was a dead letter that is delivered once more.
+    /// The delivered event was a dead letter.
     pub is_replay: bool,
     pub failure: Option<DeliveryFailure>,
 }
@@ -78,7 +78,7 @@ impl NoAnswerReason {
 }
 
 impl DeliveryOutcome {
-    /// Nothing if it did not fail.
+    /// `None` if the delivery succeeded.
     pub(crate) fn failure(self) -> Option<DeliveryFailure> {
         match self {
             DeliveryOutcome::Delivered => None,
@@ -91,7 +91,7 @@ impl DeliveryOutcome {
 }
 
 impl DeliveryFailure {
-    /// A status, or a number below all of them.
+    /// The status, or the number of a reason, which is below all statuses.
     pub(crate) fn code(self) -> u16 {
         match self {
             DeliveryFailure::Status(status) => status,

@@ -1,4 +1,4 @@
-//! The hub's thread: does what the engine decides, with real files, sockets and time.
+//! The hub's thread: carries out the engine's decisions with real files, sockets and time.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,22 +22,22 @@ use crate::sending::HubSender;
 use crate::settings::HubSettings;
 use crate::store::HubStore;
 
-/// What the hub's thread is told.
+/// A message to the hub's thread.
 pub(crate) enum Message {
     Request(SubscriptionRequest, oneshot::Sender<Result<(), Refusal>>),
-    /// Content of a topic is to be fetched.
+    /// Requests the content of a topic by HTTP.
     Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
     Listen(TopicListener),
     Latest(Box<str>, oneshot::Sender<Option<Arc<Event>>>),
     Status(mpsc::SyncSender<HubStatus>),
-    /// Reads what the engine knows.
+    /// Runs a closure that reads the engine.
     Look(Box<dyn FnOnce(&Engine) + Send>),
-    /// Dead letters are to be delivered once more.
+    /// Queues dead letters for one more delivery.
     Replay(DeadLetterFilter, oneshot::Sender<Result<usize, Refusal>>),
-    /// Those who listen are to come again, to another process.
+    /// Ends all waiting listeners with an error, so that they reconnect to another process.
     StopListening,
     Reconfigure(Arc<HubSettings>, HttpClientSettings),
-    /// An event may be on disk.
+    /// An event may have been committed.
     Committed,
     Recorded(Written),
     Unrecorded(AppendError),
@@ -54,7 +54,7 @@ pub(crate) enum Message {
     Close,
 }
 
-/// Somebody waits for events of a topic.
+/// A caller that waits for events of a topic.
 pub(crate) struct TopicListener {
     pub(crate) topic: Box<str>,
     pub(crate) after: u64,
@@ -62,24 +62,24 @@ pub(crate) struct TopicListener {
     pub(crate) reply: oneshot::Sender<Vec<Arc<Event>>>,
 }
 
-/// What is on disk now.
+/// Changes of state that are on disk now.
 #[derive(Default)]
 pub(crate) struct Written {
-    /// Subscriptions whose outcomes are.
+    /// Subscriptions whose outcomes are written.
     subscriptions: Vec<u64>,
-    /// Requests that are.
+    /// Requests that are written.
     requests: Vec<u64>,
-    /// Replays that are.
+    /// Replays that are written.
     replays: Vec<u64>,
-    /// Events up to this one may go.
+    /// Events up to this one may be removed from the journal.
     release: Option<u64>,
 }
 
-/// How often age bounds are looked at.
+/// How often retention by age is checked.
 const RETENTION_LOOK: Duration = Duration::from_secs(10);
-/// How long to wait after a failure of the disk.
+/// How long to wait after a disk failure before the state is written again.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// Messages that are taken at once.
+/// The most messages handled between two rounds of work.
 const BATCH: usize = 512;
 
 pub(crate) struct HubDriver {
@@ -90,12 +90,12 @@ pub(crate) struct HubDriver {
     pub(crate) inbox: UnboundedSender<Message>,
     pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
     replies: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
-    /// With how many dead letters each has.
+    /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
     listeners: HashMap<Box<str>, Vec<TopicListener>>,
     stops_listening: bool,
     release: Option<u64>,
-    /// Something could not be written: a snapshot has to make up for it.
+    /// When a write failed. A snapshot has to replace the records that were not written.
     failed_at: Option<Instant>,
     now_ms: u64,
     next_retention: Instant,
@@ -137,7 +137,7 @@ impl HubDriver {
         }
     }
 
-    /// Until it is told to close, or nobody can tell it anything any more.
+    /// Runs until `Message::Close`, or until all senders of the inbox are dropped.
     pub(crate) async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
         self.engine.restored(self.now_ms);
         self.take_in();
@@ -152,7 +152,7 @@ impl HubDriver {
                 },
                 () = sleep_until(wake) => {}
             }
-            // The system's clock may be set back; the hub's does not go back.
+            // The system's clock may be set back; the hub's time never decreases.
             self.now_ms = self.now_ms.max(unix_ms());
             for message in batch.drain(..) {
                 if matches!(message, Message::Close) {
@@ -171,7 +171,7 @@ impl HubDriver {
         due.into_iter().chain(failed).fold(self.next_retention, Instant::min).max(now)
     }
 
-    /// Does what is to be done now.
+    /// Does all work that is due.
     fn go_on(&mut self) {
         self.engine.look(self.now_ms);
         self.look_at_retention();
@@ -259,7 +259,7 @@ impl HubDriver {
         }
     }
 
-    /// Takes in what has been committed.
+    /// Takes in newly committed events and requests.
     fn take_in(&mut self) {
         loop {
             match self.store.next_committed() {
@@ -291,7 +291,7 @@ impl HubDriver {
             return;
         }
         let waiting = self.listeners.entry(listener.topic.clone()).or_default();
-        // Those that have gone away are taken out before the list has to grow.
+        // Listeners whose callers have gone are removed before the list has to grow.
         if waiting.len() == waiting.capacity() {
             waiting.retain(|waiting| !waiting.reply.is_closed());
         }
@@ -313,11 +313,11 @@ impl HubDriver {
         }
     }
 
-    /// Writes down what has changed.
+    /// Writes the engine's new records to the state log.
     fn write(&mut self) {
         let records = self.engine.take_records();
         if records.is_empty() || self.failed_at.is_some() {
-            // After a failure a snapshot has all of it.
+            // After a failure, the next snapshot contains these records.
             return;
         }
         let mut written = Written { release: self.release.take(), ..Written::default() };
@@ -371,7 +371,7 @@ impl HubDriver {
         }
     }
 
-    /// Writes all that holds, after something could not be written. Requests of that time are refused, and deliveries go on.
+    /// After a failed write, writes a snapshot of the whole state. Requests since the failure are refused; deliveries go on.
     fn recover_from_failure(&mut self) {
         if self.failed_at.is_none_or(|at| at + AFTER_FAILURE > Instant::now()) {
             return;
@@ -384,7 +384,7 @@ impl HubDriver {
         match self.store.write_snapshot(&self.engine) {
             Ok(()) => {
                 self.failed_at = None;
-                // The snapshot has them.
+                // Their replays are part of the snapshot.
                 self.replays.drain().for_each(|(_, (count, reply))| drop(reply.send(Ok(count))));
                 self.engine.recorded_all(self.now_ms);
                 (self.tell)("the state of the hub can be written again");
@@ -393,7 +393,7 @@ impl HubDriver {
         }
     }
 
-    /// A replay is on disk.
+    /// Called when a replay is on disk: answers its caller.
     fn begun(&mut self, number: u64) {
         if let Some((count, reply)) = self.replays.remove(&number) {
             (self.tell)(&format!("{count} dead letters are delivered once more"));
@@ -417,13 +417,13 @@ impl HubDriver {
         }
     }
 
-    /// Ends. What is under way is repeated by whoever opens the files next.
+    /// Ends the thread. Deliveries in flight are repeated by the process that opens the files next.
     fn close(mut self) {
         self.write();
     }
 }
 
-/// Runs a driver on a thread of its own, if there is one.
+/// Runs a driver on a thread of its own, if `driver` returns one.
 pub(crate) fn start(
     driver: impl FnOnce() -> Option<HubDriver> + Send + 'static,
     inbox: UnboundedReceiver<Message>,

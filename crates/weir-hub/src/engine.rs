@@ -1,9 +1,9 @@
-//! The hub's decisions, without sockets, files or a clock: subscriptions and their verification, who gets which event when,
-//! and the account of it all.
+//! The hub's decisions, without sockets, files or a clock: subscriptions and their verification, which event is delivered to
+//! which subscription when, and the account of all deliveries.
 //!
-//! The caller says what has happened and what time it is (milliseconds since 1970), asks what to do next
-//! ([`Engine::next_delivery`], [`Engine::next_verification`], [`Engine::next_due_ms`]), and writes down
-//! [`Engine::take_records`]. Whatever was written down can be put back with [`Engine::restore`].
+//! The caller reports each occurrence with the time (milliseconds since 1970), asks for the next work ([`Engine::next_delivery`],
+//! [`Engine::next_verification`], [`Engine::next_due_ms`]), and writes the records of [`Engine::take_records`] to the state log.
+//! Written records are put back with [`Engine::restore`].
 
 mod attempts;
 mod dead_letters;
@@ -34,18 +34,18 @@ use requests::{OpenRequest, OpenRequests};
 use subscriptions::{DeliveryState, Subscription, Subscriptions};
 use topics::Topics;
 
-/// A notification that is to be sent now.
+/// A notification to send now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     pub subscription: u64,
     pub seq: u64,
     pub callback: Box<str>,
     pub secret: Option<Box<[u8]>>,
-    /// The event was a dead letter, and is delivered once more.
+    /// The event was a dead letter.
     pub is_replay: bool,
 }
 
-/// A subscriber that is to be asked whether it meant its request (§5.3).
+/// A verification of intent to send now (§5.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verification {
     pub number: u64,
@@ -55,7 +55,7 @@ pub struct Verification {
     pub lease_s: u64,
 }
 
-/// A subscriber that is to be told that its subscription was ended (§5.2).
+/// A denial to send, which tells a subscriber that its subscription was ended (§5.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
     pub topic: Box<str>,
@@ -63,18 +63,18 @@ pub struct Denial {
     pub reason: Box<str>,
 }
 
-/// Verifications that may be open at a time.
+/// The most requests that may wait for verification.
 const MAX_OPEN_REQUESTS: usize = 100_000;
 
-/// What has to be looked at when its time comes. It may have been settled by then.
+/// A timer. Its purpose may be settled by the time it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// A failed delivery is tried again.
+    /// Try a failed delivery again.
     Retry {
         slot: u32,
         id: u64,
     },
-    /// A host that failed is tried again, or may be sent another verification.
+    /// The pause of a failing host is over; or, below, a host may get another verification.
     Host(u32),
     HostVerification(u32),
 }
@@ -87,25 +87,25 @@ pub struct Engine {
     requests: OpenRequests,
     denials: Vec<Denial>,
     due: BinaryHeap<Reverse<(u64, Due)>>,
-    /// The last event that was taken in.
+    /// The number of the last event taken in.
     processed: u64,
-    /// The last event that is not kept any longer.
+    /// The number of the last event removed by retention.
     dropped: u64,
-    /// Requests in the log of events are taken in up to this one.
+    /// The number of the last request taken in from a shared log of events.
     requests_taken: u64,
     next_id: u64,
-    /// Of subscriptions that have ended.
+    /// Outcomes of subscriptions that have ended.
     ended: Tally,
     dead_letters: DeadLetters,
     in_flight: usize,
-    /// Deliveries begun by this process, repeated ones included.
+    /// Deliveries started by this process, retries included.
     pub attempts: u64,
     pacing: DeliveryPacing,
     records: Vec<StateRecord>,
     random: fastrand::Rng,
 }
 
-/// A token bucket for the beginning of deliveries, with a tenth of a second's worth.
+/// A token bucket that paces the start of deliveries; it holds the deliveries of 0.1 s.
 #[derive(Default)]
 struct DeliveryPacing {
     /// In thousandths of a delivery.
@@ -114,7 +114,7 @@ struct DeliveryPacing {
 }
 
 impl DeliveryPacing {
-    /// When the next delivery may begin; `None` is now.
+    /// When the next delivery may begin; `None` if now.
     fn wait_until(&mut self, per_second: u32, now_ms: u64) -> Option<u64> {
         if per_second == 0 {
             return None;
@@ -161,12 +161,12 @@ impl Engine {
         }
     }
 
-    /// Gives out numbers from this one on, so that those of engines that share a hub differ.
+    /// Sets the first id to assign, so that engines that share a hub use different ids.
     pub fn with_ids_from(self, first: u64) -> Engine {
         Engine { next_id: first, ..self }
     }
 
-    /// Other settings hold from now on. Subscriptions to topics that are gone are ended, and their subscribers told.
+    /// Applies new settings. Subscriptions to topics that no longer exist are ended with a denial.
     pub fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
         self.settings = settings;
         let is_gone = |topic: &str| !self.settings.topics.iter().any(|pattern| pattern.matches(topic));
@@ -183,17 +183,17 @@ impl Engine {
         self.look(now_ms);
     }
 
-    /// The last event that was taken in.
+    /// The number of the last event taken in.
     pub fn processed(&self) -> u64 {
         self.processed
     }
 
-    /// The last request in the log of events that was taken in.
+    /// The number of the last request taken in from a shared log of events.
     pub fn requests_taken(&self) -> u64 {
         self.requests_taken
     }
 
-    /// An event was committed. Everybody who is subscribed now gets it.
+    /// Takes in a committed event, for all subscriptions of its topic at this moment.
     pub fn committed(&mut self, seq: u64, topic: &str, bytes: u32, now_ms: u64) {
         let topic = self.topics.take_in(seq, topic, bytes, now_ms);
         self.processed = seq;
@@ -206,8 +206,8 @@ impl Engine {
         self.topics.get_mut(topic).subscribers = subscribers;
     }
 
-    /// Keeps events of so many bytes together, and none from before a time. Returns the last one that may go from the journal,
-    /// once the records are written down.
+    /// Keeps at most `max_bytes` of events, and none from before `not_before_ms`. Returns the last event that may be removed from
+    /// the journal, once the records are written.
     pub fn retain(&mut self, max_bytes: u64, not_before_ms: u64) -> Option<u64> {
         let last = self.topics.beyond(max_bytes).max(self.topics.before(not_before_ms));
         self.dropped = self.topics.drop_up_to(last)?;
@@ -218,7 +218,7 @@ impl Engine {
             let subscription = self.subscriptions.get_mut(slot);
             let is_sending = subscription.is_sending();
             if is_sending && !subscription.is_replay(subscription.sent) {
-                // What is under way is counted by its outcome.
+                // An event in flight is counted when its delivery ends.
                 let done = subscription.done;
                 self.expire(slot, done, missed - 1);
                 continue;
@@ -233,7 +233,7 @@ impl Engine {
         Some(self.dropped)
     }
 
-    /// Dead letters go with their events, those that are to be delivered once more too.
+    /// Removes dead letters whose events retention has removed, those queued for one more delivery included.
     fn expire_dropped(&mut self) {
         for (id, seq) in self.dead_letters.drop_up_to(self.dropped) {
             let slot = self.subscriptions.slot_of(id).expect("dead letters go with their subscription");
@@ -251,23 +251,24 @@ impl Engine {
         }
     }
 
-    /// How many events of its audience are neither kept nor accounted for.
+    /// The number of events of its audience that are neither kept nor accounted for.
     fn missed(&self, subscription: &Subscription) -> u64 {
         let topic = self.topics.get(subscription.topic);
         let open = topic.count - subscription.base - self.first_outcomes(subscription);
         open.saturating_sub(topic.after(subscription.done) as u64)
     }
 
-    /// How many events of its audience are accounted for, whatever was delivered once more after that.
+    /// The number of events of its audience with an outcome, not counting further deliveries of dead letters.
     fn first_outcomes(&self, subscription: &Subscription) -> u64 {
         let tally = subscription.tally();
         (tally.total() + self.dead_letters.replays_of(subscription.id)).saturating_sub(tally.replayed)
     }
 
-    /// Takes a request in; returns its number. Its verification begins with [`Engine::verify`], once it is on disk.
+    /// Accepts a request; returns its number. Its verification begins with [`Engine::verify`], once it is on disk.
     ///
     /// # Errors
-    /// Too many requests wait for verification, or the consumer has too many subscriptions.
+    /// Too many requests wait for verification, the consumer has too many subscriptions, or the subscription belongs to another
+    /// consumer.
     pub fn request(&mut self, request: SubscriptionRequest) -> Result<u64, Refusal> {
         if self.requests.len() >= MAX_OPEN_REQUESTS {
             return Err(Refusal::new(503, "too many subscription requests wait for their verification"));
@@ -288,8 +289,8 @@ impl Engine {
         Ok(number)
     }
 
-    /// Takes in a request that stands in the log of events, once however often it is read. Its caller has been answered: who is
-    /// refused is told by a denial (§5.2).
+    /// Takes in a request from a shared log of events; a request that is read again is ignored. Its caller has been answered
+    /// already, so a refusal is sent as a denial (§5.2).
     pub fn take_request(&mut self, seq: u64, request: SubscriptionRequest) {
         if seq <= self.requests_taken {
             return;
@@ -298,7 +299,7 @@ impl Engine {
         self.records.push(StateRecord::RequestsTaken { seq });
         let (topic, callback) = (request.topic.clone(), request.callback.clone());
         match self.request(request) {
-            // A subscription that belongs to another consumer goes on: its callback is told nothing.
+            // If the subscription belongs to another consumer, it goes on, and no denial is sent to its callback.
             Ok(_) | Err(Refusal { status: 403, .. }) => {}
             Err(refusal) => self.denials.push(Denial { topic, callback, reason: refusal.reason.into() }),
         }
@@ -309,14 +310,14 @@ impl Engine {
         self.requests.insert(number, OpenRequest { request, host });
     }
 
-    /// The request is on disk: its subscriber may be asked.
+    /// Called when the request is on disk: queues its verification.
     pub fn verify(&mut self, number: u64) {
         if let Some(open) = self.requests.get(number) {
             self.hosts.queue_verification(open.host, number);
         }
     }
 
-    /// A subscriber that is to be asked now.
+    /// The next verification to send now.
     pub fn next_verification(&mut self, now_ms: u64) -> Option<Verification> {
         let rate = self.settings.subscribe.verifications_per_second;
         loop {
@@ -334,8 +335,8 @@ impl Engine {
         }
     }
 
-    /// How a verification ended; `asked_ms` is when it was sent, from which the lease counts (§5.3). A request that is not
-    /// verified changes nothing.
+    /// Reports the result of a verification; the lease counts from `asked_ms`, when it was sent (§5.3). A request that is not
+    /// verified has no effect.
     pub fn verified(&mut self, number: u64, is_verified: bool, asked_ms: u64, now_ms: u64) {
         let Some(open) = self.requests.remove(number) else { return };
         self.hosts.release(open.host);
@@ -343,7 +344,7 @@ impl Engine {
             self.records.push(StateRecord::Unverified { number });
             return;
         }
-        // A request that came earlier for the same subscription and is still open must not undo this one.
+        // An older request for the same subscription that is still open must not undo this one.
         for older in self.requests.older(number, &open.request) {
             let older_request = self.requests.remove(older).expect("it was found there");
             self.hosts.release(older_request.host);
@@ -366,7 +367,7 @@ impl Engine {
         let known = self.find(&request);
         let topic = self.topics.add(&request.topic);
         let saved = match known.map(|slot| self.subscriptions.get(slot)) {
-            // Renewed: what it still has to get stays, everything else is as the new request says (§5.1).
+            // A renewal: pending events stay, everything else is as in the new request (§5.1).
             Some(known) => SavedSubscription {
                 secret: request.secret,
                 expires_ms,
@@ -388,7 +389,7 @@ impl Engine {
         self.put(saved);
     }
 
-    /// Puts a subscription in the place of what was there for its topic and callback.
+    /// Adds a subscription, or renews the one with its topic and callback.
     fn put(&mut self, saved: SavedSubscription) {
         let topic = self.topics.add(&saved.topic);
         if let Some(slot) = self.subscriptions.find(topic, &saved.callback) {
@@ -404,7 +405,7 @@ impl Engine {
         self.subscriptions.find(self.topics.find(&request.topic)?, &request.callback)
     }
 
-    /// Ends a subscription. What it has not got yet is cancelled.
+    /// Ends a subscription. Its pending events are cancelled.
     fn end(&mut self, slot: u32, reason: EndReason) {
         let subscription = self.subscriptions.get(slot);
         let topic = self.topics.get(subscription.topic);
@@ -428,7 +429,7 @@ impl Engine {
         self.hosts.release(subscription.host);
     }
 
-    /// Its next event, if there is one, waits for its turn at the host.
+    /// Queues a subscription at its host if it has an event to deliver.
     fn queue(&mut self, slot: u32, now_ms: u64) {
         let next = self.next_event(slot);
         let subscription = self.subscriptions.get_mut(slot);
@@ -441,7 +442,7 @@ impl Engine {
         self.hosts.queue(subscription.host, slot);
     }
 
-    /// What it gets next. An event that has been tried is tried on; then dead letters come before newer events.
+    /// The next event of a subscription. An event that was tried before comes first, then dead letters, then newer events.
     fn next_event(&self, slot: u32) -> Option<u64> {
         let subscription = self.subscriptions.get(slot);
         let new = || self.topics.get(subscription.topic).next_after(subscription.done);
@@ -452,7 +453,7 @@ impl Engine {
         }
     }
 
-    /// What is to be delivered now.
+    /// The next delivery to start now.
     pub fn next_delivery(&mut self, now_ms: u64) -> Option<Delivery> {
         let delivery = self.settings.delivery;
         loop {
@@ -463,7 +464,7 @@ impl Engine {
                 return None;
             }
             let (host, slot) = self.hosts.next(delivery.in_flight_per_host)?;
-            // It may have ended while it waited, and another one have its slot.
+            // The subscription may have ended meanwhile, and its slot may be used by another one.
             if !self.subscriptions.waits_at(slot, host) {
                 self.hosts.abandon(host);
                 continue;
@@ -488,7 +489,7 @@ impl Engine {
         }
     }
 
-    /// How a delivery ended. The subscription goes on with [`Engine::recorded`], once that is written down.
+    /// Reports the result of a delivery. The subscription goes on with [`Engine::recorded`], once the outcome is written.
     pub fn delivered(&mut self, subscription: u64, seq: u64, outcome: DeliveryOutcome, now_ms: u64) {
         let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
         if !self.subscriptions.get(slot).is_sending() {
@@ -514,9 +515,9 @@ impl Engine {
         };
         let outcome = match failure {
             None => MarkOutcome::Delivered,
-            // There is nothing left to try again with.
+            // The content no longer exists, so there is nothing to try again.
             Some(_) if outcome == DeliveryOutcome::ContentGone || seq <= self.dropped => MarkOutcome::Expired(1),
-            // A dead letter has one attempt: newer events do not wait for it once more.
+            // A dead letter has one attempt, so that newer events are not held up again.
             Some(failure) if is_replay || !self.retry(slot, wait_ms, now_ms) => {
                 let attempts = self.subscriptions.get(slot).attempts;
                 MarkOutcome::Dead(GivenUp { failure, attempts, at_ms: now_ms })
@@ -529,7 +530,7 @@ impl Engine {
         self.mark(slot, Mark { subscription, seq, is_replay, outcome });
     }
 
-    /// §7: tries again within limits; `false` if this notification is to be given up. The subscription is kept.
+    /// Plans a retry within the limits (§7); `false` if the notification is to be given up, which does not end the subscription.
     fn retry(&mut self, slot: u32, wait_ms: u64, now_ms: u64) -> bool {
         let delivery = self.settings.delivery;
         let subscription = self.subscriptions.get_mut(slot);
@@ -537,7 +538,7 @@ impl Engine {
         let doublings = (subscription.attempts - 1).min(30);
         let longest =
             millis(delivery.retry_first).saturating_mul(1 << doublings).min(millis(delivery.retry_max)).max(1);
-        // Between half and all of it, so that what failed together is not tried again together.
+        // Between half and all of it, so that deliveries that failed together are not tried again together.
         let pause = self.random.u64(longest.div_ceil(2)..=longest);
         let at_ms = now_ms + pause.max(wait_ms.min(millis(delivery.retry_max)));
         if at_ms.saturating_sub(subscription.since_ms) > millis(delivery.retry_for) {
@@ -567,8 +568,8 @@ impl Engine {
         }
     }
 
-    /// Delivers dead letters once more, each in one attempt. Returns the number under which that is written down, and how many
-    /// they are; nothing if there are none.
+    /// Queues dead letters for one more delivery, with one attempt each. Returns the number of the replay's record and the number
+    /// of dead letters; `None` if there are none.
     pub fn replay(&mut self, filter: &DeadLetterFilter, now_ms: u64) -> Option<(u64, usize)> {
         let letters = self.dead_letters(filter, (0, 0), usize::MAX);
         let letters: Vec<(u64, u64)> = letters.iter().map(|letter| (letter.subscription, letter.event)).collect();
@@ -593,7 +594,7 @@ impl Engine {
         Some(slot)
     }
 
-    /// What became of deliveries is written down: their subscriptions go on.
+    /// Called when outcomes are written: their subscriptions go on.
     pub fn recorded(&mut self, subscriptions: impl IntoIterator<Item = u64>, now_ms: u64) {
         for id in subscriptions {
             let Some(slot) = self.subscriptions.slot_of(id) else { continue };
@@ -603,14 +604,14 @@ impl Engine {
         }
     }
 
-    /// All outcomes are written down.
+    /// Called when all outcomes are written, by a snapshot.
     pub fn recorded_all(&mut self, now_ms: u64) {
         let is_recording = |(_, subscription): &(u32, &Subscription)| subscription.delivery == DeliveryState::Recording;
         let all: Vec<u64> = self.subscriptions.iter().filter(is_recording).map(|(_, one)| one.id).collect();
         self.recorded(all, now_ms);
     }
 
-    /// Does what is due by now.
+    /// Fires all timers that are due.
     pub fn look(&mut self, now_ms: u64) {
         while let Some(Reverse((at_ms, _))) = self.due.peek()
             && *at_ms <= now_ms
@@ -634,7 +635,7 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::look`] has something to do, or a delivery may begin that pacing holds back.
+    /// When [`Engine::look`] has to be called next, or pacing allows the next delivery.
     pub fn next_due_ms(&mut self, now_ms: u64) -> Option<u64> {
         let due = self.due.peek().map(|Reverse((at_ms, _))| *at_ms);
         let may_send = self.hosts.has_ready() && self.in_flight < self.settings.delivery.in_flight;
@@ -646,7 +647,7 @@ impl Engine {
         self.denials.pop()
     }
 
-    /// What has to be written down, in this order.
+    /// The records to write to the state log since the last call, in this order.
     pub fn take_records(&mut self) -> Vec<StateRecord> {
         std::mem::take(&mut self.records)
     }
@@ -659,7 +660,7 @@ impl Engine {
         self.subscriptions.len()
     }
 
-    /// Requests that wait for their verification.
+    /// The number of requests that wait for verification.
     pub fn open_requests(&self) -> usize {
         self.requests.len()
     }
@@ -674,7 +675,7 @@ impl Engine {
         self.topics.get(self.topics.find(topic)?).newest()
     }
 
-    /// Of everything since the first event.
+    /// The account since the first event.
     pub fn account(&self) -> Account {
         let pending = self.dead_letters.replay_count() as u64;
         let mut account = Account { audience: self.ended.total() - self.ended.replayed, tally: self.ended, pending };

@@ -1,4 +1,4 @@
-//! What subscribers and publishers send to a hub (W3C WebSub §5.1, §6), decided from the request alone.
+//! Parses the requests of subscribers and publishers to a hub (W3C WebSub §5.1, §6), from the request alone.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ pub enum HubForm {
     Ping(Vec<Box<str>>),
 }
 
-/// A subscription or its end, as it was asked for.
+/// A request to subscribe or unsubscribe.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubscriptionRequest {
     pub mode: SubscriptionMode,
     pub topic: Box<str>,
     pub callback: Box<str>,
-    /// Granted, in seconds.
+    /// The granted lease, in seconds.
     pub lease_s: u64,
     pub secret: Option<Box<[u8]>>,
-    /// The consumer that asked; empty is none.
+    /// The consumer that sent the request; empty if none.
     pub owner: Box<str>,
 }
 
 impl fmt::Debug for SubscriptionRequest {
-    /// Without the secret, and without the callback's path and query, which may hold another.
+    /// Omits the secret, and the callback's path and query, which may contain another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubscriptionRequest")
             .field("mode", &self.mode)
@@ -52,7 +52,7 @@ impl SubscriptionMode {
     }
 }
 
-/// Why a request is refused: a status, and what to tell the caller in plain text (§5.1.2).
+/// A refusal: a status, and the reason for the caller in plain text (§5.1.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
@@ -68,13 +68,13 @@ impl Refusal {
 
 /// §5.1: the secret is less than 200 bytes.
 const MAX_SECRET_BYTES: usize = 199;
-/// Topics of one ping.
+/// The most topics in one ping.
 const MAX_PINGS: usize = 100;
 
-/// Reads the decoded pairs of a form. Fields that are not known are ignored (§5.1).
+/// Parses the decoded pairs of a form. Unknown fields are ignored (§5.1).
 ///
 /// # Errors
-/// A field is missing, there twice, or not valid.
+/// A field is missing, repeated or invalid.
 pub fn read<'a>(
     pairs: impl Iterator<Item = (std::borrow::Cow<'a, [u8]>, std::borrow::Cow<'a, [u8]>)>,
     settings: &HubSettings,
@@ -147,7 +147,7 @@ impl FormFields {
         }
         let lease_s = match mode {
             SubscriptionMode::Subscribe => settings.subscribe.lease.granted_s(lease(self.lease.as_deref())?),
-            // §5.1: ignored.
+            // §5.1: the lease of an unsubscription is ignored.
             SubscriptionMode::Unsubscribe => 0,
         };
         Ok(SubscriptionRequest {
@@ -160,7 +160,7 @@ impl FormFields {
         })
     }
 
-    /// `hub.url` is what PubSubHubbub publishers send, `hub.topic` what others do.
+    /// PubSubHubbub publishers send `hub.url`, others `hub.topic`.
     fn ping(self, settings: &HubSettings) -> Result<Vec<Box<str>>, Refusal> {
         let named = self.topics.into_iter().chain(self.urls);
         let mut topics = named.map(|topic| known_topic(&topic, settings)).collect::<Result<Vec<_>, _>>()?;
@@ -178,7 +178,7 @@ fn text(name: &[u8], value: &[u8]) -> Result<String, Refusal> {
         .map_err(|_| Refusal::new(400, format!("`{}` is not UTF-8", String::from_utf8_lossy(name))))
 }
 
-/// Digits of any length; what is too large for a number is longer than any lease that is granted.
+/// Digits of any length; a value that overflows counts as longer than any lease.
 fn lease(text: Option<&str>) -> Result<Option<u64>, Refusal> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit()) && text.bytes().any(|byte| byte != b'0');
@@ -188,7 +188,7 @@ fn lease(text: Option<&str>) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// A topic of this hub, as it is written everywhere else.
+/// The normalised form of a topic of this hub.
 ///
 /// # Errors
 /// The hub has no such topic.

@@ -1,4 +1,4 @@
-//! A hub that runs, as the rest of the process sees it.
+//! The interface of a running hub for the rest of the process.
 
 use std::fs::File;
 use std::io;
@@ -24,11 +24,11 @@ use crate::sending::HubSender;
 use crate::settings::{HubSettings, LogSettings};
 use crate::store::{EventLog, HubRecovery, HubStore};
 
-/// A hub at work. Dropping it ends its thread, and unlocks its directory.
+/// A running hub. Dropping it ends its threads, and unlocks its directory.
 pub struct Hub {
     live: Arc<LiveSettings>,
     events: Mutex<Option<Arc<EventLog>>>,
-    /// To the driver that serves listeners. In a hub of one node, the same driver also delivers events.
+    /// The inbox of the driver that serves listeners. In a hub of one node, the same driver also delivers events.
     inbox: UnboundedSender<Message>,
     shares: Option<Arc<HubDrivers>>,
     threads: Mutex<HubThreads>,
@@ -40,7 +40,7 @@ struct HubThreads {
     driver: Option<JoinHandle<()>>,
 }
 
-/// How long those who ask for a status wait for it.
+/// How long a call of [`Hub::status`] waits for each driver.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn closed() -> Refusal {
@@ -48,8 +48,8 @@ fn closed() -> Refusal {
 }
 
 impl Hub {
-    /// Opens the files of a hub, and goes on with what they hold. `lock` is that of [`crate::lock`]; `tell` gets a line about
-    /// each failure of the disk.
+    /// Opens the files of a hub, and resumes their state. `lock` is the result of [`crate::lock`]; `tell` gets a line about each
+    /// disk failure.
     ///
     /// # Errors
     /// The files cannot be used.
@@ -88,7 +88,7 @@ impl Hub {
         self.live.settings.load_full()
     }
 
-    /// Other settings hold from now on.
+    /// Applies new settings.
     pub fn reconfigure(&self, settings: HubSettings, base: HttpClientSettings) {
         let settings = Arc::new(settings);
         self.live.set(Arc::clone(&settings), base.clone());
@@ -101,11 +101,11 @@ impl Hub {
         let _ = self.inbox.send(Message::Reconfigure(settings, base));
     }
 
-    /// Takes a request for a subscription, or for its end, in; returns once it is stored. Its verification follows, by the node that
-    /// has its share of the subscriptions.
+    /// Stores a request to subscribe or unsubscribe; returns once it is stored. Verification follows, on the node that has the
+    /// request's share of the subscriptions.
     ///
     /// # Errors
-    /// It is not taken.
+    /// The request is refused, or cannot be stored.
     pub async fn request(&self, request: SubscriptionRequest) -> Result<(), Refusal> {
         if self.shares.is_some() {
             return self.append(record::encode_request(&request), "request").await.map(drop);
@@ -116,7 +116,7 @@ impl Hub {
     /// Publishes content; returns its number once it is stored.
     ///
     /// # Errors
-    /// It is not stored.
+    /// The event could not be stored.
     pub async fn publish(&self, topic: &str, content_type: &str, content: &[u8]) -> Result<u64, Refusal> {
         self.append(Event::encode(topic, content_type, content), "event").await
     }
@@ -126,7 +126,7 @@ impl Hub {
         let (reply, answer) = oneshot::channel();
         let inbox = self.inbox.clone();
         let on_commit = Box::new(move |result: Result<u64, AppendError>| {
-            // The driver first: who has been answered finds the event in the account.
+            // The driver is informed before the publisher, so that a publisher with an answer finds its event in the account.
             if result.is_ok() {
                 let _ = inbox.send(Message::Committed);
             }
@@ -141,16 +141,16 @@ impl Hub {
     /// Fetches a topic's content, and publishes it.
     ///
     /// # Errors
-    /// It could not be fetched, or is not on disk.
+    /// The content could not be fetched, or could not be stored.
     pub async fn ping(&self, topic: &str) -> Result<u64, Refusal> {
         let (content_type, content) = self.ask(|reply| Message::Fetch(topic.into(), reply)).await??;
         self.publish(topic, &content_type, &content).await
     }
 
-    /// Events of a topic after this one, at most `limit`; waits until there is one.
+    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one.
     ///
     /// # Errors
-    /// The hub is being closed, or all listening was ended.
+    /// The hub is closing, or [`Hub::stop_listening`] was called.
     pub async fn events_after(&self, topic: &str, after: u64, limit: usize) -> Result<Vec<Arc<Event>>, Refusal> {
         self.ask(|reply| Message::Listen(TopicListener { topic: topic.into(), after, limit, reply })).await
     }
@@ -158,16 +158,16 @@ impl Hub {
     /// The newest event of a topic.
     ///
     /// # Errors
-    /// The hub is being closed.
+    /// The hub is closing.
     pub async fn latest(&self, topic: &str) -> Result<Option<Arc<Event>>, Refusal> {
         self.ask(|reply| Message::Latest(topic.into(), reply)).await
     }
 
-    /// Subscriptions after this one by their ids, at most `limit`, of one topic or of all. Where nodes share the hub, those that this
-    /// node has.
+    /// Subscriptions with ids above `after`, at most `limit`, of one topic or of all. Where nodes share the hub, only those of
+    /// this node's shares.
     ///
     /// # Errors
-    /// The hub is being closed.
+    /// The hub is closing.
     pub async fn subscriptions(
         &self,
         topic: Option<Box<str>>,
@@ -181,18 +181,18 @@ impl Hub {
         Ok(all)
     }
 
-    /// One subscription, with its latest attempts, the latest first.
+    /// One subscription, with its latest attempts, newest first.
     ///
     /// # Errors
-    /// The hub is being closed.
+    /// The hub is closing.
     pub async fn subscription(&self, id: u64) -> Result<Option<(SubscriptionEntry, Vec<DeliveryAttempt>)>, Refusal> {
         Ok(self.look(move |engine| engine.subscription(id)).await?.into_iter().flatten().next())
     }
 
-    /// Dead letters after this event and subscription, at most `limit`. Older events come first.
+    /// Dead letters after this pair of event and subscription, at most `limit`, oldest events first.
     ///
     /// # Errors
-    /// The hub is being closed.
+    /// The hub is closing.
     pub async fn dead_letters(
         &self,
         filter: DeadLetterFilter,
@@ -206,10 +206,10 @@ impl Hub {
         Ok(all)
     }
 
-    /// Delivers dead letters once more, each in one attempt; returns how many, once that is stored.
+    /// Queues dead letters for one more delivery, with one attempt each; returns their number once the replay is stored.
     ///
     /// # Errors
-    /// It is not stored.
+    /// The replay could not be stored.
     pub async fn replay(&self, filter: DeadLetterFilter) -> Result<usize, Refusal> {
         let mut count = 0;
         for driver in self.delivering() {
@@ -219,7 +219,7 @@ impl Hub {
         Ok(count)
     }
 
-    /// Who delivers, on this node.
+    /// The inboxes of the drivers on this node that deliver.
     fn delivering(&self) -> Vec<UnboundedSender<Message>> {
         self.shares.as_ref().map_or_else(|| vec![self.inbox.clone()], |drivers| drivers.shares())
     }
@@ -243,12 +243,12 @@ impl Hub {
         ask(&self.inbox, message).await
     }
 
-    /// Ends all listening: whoever waits for events gets an error from now on. Everything else goes on.
+    /// Ends all listening: calls of [`Hub::events_after`] fail from now on. Everything else goes on.
     pub fn stop_listening(&self) {
         let _ = self.inbox.send(Message::StopListening);
     }
 
-    /// What it has done; nothing if it does not answer. Blocks, for some seconds at most.
+    /// The state and totals of the hub on this node; `None` if a driver does not answer. Blocks, for up to 2 s per driver.
     pub fn status(&self) -> Option<HubStatus> {
         let mut status = status_of(&self.inbox)?;
         if let Some(drivers) = &self.shares {
@@ -260,22 +260,22 @@ impl Hub {
         Some(status)
     }
 
-    /// Where several nodes share the hub: how much of the subscriptions this node has.
+    /// How many shares of the subscriptions this node has; `None` if nodes do not share the hub.
     pub fn shares(&self) -> Option<HubShares> {
         let drivers = self.shares.as_ref()?;
         Some(HubShares { own: drivers.shares().len(), all: drivers.count as usize })
     }
 
-    /// Ends the hub's threads, and unlocks its directory. What is under way is repeated when the hub is opened again.
+    /// Ends the hub's threads, and unlocks its directory. Deliveries in flight are repeated when the hub is opened again.
     pub fn close(&self) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // The shares are given up first, to other nodes.
+        // The shares are released first, so that other nodes can take them over.
         drop(threads.kafka.take());
         let _ = self.inbox.send(Message::Close);
-        // The journals end with their last owner, so that they are written before the lock is free.
+        // The journals close with their last owner; they have to be written before the lock is released.
         drop(self.events.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = threads.driver.take() {
-            // A thread that panicked has said so already.
+            // The panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

@@ -1,12 +1,13 @@
-//! A hub that several nodes share by a topic of Kafka.
+//! A hub that several nodes share through a topic of Kafka.
 //!
-//! - Partition 0 has events, and requests for subscriptions, from every node. Each node copies it to a journal in which it is read:
-//!   so every node answers those who listen.
-//! - Partition 1 has a sign of life of each node twice a second, from which all know which node is to have which share.
-//! - Each further partition is a share of the subscriptions. The node that has it writes there what a hub of its own writes to its
-//!   journal, and reads what it has written before it counts. Another node that takes it over reads it from the beginning.
+//! Partition 0 contains events, and subscription requests, from all nodes. Each node copies it to a local journal and reads it
+//! there, so every node can serve listeners.
+//! Partition 1 contains a heartbeat of each node twice a second; from these, all nodes derive which node owns which share.
+//! Each further partition is a share of the subscriptions. Its owner writes the records there that a hub of one node writes to
+//! its journal, and a record becomes valid only when the owner has read it back. A new owner reads the partition from the
+//! beginning.
 //!
-//! All that waits for brokers runs on one thread, and each share's driver on another.
+//! All communication with brokers runs on one thread; the driver of each share has a thread of its own.
 
 mod appends;
 mod drivers;
@@ -44,29 +45,29 @@ use frame::{FrameKind, HubFrame};
 use nodes::{ClusterView, Membership};
 use topic::{HubTopic, NODES, READ_BYTES, READ_WAIT, Trouble};
 
-/// How often a node shows that it is there.
+/// The interval of a node's heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
-/// How long opening waits for events that there are already.
+/// How long opening waits until the existing events are copied.
 const COPY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long closing waits for shares to be given up, and for the brokers to know it.
+/// How long closing waits until the shares are released and the brokers have acknowledged that.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(4);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Signs of life that are kept, and how many more there may be before the older ones are removed.
+/// Heartbeats kept when the partition is trimmed, and how many more there may be before that.
 const BEATS_KEPT: i64 = 1_000;
 const BEATS_MORE: i64 = 20_000;
 
 type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A hub that is open.
+/// The parts of a hub that has been opened.
 pub(crate) struct OpenedHub {
     pub(crate) events: Arc<EventLog>,
     pub(crate) drivers: Arc<HubDrivers>,
-    /// The driver for those who listen.
+    /// The inbox of the driver that serves listeners.
     pub(crate) listening: UnboundedSender<Message>,
     pub(crate) count: u64,
 }
 
-/// The thread that waits for brokers. When it is dropped it gives up its shares, and ends.
+/// The thread that communicates with brokers. When it is dropped, it releases this node's shares and ends.
 pub(crate) struct KafkaThread {
     closing: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -76,13 +77,13 @@ impl Drop for KafkaThread {
     fn drop(&mut self) {
         drop(self.closing.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // The panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread's tasks share.
+/// The state that the thread's tasks share.
 struct KafkaHub {
     topic: Rc<HubTopic>,
     events: Arc<EventLog>,
@@ -93,10 +94,10 @@ struct KafkaHub {
     tell: Tell,
 }
 
-/// Opens a hub. Blocks until its topic is found and its events are copied, some seconds at most.
+/// Opens a hub. Blocks until its topic is found and its events are copied, for some seconds at most.
 ///
 /// # Errors
-/// No broker answers, the topic is not fit, or the directory cannot be used.
+/// No broker answers, the topic is not suitable, or the directory cannot be used.
 pub(crate) fn open(
     directory: &Path,
     lock: File,
@@ -157,7 +158,7 @@ impl Opening {
         let (copied, is_copied) = watch::channel(first);
         let copy = events::copy_events(Rc::clone(&topic), Arc::clone(&events), first, copied, Arc::clone(&drivers));
         let copying = spawn_local(copy);
-        // Longer ones go on being copied while the hub runs.
+        // Copying that takes longer continues while the hub runs.
         let _ = timeout(COPY_TIMEOUT, is_copied.clone().wait_for(|copied| *copied >= end)).await;
         spawn_local(events::write_events(Rc::clone(&topic), queue));
         let (view, views) = watch::channel(ClusterView::default());
@@ -171,7 +172,7 @@ impl Opening {
         Ok((OpenedHub { events, drivers, listening, count }, RunningHub { hub, view, copying }))
     }
 
-    /// The driver for those who listen: it has no subscriptions, and writes nothing down.
+    /// Starts the driver that serves listeners: it has no subscriptions, and writes no state.
     fn listen(&self, events: &Arc<EventLog>, trouble: &Arc<Trouble>) -> io::Result<UnboundedSender<Message>> {
         let settings = self.live.settings.load_full();
         let sender = HubSender::new(Arc::clone(&settings), &self.live.http());
@@ -188,7 +189,7 @@ impl Opening {
     }
 }
 
-/// What is written down where there are no subscriptions.
+/// The state log of a driver without subscriptions.
 struct NoState {
     events: Arc<EventLog>,
     trouble: Arc<Trouble>,
@@ -222,7 +223,7 @@ struct RunningHub {
 }
 
 impl RunningHub {
-    /// Until the hub is closed, or cannot go on here: then its shares go to other nodes.
+    /// Runs until the hub is closed, or the copy cannot be written; then the shares are released to other nodes.
     async fn until(self, closed: oneshot::Receiver<()>) {
         let RunningHub { hub, view, copying } = self;
         tokio::select! {
@@ -250,7 +251,7 @@ fn frame_of(topic: &HubTopic, kind: FrameKind) -> Vec<u8> {
     HubFrame { node: topic.node, epoch: 0, number: 0, kind, payload: b"" }.encode()
 }
 
-/// Shows that this node is there, and follows which others are.
+/// Sends this node's heartbeats, and follows those of all nodes.
 async fn follow_nodes(topic: &HubTopic, view: &watch::Sender<ClusterView>) {
     tokio::join!(show(topic), read_nodes(topic, view));
 }
@@ -258,7 +259,7 @@ async fn follow_nodes(topic: &HubTopic, view: &watch::Sender<ClusterView>) {
 async fn show(topic: &HubTopic) {
     let mut client = topic.partition(NODES);
     loop {
-        // Too large it cannot be, and it is tried until it is there.
+        // The frame is never too large, so this retries until it is stored.
         let _ = topic.append(&mut client, &[frame_of(topic, FrameKind::Alive)], None).await;
         sleep(BEAT).await;
     }

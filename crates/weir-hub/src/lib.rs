@@ -1,16 +1,16 @@
-//! A W3C WebSub hub (Recommendation of 2018-01-23) that keeps its events on disk and needs no broker, or shares them with hubs of
-//! other nodes by a topic of Kafka.
+//! A W3C WebSub hub (Recommendation of 2018-01-23) that keeps its events on disk and needs no broker, or shares them with the
+//! hubs of other nodes through a topic of Kafka.
 //!
 //! - [`HubForm`] and [`known_topic`] decide about a request from the request alone.
 //! - [`Hub::publish`] appends an event to a journal and returns once it is synced; [`Hub::request`] does the same with a request
 //!   for a subscription, which is then verified.
-//! - The engine decides who gets which event when; it has neither sockets nor a clock, so that it is tested by simulation. A
-//!   thread of its own does what it decides.
-//! - [`Hub::events_after`] is how anything else listens to a topic.
+//! The engine decides which event is delivered to which subscription when; it has neither sockets nor a clock, so that it can be
+//! tested by simulation. A thread carries out its decisions.
+//! [`Hub::events_after`] lets other parts of the process listen to a topic.
 //!
-//! Each event has an audience: the subscriptions there are when it is committed. It is delivered to each at least once, in order,
-//! or is accounted for as dead-lettered, expired or cancelled ([`Account`]). Dead letters are kept as long as their events, and
-//! [`Hub::replay`] delivers them once more.
+//! Each event has an audience: the subscriptions that exist when it is committed. It is delivered to each at least once, in
+//! order, or is accounted for as dead-lettered, expired or cancelled ([`Account`]). Dead letters are kept as long as their
+//! events, and [`Hub::replay`] delivers them once more.
 
 mod account;
 mod attempt;

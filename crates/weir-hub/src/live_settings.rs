@@ -1,4 +1,4 @@
-//! The settings that hold at the moment, for parts of a hub that begin while it runs.
+//! The current settings, for parts of a hub that start while it runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use weir_client::HttpClientSettings;
 
 use crate::settings::HubSettings;
 
-/// What holds at the moment.
+/// The current settings of a hub and of its HTTP client.
 pub struct LiveSettings {
     pub settings: ArcSwap<HubSettings>,
     http: Mutex<HttpClientSettings>,
@@ -23,7 +23,7 @@ impl LiveSettings {
         *self.http.lock().unwrap_or_else(PoisonError::into_inner) = http;
     }
 
-    /// How the node resolves names, and whom it believes.
+    /// The node's settings for resolving names and trusting certificates.
     pub fn http(&self) -> HttpClientSettings {
         self.http.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,7 +1,7 @@
-//! What is written to the hub's journals: events, and what became of them and of subscriptions.
+//! The records in the hub's journals: events, changes of subscriptions, and outcomes.
 //!
-//! Numbers are LEB128, texts have their length before them. The journal checks what it stores, so a record that cannot be read
-//! is one of a newer version.
+//! Numbers are LEB128, texts are preceded by their length. The journal verifies checksums, so a record that cannot be decoded was
+//! written by a newer version.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::account::Tally;
 use crate::attempt::DeliveryFailure;
 use crate::form::{SubscriptionMode, SubscriptionRequest};
 
-/// Content of a topic that was published.
+/// Published content of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Its number in the journal.
     pub seq: u64,
     pub time_ms: u64,
     pub topic: Arc<str>,
-    /// As the publisher sent it; empty is none.
+    /// As sent by the publisher; empty if none.
     pub content_type: Box<str>,
     pub content: Bytes,
 }
 
-/// A subscription as it is kept.
+/// A subscription as it is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SavedSubscription {
     pub id: u64,
@@ -32,20 +32,20 @@ pub struct SavedSubscription {
     pub secret: Option<Box<[u8]>>,
     pub owner: Box<str>,
     pub expires_ms: u64,
-    /// How many events the topic had when it began.
+    /// The topic's event count when the subscription began.
     pub base: u64,
-    /// The last event that is done with.
+    /// The last event with an outcome.
     pub done: u64,
     pub tally: Tally,
 }
 
-/// What became of one event for one subscription.
+/// The outcome of one event for one subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub subscription: u64,
-    /// The event, which is now the last that is done with.
+    /// The event, which becomes the last one with an outcome.
     pub seq: u64,
-    /// The event was a dead letter, delivered once more; it leaves alone what else is done with.
+    /// The event was a dead letter; the position `done` of the subscription does not change.
     pub is_replay: bool,
     pub outcome: MarkOutcome,
 }
@@ -53,22 +53,22 @@ pub struct Mark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkOutcome {
     Delivered,
-    /// Given up after too many failures.
+    /// Given up after the last attempt.
     Dead(GivenUp),
-    /// So many events were gone before they could be delivered.
+    /// This many events were removed before they could be delivered.
     Expired(u64),
 }
 
-/// How an event was given up.
+/// The circumstances in which an event was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Of the last attempt.
+    /// The failure of the last attempt.
     pub failure: DeliveryFailure,
     pub attempts: u32,
     pub at_ms: u64,
 }
 
-/// A dead letter as it is kept.
+/// A dead letter as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedDeadLetter {
     pub subscription: u64,
@@ -81,37 +81,37 @@ pub struct SavedDeadLetter {
 pub enum EndReason {
     Unsubscribed,
     LeaseEnded,
-    /// Its callback has answered 410.
+    /// Its callback answered 410.
     Gone,
-    /// The hub has no such topic any more, or refuses the subscriber.
+    /// The hub no longer has the topic, or refuses the subscriber.
     Denied,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum StateRecord {
-    /// All that stands before does not count any more.
+    /// Begins a snapshot, which replaces all records before it.
     SnapshotBegin,
-    /// Now the snapshot counts.
+    /// Ends a snapshot: from here on it is valid.
     SnapshotEnd,
-    /// How many events each topic had up to and with event `processed`, and the last event that is not kept any longer.
+    /// Each topic's event count up to and with event `processed`, and the last event removed by retention.
     Position {
         processed: u64,
         dropped: u64,
         next_id: u64,
         topics: Vec<(Box<str>, u64)>,
     },
-    /// In a snapshot: what became of the events of subscriptions that have ended.
+    /// In a snapshot: the outcomes of subscriptions that have ended.
     EndedTally(Tally),
-    /// A request was accepted; its verification is due.
+    /// A request was accepted; its verification is to be sent.
     Requested {
         number: u64,
         request: SubscriptionRequest,
     },
-    /// The request came to nothing.
+    /// The request was not verified, and has no effect.
     Unverified {
         number: u64,
     },
-    /// The request was verified: this is what holds from now on.
+    /// The request was verified, with this subscription as the result.
     Subscribed {
         number: u64,
         subscription: SavedSubscription,
@@ -124,31 +124,31 @@ pub enum StateRecord {
     Marks(Vec<Mark>),
     /// In a snapshot.
     DeadLetters(Vec<SavedDeadLetter>),
-    /// In a snapshot: subscriptions and events of dead letters that are still to be delivered once more.
+    /// In a snapshot: dead letters queued for one more delivery, by subscription and event.
     Replays(Vec<(u64, u64)>),
-    /// These dead letters, by subscription and event, are to be delivered once more.
+    /// These dead letters, by subscription and event, are queued for one more delivery.
     Replayed {
         number: u64,
         letters: Vec<(u64, u64)>,
     },
-    /// Requests in the log of events are taken in up to this number.
+    /// All requests in a shared log of events up to this number are taken in.
     RequestsTaken {
         seq: u64,
     },
 }
 
-/// What stands in a log of events that several nodes share.
+/// A record of a log of events that several nodes share.
 pub enum LogEntry {
     Event(Arc<Event>),
-    /// With its number in the log.
+    /// A request, with its number in the log.
     Request(u64, SubscriptionRequest),
 }
 
-/// A record that cannot be read.
+/// The error for a record that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRecord;
 
-/// The first byte of an event, and of a request beside events.
+/// The first byte of an event's record, and of a request's.
 const EVENT: u8 = 1;
 const REQUEST: u8 = 2;
 
@@ -163,7 +163,7 @@ impl Event {
     }
 
     /// # Errors
-    /// It is of another version.
+    /// The record is of a newer version.
     pub fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<Event, UnknownRecord> {
         let mut from = RecordDecoder(record);
         if from.byte()? != EVENT {
@@ -173,7 +173,7 @@ impl Event {
         Ok(Event { seq, time_ms, topic: (*topic).into(), content_type, content: Bytes::copy_from_slice(from.0) })
     }
 
-    /// The topic alone.
+    /// Decodes only the topic.
     pub fn topic_of(record: &[u8]) -> Result<&str, UnknownRecord> {
         let mut from = RecordDecoder(record);
         if from.byte()? != EVENT {
@@ -184,7 +184,7 @@ impl Event {
     }
 }
 
-/// A request as it stands in a log of events.
+/// Encodes a request for a shared log of events.
 pub fn encode_request(request: &SubscriptionRequest) -> Vec<u8> {
     let mut out = vec![REQUEST];
     put_request(&mut out, 0, request);
@@ -198,7 +198,7 @@ pub fn is_request(record: &[u8]) -> bool {
 
 impl LogEntry {
     /// # Errors
-    /// It is of another version.
+    /// The record is of a newer version.
     pub fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<LogEntry, UnknownRecord> {
         if !is_request(record) {
             return Ok(LogEntry::Event(Arc::new(Event::decode(seq, time_ms, record)?)));
@@ -210,7 +210,7 @@ impl LogEntry {
     }
 }
 
-/// Appends records to a payload of the journal, which is written whole or not at all.
+/// Encodes records as one payload of the journal, which is written as a whole or not at all.
 pub fn encode(records: &[StateRecord]) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {
@@ -220,7 +220,7 @@ pub fn encode(records: &[StateRecord]) -> Vec<u8> {
 }
 
 /// # Errors
-/// One of them is of another version.
+/// One of the records is of a newer version.
 pub fn decode(payload: &[u8]) -> Result<Vec<StateRecord>, UnknownRecord> {
     let mut from = RecordDecoder(payload);
     let mut records = Vec::new();
@@ -286,8 +286,8 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
     }
 }
 
-/// The kind of an outcome, and what is added to it for a replay. Kind 1 and records 4 and 7 were written by versions that kept no
-/// dead letters.
+/// The kinds of outcomes; a replay adds a constant to the kind. Kind 1 and records 4 and 7 were written by versions without dead
+/// letters.
 const DELIVERED: u64 = 0;
 const DEAD_WITHOUT_TIME: u64 = 1;
 const EXPIRED: u64 = 2;
@@ -340,7 +340,7 @@ fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
     put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled, *replayed]);
 }
 
-/// A record that is one number.
+/// Writes a record that consists of one number.
 fn put_numbered(out: &mut Vec<u8>, kind: u8, number: u64) {
     out.push(kind);
     put_numbers(out, [number]);

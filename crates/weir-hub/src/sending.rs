@@ -1,4 +1,4 @@
-//! What the hub sends: notifications, verifications, denials, and fetches of topics.
+//! The hub's requests: notifications, verifications, denials, and fetches of topics.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,11 +31,11 @@ const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 const ANSWER_CONTENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What sends.
+/// Sends the hub's requests.
 #[derive(Clone)]
 pub struct HubSender {
     settings: Arc<HubSettings>,
-    /// Connects to nothing that the public internet does not route to, unless that is allowed.
+    /// Connects only to publicly routed addresses, except those that the configuration allows.
     callbacks: HttpClient,
     /// Fetches from origins that the configuration names.
     topics: HttpClient,
@@ -43,7 +43,7 @@ pub struct HubSender {
 }
 
 impl HubSender {
-    /// `base` is how the node resolves names and whom it believes.
+    /// `base` has the node's settings for resolving names and trusting certificates.
     pub fn new(settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
         let allowed = settings.subscribe.callbacks.allow.clone();
         let addresses = AddressFilter { public_only: true, allowed, denied: Vec::new() };
@@ -95,7 +95,7 @@ impl HubSender {
         }
     }
 
-    /// Asks a subscriber whether it meant its request (§5.3): a 2xx with exactly the challenge as content is yes.
+    /// Asks a subscriber to confirm its request (§5.3): only a 2xx with exactly the challenge as content confirms it.
     pub async fn verify(&self, verification: &Verification) -> bool {
         let mut random = [0; CHALLENGE_BYTES];
         if rand::fill(&mut random).is_err() {
@@ -116,17 +116,17 @@ impl HubSender {
         answer.is_ok_and(|answer| answer.status().is_success() && answer.body() == challenge.as_bytes())
     }
 
-    /// Tells a subscriber that its subscription was ended (§5.2). The answer does not matter.
+    /// Informs a subscriber that its subscription was ended (§5.2). The answer is ignored.
     pub async fn deny(&self, denial: &Denial) {
         let parameters = [("hub.mode", "denied"), ("hub.topic", &*denial.topic), ("hub.reason", &*denial.reason)];
         let url = with_parameters(&denial.callback, &parameters);
         let _ = self.get(&self.callbacks, &url, &self.how).await;
     }
 
-    /// The content of a topic, and its type.
+    /// Fetches the content of a topic; returns its type and the content.
     ///
     /// # Errors
-    /// It is not fetched from there, or could not be.
+    /// The configuration does not allow to fetch from this origin, or the fetch failed.
     pub async fn fetch(&self, topic: &str) -> Result<(Box<str>, Bytes), Refusal> {
         let origin = origin_of(topic).unwrap_or_default();
         if !self.settings.publish.fetch.iter().any(|allowed| **allowed == *origin) {
@@ -152,7 +152,7 @@ impl HubSender {
     }
 }
 
-/// The fields of Standard Webhooks. The id is the same for all attempts, and for all subscribers.
+/// Adds the fields of Standard Webhooks. The id of an event is the same for all attempts and all subscribers.
 fn put_standard(fields: &mut HeaderMap, delivery: &Delivery, event: &Event) {
     let id = format!("{}-{}", event.time_ms, event.seq);
     let timestamp_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -164,7 +164,7 @@ fn put_standard(fields: &mut HeaderMap, delivery: &Delivery, event: &Event) {
     fields.insert("webhook-timestamp", HeaderValue::from(timestamp_s));
 }
 
-/// §7: at least one `hub`, and exactly one `self`, in one field.
+/// The value of `Link`: at least one `hub`, and exactly one `self`, in one field (§7).
 pub fn links(hub: &str, topic: &str) -> String {
     format!("<{hub}>; rel=\"hub\", <{topic}>; rel=\"self\"")
 }
@@ -180,7 +180,7 @@ fn outcome_of(answer: &Response<AnswerContent>) -> DeliveryOutcome {
     }
 }
 
-/// Seconds, or a date (RFC 9110 §10.2.3).
+/// Parses `Retry-After`: seconds, or a date (RFC 9110 §10.2.3).
 fn retry_after_ms(value: &HeaderValue, now: SystemTime) -> Option<u64> {
     let text = value.to_str().ok()?.trim();
     match text.parse::<u64>() {

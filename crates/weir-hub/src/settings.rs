@@ -1,4 +1,4 @@
-//! What one hub is told to do.
+//! The settings of one hub.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::topic::TopicPattern;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubSettings {
-    /// Where subscribers find the hub: the `rel=hub` of every delivery (W3C WebSub §7).
+    /// The public URL of the hub: the `rel=hub` link of every delivery (W3C WebSub §7).
     pub url: Box<str>,
     pub topics: Vec<TopicPattern>,
     pub publish: PublishSettings,
@@ -21,7 +21,7 @@ pub struct HubSettings {
 }
 
 impl HubSettings {
-    /// What holds for one of so many engines that share the hub, so that together they keep to the limits, rounded up.
+    /// The settings for one of `count` engines that share the hub: limits are divided by `count` and rounded up.
     pub fn share_of(&self, count: u32) -> HubSettings {
         let (subscribe, delivery) = (self.subscribe.clone(), self.delivery);
         HubSettings {
@@ -53,59 +53,59 @@ pub enum LogSettings {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaLogSettings {
-    /// Hosts and ports of brokers that are asked where the others are.
+    /// Hosts and ports of the brokers for bootstrapping.
     pub brokers: Vec<(Box<str>, u16)>,
     pub tls: Option<KafkaTlsSettings>,
     pub login: Option<SaslLogin>,
     pub topic: Box<str>,
-    /// In how many partitions the subscriptions are, if the topic is to be made.
+    /// The number of partitions for subscriptions, if the topic has to be created.
     pub partitions: u32,
-    /// How many brokers have each partition, if the topic is to be made; nothing is the default of the cluster.
+    /// Replicas of each partition, if the topic has to be created; `None` is the cluster's default.
     pub replication_factor: Option<i16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KafkaTlsSettings {
-    /// Brokers have to have certificates that an authority of the node has signed.
+    /// Verify the certificates of brokers against the node's authorities.
     pub verify: bool,
 }
 
-/// Who may publish, and what.
+/// Permissions and limits of publishers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishSettings {
-    /// Whoever reaches the endpoint may publish. Without it a publisher is a consumer, or signs.
+    /// Every caller of the endpoint may publish. Otherwise a publisher has to be a consumer, or sign the content.
     pub anonymous: bool,
-    /// Consumers that may publish; empty is every consumer.
+    /// Consumers that may publish; empty means all.
     pub consumers: Vec<Box<str>>,
-    /// Content signed with this secret may be published by anyone.
+    /// Content with a valid signature by this secret is accepted from any sender.
     pub secret: Option<Box<str>>,
     /// The header field with the publisher's signature, in lower case.
     pub signature_header: Box<str>,
     pub max_bytes: usize,
-    /// Origins (`https://example.com:443`) that a thin ping makes the hub fetch from. Their addresses may be private.
+    /// Origins (`https://example.com:443`) that the hub may fetch content from after a thin ping. Their addresses may be private.
     pub fetch: Vec<Box<str>>,
 }
 
-/// What subscribers may ask for.
+/// Permissions and limits of subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeSettings {
-    /// Consumers that may subscribe and listen; empty is whoever reaches the endpoint.
+    /// Consumers that may subscribe and listen; empty means every caller of the endpoint.
     pub consumers: Vec<Box<str>>,
     pub callbacks: CallbackSettings,
     pub lease: LeaseSettings,
-    /// How deliveries to subscribers with a secret are signed (§7.1).
+    /// The signature method of deliveries to subscribers with a secret (§7.1).
     pub signature: SignatureMethod,
-    /// Deliveries have the fields of Standard Webhooks besides.
+    /// Deliveries also have the fields of Standard Webhooks.
     pub standard_webhooks: bool,
-    /// Subscriptions of one consumer; those of callers without one count together.
+    /// The most subscriptions of one consumer; all callers without a consumer count as one.
     pub max_per_consumer: usize,
-    /// Verifications of intent per second and host of callbacks. A host may take ten seconds' worth at once.
+    /// Verifications of intent per second and callback host. A host may get a burst of ten seconds' worth.
     pub verifications_per_second: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallbackSettings {
-    /// Networks that callbacks may be in although the public internet does not route to them.
+    /// Networks that callbacks may be in even if they are not publicly routed.
     pub allow: Vec<IpNet>,
     pub require_https: bool,
 }
@@ -120,27 +120,27 @@ pub struct LeaseSettings {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliverySettings {
-    /// Of one attempt, connecting included.
+    /// Time-out of one attempt, connecting included.
     pub timeout: Duration,
-    /// A notification is given up when it could not be delivered for so long.
+    /// How long a notification is tried; after that it is given up.
     pub retry_for: Duration,
-    /// The wait after the first failure; each further one is twice as long.
+    /// The pause after the first failure; it doubles with each further one.
     pub retry_first: Duration,
-    /// The longest wait.
+    /// The longest pause.
     pub retry_max: Duration,
-    /// Deliveries begun per second; 0 is as many as possible.
+    /// Deliveries started per second; 0 is no limit.
     pub per_second: u32,
-    /// Deliveries under way at a time.
+    /// The most deliveries in flight.
     pub in_flight: usize,
-    /// The same for one host of callbacks.
+    /// The most deliveries in flight to one callback host.
     pub in_flight_per_host: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionSettings {
-    /// The oldest events go when all together are larger.
+    /// The most bytes of kept events; the oldest are removed first.
     pub bytes: u64,
-    /// Events older than this go.
+    /// Events older than this are removed.
     pub age: Duration,
 }
 
@@ -179,7 +179,7 @@ impl Default for LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// What a subscriber gets who asks for this.
+    /// The lease granted for a requested lease.
     pub fn granted_s(&self, asked_s: Option<u64>) -> u64 {
         asked_s.unwrap_or(self.default_s).clamp(self.min_s, self.max_s)
     }

@@ -26,7 +26,7 @@ impl SignatureMethod {
 
     fn algorithm(self) -> hmac::Algorithm {
         match self {
-            // Signs, and is asked for by subscribers that know nothing else (§7.1).
+            // Used for HMAC signatures only; subscribers that support no other method need it (§7.1).
             SignatureMethod::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
             SignatureMethod::Sha256 => hmac::HMAC_SHA256,
             SignatureMethod::Sha384 => hmac::HMAC_SHA384,
@@ -61,7 +61,7 @@ pub fn sign_standard(secret: &[u8], id: &str, timestamp_s: u64, content: &[u8]) 
     format!("v1,{}", STANDARD.encode(context.sign()))
 }
 
-/// Whether a signature, by whichever method it names, is that of the content.
+/// Whether a signature of the form `method=hex` is valid for the content, with any supported method.
 pub fn is_signed(secret: &[u8], content: &[u8], signature: &[u8]) -> bool {
     let Some((name, digits)) = std::str::from_utf8(signature).ok().and_then(|text| text.trim().split_once('=')) else {
         return false;

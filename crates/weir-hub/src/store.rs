@@ -1,10 +1,10 @@
-//! The hub's files: a journal of events, and one of what became of them.
+//! The hub's files: a journal of events, and a journal of the state.
 //!
-//! Both lie in the hub's directory, which one process at a time has locked. Events are synced before their publisher is
-//! answered. What became of them is written at once and synced every second: it survives the end of the process, and after a
-//! loss of power deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
+//! Both lie in the hub's directory, which is locked by one process at a time. Events are synced before their publisher is
+//! answered. Outcomes are written at once and synced every second: they survive the end of the process, but after a loss of power
+//! the deliveries of the last second are repeated. Changes of subscriptions are synced before they take effect.
 //!
-//! Where Kafka has the log, the journal of events is a copy of what is there, and the state is written elsewhere ([`StateLog`]).
+//! With Kafka as the log, the journal of events is a copy of a partition, and the state is written elsewhere ([`StateLog`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -24,32 +24,32 @@ use crate::settings::HubSettings;
 
 const EVENT_SEGMENT_BYTES: u64 = 8 << 20;
 const STATE_SEGMENT_BYTES: u64 = 8 << 20;
-/// Before the state's journal has grown by so much it is not written anew.
+/// The growth of the state's journal below which no snapshot is written.
 const LEAST_GROWTH_BYTES: u64 = 16 << 20;
-/// Records of a snapshot that are written together.
+/// Records of a snapshot that are written as one batch.
 const SNAPSHOT_BATCH: usize = 1_000;
-/// Such batches that wait for the disk.
+/// The most batches of a snapshot that wait for the disk.
 const SNAPSHOT_BATCHES: usize = 8;
-/// Events in memory, in bytes.
+/// Size of the cache of events, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
-/// Events that are read ahead for a subscriber that lags behind, in bytes.
+/// Bytes of events read ahead for a subscriber that lags behind.
 const READ_AHEAD_BYTES: usize = 256 << 10;
-/// Places in the journal that are kept open for subscribers that lag behind.
+/// Readers of the journal kept open for subscribers that lag behind.
 const MAX_READERS: usize = 16;
 
-/// Where events are read, and appended by any thread.
+/// The log of events. Any thread may read and append.
 pub struct EventLog {
     pub journal: Journal,
-    /// Where they are appended, if the journal is a copy. Each of its records begins with the time of the one that it copies.
+    /// Appends events elsewhere, if the journal is a copy. Each record of a copy begins with the time of the original.
     pub origin: Option<EventOrigin>,
 }
 
-/// Appends an event elsewhere, from where it comes to the journal.
+/// Appends an event to the log that the journal is a copy of.
 pub type EventOrigin = Box<dyn Fn(Vec<u8>, OnCommit) -> Result<(), AppendError> + Send + std::marker::Sync>;
 
 impl EventLog {
     /// # Errors
-    /// The event is not taken.
+    /// The event is refused.
     pub fn append(&self, record: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
         match &self.origin {
             Some(origin) => origin(record, on_commit),
@@ -57,12 +57,12 @@ impl EventLog {
         }
     }
 
-    /// A record of a copy.
+    /// The record of a copy: the original's time, and the original record.
     pub fn copied(time_ms: u64, record: &[u8]) -> Vec<u8> {
         [&time_ms.to_le_bytes(), record].concat()
     }
 
-    /// What a record of the journal says, and since when; nothing where a copy has nothing in its place.
+    /// The time and content of a record; `None` for the placeholder of an offset without a record, in a copy.
     fn split<'a>(&self, time_ms: u64, payload: &'a [u8]) -> Result<Option<(u64, &'a [u8])>, UnknownRecord> {
         if self.origin.is_none() {
             return Ok(Some((time_ms, payload)));
@@ -77,7 +77,7 @@ impl EventLog {
     }
 }
 
-/// Which part of the subscriptions an engine has, where several engines share them.
+/// One of several shares of the subscriptions, each with an engine of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriptionShare {
     pub index: u32,
@@ -85,10 +85,11 @@ pub struct SubscriptionShare {
 }
 
 impl SubscriptionShare {
-    /// Numbers of one share: enough for a hundred subscriptions a second for three hundred years, and all fit into JSON.
+    /// The size of each share's range of ids: enough for a hundred subscriptions per second for three hundred years, and exact in
+    /// JSON.
     const NUMBERS: u64 = 1 << 40;
 
-    /// A subscription is known by its topic and callback (W3C WebSub §5.1).
+    /// Whether the request belongs to this share. A subscription is identified by its topic and callback (W3C WebSub §5.1).
     pub fn has(&self, request: &SubscriptionRequest) -> bool {
         let key = format!("{} {}", request.topic, request.callback);
         partition_of(key.as_bytes(), self.count as usize) == self.index as usize
@@ -99,27 +100,28 @@ impl SubscriptionShare {
     }
 }
 
-/// Where what became of events and of subscriptions is written down, in order. A hub has one that it alone writes.
+/// The log of the state: changes of subscriptions and outcomes, in order. Each hub, or share of a hub, is the only writer of its
+/// log.
 pub trait StateLog: Send {
-    /// Appends a record; `on_commit` is told when it counts. A `vital` one has to survive a loss of power by then.
+    /// Appends a record; `on_commit` is called when it is valid. A `vital` record has to survive a loss of power by then.
     ///
     /// # Errors
-    /// It is not taken.
+    /// The record is refused.
     fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError>;
 
     fn size(&self) -> StateLogSize;
 
-    /// A snapshot stands behind all that was there when the log had this size: that may go.
+    /// Allows to remove the records that the log had at this size: a snapshot after them replaces them.
     fn release(&self, before: StateLogSize);
 
-    /// Events up to this one are not needed any more.
+    /// Allows to remove events up to this one.
     fn release_events(&self, seq: u64);
 
-    /// What is wrong with it, while something is.
+    /// The log's current error, if there is one.
     fn error(&self) -> Option<String>;
 }
 
-/// How much there is in a state log.
+/// The size of a state log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateLogSize {
     /// The number of its last record.
@@ -127,7 +129,7 @@ pub struct StateLogSize {
     pub bytes: u64,
 }
 
-/// The state in a journal beside that of the events.
+/// The state log of a hub of one node: a journal beside that of the events.
 struct StateJournal {
     state: Journal,
     events: Arc<EventLog>,
@@ -159,12 +161,12 @@ impl StateLog for StateJournal {
     }
 }
 
-/// What was found when the files were opened.
+/// The contents of the files when they were opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubRecovery {
     pub subscriptions: usize,
     pub events: u64,
-    /// Damaged places in either journal.
+    /// The number of damaged places in both journals.
     pub damaged: usize,
 }
 
@@ -174,20 +176,20 @@ pub struct HubStore {
     /// Reads events as they are committed.
     newest: Reader,
     cache: EventCache,
-    /// The size of the state's log after the last snapshot.
+    /// The size of the state log after the last snapshot, in bytes.
     snapshot_bytes: u64,
-    /// Whose requests are taken from the log of events; nothing takes none.
+    /// The share whose requests are taken in from the log of events; `None` takes in no requests.
     share: Option<SubscriptionShare>,
-    /// Requests among the events that were restored, which are still to be taken in.
+    /// Requests found while events were restored, which the engine has not taken in yet.
     early: VecDeque<LogEntry>,
-    /// Unlocked when it is dropped, which must come last.
+    /// Unlocks the directory when it is dropped; the last field, so that it is dropped last.
     _lock: Option<File>,
 }
 
-/// Locks a hub's directory; nothing while another process has it.
+/// Locks a hub's directory; `None` if another process has locked it.
 ///
 /// # Errors
-/// The directory cannot be made, or the lock not be opened.
+/// The directory cannot be created, or the lock file cannot be opened.
 pub fn lock(directory: &Path) -> io::Result<Option<File>> {
     std::fs::create_dir_all(directory)?;
     let file = File::options().create(true).truncate(false).write(true).open(directory.join("lock"))?;
@@ -203,7 +205,7 @@ fn unreadable(_: UnknownRecord) -> io::Error {
 }
 
 impl HubStore {
-    /// Opens both journals, and puts back into an engine what they hold.
+    /// Opens both journals, and restores an engine from them.
     ///
     /// # Errors
     /// The files cannot be used, or are of a newer version.
@@ -225,7 +227,7 @@ impl HubStore {
         let mut engine = restore_state(&state, settings, seed)?;
         let event_options = Options {
             segment_bytes: EVENT_SEGMENT_BYTES,
-            // Retention is done by the engine; this is for when the disk cannot be freed fast enough.
+            // The engine does the retention; this limit applies only if space is not freed fast enough.
             max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * EVENT_SEGMENT_BYTES,
             max_record_bytes: 64 << 20,
             sync: Sync::Always,
@@ -250,15 +252,15 @@ impl HubStore {
             early: VecDeque::new(),
             _lock: Some(lock),
         };
-        // An unfinished snapshot at the end must not swallow what comes after it.
+        // Records after an unfinished snapshot would be lost with it, so a complete one is written first.
         store.write_snapshot(&engine)?;
         Ok((store, engine, recovery))
     }
 
-    /// Over a copy of a log of events; requests of this share are taken from it.
+    /// Opens a store on a copy of a log of events; requests of `share` are taken in from it.
     ///
     /// # Errors
-    /// The copy cannot be read, or has an event of a newer version.
+    /// The copy cannot be read, or contains a record of a newer version.
     pub fn over_copy(
         events: Arc<EventLog>,
         state: Box<dyn StateLog>,
@@ -274,10 +276,10 @@ impl HubStore {
         Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, share, early, _lock: None })
     }
 
-    /// Writes down all that holds, and lets go of what was written before.
+    /// Writes a snapshot of the whole state, and releases the records before it.
     ///
     /// # Errors
-    /// It could not be written; what was written before still counts.
+    /// The snapshot could not be written; the records before it stay valid.
     pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
         let before = self.state.size();
         let failed = |error: AppendError| io::Error::other(error.to_string());
@@ -304,15 +306,15 @@ impl HubStore {
         Ok(())
     }
 
-    /// The state's log has grown so much that it should be written anew.
+    /// Whether the state log has grown so much that a snapshot should replace it.
     pub fn wants_snapshot(&self) -> bool {
         self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
     }
 
-    /// The next that was committed: an event, or a request of the share.
+    /// The next committed event, or request of the share.
     ///
     /// # Errors
-    /// It cannot be read, now.
+    /// Reading failed; it may succeed later.
     pub fn next_committed(&mut self) -> io::Result<Option<LogEntry>> {
         if let Some(request) = self.early.pop_front() {
             return Ok(Some(request));
@@ -337,7 +339,7 @@ impl HubStore {
         }
     }
 
-    /// An event, from memory or from the disk; nothing if it is not there any more.
+    /// An event, from the cache or from the disk; `None` if it was removed.
     pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
         self.cache.get(seq).or_else(|| self.cache.load(&self.events, seq))
     }
@@ -347,11 +349,11 @@ fn storage(directory: &Path) -> io::Result<Arc<dyn Storage>> {
     Ok(Arc::new(Disk::open(directory)?))
 }
 
-/// An engine that takes back what was written down.
+/// Restores an engine from the records of a state log.
 pub struct StateRestore {
     new: Box<dyn Fn() -> Engine + Send>,
     engine: Engine,
-    /// A snapshot that has begun, until its end is read.
+    /// The engine of a snapshot that has begun, until its end is read.
     unfinished: Option<Engine>,
 }
 
@@ -371,19 +373,19 @@ impl StateRestore {
                         self.engine = engine;
                     }
                 }
-                // What follows damage may speak of subscriptions that are lost.
+                // Records after a damaged place may refer to lost subscriptions, so errors are ignored.
                 record => drop(self.unfinished.as_mut().unwrap_or(&mut self.engine).restore(record)),
             }
         }
         Ok(())
     }
 
-    /// A snapshot that has begun has no end.
+    /// Discards a snapshot that has begun: its end will not come.
     pub fn forget_unfinished(&mut self) {
         self.unfinished = None;
     }
 
-    /// A snapshot without an end counts for nothing.
+    /// Returns the engine. A snapshot without an end is discarded.
     pub fn end(self) -> Engine {
         self.engine
     }
@@ -401,7 +403,8 @@ fn restore_state(state: &Journal, settings: &Arc<HubSettings>, seed: u64) -> io:
     Ok(restore.end())
 }
 
-/// Returns a reader that stands behind the last event, and requests that the engine has not taken in.
+/// Restores the events that the engine keeps. Returns a reader positioned after the last event, and the requests that the
+/// engine has not taken in.
 fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader, Vec<LogEntry>)> {
     let (mut reader, mut requests) = (events.journal.reader(0), Vec::new());
     while let Some(item) = reader.read()? {
@@ -417,14 +420,14 @@ fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader,
     Ok((reader, requests))
 }
 
-/// Events that were read or written lately. The first that came goes first.
+/// A cache of recently read or written events; the oldest entry is evicted first.
 struct EventCache {
-    /// How many bytes it may have.
+    /// The most bytes of cached events.
     most: usize,
     events: HashMap<u64, Arc<Event>>,
     order: VecDeque<u64>,
     bytes: usize,
-    /// The one used last stands last.
+    /// Readers for subscribers that lag behind, the most recently used one last.
     readers: Vec<Reader>,
 }
 
@@ -452,9 +455,9 @@ impl EventCache {
         }
     }
 
-    /// Reads an event, and those that come after it.
+    /// Reads an event, and some that follow it.
     fn load(&mut self, events: &EventLog, seq: u64) -> Option<Arc<Event>> {
-        // Another subscriber may have been here a moment ago.
+        // A reader that another subscriber has left a little before this event is used again.
         let near = |reader: &Reader| reader.seq() < seq && seq - reader.seq() < 64;
         let mut reader = match self.readers.iter().position(near) {
             Some(index) => self.readers.remove(index),

@@ -1,14 +1,14 @@
 //! Topics: URLs that events are published under.
 
-/// The longest topic or callback that is taken, in bytes.
+/// The longest accepted topic or callback, in bytes.
 pub const MAX_URL_BYTES: usize = 2_048;
 
-/// One topic, or with `*` at its end all that begin so.
+/// One topic, or with `*` at its end all topics with this prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicPattern(Box<str>);
 
 impl TopicPattern {
-    /// A pattern; `None` where it is not an `http` or `https` URL, or has a `*` elsewhere than at its end.
+    /// Parses a pattern; `None` if it is not an `http` or `https` URL, or has a `*` elsewhere than at its end.
     pub fn parse(text: &str) -> Option<TopicPattern> {
         let fixed = text.strip_suffix('*').unwrap_or(text);
         let is_url = is_http_url(fixed) && !fixed.contains('*');
@@ -22,12 +22,12 @@ impl TopicPattern {
         }
     }
 
-    /// The topic, unless this stands for several.
+    /// The topic, unless the pattern has a `*`.
     pub fn single(&self) -> Option<&str> {
         (!self.0.ends_with('*')).then_some(&*self.0)
     }
 
-    /// The topic whose URL has this path, as a request for it on this gateway has it.
+    /// The topic of this pattern whose URL has this path.
     pub fn at_path(&self, path: &str) -> Option<String> {
         let text = self.0.strip_suffix('*').unwrap_or(&self.0);
         let (origin, own) = text.split_at(path_start(text)?);
@@ -43,7 +43,7 @@ fn path_start(url: &str) -> Option<usize> {
     Some(url[authority..].find(['/', '?', '#']).map_or(url.len(), |at| authority + at))
 }
 
-/// Scheme and authority, in lower case: where a URL leads.
+/// Scheme and authority of a URL, in lower case.
 pub fn origin_of(url: &str) -> Option<String> {
     path_start(url).map(|end| url[..end].to_ascii_lowercase())
 }

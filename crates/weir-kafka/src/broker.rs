@@ -1,4 +1,4 @@
-//! A connection to a broker: requests with their answers one after the other, and SASL before them where that is asked for.
+//! A connection to a broker: one request at a time, after SASL authentication if it is configured.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::wire::{AnswerBytes, AnswerCutShort, RequestBytes};
 
 const SASL_HANDSHAKE: (i16, i16) = (17, 1);
 const SASL_AUTHENTICATE: (i16, i16) = (36, 0);
-/// A broker sends at least one batch of messages, whatever its size, and a hub's events have 32 MiB at most.
+/// A broker returns at least one whole batch, whatever its size; a hub's events have 32 MiB at most.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// A server may not make us compute for longer.
+/// The most iterations of SCRAM that a server may demand, which limits the CPU time of a login.
 const MAX_ITERATIONS: u32 = 1 << 20;
 
-/// Who we are to brokers.
+/// The credentials for brokers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SaslLogin {
     pub mechanism: SaslMechanism,
@@ -28,7 +28,7 @@ pub struct SaslLogin {
 }
 
 impl fmt::Debug for SaslLogin {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} as {}", self.mechanism.name(), self.user)
     }
@@ -57,15 +57,15 @@ impl SaslMechanism {
     }
 }
 
-/// How brokers are reached.
+/// The settings for connections to brokers.
 pub struct BrokerAccess {
     pub client: HttpClient,
     pub login: Option<SaslLogin>,
-    /// For a connection, login included, and for each request.
+    /// Time-out for connecting with the login, and for each request.
     pub timeout: Duration,
 }
 
-/// One connection.
+/// One connection to a broker.
 pub struct BrokerConnection {
     stream: ServiceStream,
     name: String,
@@ -75,7 +75,7 @@ pub struct BrokerConnection {
 
 impl BrokerConnection {
     /// # Errors
-    /// What failed, and with which broker.
+    /// The message contains the failure and the broker.
     pub async fn open(target: &StreamTarget, access: &BrokerAccess) -> Result<BrokerConnection, String> {
         let opened = access.client.stream(target, access.timeout).await;
         let stream = opened.map_err(|error| error.to_string())?;
@@ -86,10 +86,10 @@ impl BrokerConnection {
         Ok(connection)
     }
 
-    /// Asks, and waits for the answer. After an error nothing is known of the connection.
+    /// Sends a request, and waits for the answer. After an error the connection must not be used again.
     ///
     /// # Errors
-    /// What failed, and with which broker.
+    /// The message contains the failure and the broker.
     pub async fn ask(
         &mut self,
         (key, version): (i16, i16),
@@ -144,7 +144,7 @@ impl BrokerConnection {
         }
     }
 
-    /// RFC 5802 §3, without channel binding. Names and passwords are taken as they are written, without SASLprep.
+    /// RFC 5802 §3, without channel binding. Names and passwords are used as they are, without SASLprep.
     async fn scram(&mut self, login: &SaslLogin, hash: &ScramHash) -> Result<(), String> {
         let wrong = |what: &str| format!("{}: SCRAM: {what}", self.name);
         let mut random = [0; 24];
@@ -194,7 +194,7 @@ static SHA_256: ScramHash =
 static SHA_512: ScramHash =
     ScramHash { hmac: &hmac::HMAC_SHA512, digest: &digest::SHA512, pbkdf2: &pbkdf2::PBKDF2_HMAC_SHA512 };
 
-/// What shows that we know the password, and what the server has to show.
+/// The client's proof that it knows the password, and the signature expected from the server.
 struct ScramProof {
     text: String,
     server_signature: Vec<u8>,

@@ -1,8 +1,8 @@
-//! The messages of Kafka's protocol that Weir needs, over the node's own client: its resolver, its certificate authorities.
+//! The subset of Kafka's protocol that Weir needs, over the node's own client with its resolver and certificate authorities.
 //!
-//! - [`BrokerConnection`] is one connection, with SASL where that is asked for.
-//! - [`PartitionClient`] reads and writes one partition of a topic, wherever its leader is.
-//! - [`message_batch`] and [`stored_messages`] are the format of what is stored.
+//! [`BrokerConnection`] is one connection, with SASL if it is configured.
+//! [`PartitionClient`] reads and writes one partition of a topic, at its current leader.
+//! [`message_batch`] and [`stored_messages`] write and read the format of stored messages.
 
 mod broker;
 mod metadata;

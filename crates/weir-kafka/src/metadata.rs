@@ -1,4 +1,4 @@
-//! Where the partitions of a topic are.
+//! The leaders of a topic's partitions.
 
 use weir_client::{StreamTarget, StreamTls};
 
@@ -7,18 +7,18 @@ use crate::wire::{AnswerBytes, AnswerCutShort};
 /// An answer to Metadata (key 3, version 4) for one topic.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Ids, hosts and ports.
+    /// The id, host and port of each broker.
     brokers: Vec<(i32, String, i32)>,
-    /// The id of the broker that makes topics.
+    /// The id of the broker that creates topics.
     pub controller: i32,
-    /// Of the topic; 0 is none.
+    /// The error code for the topic; 0 if none.
     pub error: i16,
-    /// Numbers, and the id of each leader.
+    /// The number and the leader's id of each partition.
     pub partitions: Vec<(i32, i32)>,
 }
 
 impl Metadata {
-    /// Where a broker is.
+    /// The address of a broker.
     pub fn broker(&self, id: i32, tls: &Option<StreamTls>) -> Option<StreamTarget> {
         let (_, host, port) = self.brokers.iter().find(|(broker, ..)| *broker == id)?;
         Some(StreamTarget::new(host, *port as u16, tls.clone()))
@@ -26,7 +26,7 @@ impl Metadata {
 }
 
 /// # Errors
-/// The answer is not complete.
+/// The answer is truncated.
 pub fn read_metadata(answer: &mut AnswerBytes<'_>) -> Result<Metadata, AnswerCutShort> {
     let _throttled_ms = answer.i32()?;
     let brokers = answer.list(|broker| {
@@ -49,7 +49,7 @@ pub fn read_metadata(answer: &mut AnswerBytes<'_>) -> Result<Metadata, AnswerCut
     Ok(Metadata { brokers, controller, error, partitions })
 }
 
-/// Whether Kafka takes it as the name of a topic: 1 to 249 letters, digits, `.`, `_` or `-`.
+/// Whether a text is a valid topic name: 1 to 249 letters, digits, `.`, `_` or `-`.
 pub fn is_topic_name(name: &str) -> bool {
     let is_fit = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     (1..=249).contains(&name.len()) && name != "." && name != ".." && name.chars().all(is_fit)

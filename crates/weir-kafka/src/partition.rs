@@ -1,4 +1,4 @@
-//! Reading and writing one partition.
+//! Reads and writes one partition.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,54 +16,54 @@ const LIST_OFFSETS: (i16, i16) = (2, 1);
 const METADATA: (i16, i16) = (3, 4);
 const CREATE_TOPICS: (i16, i16) = (19, 4);
 const DELETE_RECORDS: (i16, i16) = (21, 1);
-/// All replicas in sync.
+/// `acks`: all in-sync replicas.
 const ALL: i16 = -1;
 const UNKNOWN_TOPIC: i16 = 3;
 const TOPIC_EXISTS: i16 = 36;
 
-/// A cluster, as it is reached.
+/// The addresses and settings of a cluster.
 pub struct KafkaCluster {
-    /// Brokers that are asked where the others are.
+    /// The brokers for bootstrapping, which are asked for the metadata.
     pub bootstrap: Vec<StreamTarget>,
     pub tls: Option<StreamTls>,
     pub access: BrokerAccess,
 }
 
-/// Why something could not be done.
+/// The reason of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaError {
-    /// The broker's; nothing if it did not answer.
+    /// The broker's error code; `None` if it did not answer.
     pub code: Option<i16>,
     pub reason: String,
 }
 
-/// A topic that is to be made.
+/// The settings of a topic to create.
 pub struct NewTopic<'a> {
     pub partitions: i32,
-    /// -1 is the default of the cluster.
+    /// -1 selects the default of the cluster.
     pub replication_factor: i16,
     /// Names and values.
     pub settings: &'a [(&'a str, &'a str)],
 }
 
-/// A message, with its offset and time.
+/// Offset, time in milliseconds, and value of a message.
 pub type FetchedMessage = (i64, i64, Vec<u8>);
 
-/// What was read from a partition.
+/// The result of a fetch.
 pub struct Fetched {
     pub messages: Vec<FetchedMessage>,
-    /// Where to read on.
+    /// The offset to fetch next.
     pub next: i64,
-    /// Everything before this is on all replicas in sync.
+    /// The high watermark: all in-sync replicas have the messages before it.
     pub end: i64,
 }
 
 /// One of the ends of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionEnd {
-    /// The oldest message that is kept.
+    /// The offset of the oldest message.
     First,
-    /// Behind the newest one.
+    /// The offset after the newest message.
     Last,
 }
 
@@ -87,7 +87,7 @@ impl KafkaError {
         matches!(self.code, Some(10 | 18))
     }
 
-    /// What was to be read was removed.
+    /// Whether the requested offset was removed.
     pub fn is_out_of_range(&self) -> bool {
         self.code == Some(1)
     }
@@ -106,10 +106,10 @@ impl fmt::Display for KafkaError {
 }
 
 impl KafkaCluster {
-    /// The number of partitions of a topic, which is made if it does not exist.
+    /// The number of partitions of a topic, which is created if it does not exist.
     ///
     /// # Errors
-    /// No broker answers, or the topic cannot be made.
+    /// No broker answers, or the topic cannot be created.
     pub async fn topic(&self, name: &str, new: &NewTopic<'_>) -> Result<usize, KafkaError> {
         let metadata = self.metadata(name).await?;
         match metadata.error {
@@ -137,7 +137,7 @@ impl KafkaCluster {
                 let write = |request: &mut RequestBytes| {
                     request.i32(1);
                     request.text(Some(topic));
-                    // Brokers would make it with their own settings.
+                    // Brokers would create it automatically with their own settings.
                     request.bool(false);
                 };
                 let answer = connection.ask(METADATA, write).await?;
@@ -157,7 +157,7 @@ fn put_topic(request: &mut RequestBytes, name: &str, new: &NewTopic<'_>, timeout
     request.text(Some(name));
     request.i32(new.partitions);
     request.i16(new.replication_factor);
-    // The cluster chooses the brokers.
+    // No assignment: the cluster chooses the brokers.
     request.i32(0);
     request.i32(new.settings.len() as i32);
     for (name, value) in new.settings {
@@ -177,7 +177,7 @@ fn read_created(answer: &mut AnswerBytes<'_>) -> Result<(i16, String), AnswerCut
     topics.pop().ok_or(AnswerCutShort)
 }
 
-/// A connection to the leader of one partition; one request at a time.
+/// Accesses one partition through its leader; one request at a time.
 pub struct PartitionClient<'a> {
     cluster: &'a KafkaCluster,
     topic: &'a str,
@@ -190,10 +190,10 @@ impl<'a> PartitionClient<'a> {
         PartitionClient { cluster, topic, partition, connection: None }
     }
 
-    /// Appends a batch; returns the offset of its first message once all replicas in sync have it.
+    /// Appends a batch; returns the offset of its first message once all in-sync replicas have it.
     ///
     /// # Errors
-    /// It was refused, or nothing is known of it.
+    /// The batch was refused, or its outcome is unknown.
     pub async fn produce(&mut self, batch: &[u8]) -> Result<i64, KafkaError> {
         let timeout_ms = self.cluster.access.timeout.as_millis() as i32;
         let write = |request: &mut RequestBytes, topic: &str, partition: i32| {
@@ -213,14 +213,14 @@ impl<'a> PartitionClient<'a> {
         self.ask(PRODUCE, write, read).await
     }
 
-    /// Messages from this offset on; waits for the first one for so long.
+    /// Fetches messages from this offset on; waits up to `wait` if there are none.
     ///
     /// # Errors
-    /// The offset is not there any more, or no broker answers.
+    /// The offset was removed, or no broker answers.
     pub async fn fetch(&mut self, offset: i64, max_bytes: i32, wait: Duration) -> Result<Fetched, KafkaError> {
         let wait_ms = wait.as_millis() as i32;
         let write = |request: &mut RequestBytes, topic: &str, partition: i32| {
-            // No replica of it.
+            // The replica id: -1, since this is a consumer.
             request.i32(-1);
             request.i32(wait_ms);
             request.i32(1);
@@ -266,7 +266,7 @@ impl<'a> PartitionClient<'a> {
     /// Removes all messages before this offset.
     ///
     /// # Errors
-    /// It was refused, or no broker answers.
+    /// The request was refused, or no broker answers.
     pub async fn delete_before(&mut self, offset: i64) -> Result<(), KafkaError> {
         let timeout_ms = self.cluster.access.timeout.as_millis() as i32;
         let write = |request: &mut RequestBytes, topic: &str, partition: i32| {
@@ -284,7 +284,7 @@ impl<'a> PartitionClient<'a> {
         self.ask(DELETE_RECORDS, write, read).await
     }
 
-    /// After an error the leader is looked up again.
+    /// Sends a request to the leader; after an error the leader is looked up again for the next one.
     async fn ask<T>(
         &mut self,
         request: (i16, i16),
@@ -319,7 +319,7 @@ impl<'a> PartitionClient<'a> {
     }
 }
 
-/// One topic with one partition, whose own fields follow.
+/// Writes an array of one topic with one partition; the caller adds the partition's own fields.
 fn put_partition(request: &mut RequestBytes, topic: &str, partition: i32) {
     request.i32(1);
     request.text(Some(topic));
@@ -327,7 +327,7 @@ fn put_partition(request: &mut RequestBytes, topic: &str, partition: i32) {
     request.i32(partition);
 }
 
-/// What an answer says of the only partition.
+/// Reads an answer for the only partition of the only topic.
 fn only<T>(answer: &mut AnswerBytes<'_>, read: impl Fn(&mut AnswerBytes<'_>) -> Read<T>) -> Read<T> {
     let topics = answer.list(|topic| {
         let _name = topic.text()?;

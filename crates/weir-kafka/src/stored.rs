@@ -15,11 +15,11 @@ const BATCH_HEAD: usize = 21;
 const COMPRESSION: i16 = 0b111;
 const CONTROL: i16 = 0b10_0000;
 
-/// Reads batches, the last of which may be cut off, as in an answer to Fetch. Returns messages from this offset on, and the offset
-/// after the last whole batch, if there is one.
+/// Reads batches from an answer to Fetch, in which the last batch may be cut off. Returns messages from offset `from` on, and the
+/// offset after the last whole batch, if there is one.
 ///
 /// # Errors
-/// What is wrong with a batch.
+/// The error describes what is wrong with a batch.
 pub fn stored_messages(mut bytes: &[u8], from: i64) -> Result<(Vec<StoredMessage<'_>>, Option<i64>), &'static str> {
     let (mut messages, mut next) = (Vec::new(), None);
     while bytes.len() >= BATCH_HEAD {
@@ -81,13 +81,13 @@ fn read_message<'a>(body: &mut AnswerBytes<'a>, first: i64, first_ms: i64) -> Re
     Ok(StoredMessage { offset, time_ms, value: sized(&mut message)? })
 }
 
-/// Bytes with their length before them; none where that is -1.
+/// Bytes preceded by their length; a length of -1 counts as empty.
 fn sized<'a>(from: &mut AnswerBytes<'a>) -> Read<&'a [u8]> {
     let length = varint(from)?.max(0);
     from.take(usize::try_from(length).map_err(|_| AnswerCutShort)?)
 }
 
-/// Zigzag, in bytes of seven bits, the lowest first.
+/// A zigzag-encoded variable-length number: seven bits per byte, the lowest first.
 fn varint(from: &mut AnswerBytes<'_>) -> Read<i64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::wire::{KafkaMessage, message_batch};
 
-    /// As a broker has it that has given it this offset.
+    /// A batch as a broker stores it at this offset.
     fn batch(offset: i64, values: &[&[u8]]) -> Vec<u8> {
         let message =
             |(time_ms, value): (i64, &&'static [u8])| KafkaMessage { time_ms, key: None, value, header: None };
@@ -141,7 +141,7 @@ mod tests {
         for at in 12..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0x55;
-            // The leader's epoch is not covered.
+            // The leader epoch is not covered by the checksum.
             assert_eq!(stored_messages(&changed, 0).is_ok(), (12..16).contains(&at), "{at}");
         }
     }

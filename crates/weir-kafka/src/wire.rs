@@ -1,15 +1,15 @@
-//! What messages of Kafka's protocol are made of. Each message is used in a version that brokers have had since 1.0 and still have
-//! in 4.x (KIP-896). None of these versions uses tagged fields or compact lengths.
+//! The primitives of Kafka's protocol. Each request is used in a version that brokers support from 1.0 to 4.x (KIP-896). None of
+//! these versions uses tagged fields or compact lengths.
 
-/// What is wrong with an answer of a broker.
+/// The error for an answer of a broker that is truncated.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AnswerCutShort;
 
-/// A request, as a message with its length before it.
+/// A request under construction, with room for its length at the front.
 pub struct RequestBytes(Vec<u8>);
 
 impl RequestBytes {
-    /// The header of version 1: which request it is, and the number that the answer repeats.
+    /// Writes a header of version 1: the request's key and version, and the correlation id that the answer repeats.
     pub fn begin(key: i16, version: i16, correlation: i32) -> RequestBytes {
         let mut bytes = RequestBytes(vec![0; 4]);
         bytes.i16(key);
@@ -61,7 +61,7 @@ impl RequestBytes {
     }
 }
 
-/// An answer, read from the front.
+/// An answer, parsed from the front.
 pub struct AnswerBytes<'a>(pub &'a [u8]);
 
 pub(crate) type Read<T> = Result<T, AnswerCutShort>;
@@ -97,7 +97,7 @@ impl<'a> AnswerBytes<'a> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A text that may be missing.
+    /// A text; a missing one is returned as empty.
     pub fn text(&mut self) -> Read<String> {
         let length = self.i16()?.max(0) as usize;
         Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
@@ -108,21 +108,21 @@ impl<'a> AnswerBytes<'a> {
         self.take(length)
     }
 
-    /// A list, whose elements `read` reads.
+    /// Reads a list whose elements are parsed by `read`.
     pub fn list<T>(&mut self, read: impl Fn(&mut Self) -> Read<T>) -> Read<Vec<T>> {
         let count = self.i32()?.max(0);
         (0..count).map(|_| read(self)).collect()
     }
 }
 
-/// Who sends, so that the broker recognises what is sent twice.
+/// The identity of an idempotent producer, by which the broker recognises repeated batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerIdentity {
     pub id: i64,
     pub epoch: i16,
 }
 
-/// What a message says.
+/// The content of a message.
 pub struct KafkaMessage<'a> {
     pub time_ms: i64,
     pub key: Option<&'a [u8]>,
@@ -131,13 +131,14 @@ pub struct KafkaMessage<'a> {
     pub header: Option<(&'a str, &'a [u8])>,
 }
 
-/// A batch of messages in format 2, which brokers store as it is. Without an identity the broker takes whatever comes.
+/// A batch of messages in format 2, which brokers store as it is. Without a producer identity, the broker does not detect
+/// repetitions.
 pub fn message_batch(messages: &[KafkaMessage<'_>], sender: Option<(ProducerIdentity, i32)>) -> Vec<u8> {
     let (first, last) = messages
         .iter()
         .fold((i64::MAX, i64::MIN), |(first, last), message| (first.min(message.time_ms), last.max(message.time_ms)));
     let (identity, sequence) = sender.unwrap_or((ProducerIdentity { id: -1, epoch: -1 }, -1));
-    // All that the checksum covers.
+    // The part that the checksum covers.
     let mut body = Vec::with_capacity(64 + messages.iter().map(|message| message.value.len() + 64).sum::<usize>());
     body.extend_from_slice(&0_i16.to_be_bytes());
     body.extend_from_slice(&(messages.len() as i32 - 1).to_be_bytes());
@@ -164,7 +165,7 @@ pub fn message_batch(messages: &[KafkaMessage<'_>], sender: Option<(ProducerIden
     }
     let mut batch = Vec::with_capacity(body.len() + 21);
     batch.extend_from_slice(&0_i64.to_be_bytes());
-    // What follows: leader epoch, version, checksum and body.
+    // The length of what follows: leader epoch, version, checksum and body.
     batch.extend_from_slice(&(body.len() as i32 + 9).to_be_bytes());
     batch.extend_from_slice(&(-1_i32).to_be_bytes());
     batch.push(2);
@@ -173,13 +174,13 @@ pub fn message_batch(messages: &[KafkaMessage<'_>], sender: Option<(ProducerIden
     batch
 }
 
-/// Bytes with their length before them; -1 where there are none.
+/// Bytes preceded by their length; the length is -1 for `None`.
 fn sized(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     varint(out, bytes.map_or(-1, |bytes| bytes.len() as i64));
     out.extend_from_slice(bytes.unwrap_or_default());
 }
 
-/// Zigzag, then seven bits in each byte, the lowest first.
+/// A zigzag-encoded variable-length number: seven bits per byte, the lowest first.
 fn varint(out: &mut Vec<u8>, number: i64) {
     let mut rest = ((number << 1) ^ (number >> 63)) as u64;
     while rest >= 0x80 {
@@ -189,7 +190,7 @@ fn varint(out: &mut Vec<u8>, number: i64) {
     out.push(rest as u8);
 }
 
-/// The partition of a key, as Kafka's own clients choose it (murmur2), so that those who read by key find it where they look.
+/// The partition of a key, by the same hash as Kafka's own clients (murmur2), so that consumers that read by key find it.
 pub fn partition_of(key: &[u8], partitions: usize) -> usize {
     const M: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c ^ key.len() as u32;
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn keys_are_where_other_clients_look_for_them() {
-        // As `org.apache.kafka.common.utils.Utils.murmur2` has it.
+        // Reference values of `org.apache.kafka.common.utils.Utils.murmur2`.
         for (key, hash) in [("21", -973932308_i32), ("foobar", -790332482), ("a-little-bit-long-string", -985981536)] {
             assert_eq!(partition_of(key.as_bytes(), 1 << 31), (hash & 0x7fff_ffff) as usize, "{key}");
         }
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!((body.i16(), body.i32()), (Ok(0), Ok(1)));
         assert_eq!((body.i64(), body.i64()), (Ok(1000), Ok(1000)));
         assert_eq!((body.i64(), body.i16(), body.i32(), body.i32()), (Ok(7), Ok(1), Ok(40), Ok(2)));
-        // Each: its length, and 14 bytes.
+        // Each record consists of its length and 14 bytes.
         assert_eq!(body.0.len(), 2 * 15);
         assert_eq!(AnswerBytes(&[0, 0, 0, 9]).bytes(), Err(AnswerCutShort));
     }

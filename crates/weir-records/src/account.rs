@@ -1,4 +1,4 @@
-//! The account of a sink: what became of every record.
+//! The account of a sink: the outcome of every record.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::books::{Books, DropReason, RecordTally, RejectReason};
 use crate::cells::{Cells, MAX_SLOTS, Slot};
 
-/// The account of a sink. Workers count what they hand over, each for itself; the sink counts the rest.
+/// The account of a sink. Each worker counts the records it hands over, in a slot of its own; the sink counts the rest.
 pub struct RecordAccount {
     name: String,
     cells: Cells,
@@ -17,7 +17,7 @@ pub struct RecordAccount {
 
 struct AccountState {
     books: Books,
-    /// Slots that were used before and are free.
+    /// Slots that were given back.
     free: Vec<usize>,
     used: usize,
     last_error: Option<String>,
@@ -30,7 +30,7 @@ pub struct AccountReading {
     pub plugin: String,
     pub accepted: RecordTally,
     pub delivered: RecordTally,
-    /// Of those delivered: the store had them already.
+    /// Of the delivered records, those that the store had already.
     pub duplicates: RecordTally,
     pub rejected: Settled,
     pub dropped: Settled,
@@ -41,7 +41,7 @@ pub struct AccountReading {
 /// Tallies by reason.
 pub type Settled = BTreeMap<&'static str, RecordTally>;
 
-/// Where records are that wait.
+/// Pending records, by where they wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pending {
     pub memory: RecordTally,
@@ -82,8 +82,8 @@ impl RecordAccount {
         RecordAccount::of(name, Cells::in_memory())
     }
 
-    /// Goes on where the numbers in `cells` stand. Whatever was in memory when the process before ended is lost, and
-    /// booked for this reason; `spooled` is what was found on disk.
+    /// Continues an account from the numbers in `cells`. Records that were in memory when the previous process ended are lost,
+    /// and booked as dropped with this reason; `spooled` are those found on disk.
     pub fn of_cells(name: &str, cells: Cells, spooled: RecordTally, reason: DropReason) -> RecordAccount {
         let account = RecordAccount::of(name, cells);
         account.change(|books, (accepted, refused)| {
@@ -110,7 +110,7 @@ impl RecordAccount {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where one thread counts.
+    /// Assigns a slot to the calling thread; `None` if all are used.
     pub(crate) fn take_slot(&self) -> Option<usize> {
         let mut state = self.lock();
         let fresh = (state.used < MAX_SLOTS - 1).then_some(state.used);
@@ -120,7 +120,7 @@ impl RecordAccount {
         })
     }
 
-    /// A record without a slot to be counted in: its bytes are not known.
+    /// Counts a dropped record of a thread without a slot; its bytes are not known.
     pub(crate) fn count_lost(&self) {
         self.book(|_| {
             let slot = self.slot(MAX_SLOTS - 1);
@@ -129,7 +129,7 @@ impl RecordAccount {
         });
     }
 
-    /// Records that were counted in another account go on in this one.
+    /// Moves records that were counted in another account to this one.
     pub(crate) fn take_over(&self, other: &RecordAccount, tally: RecordTally) {
         self.book(|_| self.slot(MAX_SLOTS - 1).accept_all(tally));
         other.book(|books| {
@@ -138,7 +138,7 @@ impl RecordAccount {
         });
     }
 
-    /// What was counted in it stays.
+    /// Frees a slot. Its counts remain.
     pub(crate) fn give_back_slot(&self, slot: usize) {
         self.lock().free.push(slot);
     }
@@ -148,7 +148,7 @@ impl RecordAccount {
         self.cells.slot(number)
     }
 
-    /// Changes the books, so that nobody sees half a change.
+    /// Changes the books under the lock, so that readers never see half a change.
     pub(crate) fn book<T>(&self, change: impl FnOnce(&mut Books) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state.books);
@@ -161,7 +161,7 @@ impl RecordAccount {
         self.book(|books| change(books, counted));
     }
 
-    /// What went wrong last; `None` once something went well.
+    /// Sets the last error; `None` after a success.
     pub(crate) fn set_error(&self, error: Option<&str>) {
         let mut state = self.lock();
         if state.last_error.as_deref() != error {
@@ -169,7 +169,7 @@ impl RecordAccount {
         }
     }
 
-    /// The account as it is now.
+    /// Reads the account at this moment.
     pub fn read(&self) -> AccountReading {
         let state = self.lock();
         let books = &state.books;
@@ -182,7 +182,7 @@ impl RecordAccount {
         if !refused.is_zero() {
             dropped.entry(DropReason::MemoryFull.name()).or_default().add(refused);
         }
-        // What workers have handed over and the sink has not seen yet.
+        // Records that workers have handed over and the sink has not drained yet.
         let mut memory = counted.without(refused).without(books.drained);
         memory.add(books.queued);
         AccountReading {

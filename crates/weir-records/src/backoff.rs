@@ -1,4 +1,4 @@
-//! How long to wait before the next try.
+//! The pause before the next try.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::batching::Retries;
 
 const FIRST: Duration = Duration::from_millis(500);
 const MOST: Duration = Duration::from_secs(30);
-/// A receiver that asks for more patience than this is asked sooner.
+/// The longest pause that a receiver can ask for; a longer one is shortened to this.
 const MOST_ASKED_FOR: Duration = Duration::from_secs(300);
 
-/// Counts failures in a row.
+/// Counts consecutive failures.
 #[derive(Debug, Default)]
 pub struct Backoff {
     failures: u32,
@@ -20,12 +20,12 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// The last try has failed.
+    /// Whether the last try has failed.
     pub fn has_failed(&self) -> bool {
         self.failures > 0
     }
 
-    /// The pause after a failure, or `None` where that was the last try. `after` is what the receiver asks for.
+    /// The pause after a failure, or `None` if no try is left. `after` is the pause that the receiver asks for.
     pub fn next(&mut self, retries: Retries, after: Option<Duration>) -> Option<Duration> {
         self.failures = self.failures.saturating_add(1);
         match retries {
@@ -33,7 +33,7 @@ impl Backoff {
             Retries::Some { pause, .. } => Some(pause),
             Retries::Always => {
                 let most = FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(MOST);
-                // Jitter over the whole range, so that nodes that failed together do not come back together.
+                // Jitter over the whole range, so that nodes that failed at the same time do not retry at the same time.
                 let pause = most.mul_f64(fastrand::f64());
                 Some(after.map_or(pause, |after| after.min(MOST_ASKED_FOR) + pause / 10))
             }

@@ -1,16 +1,16 @@
-//! When a batch is sent, and how often.
+//! When a batch is sent, and how often it is tried.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Records in a batch.
+    /// The most records in a batch.
     pub max_records: usize,
-    /// Bytes in a batch, as workers copied them. One record is always taken.
+    /// The most bytes in a batch, as copied by workers. A batch has at least one record.
     pub max_bytes: usize,
-    /// A batch to which nothing is added for so long is sent,
+    /// A batch is sent when no record was added for this time,
     pub inactive: Duration,
-    /// and so is one whose first record is so old.
+    /// and when its first record has waited for this time.
     pub oldest: Duration,
 }
 
@@ -25,12 +25,12 @@ impl Default for Batching {
     }
 }
 
-/// How often a batch is tried that could not be delivered.
+/// How often a batch that could not be delivered is tried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retries {
-    /// Until it is delivered, with growing pauses. What comes meanwhile waits as long as there is room.
+    /// Until it is delivered, with growing pauses. Further records wait as long as there is room.
     #[default]
     Always,
-    /// So many further tries, with a fixed pause before each.
+    /// At most `most` more tries, with a fixed pause before each.
     Some { most: u32, pause: Duration },
 }

@@ -1,4 +1,4 @@
-//! What became of a sink's records, as numbers.
+//! The books of a sink: the number of records at each place and with each outcome.
 
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ impl RecordTally {
         self.bytes -= other.bytes;
     }
 
-    /// What is left of it, or nothing where more was taken than there was: after a loss of power numbers may not fit.
+    /// The difference, or 0 where it would be negative: after a loss of power the numbers may be inconsistent.
     pub fn without(self, other: RecordTally) -> RecordTally {
         RecordTally {
             records: self.records.saturating_sub(other.records),
@@ -67,23 +67,23 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a record was lost here.
+    /// Why a record was dropped.
     DropReason {
-        /// The memory that records may take is used up.
+        /// The memory limit for records was reached.
         MemoryFull = "memory_full",
-        /// The spool has reached its size.
+        /// The spool has reached its maximum size.
         SpoolFull = "spool_full",
-        /// It waited longer than it may.
+        /// It waited longer than `max_age`.
         Expired = "expired",
-        /// It is larger than the destination, or the spool, ever takes.
+        /// It is larger than the destination, or the spool, can ever accept.
         Oversize = "oversize",
-        /// As many tries as are allowed have failed.
+        /// All allowed tries have failed.
         Retries = "retries",
         /// It could not be read back from the spool.
         Corrupt = "corrupt",
-        /// The process ended first.
+        /// The process ended before it could be delivered.
         Shutdown = "shutdown",
-        /// The sink was removed from the configuration, and could not deliver it any more.
+        /// The sink was removed from the configuration before it could be delivered.
         Abandoned = "abandoned",
         /// It was in memory when the process died.
         Crash = "crash",
@@ -91,25 +91,25 @@ reasons! {
 }
 
 reasons! {
-    /// Why a destination did not take a record, for good.
+    /// Why a destination rejected a record permanently.
     RejectReason {
-        /// It does not fit what the store has under these names.
+        /// Its members do not fit the types of the store's fields.
         Mapping = "mapping",
         /// Its time is too far in the past.
         TooOld = "too_old",
-        /// It is larger than is taken.
+        /// It is larger than the destination accepts.
         TooLarge = "too_large",
-        /// Anything else.
+        /// Another reason.
         Invalid = "invalid",
     }
 }
 
-/// The numbers of one sink. What moves a record from one place to another changes two of them.
+/// The numbers of one sink. Moving a record from one place to another changes two of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// Taken out of rings.
+    /// All records taken out of rings.
     pub drained: RecordTally,
-    /// Of those drained: counted in another account from then on.
+    /// Of those drained: records moved to another account.
     pub moved: RecordTally,
     /// In the queue in memory.
     pub queued: RecordTally,
@@ -118,15 +118,15 @@ pub struct Books {
     /// In a batch that is being sent.
     pub inflight: RecordTally,
     pub delivered: RecordTally,
-    /// Of those delivered: the store had them already.
+    /// Of those delivered: records that the store had already.
     pub duplicates: RecordTally,
     pub rejected: [RecordTally; RejectReason::ALL.len()],
     pub dropped: [RecordTally; DropReason::ALL.len()],
-    /// Everything in the spool up to this number is done with.
+    /// All records in the spool up to this number are settled.
     pub spool_done: u64,
 }
 
-/// As many numbers as books take when they are written down.
+/// The size of serialised books, in 64-bit words.
 pub const WORDS: usize = 64;
 
 impl Books {

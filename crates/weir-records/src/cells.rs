@@ -1,8 +1,8 @@
-//! The numbers of a sink where several threads, and the next process, can read them.
+//! The numbers of a sink in memory that several threads, and the next process, can read.
 //!
-//! Workers count in slots of their own with plain stores. The books are written twice, in turns, and one number says which
-//! copy counts, so that a process that dies at any instruction leaves whole books. In a file that is mapped into memory all
-//! of it outlives the process; a loss of power may take the latest of it.
+//! Workers count in slots of their own with plain stores. The books are written to two copies in turn, and one number selects the
+//! valid copy, so that the books stay consistent even if the process dies at any instruction. In a memory-mapped file, the
+//! numbers outlive the process; a loss of power may lose the latest changes.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +14,13 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::books::{Books, RecordTally, WORDS};
 
-/// The first number of a file: what it is, and its version.
+/// The first number of a file: its type and version.
 const MAGIC: u64 = 0x5745_4952_4143_0001;
 const COPIES: usize = 8;
 const SLOTS: usize = COPIES + 2 * WORDS;
-/// Threads that write records to one sink at a time.
+/// The most threads that write records to one sink at a time.
 pub const MAX_SLOTS: usize = 512;
-/// A slot is a cache line, so that workers do not meet.
+/// A slot fills a cache line, so that workers do not share one.
 const SLOT_WORDS: usize = 8;
 const LENGTH: usize = SLOTS + MAX_SLOTS * SLOT_WORDS;
 
@@ -49,7 +49,7 @@ impl Cells {
         Cells(Memory::Heap((0..LENGTH).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// In a file, which keeps what it had. One that has not the right length or beginning begins anew.
+    /// Maps a file, with its numbers. A file with another length or beginning is initialised.
     ///
     /// # Errors
     /// The file cannot be mapped.
@@ -57,7 +57,7 @@ impl Cells {
         let bytes = (LENGTH * size_of::<u64>()) as u64;
         if file.metadata()?.len() != bytes {
             file.set_len(0)?;
-            // Written, not only made longer: storing into a page for which the disk has no room would end the process.
+            // Written instead of only extended: storing to a page for which the disk has no room would kill the process (SIGBUS).
             file.write_all_at(&vec![0; bytes as usize], 0)?;
         }
         let cells = Cells(Memory::Mapped(MmapRaw::map_raw(file)?));
@@ -68,7 +68,7 @@ impl Cells {
         Ok(cells)
     }
 
-    /// In a file of another process, to be read only. `None` where it is none.
+    /// Maps the file of another process, read-only. `None` if it is not such a file.
     ///
     /// # Errors
     /// The file cannot be mapped.
@@ -80,14 +80,14 @@ impl Cells {
         Ok((cells[0].load(Ordering::Relaxed) == MAGIC).then_some(cells))
     }
 
-    /// Books as they were written last.
+    /// The books as they were last written.
     pub fn books(&self) -> Books {
         let copy = self[1].load(Ordering::Acquire) as usize % 2;
         let begin = COPIES + copy * WORDS;
         Books::from_words(&std::array::from_fn(|index| self[begin + index].load(Ordering::Relaxed)))
     }
 
-    /// Writes books down. One thread at a time.
+    /// Writes the books. Only one thread at a time may call this.
     pub fn write_books(&self, books: &Books) {
         let copy = (self[1].load(Ordering::Relaxed) as usize + 1) % 2;
         let begin = COPIES + copy * WORDS;
@@ -102,12 +102,12 @@ impl Cells {
         Slot(self[begin..begin + SLOT_WORDS].try_into().expect("a slot has as many words"))
     }
 
-    /// What all slots have counted: accepted, and of that refused by a full ring.
+    /// The sums over all slots: accepted records, and those of them that a full ring refused.
     pub fn counted(&self) -> (RecordTally, RecordTally) {
         let (mut accepted, mut refused) = (RecordTally::default(), RecordTally::default());
         for number in 0..MAX_SLOTS {
             let slot = self.slot(number);
-            // In this order, so that no more is refused than was accepted.
+            // Refused records are read first, so that they never exceed the accepted ones.
             refused.add(slot.refused());
             accepted.add(slot.accepted());
         }
@@ -115,7 +115,7 @@ impl Cells {
     }
 }
 
-/// The numbers that one thread counts up. Others only read them.
+/// The numbers that one thread increments. Other threads only read them.
 #[derive(Clone, Copy)]
 pub struct Slot<'a>(&'a [AtomicU64; SLOT_WORDS]);
 
@@ -148,7 +148,7 @@ impl Slot<'_> {
     }
 }
 
-/// Without a locked instruction: there is one writer.
+/// Without a locked instruction, since each cell has a single writer.
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Ordering::Relaxed) + more, Ordering::Release);
 }

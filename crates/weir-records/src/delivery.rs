@@ -1,4 +1,4 @@
-//! A sink's task: takes records out of rings, and sends them.
+//! A sink's task: takes records out of rings, and delivers them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,22 +24,22 @@ use crate::sink_core::SinkCore;
 use crate::spool::{Group, SpoolPlace};
 use crate::spooling::Spooling;
 
-/// How often rings are looked at while records come, and at most where none do.
+/// The interval of draining the rings while records arrive, and the longest one while none do.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(160);
-/// How often a sink that waits looks whether the process still has patience.
+/// How often a waiting sink checks whether it was closed or given up.
 const LOOK_UP: Duration = Duration::from_millis(250);
-/// How often a sink says that it fails.
+/// How often a sink logs the same failure.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
-/// How long a sink that was removed from the configuration tries to deliver what it has.
+/// How long a sink that was removed from the configuration tries to deliver its records.
 const DRAIN: Duration = Duration::from_secs(60);
-/// A destination lags when this part of the memory is used.
+/// A destination lags when this fraction (1/LAG) of the memory is used.
 const LAG: u64 = 4;
-/// How often, and how long, a process that ends looks for its spool to be written.
+/// At the end of the process: how often a sink checks, and how long it waits, for its spool to be written.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 const LAST_WRITES: Duration = Duration::from_millis(800);
 
-/// Starts the task, on its thread.
+/// Starts the task on the current thread.
 pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
     tokio::task::spawn_local(async move {
         let _ended = DeliveryEnded(Arc::clone(&core));
@@ -71,7 +71,7 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
     });
 }
 
-/// Without a spool, and where its directory cannot be used, records wait in memory alone.
+/// Opens the spool. Without one, and if its directory cannot be used, records wait only in memory.
 async fn open_spool(core: &Arc<SinkCore>) -> Option<Spooling> {
     let spool = core.options.spool.clone()?;
     let (name, register) = (core.name().to_owned(), Arc::clone(&core.register));
@@ -81,7 +81,7 @@ async fn open_spool(core: &Arc<SinkCore>) -> Option<Spooling> {
     match opened {
         Ok(opened) => {
             let spooling = Spooling::new(opened, core.name(), &core.register);
-            // A sink is started once.
+            // Cannot fail: a sink is started only once.
             let _ = core.spooled.set(Arc::clone(spooling.account()));
             Some(spooling)
         }
@@ -96,7 +96,7 @@ async fn open_spool(core: &Arc<SinkCore>) -> Option<Spooling> {
     }
 }
 
-/// Tells the register, also where the task panics.
+/// Tells the register that the task has ended, also after a panic.
 struct DeliveryEnded(Arc<SinkCore>);
 
 impl Drop for DeliveryEnded {
@@ -113,13 +113,13 @@ struct SinkTask {
     /// The number of the last record.
     sequence: Cell<u64>,
     queue: RefCell<RecordQueue>,
-    /// There is more to send than before, or everything there will ever be.
+    /// Notified when there is more to send, or no more records will come.
     added: Notify,
-    /// Nothing comes any more.
+    /// No more records will come.
     has_all: Cell<bool>,
-    /// When it was last said what becomes of records.
+    /// When each kind of failure was last logged.
     complained: RefCell<BTreeMap<&'static str, Instant>>,
-    /// Bytes of records in the queue, and of those that are being sent or written.
+    /// Bytes of the records in the queue, and of those being sent or written.
     held: Cell<u64>,
 }
 
@@ -128,7 +128,7 @@ impl SinkTask {
         let mut rings: Vec<RingReader> = Vec::new();
         let mut pause = LOOK;
         loop {
-            // Before the rings are emptied: what is closed writes no more.
+            // Read before the rings are drained: after closing, no record is written to a ring.
             let is_closed = self.core.signals.is_closed();
             rings.append(&mut locked(&self.core.new_rings));
             let drained = self.drain(&mut rings);
@@ -149,7 +149,7 @@ impl SinkTask {
         self.added.notify_one();
     }
 
-    /// Says whether more records should come, where they are not to be lost.
+    /// Sets whether writers should stop, if the sink blocks when it is full.
     fn say_if_full(&self) {
         if !self.core.blocks() {
             return;
@@ -169,7 +169,7 @@ impl SinkTask {
         self.spooling.as_ref().is_some_and(Spooling::is_writing)
     }
 
-    /// Takes what is in the rings; `false` if there was nothing.
+    /// Drains the rings; `false` if they were empty.
     fn drain(&self, rings: &mut [RingReader]) -> bool {
         let (now, limits) = (Instant::now(), self.core.register.limits());
         let mut queue = self.queue.borrow_mut();
@@ -192,7 +192,7 @@ impl SinkTask {
                 }
             }
             if !moved.is_zero() && !Arc::ptr_eq(ring.account(), &self.account) {
-                // It came before the account on disk was open.
+                // The records were counted in memory, before the account on disk was open.
                 self.account.take_over(ring.account(), moved);
             }
         }
@@ -209,7 +209,7 @@ impl SinkTask {
         true
     }
 
-    /// Moves records to the disk, where they go through it; says whether there is more to send than before.
+    /// Moves records to the spool, if they go through it; returns whether there is more to send.
     async fn spool(&self) -> bool {
         let Some(spooling) = &self.spooling else { return false };
         spooling.tidy().await;
@@ -231,7 +231,7 @@ impl SinkTask {
         written.committed
     }
 
-    /// Takes room for a record, if there is some.
+    /// Reserves memory for a record; `false` if the limits do not allow it.
     fn has_room(&self, queue: &RecordQueue, bytes: u64, limits: SinkLimits) -> bool {
         let has_room = self.core.options.max_pending.is_none_or(|most| queue.len() < most)
             && self.held.get() + bytes <= limits.sink_memory
@@ -247,7 +247,7 @@ impl SinkTask {
         self.core.register.give_memory(bytes);
     }
 
-    /// Says that something fails, once in a while.
+    /// Logs a failure, at most once per `COMPLAIN_EVERY` for each consequence.
     fn complain(&self, error: &str, consequence: &'static str) {
         self.account.set_error(Some(error));
         let mut complained = self.complained.borrow_mut();
@@ -261,13 +261,13 @@ impl SinkTask {
 struct RecordDelivery {
     task: Rc<SinkTask>,
     backoff: Backoff,
-    /// Records in a batch at most, where the destination has shown that it takes no more.
+    /// The most records in a batch, lowered when the destination refuses larger ones.
     limit: usize,
-    /// Since when nothing uses the sink any more.
+    /// When a failed delivery first found the sink closed.
     closed: Option<Instant>,
 }
 
-/// What became of a batch so far.
+/// The outcomes of a batch so far.
 #[derive(Default)]
 struct Settlement {
     delivered: RecordTally,
@@ -293,25 +293,25 @@ impl Settlement {
     }
 }
 
-/// What is sent next.
+/// The next work of a sink.
 enum NextDelivery {
     Batch(Vec<Record>),
-    /// From the disk.
+    /// Records from the spool.
     Group(Arc<SpoolPlace>, Group),
-    /// There will not be anything.
+    /// No more records will come.
     End,
 }
 
-/// What an answer means.
+/// The evaluation of a destination's answer.
 struct DeliveryVerdict {
-    /// Not settled yet.
+    /// Records without an outcome yet.
     left: Vec<Record>,
     settlement: Settlement,
     next: NextTry,
 }
 
 enum NextTry {
-    /// With smaller batches.
+    /// Try again at once, with smaller batches.
     AtOnce,
     Later {
         error: String,
@@ -332,7 +332,7 @@ impl DeliveryVerdict {
 impl RecordDelivery {
     async fn run(mut self, destination: Option<Box<dyn Destination>>) {
         let Some(mut destination) = destination else {
-            // Without a destination everything that comes is lost.
+            // Without a destination, all records are lost.
             while let NextDelivery::Batch(batch) = self.next().await {
                 self.lose(batch, DropReason::Abandoned);
             }
@@ -357,7 +357,7 @@ impl RecordDelivery {
         self.lose_rest();
     }
 
-    /// Waits for something to send.
+    /// Waits for the next batch.
     async fn next(&mut self) -> NextDelivery {
         let task = Rc::clone(&self.task);
         let batching = &task.core.options.batching;
@@ -378,10 +378,10 @@ impl RecordDelivery {
                 task.spooling.as_ref().is_some_and(|spooling| spooling.is_through() && !spooling.is_broken());
             let ready = task.queue.borrow().ready(batching, Instant::now());
             match ready {
-                // What is in the queue follows what is on its way to the disk.
+                // Records in the queue follow those that are being written to the spool, so they are not sent directly.
                 _ if is_through => {}
                 Ready::Now => break,
-                // What is left when nothing else comes.
+                // The last records are sent without waiting for more.
                 Ready::In(_) if task.core.signals.is_closed() => break,
                 Ready::Empty if task.has_all.get() => return NextDelivery::End,
                 Ready::In(left) => wait = left.min(LOOK_UP),
@@ -398,8 +398,8 @@ impl RecordDelivery {
         NextDelivery::Batch(batch)
     }
 
-    /// Sends what was on disk until all of it is settled, and books that at once: what is sent twice after a crash, because it
-    /// was not booked, is counted once.
+    /// Sends a group from the spool until all its records are settled, and books it in one step: after a crash before that, the
+    /// group is sent again, but counted once.
     async fn deliver_group(&mut self, destination: &mut dyn Destination, place: &SpoolPlace, group: Group) {
         let core = Arc::clone(&self.task.core);
         let Group { records: mut rest, tally: total, through } = group;
@@ -441,14 +441,14 @@ impl RecordDelivery {
         });
     }
 
-    /// With a number of tries, each batch has as many; otherwise pauses grow until one is delivered.
+    /// With a limited number of tries, each batch has the full number; otherwise pauses keep growing until a batch is delivered.
     fn begin_batch(&mut self) {
         if matches!(self.task.core.options.retries, Retries::Some { .. }) {
             self.backoff.reset();
         }
     }
 
-    /// The rest of a batch that failed goes to the disk, if there is one that takes it.
+    /// Moves the rest of a failed batch to the spool, if there is one that works; returns it otherwise.
     fn spill(&mut self, batch: Vec<Record>) -> Vec<Record> {
         let task = &self.task;
         let Some(spooling) = &task.spooling else { return batch };
@@ -469,7 +469,7 @@ impl RecordDelivery {
         });
     }
 
-    /// At the end what still waits in memory goes to the disk.
+    /// At the end, writes records that still wait in memory to the spool.
     async fn keep_rest(&self) {
         let Some(spooling) = &self.task.spooling else { return };
         let deadline = Instant::now() + LAST_WRITES;
@@ -492,7 +492,7 @@ impl RecordDelivery {
         }
     }
 
-    /// Sends a batch until each of its records is settled; gives back those that are not when it gives up, and why.
+    /// Sends a batch until each of its records is settled; when it gives up, returns the unsettled ones and the reason.
     async fn deliver(
         &mut self,
         destination: &mut dyn Destination,
@@ -528,7 +528,7 @@ impl RecordDelivery {
         }
     }
 
-    /// The sink was removed from the configuration a while ago, and its destination still takes nothing.
+    /// Whether the sink was closed some time ago and its destination still refuses records.
     fn has_drained_long_enough(&mut self) -> bool {
         if !self.task.core.signals.is_closed() {
             return false;
@@ -537,7 +537,7 @@ impl RecordDelivery {
         self.backoff.has_failed() && since.elapsed() >= DRAIN
     }
 
-    /// What goes beyond the batch that is tried next waits in the queue.
+    /// Puts the records beyond the batch limit back into the queue.
     fn shrunk(&mut self, mut batch: Vec<Record>) -> Vec<Record> {
         if batch.len() > self.limit {
             self.put_back(batch.split_off(self.limit));
@@ -617,7 +617,7 @@ impl RecordDelivery {
 
     fn went_well(&mut self) {
         self.backoff.reset();
-        // Back to whole batches, step by step.
+        // The batch limit grows again, step by step.
         self.limit = self.limit.saturating_add(self.limit / 8 + 1);
         self.task.account.set_error(None);
     }
@@ -631,7 +631,7 @@ impl RecordDelivery {
         self.task.release(settled.bytes);
     }
 
-    /// These are lost. They were being sent.
+    /// Books records that were being sent as lost.
     fn lose(&self, records: Vec<Record>, reason: DropReason) {
         let core = &self.task.core;
         let lost = tally(&records);
@@ -643,7 +643,7 @@ impl RecordDelivery {
         self.task.release(lost.bytes);
     }
 
-    /// Whatever still waits when the process has no more patience.
+    /// Books all records still in memory as lost, when the process waits no longer.
     fn lose_rest(&self) {
         let mut queue = self.task.queue.borrow_mut();
         let rest = queue.batch(usize::MAX, usize::MAX, Instant::now());

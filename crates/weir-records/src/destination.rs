@@ -1,4 +1,4 @@
-//! Where a sink's records go.
+//! The interface of the destinations of a sink's records.
 
 use std::future::Future;
 use std::io;
@@ -8,41 +8,40 @@ use std::time::Duration;
 use crate::books::RejectReason;
 use crate::queue::Record;
 
-/// What waits for the answer to a batch.
+/// The future of the outcome of a batch.
 pub type RecordSending<'a> = Pin<Box<dyn Future<Output = SendOutcome> + 'a>>;
 
-/// Makes a destination on the sink's thread.
+/// Creates a destination on the sink's thread.
 pub type OpenDestination = Box<dyn FnOnce() -> io::Result<Box<dyn Destination>> + Send>;
 
-/// Sends batches, one at a time. It runs on a thread with other sinks: what blocks belongs into `spawn_blocking`.
+/// Sends batches, one at a time. It shares a thread with other sinks, so blocking calls belong in `spawn_blocking`.
 pub trait Destination {
-    /// Sends a batch, which is never empty, and says what became of it. The same records may be sent again later, in other
-    /// batches.
+    /// Sends a batch, which is never empty, and returns its outcome. The same records may be sent again later, in other batches.
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a>;
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Debug)]
 pub enum SendOutcome {
-    /// All of it was taken.
+    /// All records were accepted.
     Taken,
-    /// Each record fared for itself, in their order; `error` says what went wrong with the first that was not delivered.
+    /// One outcome per record, in their order; `error` describes the first record that was not delivered.
     Each { outcomes: Vec<Outcome>, error: Option<String> },
-    /// It is too large: smaller ones may be taken.
+    /// The batch is too large; smaller ones may be accepted.
     TooLarge(String),
-    /// It cannot be taken now; smaller ones may be.
+    /// The destination cannot accept the batch now; it may accept smaller ones.
     Busy { error: String, after: Option<Duration> },
-    /// It could not be sent, or nothing is known of what became of it.
+    /// The batch could not be sent, or its outcome is unknown.
     Failed { error: String, after: Option<Duration> },
-    /// It will never be taken.
+    /// The destination will never accept the batch.
     Refused { reason: RejectReason, error: String },
 }
 
-/// What became of one record.
+/// The outcome of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
-    /// It was there already.
+    /// The destination had the record already.
     Duplicate,
     Retry,
     Rejected(RejectReason),

@@ -1,4 +1,4 @@
-//! Records of exchanges on their way to where logs are kept.
+//! Delivers records of exchanges to the systems that store logs.
 //!
 //! ```text
 //! worker: copies -> ring ── sink thread: queue -> batch -> destination
@@ -6,12 +6,12 @@
 //! ```
 //!
 //! - A worker hands a record over with one copy into its own ring ([`SinkWriter`]): no lock, no allocation, no waiting.
-//! - A sink ([`RecordSink`]) has a task on one of the sink threads: it takes records out of the rings, keeps them within
-//!   bounds, makes batches, and sends them with its [`Destination`], again and again if need be.
-//! - Its [`Account`] says of every record what became of it:
+//! A sink ([`RecordSink`]) has a task on one of the sink threads: it takes records out of the rings, limits their memory, forms
+//! batches, and sends them with its [`Destination`], with retries.
+//! Its [`Account`] has the outcome of every record:
 //!   `accepted = delivered + rejected + dropped + pending`, at each reading.
 //!
-//! What a record says is none of this crate's business: it is bytes.
+//! This crate does not interpret records: they are bytes.
 
 mod account;
 mod backoff;

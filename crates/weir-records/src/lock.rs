@@ -1,4 +1,4 @@
-//! Locks that outlive a thread that has panicked.
+//! Locks that stay usable after a thread that held them has panicked.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Records as they stand on disk: some of them together, so that a frame of the journal costs each little.
+//! The format of records on disk: several form a parcel, so that the overhead of a journal frame is shared.
 //!
 //! ```text
 //! parcel = version u8 | count u32 | record*
@@ -9,7 +9,7 @@ use crate::queue::{Record, tally};
 use crate::ring::Attachment;
 
 const VERSION: u8 = 1;
-/// Records go together up to this size, in bytes.
+/// The size, in bytes, up to which records are put into one parcel.
 pub const MAX_BYTES: u64 = 256 << 10;
 
 pub fn encode(records: &[Record]) -> Vec<u8> {
@@ -31,7 +31,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// `None` where it is none of this version. The journal's checksums keep damage away from here.
+/// `None` if the parcel is of another version. The journal's checksums detect damage before.
 pub fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
     let (mut rest, records) = header(bytes)?;
     let mut decoded = Vec::with_capacity((records as usize).min(1 << 16));

@@ -1,4 +1,4 @@
-//! Records in memory, until they are sent.
+//! The queue of records in memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::batching::Batching;
 use crate::books::RecordTally;
 use crate::ring::Attachment;
 
-/// A record in its sink's hands.
+/// A record that its sink has taken out of a ring.
 #[derive(Debug)]
 pub struct Record {
-    /// Numbers the process that wrote it: with the sequence it names the record for ever.
+    /// A number of the process that wrote the record: together with the sequence it identifies the record permanently.
     pub boot: u64,
-    /// Its number in the sink. A gap means that as many records were lost before it.
+    /// The record's number in the sink. A gap means that records before it were lost.
     pub sequence: u64,
     pub payload: Vec<u8>,
     pub attachments: Vec<Attachment>,
@@ -26,35 +26,35 @@ impl Record {
         (self.payload.len() + attached) as u64
     }
 
-    /// The same text at each try, and for no other record: what a store recognises it by.
+    /// The id of the record for its store: the same at each try, and unique.
     pub fn id(&self) -> String {
         format!("{:016x}-{:012}", self.boot, self.sequence)
     }
 }
 
-/// The records of some, as a tally.
+/// The tally of some records.
 pub fn tally<'a>(records: impl IntoIterator<Item = &'a Record>) -> RecordTally {
     records.into_iter().map(|record| RecordTally::one(record.bytes())).sum()
 }
 
-/// In the order of their numbers.
+/// A queue in the order of sequence numbers.
 #[derive(Default)]
 pub struct RecordQueue {
     records: VecDeque<Record>,
     bytes: u64,
-    /// When the first record came, and when the last one did.
+    /// When the first record arrived, and when the last one did.
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Records that were to be sent already are in it again.
+    /// The queue contains records again that were due before.
     is_due: bool,
 }
 
-/// When there is a batch.
+/// When the next batch is due.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ready {
     Now,
     In(Duration),
-    /// There is nothing to send.
+    /// The queue is empty.
     Empty,
 }
 
@@ -66,7 +66,7 @@ impl RecordQueue {
         self.records.push_back(record);
     }
 
-    /// What could not be sent goes first again.
+    /// Puts unsent records back to the front.
     pub fn put_back(&mut self, records: Vec<Record>, now: Instant) {
         for record in records.into_iter().rev() {
             self.bytes += record.bytes();
@@ -101,7 +101,7 @@ impl RecordQueue {
         Ready::In(due - now)
     }
 
-    /// As many records as a batch may have; at least one, if there is one.
+    /// Takes as many records as a batch may have; at least one, if there is one.
     pub fn batch(&mut self, max_records: usize, max_bytes: usize, now: Instant) -> Vec<Record> {
         let mut bytes = 0;
         let fits = |record: &&Record| {
@@ -111,7 +111,7 @@ impl RecordQueue {
         let count = self.records.iter().take(max_records).take_while(fits).count().max(1).min(self.len());
         let batch: Vec<Record> = self.records.drain(..count).collect();
         self.bytes -= tally(&batch).bytes;
-        // What is left has waited, but nobody knows for how long: not longer than the batch.
+        // How long the remaining records have waited is not known; at most as long as those of the batch. Their wait starts anew.
         self.first = (!self.is_empty()).then_some(now);
         self.is_due &= !self.is_empty();
         batch

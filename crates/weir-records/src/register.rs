@@ -1,4 +1,4 @@
-//! All sinks of a process.
+//! The register of all sinks of a process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,25 +12,25 @@ use crate::signals::SinkSignals;
 use crate::spool::SpoolPlace;
 use crate::threads::SinkThreads;
 
-/// How often a process that ends looks whether its sinks have ended.
+/// How often a process that ends checks whether its sinks have ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long sinks have to book what they could not send.
+/// How long sinks may take to book the records that they could not send.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 struct RegisteredSpool {
     place: Arc<SpoolPlace>,
-    /// By a sink.
+    /// A sink uses it now.
     is_used: bool,
 }
 
-/// What sinks may take.
+/// The limits of sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkLimits {
     /// Bytes of records in memory, of all sinks together.
     pub memory: u64,
-    /// The same for each of them.
+    /// Bytes of records in memory, of each sink.
     pub sink_memory: u64,
-    /// Threads that sinks share.
+    /// Threads shared by the sinks.
     pub threads: usize,
 }
 
@@ -48,13 +48,13 @@ pub struct SinkRegister {
     memory: AtomicU64,
     limits: Mutex<SinkLimits>,
     running: Mutex<Vec<Arc<SinkSignals>>>,
-    /// Places on disk, for as long as the process runs.
+    /// All open places on disk; they stay open until the process ends.
     places: Mutex<Vec<RegisteredSpool>>,
     pub(crate) tasks: AtomicUsize,
 }
 
 impl SinkRegister {
-    /// Counts for sinks and threads that are started from now on.
+    /// Applies to sinks and threads that are started from now on.
     pub fn set_limits(&self, limits: SinkLimits) {
         *locked(&self.limits) = limits;
     }
@@ -67,7 +67,7 @@ impl SinkRegister {
         &self.threads
     }
 
-    /// The account of this name. Sinks with the same name have it in common.
+    /// The account with this name. Sinks of the same name share it.
     pub(crate) fn account(&self, name: &str) -> Arc<RecordAccount> {
         let mut accounts = locked(&self.accounts);
         Arc::clone(accounts.entry(name.to_owned()).or_insert_with(|| Arc::new(RecordAccount::in_memory(name))))
@@ -83,7 +83,7 @@ impl SinkRegister {
         self.tasks.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes room for a record; `false` if there is none.
+    /// Reserves memory for a record; `false` if that would exceed `most`.
     pub(crate) fn take_memory(&self, bytes: u64, most: u64) -> bool {
         let before = self.memory.fetch_add(bytes, Ordering::Relaxed);
         let fits = before + bytes <= most;
@@ -101,7 +101,7 @@ impl SinkRegister {
         self.memory.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The accounts of all sinks there were, by name.
+    /// The accounts of all sinks since the start, by name.
     pub fn read(&self) -> Vec<AccountReading> {
         let in_memory: Vec<_> = locked(&self.accounts).values().cloned().collect();
         let on_disk: Vec<_> = locked(&self.places).iter().map(|known| Arc::clone(&known.place.account)).collect();
@@ -115,12 +115,12 @@ impl SinkRegister {
         readings.into_values().collect()
     }
 
-    /// A place that a sink has opened and uses.
+    /// Adds a place that a sink has opened and uses.
     pub(crate) fn add_place(&self, place: &Arc<SpoolPlace>) {
         locked(&self.places).push(RegisteredSpool { place: Arc::clone(place), is_used: true });
     }
 
-    /// The places in a directory that this process has open and no sink uses. From now on one does.
+    /// Claims the places in a directory that this process has open and no sink uses.
     pub(crate) fn claim_places(&self, directory: &Path) -> Vec<Arc<SpoolPlace>> {
         let mut places = locked(&self.places);
         let free = |known: &&mut RegisteredSpool| !known.is_used && known.place.directory().parent() == Some(directory);
@@ -136,8 +136,8 @@ impl SinkRegister {
         places.iter_mut().filter(|known| Arc::ptr_eq(&known.place, place)).for_each(|known| known.is_used = false);
     }
 
-    /// Lets sinks that nothing uses any more send what they have, but no longer than that. The rest is lost, or stays on
-    /// disk; the account and the log say so.
+    /// Waits for at most `patience` until closed sinks have sent their records. The rest is dropped, or stays on disk; the
+    /// account and the log show that.
     pub fn finish(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while self.has_tasks() && Instant::now() < deadline {

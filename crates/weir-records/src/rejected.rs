@@ -1,4 +1,4 @@
-//! Records that their destination refused, kept for people to read: the newest of them, in two files of bounded size.
+//! Keeps records that their destination rejected, for inspection: the newest ones, in two files of limited size.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,20 +10,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::books::RejectReason;
 use crate::queue::Record;
 
-/// A file that is this large becomes the older one, and the older one goes.
+/// A file of this size replaces the older file, and a new one is begun.
 const MOST_BYTES: u64 = 8 << 20;
-/// More are not written at a time: a disk that stalls must not take memory.
+/// The most writes at a time; further records are not kept: a stalled disk must not fill the memory.
 const MOST_WRITES: usize = 4;
 
 const NAME: &str = "rejected.jsonl";
 const OLDER: &str = "rejected.1.jsonl";
 
-/// Where rejected records are kept, and how one is shown.
+/// Where rejected records are kept, and how they are shown.
 #[derive(Clone, Debug)]
 pub struct RejectedRecords {
-    /// The directory of all sinks.
+    /// The directory shared by all sinks.
     pub directory: PathBuf,
-    /// As an object of JSON.
+    /// Formats a record as a JSON object.
     pub show: fn(&Record) -> Vec<u8>,
 }
 
@@ -32,8 +32,8 @@ static WRITING: Mutex<()> = Mutex::new(());
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 impl RejectedRecords {
-    /// Keeps records of a sink, each with its reason, and what the destination said. Called within a runtime; the disk is waited
-    /// for by another thread.
+    /// Keeps records of a sink, each with its reason and the destination's error. Has to be called within a runtime; another
+    /// thread writes to the disk.
     pub(crate) fn keep<'r>(&self, sink: &str, error: &str, records: impl Iterator<Item = (RejectReason, &'r Record)>) {
         if WRITES.fetch_add(1, Ordering::AcqRel) >= MOST_WRITES {
             WRITES.fetch_sub(1, Ordering::AcqRel);
@@ -72,7 +72,7 @@ fn append(directory: &Path, lines: &[u8]) -> io::Result<()> {
 /// Writes the rejected records of a directory to `out`, a line of JSON each, the oldest first.
 ///
 /// # Errors
-/// The directory cannot be read, or `out` takes no more.
+/// The directory cannot be read, or writing to `out` fails.
 pub fn copy_rejected(directory: &Path, out: &mut impl Write) -> io::Result<()> {
     fs::metadata(directory)?;
     for name in [OLDER, NAME] {

@@ -1,6 +1,6 @@
-//! The way of a record from a worker to its sink: one ring of bytes for each worker and sink.
+//! The ring of bytes through which a worker hands records to a sink: one for each pair of worker and sink.
 //!
-//! Content of messages, which is large, does not pass through the ring: it changes hands with its memory, beside it.
+//! Message content, which is large, is not copied into the ring: its buffers are passed through a channel beside it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,14 +12,14 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::account::RecordAccount;
 
-/// Bytes of records that a worker may be ahead of the sink's thread. Memory is touched only as it is used.
+/// The capacity in bytes. Pages are touched only as they are used.
 pub const RING_BYTES: usize = 1 << 20;
-/// The same for content.
+/// The most bytes of content that wait beside the ring.
 const ATTACHED_BYTES: u64 = 16 << 20;
-/// Before each record: its length, and how many attachments it has; and how many records were refused before it.
+/// The header of a record: length, number of attachments, and number of records refused before it.
 const HEADER_BYTES: usize = 8;
 
-/// Content that belongs to a record, and what keeps its memory counted while it waits.
+/// Content that belongs to a record, and the permit that keeps its memory counted while it waits.
 pub struct Attachment {
     pub bytes: Vec<u8>,
     pub _held: Box<dyn Send>,
@@ -31,7 +31,7 @@ impl fmt::Debug for Attachment {
     }
 }
 
-/// A worker's end.
+/// The worker's end of a ring.
 pub struct RingWriter {
     state: RefCell<WriterState>,
     account: Arc<RecordAccount>,
@@ -43,19 +43,19 @@ struct WriterState {
     attachments: Sender<Vec<Attachment>>,
     /// Bytes of content that the sink has not taken yet.
     attached: Arc<AtomicU64>,
-    /// Records that the ring had no room for since the last that it had room for.
+    /// Records refused by the full ring since the last record that fitted.
     refused: u32,
     scratch: Vec<u8>,
 }
 
 impl RingWriter {
-    /// Less than a quarter is left.
+    /// Whether less than a quarter of the capacity is free.
     pub fn is_nearly_full(&self) -> bool {
         let state = self.state.borrow();
         state.ring.slots() < RING_BYTES / 4 || state.attached.load(Ordering::Relaxed) > ATTACHED_BYTES / 4 * 3
     }
 
-    /// Copies a record, which `write` appends to the buffer it is given, or counts that there was no room for it.
+    /// Copies a record into the ring, or counts that there was no room. `write` appends the record to the given buffer.
     pub fn write(&self, attachments: Vec<Attachment>, write: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -68,9 +68,9 @@ impl RingWriter {
         state.scratch[..4].copy_from_slice(&((length as u32) << 1 | u32::from(!attachments.is_empty())).to_le_bytes());
         state.scratch[4..8].copy_from_slice(&state.refused.to_le_bytes());
         let slot = self.account.slot(self.slot);
-        // Before the sink can see it, so that it never has more records than were accepted.
+        // Counted before the sink can see the record, so that it never sees more records than were accepted.
         slot.accept(bytes);
-        // Before the record, which says that they are there.
+        // Attachments are sent before the record, whose header announces them.
         let taken = length < 1 << 31
             && state.ring.slots() >= state.scratch.len()
             && (attachments.is_empty() || attach(state, attachments, attached as u64))
@@ -85,10 +85,10 @@ impl RingWriter {
     }
 }
 
-/// Hands content over, if there is room for it.
+/// Sends attachments to the sink, if there is room for them.
 fn attach(state: &WriterState, attachments: Vec<Attachment>, bytes: u64) -> bool {
     let before = state.attached.load(Ordering::Relaxed);
-    // One record is always taken, or a large one never could be.
+    // One record's content is always accepted when none waits, since a large one would otherwise never fit.
     if before > 0 && before + bytes > ATTACHED_BYTES {
         return false;
     }
@@ -102,20 +102,20 @@ impl Drop for RingWriter {
     }
 }
 
-/// The sink's end.
+/// The sink's end of a ring.
 pub struct RingReader {
     ring: Consumer<u8>,
     attachments: Receiver<Vec<Attachment>>,
     attached: Arc<AtomicU64>,
-    /// Where what comes out of it was counted.
+    /// The account in which the ring's records are counted.
     account: Arc<RecordAccount>,
 }
 
-/// A record as it comes out of a ring.
+/// A record taken out of a ring.
 pub struct RingTake {
     pub payload: Vec<u8>,
     pub attachments: Vec<Attachment>,
-    /// Records of this worker that were refused since the one before.
+    /// Records of this worker that were refused since the previous one.
     pub refused: u32,
 }
 
@@ -141,14 +141,14 @@ impl RingReader {
         &self.account
     }
 
-    /// Nothing comes any more.
+    /// Whether no more records will come.
     pub fn has_ended(&self) -> bool {
-        // In this order: what was written before its writer went is not overlooked.
+        // In this order, so that no record written before the writer was dropped is missed.
         self.ring.is_abandoned() && self.ring.is_empty()
     }
 }
 
-/// A ring for the thread that asks, if there is a slot for it to count in.
+/// Creates a ring for the calling thread, if the account has a free slot.
 pub fn new_ring(account: &Arc<RecordAccount>) -> Option<(RingWriter, RingReader)> {
     let slot = account.take_slot()?;
     let (producer, consumer) = RingBuffer::new(RING_BYTES);
@@ -181,7 +181,7 @@ mod tests {
         let taken = reader.take().expect("two");
         assert_eq!((&*taken.payload, &*taken.attachments[0].bytes), (&b"two"[..], &b"body"[..]));
         assert!(reader.take().is_none());
-        // Four of these fit, with their headers not quite.
+        // Four of these would fit without their headers.
         for _ in 0..5 {
             writer.write(Vec::new(), |out| out.resize(out.len() + RING_BYTES / 4, 7));
         }

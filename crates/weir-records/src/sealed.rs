@@ -1,4 +1,4 @@
-//! Parcels that are encrypted: they can be read with a key alone.
+//! Encrypted parcels.
 //!
 //! ```text
 //! sealed = 2 | key id 4 | nonce 12 | AES-256-GCM of a parcel
@@ -13,15 +13,15 @@ use aws_lc_rs::rand;
 
 /// Bytes of a key.
 pub const SPOOL_KEY_BYTES: usize = 32;
-/// Keys of a spool at most.
+/// The most keys of a spool.
 pub const MAX_SPOOL_KEYS: usize = 4;
 
-/// What a sealed parcel begins with. A parcel that is not sealed begins with another number.
+/// The first byte of an encrypted parcel. An unencrypted one begins with its version.
 const SEALED: u8 = 2;
 const ID_BYTES: usize = 4;
 const HEADER_BYTES: usize = 1 + ID_BYTES;
 
-/// The keys of a spool: the first seals, each opens.
+/// The keys of a spool: the first one encrypts, all decrypt.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpoolKeys {
     keys: [[u8; SPOOL_KEY_BYTES]; MAX_SPOOL_KEYS],
@@ -34,12 +34,12 @@ impl fmt::Debug for SpoolKeys {
     }
 }
 
-/// A parcel was sealed with a key that is not among these.
+/// The error for a parcel that was encrypted with a key that is not configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingKey;
 
 impl SpoolKeys {
-    /// `None` if there are too many.
+    /// `None` if there are more than `MAX_SPOOL_KEYS`.
     pub fn new(given: &[[u8; SPOOL_KEY_BYTES]]) -> Option<SpoolKeys> {
         let mut keys = [[0; SPOOL_KEY_BYTES]; MAX_SPOOL_KEYS];
         keys.get_mut(..given.len())?.copy_from_slice(given);
@@ -50,7 +50,7 @@ impl SpoolKeys {
         &self.keys[..self.count]
     }
 
-    /// Seals a parcel, if there is a key.
+    /// Encrypts a parcel, if there is a key.
     pub(crate) fn seal(&self, parcel: Vec<u8>) -> Vec<u8> {
         let Some(key) = self.each().first() else { return parcel };
         let mut out = vec![SEALED];
@@ -66,10 +66,10 @@ impl SpoolKeys {
         out
     }
 
-    /// A parcel as it was before it was sealed; `None` if it is damaged.
+    /// Decrypts a parcel; `None` if it is damaged. An unencrypted parcel is returned as it is.
     ///
     /// # Errors
-    /// There is no key for it.
+    /// The key is not configured.
     pub(crate) fn open<'a>(&self, bytes: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, MissingKey> {
         if bytes.first() != Some(&SEALED) {
             return Ok(Some(Cow::Borrowed(bytes)));
@@ -91,7 +91,7 @@ fn cipher(key: &[u8; SPOOL_KEY_BYTES]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of AES-256 has 32 bytes"))
 }
 
-/// Says which key it was, and nothing of the key.
+/// Identifies a key without revealing it.
 fn id_of(key: &[u8; SPOOL_KEY_BYTES]) -> [u8; ID_BYTES] {
     let digest = digest(&SHA256, &[&b"weir spool key "[..], key].concat());
     digest.as_ref()[..ID_BYTES].try_into().expect("it has 32 bytes")

@@ -1,4 +1,4 @@
-//! What tells a sink's task to end.
+//! Signals to and from a sink's task.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,13 +6,13 @@ use tokio::sync::Notify;
 
 #[derive(Default)]
 pub struct SinkSignals {
-    /// Nothing uses the sink any more.
+    /// The last user of the sink has dropped it.
     closed: AtomicBool,
-    /// The process ends, and waits no longer.
+    /// The process ends, and waits no longer for the sink.
     given_up: AtomicBool,
-    /// No more records should come; see [`crate::SinkWriter::is_full`].
+    /// Writers should stop; see [`crate::SinkWriter::is_full`].
     full: AtomicBool,
-    /// One of the first two has changed.
+    /// Notified when one of the first two changes.
     pub changed: Notify,
 }
 
@@ -29,7 +29,7 @@ impl SinkSignals {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Says whether more records should come; `true` if that has changed.
+    /// Sets whether writers should stop; returns whether that has changed.
     pub fn set_full(&self, is_full: bool) -> bool {
         self.full.swap(is_full, Ordering::Relaxed) != is_full
     }

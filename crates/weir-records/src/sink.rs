@@ -1,4 +1,4 @@
-//! A sink: what plugins hand records to.
+//! A sink: plugins hand records over to it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,15 +12,15 @@ use crate::ring::{Attachment, RingWriter, new_ring};
 use crate::signals::SinkSignals;
 use crate::sink_core::{SinkCore, SinkOptions};
 
-/// A sink. Dropping it, when the last plugin that uses it is gone, lets it send what it has, and end.
+/// A sink. When the last plugin that uses it drops it, the sink sends its remaining records, and ends.
 pub struct RecordSink {
     core: Arc<SinkCore>,
-    /// Until it is started.
+    /// Present until the sink is started.
     open: Mutex<Option<OpenDestination>>,
 }
 
 impl RecordSink {
-    /// Starts nothing. `open` makes the destination once it is started.
+    /// Creates a sink without starting it. `open` creates the destination at the start.
     pub fn new(register: &Arc<SinkRegister>, options: SinkOptions, open: OpenDestination) -> RecordSink {
         let core = SinkCore {
             account: register.account(&options.name),
@@ -33,10 +33,10 @@ impl RecordSink {
         RecordSink { core: Arc::new(core), open: Mutex::new(Some(open)) }
     }
 
-    /// Starts its task, unless that was done before.
+    /// Starts the sink's task, unless it was started before.
     ///
     /// # Errors
-    /// The system gives no thread. Records wait in the rings, and are counted once these are full.
+    /// The system refuses a thread. Records then wait in the rings, and are counted as dropped once these are full.
     pub fn start(&self) -> Result<(), String> {
         let Some(open) = locked(&self.open).take() else { return Ok(()) };
         let (core, register) = (Arc::clone(&self.core), Arc::clone(&self.core.register));
@@ -48,19 +48,19 @@ impl RecordSink {
         })
     }
 
-    /// A ring for the thread that asks. `None` where too many threads have one.
+    /// Creates a ring for the calling thread. `None` if too many threads have one.
     pub fn writer(&self) -> Option<RingWriter> {
         let (writer, reader) = new_ring(self.core.spooled.get().unwrap_or(&self.core.account))?;
         locked(&self.core.new_rings).push(reader);
         Some(writer)
     }
 
-    /// Whether rings made from now on count where it lasts.
+    /// Whether new rings count in the account that survives a crash.
     fn counts_where_it_lasts(&self) -> bool {
         self.core.options.spool.is_none() || self.core.spooled.get().is_some()
     }
 
-    /// Its users should ask [`SinkWriter::is_full`] before they do what is to be recorded.
+    /// Whether users should check [`SinkWriter::is_full`] before they do the work that will be recorded.
     pub fn blocks(&self) -> bool {
         self.core.blocks()
     }
@@ -76,11 +76,11 @@ impl Drop for RecordSink {
     }
 }
 
-/// A thread's way into a sink. The spool opens a little after its sink starts; what is written before is counted in memory,
-/// and from the first record after it in a ring of the account on disk, which the death of the process does not take back.
+/// The writer of one thread. The spool opens a little after its sink starts: records before that are counted in memory; then the
+/// writer changes to a ring that is counted in the account on disk, which survives a crash of the process.
 pub struct SinkWriter {
     sink: Arc<RecordSink>,
-    /// Nothing where too many threads have a ring already.
+    /// `None` if too many threads have a ring.
     ring: RefCell<Option<RingWriter>>,
     is_settled: Cell<bool>,
 }
@@ -91,13 +91,13 @@ impl SinkWriter {
         SinkWriter { ring: RefCell::new(sink.writer()), is_settled, sink }
     }
 
-    /// Whether what is to be recorded should not be done: three quarters of the room for records are taken, and what is left is
-    /// for that which has been begun.
+    /// Whether new work should be refused because it could not be recorded: three quarters of the room for records are used, and
+    /// the rest is reserved for work in progress.
     pub fn is_full(&self) -> bool {
         self.sink.core.signals.is_full() || self.ring.borrow().as_ref().is_none_or(RingWriter::is_nearly_full)
     }
 
-    /// Copies a record, with its attachments, or counts that there was no room for it.
+    /// Copies a record, with its attachments, or counts that there was no room.
     pub fn write(&self, attachments: Vec<Attachment>, write: impl FnOnce(&mut Vec<u8>)) {
         if !self.is_settled.get() && self.sink.counts_where_it_lasts() {
             self.is_settled.set(true);

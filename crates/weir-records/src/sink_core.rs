@@ -1,4 +1,4 @@
-//! What a sink's users and its task share.
+//! The state shared by a sink's users and its task.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -11,35 +11,35 @@ use crate::signals::SinkSignals;
 use crate::spool::SpoolFullPolicy;
 use crate::spooling::SinkSpool;
 
-/// How a sink works.
+/// The options of a sink.
 #[derive(Clone, Debug)]
 pub struct SinkOptions {
-    /// What it is called in metrics and logs: the plugin, a blank, and where records go.
+    /// The name in metrics and logs: the plugin, a space, and the destination.
     pub name: String,
     pub batching: Batching,
     pub retries: Retries,
-    /// Records that may wait in memory, if that is bounded; bytes always are.
+    /// The most records that wait in memory, if their number is limited; their bytes always are.
     pub max_pending: Option<usize>,
-    /// Where records wait that memory is not for.
+    /// The spool for records that memory has no room for.
     pub spool: Option<SinkSpool>,
-    /// Where records are kept that the destination refuses.
+    /// Where rejected records are kept.
     pub rejected: Option<RejectedRecords>,
 }
 
-/// What a sink's users and its task share.
+/// The state shared by a sink's users and its task.
 pub struct SinkCore {
     pub options: SinkOptions,
     pub account: Arc<RecordAccount>,
     /// The account on disk, once it is open.
     pub spooled: OnceLock<Arc<RecordAccount>>,
     pub register: Arc<SinkRegister>,
-    /// Rings that the task has not taken over yet.
+    /// Rings that the task has not adopted yet.
     pub new_rings: Mutex<Vec<RingReader>>,
     pub signals: Arc<SinkSignals>,
 }
 
 impl SinkCore {
-    /// Where records are not to be lost: no more should come when there is nearly no room.
+    /// Whether writers should stop when there is almost no room, so that no record is lost.
     pub fn blocks(&self) -> bool {
         let spool = self.options.spool.as_ref();
         spool.is_some_and(|spool| spool.options.when_full == SpoolFullPolicy::Block)

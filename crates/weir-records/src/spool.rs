@@ -1,8 +1,8 @@
 //! Records on disk, while a destination lags.
 //!
-//! A sink has a directory, `DATA_DIR/records/SINK`, with a numbered place for each process that uses it at the same time: two during
-//! an upgrade, or while a sink that was removed still drains. A place has a lock, the account, and a journal. Places whose
-//! process has ended are emptied by whichever process finds them.
+//! A sink has a directory, `DATA_DIR/records/SINK`, with a numbered place for each process that uses it at the same time: there
+//! are two during an upgrade, or while a removed sink still drains. A place consists of a lock, the account, and a journal. A
+//! process that finds a place whose process has ended takes it over and delivers its records.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,38 +23,38 @@ use crate::parcel;
 use crate::queue::{Record, tally};
 use crate::sealed::{MissingKey, SpoolKeys};
 
-/// Places of one sink that are looked for.
+/// The most places of one sink.
 const MAX_PLACES: usize = 64;
 const LOCK: &str = "lock";
 const ACCOUNT: &str = "account";
 const NAME: &str = "name";
 const JOURNAL: &str = "journal";
-/// A spool is divided into so many files.
+/// The number of files that a spool is divided into.
 const SEGMENTS: u64 = 16;
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 64 << 20;
-/// How often written records are forced to the disk, unless the options say otherwise.
+/// How often written records are synced, unless the options set another mode.
 const SYNC_EVERY: Duration = Duration::from_millis(200);
 
-/// How much may wait on disk, for how long, and how safely.
+/// The limits of a spool, and its durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolOptions {
-    /// Bytes on disk.
+    /// The most bytes on disk.
     pub max_bytes: u64,
     pub max_age: Duration,
     pub sync: SpoolSync,
     pub when_full: SpoolFullPolicy,
-    /// Records are encrypted if there is one.
+    /// Records are encrypted if there is at least one key.
     pub keys: SpoolKeys,
 }
 
-/// What happens when there is no room on disk.
+/// The behaviour when `max_bytes` is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpoolFullPolicy {
     DropNewest,
-    /// The oldest records make room for new ones.
+    /// The oldest records are dropped to make room.
     DropOldest,
-    /// Records wait in memory, and once that is nearly full, no more should come: see [`crate::SinkWriter::is_full`].
+    /// Records wait in memory, and once that is nearly full, writers should stop: see [`crate::SinkWriter::is_full`].
     Block,
 }
 
@@ -70,8 +70,7 @@ impl Default for SpoolOptions {
     }
 }
 
-/// When records are forced to the disk. The death of the process loses none that were written; a loss of power loses those that
-/// were not forced.
+/// When records are synced. A crash of the process loses no written record; a loss of power loses those that were not synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpoolSync {
     Always,
@@ -81,32 +80,32 @@ pub enum SpoolSync {
     Never,
 }
 
-/// A place on disk: its lock, its account, its records.
+/// A place on disk: a lock, an account and a journal of records.
 pub struct SpoolPlace {
     directory: PathBuf,
     pub account: Arc<RecordAccount>,
     pub journal: Journal,
     keys: SpoolKeys,
-    /// What the parcels hold that are not taken for sending.
+    /// The tally of each parcel that was not taken for sending.
     index: Mutex<BTreeMap<Seq, RecordTally>>,
-    /// The newest parcel that was in the index. The journal may show one to readers before it is.
+    /// The newest parcel ever in the index. The journal may return a parcel to readers before it is in the index.
     known: AtomicU64,
-    /// The newest parcel that was given up because its file cannot be read; those up to it are lost also where they are
-    /// booked later.
+    /// The newest parcel that was given up because its file cannot be read. Parcels up to it are lost, also those whose commit is
+    /// reported later.
     passed: AtomicU64,
     _lock: File,
 }
 
-/// Parcels that were taken to be sent.
+/// Parcels that were taken for sending.
 pub struct Group {
     pub records: Vec<Record>,
     pub tally: RecordTally,
-    /// The last of them.
+    /// The number of the last parcel.
     pub through: Seq,
 }
 
 impl SpoolPlace {
-    /// The first place of a sink that no process uses.
+    /// Opens the first place of a sink that is not in use.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -119,7 +118,7 @@ impl SpoolPlace {
         Err(io::Error::other(format!("all {MAX_PLACES} spool directories in {} are in use", directory.display())))
     }
 
-    /// Places with records that no process uses.
+    /// Opens the places with records that no process uses.
     pub fn left_behind(directory: &Path, name: &str, options: SpoolOptions) -> Vec<SpoolPlace> {
         let numbers = 0..MAX_PLACES;
         let places = numbers.map(|number| directory.join(number.to_string())).filter(|place| place.exists());
@@ -132,7 +131,7 @@ impl SpoolPlace {
         opened.filter(|place| !place.is_empty()).collect()
     }
 
-    /// `None` where another process, or another sink of this one, uses it.
+    /// `None` if the place is used by another process, or by another sink of this process.
     fn try_open(directory: &Path, name: &str, options: SpoolOptions) -> io::Result<Option<SpoolPlace>> {
         fs::create_dir_all(directory)?;
         let open =
@@ -179,7 +178,7 @@ impl SpoolPlace {
         locked(&self.index).is_empty()
     }
 
-    /// A parcel was committed, which was in the queue before.
+    /// Called when a parcel was committed: moves its records from the queue to the spool in the books.
     pub fn committed(&self, seq: Seq, tally: RecordTally) {
         let mut index = locked(&self.index);
         if seq <= self.passed.load(Ordering::Relaxed) {
@@ -195,7 +194,7 @@ impl SpoolPlace {
         self.known.fetch_max(seq, Ordering::AcqRel);
     }
 
-    /// Takes parcels to be sent, up to so many records or bytes; at least one parcel.
+    /// Takes parcels for sending, up to this number of records or bytes; at least one parcel.
     ///
     /// # Errors
     /// The disk cannot be read.
@@ -204,14 +203,14 @@ impl SpoolPlace {
         let is_wanted = |group: &Group| group.records.len() < max_records && group.tally.bytes < max_bytes as u64;
         while is_wanted(&group) && reader.seq() < self.known.load(Ordering::Acquire) {
             let (seq, records) = match reader.read() {
-                // There is a key for what is in the index.
+                // Cannot fail: parcels without a key are not in the index.
                 Ok(Some(Item::Record { seq, payload, .. })) => (seq, decoded(payload, &self.keys).unwrap_or_default()),
                 Ok(Some(Item::Gone { first, last })) => {
                     self.lost(first, last, DropReason::Corrupt);
                     continue;
                 }
                 Ok(None) => break,
-                // What can be sent is sent; the error comes again.
+                // The records read so far are sent first; the error comes again with the next call.
                 Err(_) if !group.records.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -234,18 +233,18 @@ impl SpoolPlace {
         Ok((!group.records.is_empty()).then_some(group))
     }
 
-    /// All of a group is settled.
+    /// Books a group whose records are all settled, and releases its parcels.
     pub fn done(&self, group_tally: RecordTally, through: Seq, book: impl FnOnce(&mut Books)) {
         self.account.book(|books| {
             books.inflight.subtract(group_tally);
             book(books);
-            // With the rest: a process that dies here has sent all of it, or none.
+            // In the same step: a process that dies here has booked all of the group, or nothing.
             books.spool_done = books.spool_done.max(through);
         });
         self.journal.release(through);
     }
 
-    /// A group that was not settled stays where it is, for the next process.
+    /// Returns a group that was not settled; the next process sends it.
     pub fn put_back(&self, group_tally: RecordTally, through: Seq) {
         locked(&self.index).insert(through, group_tally);
         self.account.book(|books| {
@@ -254,12 +253,12 @@ impl SpoolPlace {
         });
     }
 
-    /// Removes what is too old, soon.
+    /// Asks the journal to remove records older than `max_age`; this happens in the background.
     pub fn expire(&self, max_age: Duration) {
         self.journal.expire(max_age);
     }
 
-    /// Books what was removed because it was too old, or to make room.
+    /// Books records that the journal removed because of their age, or to make room.
     pub fn book_removals(&self) {
         for Removal { reason, first, last, .. } in self.journal.take_removals() {
             let reason = match reason {
@@ -270,10 +269,10 @@ impl SpoolPlace {
         }
     }
 
-    /// Gives up what cannot be read.
+    /// Skips a file that cannot be read, and books its records as lost.
     pub fn skip_segment(&self, reader: &mut Reader) {
         if let Some((first, last)) = reader.skip_segment() {
-            // First: what the journal has written and `committed` has not booked yet is not in the index.
+            // Set first: parcels that are written but not reported as committed yet are not in the index.
             self.passed.fetch_max(last, Ordering::Relaxed);
             self.lost(first, last, DropReason::Corrupt);
         }
@@ -289,7 +288,7 @@ impl SpoolPlace {
     }
 }
 
-/// The accounts in a directory of sinks, by name, as they stand: nothing is changed, whether a process uses them or not.
+/// The accounts in a directory of sinks, by name. Only reads, whether a process uses them or not.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -332,12 +331,12 @@ fn journal_options(options: SpoolOptions, done: Seq) -> Options {
     }
 }
 
-/// The records of a parcel; `None` where it is none of this version.
+/// The records of a parcel; `None` if it is damaged, or of another version.
 fn decoded(payload: &[u8], keys: &SpoolKeys) -> Result<Option<Vec<Record>>, MissingKey> {
     Ok(keys.open(payload)?.and_then(|parcel| parcel::decode(&parcel)))
 }
 
-/// What each parcel holds. A file that cannot be read is passed over: its records are lost, and the account will say so.
+/// The tally of each parcel. A file that cannot be read is skipped; its records are lost, and the account will show that.
 fn index_of(reader: &mut Reader, keys: &SpoolKeys) -> io::Result<BTreeMap<Seq, RecordTally>> {
     let mut index = BTreeMap::new();
     loop {
@@ -363,7 +362,7 @@ fn index_of(reader: &mut Reader, keys: &SpoolKeys) -> io::Result<BTreeMap<Seq, R
     }
 }
 
-/// The directory of a sink, by what it is called: short, unique, and still to be recognised.
+/// The name of a sink's directory: short, unique and readable.
 pub fn directory_name(identity: &str) -> String {
     let readable: String =
         identity.chars().take(48).map(|char| if char.is_ascii_alphanumeric() { char } else { '-' }).collect();

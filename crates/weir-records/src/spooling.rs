@@ -1,4 +1,4 @@
-//! The spool in the hands of a sink's task: memory first, and everything through the disk once the destination lags.
+//! The spool as a sink's task uses it: records stay in memory at first, and all go through the disk once the destination lags.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,21 +18,21 @@ use crate::queue::{Record, tally};
 use crate::register::SinkRegister;
 use crate::spool::{Group, SpoolFullPolicy, SpoolOptions, SpoolPlace};
 
-/// How long memory has to do after the disk has failed.
+/// How long only memory is used after the disk has failed.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
-/// The same where there was no room, which there is as soon as records are delivered.
+/// The same for a full spool, which has room again as soon as records are delivered.
 const FULL_PAUSE: Duration = Duration::from_millis(250);
-/// How often places are looked for whose process has ended, and old records are removed.
+/// How often expired records are removed, and places of ended processes are searched.
 const TIDY_EVERY: Duration = Duration::from_secs(2);
 
-/// Where the records of a sink wait on disk.
+/// The spool of a sink: its directory and options.
 #[derive(Clone, Debug)]
 pub struct SinkSpool {
     pub directory: PathBuf,
     pub options: SpoolOptions,
 }
 
-/// What became of a parcel, by its number.
+/// A parcel's number, and whether it was committed.
 type SpoolCommit = (u64, Result<Seq, AppendError>);
 
 pub struct Spooling {
@@ -40,15 +40,15 @@ pub struct Spooling {
     name: String,
     register: Arc<SinkRegister>,
     place: Arc<SpoolPlace>,
-    /// Given back at the end.
+    /// The places in use, given back to the register at the end.
     used: RefCell<Vec<Arc<SpoolPlace>>>,
-    /// Places of processes that have ended; they are emptied first.
+    /// Places of ended processes; their records are sent first.
     backlog: RefCell<Vec<(Arc<SpoolPlace>, Option<Reader>)>>,
-    /// Nothing while it is with a thread that reads.
+    /// `None` while a blocking thread reads with it.
     reader: RefCell<Option<Reader>>,
-    /// Everything goes through the disk.
+    /// Whether all records go through the disk.
     is_through: Cell<bool>,
-    /// Handed to the journal, and not known to be written.
+    /// Parcels handed to the journal and not committed yet.
     writing: RefCell<BTreeMap<u64, Vec<Record>>>,
     /// The number of the last parcel.
     parcels: Cell<u64>,
@@ -64,25 +64,25 @@ impl Drop for Spooling {
     }
 }
 
-/// A sink's own place, and those left behind.
+/// A sink's own place, and those of ended processes.
 pub struct OpenedPlaces {
     spool: SinkSpool,
     places: Vec<Arc<SpoolPlace>>,
 }
 
-/// What has left the memory since the last step.
+/// The parcels that were written, or failed, since the last step.
 #[derive(Default)]
 pub struct SpoolWritten {
     pub bytes: u64,
-    /// Something can be read that could not be before.
+    /// Whether there are new records to read.
     pub committed: bool,
-    /// These could not be written. They go first in the queue again.
+    /// Records that could not be written. They go back to the front of the queue.
     pub failed: Vec<Record>,
     pub error: Option<String>,
 }
 
 impl Spooling {
-    /// Opens the place of a sink, and those left behind. It reads all of them: not for a thread that others share.
+    /// Opens a sink's place, and those of ended processes. Reads all their records, so it must not run on a shared thread.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -142,12 +142,12 @@ impl Spooling {
         self.is_through.get()
     }
 
-    /// The destination lags.
+    /// Sends all records through the disk from now on, since the destination lags.
     pub fn go_through(&self) {
         self.is_through.set(true);
     }
 
-    /// The disk has failed a moment ago.
+    /// Whether the disk has failed recently.
     pub fn is_broken(&self) -> bool {
         self.broken_until.get().is_some_and(|until| Instant::now() < until)
     }
@@ -156,7 +156,7 @@ impl Spooling {
         !self.writing.borrow().is_empty()
     }
 
-    /// Hands records to the journal, some at a time.
+    /// Hands records to the journal, as one or more parcels.
     pub fn write(&self, records: Vec<Record>) {
         let mut writing = self.writing.borrow_mut();
         let mut parcels = vec![Vec::new()];
@@ -182,7 +182,7 @@ impl Spooling {
         }
     }
 
-    /// Books what the journal has written, and what it has not.
+    /// Books the results of writes that the journal has reported.
     pub fn step(&self) -> SpoolWritten {
         let mut written = SpoolWritten::default();
         self.place.book_removals();
@@ -216,7 +216,7 @@ impl Spooling {
         written.bytes += lost.bytes;
     }
 
-    /// Now and then: removes what is too old, and finds what other processes have left behind.
+    /// Removes expired records, and takes over places of ended processes, at most every `TIDY_EVERY`.
     pub async fn tidy(&self) {
         if self.tidied.get().elapsed() < TIDY_EVERY {
             return;
@@ -232,7 +232,8 @@ impl Spooling {
         }
     }
 
-    /// What is sent next, and where it stands. `None` once the disk has nothing more; then records go straight on.
+    /// The next group to send, and its place. `None` if there is none; if no write is pending either, records are sent directly
+    /// again.
     ///
     /// # Errors
     /// The disk cannot be read.
@@ -262,7 +263,7 @@ impl Spooling {
     }
 }
 
-/// Reads on a thread that may wait for a disk. What cannot be read is given up.
+/// Reads on a blocking thread. Files that cannot be read are skipped.
 async fn read(
     place: &Arc<SpoolPlace>,
     mut reader: Reader,

@@ -8,10 +8,10 @@ use tokio::task::LocalSet;
 
 use crate::lock::locked;
 
-/// Makes a task on the thread it will run on.
+/// A closure that starts a task on the thread it runs on.
 pub type StartTask = Box<dyn FnOnce() + Send>;
 
-/// Threads, each with a runtime of its own. Sinks are spread over them in turn.
+/// Threads, each with a runtime of its own. Sinks are assigned to them in turn.
 #[derive(Default)]
 pub struct SinkThreads(Mutex<Threads>);
 
@@ -25,7 +25,7 @@ impl SinkThreads {
     /// Runs `start` on one of at most `most` threads, within a [`LocalSet`].
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system refuses to start a thread.
     pub fn run(&self, most: usize, start: StartTask) -> io::Result<()> {
         let mut threads = locked(&self.0);
         if threads.running.len() < most.max(1) {
@@ -48,7 +48,7 @@ fn spawn(number: usize) -> io::Result<UnboundedSender<StartTask>> {
                 start();
             }
         });
-        // A disk that does not answer must not keep the process.
+        // A blocked disk operation must not delay the end of the process.
         runtime.shutdown_background();
     })?;
     Ok(sender)

@@ -160,7 +160,7 @@ impl ByClass {
     }
 }
 
-/// Counters by status; the last place holds what is no status.
+/// Counters by status; the last one counts values that are not a status.
 #[derive(Debug)]
 pub struct ByStatus([Counter; 501]);
 
@@ -171,7 +171,7 @@ impl Default for ByStatus {
 }
 
 impl ByStatus {
-    /// Stands for what is no status.
+    /// Stands for a value that is not a status.
     pub const INVALID: u16 = 600;
 
     #[inline]
@@ -193,8 +193,8 @@ impl ByStatus {
     }
 }
 
-/// Counters by a word of the program's own, such as the name of what ended an exchange early. Words are found by
-/// looking through the few that have occurred, which is for what goes wrong, not for every request.
+/// Counters by a keyword of the program, such as the cause that ended an exchange early. Keywords are found by a linear search
+/// among those that have occurred, so this is for failures, not for every request.
 #[derive(Debug)]
 pub struct ByWord {
     words: [OnceLock<&'static str>; ByWord::LIMIT],
@@ -208,7 +208,7 @@ impl Default for ByWord {
 }
 
 impl ByWord {
-    /// Words kept apart. The last place is shared by all that come later, so a mistake cannot add series for ever.
+    /// The most separate keywords. All later ones share the last place, so that a mistake cannot add series without limit.
     pub(crate) const LIMIT: usize = 64;
     const LATER: &'static str = "other";
 
@@ -222,7 +222,7 @@ impl ByWord {
         self.counts[place].increment();
     }
 
-    /// The words that have occurred and how often.
+    /// The keywords that have occurred, with their counts.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let words = self.words.iter().map_while(|word| word.get().copied());
         words.zip(self.counts.iter().map(Counter::value))

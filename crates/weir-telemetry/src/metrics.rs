@@ -131,7 +131,7 @@ impl WorkerMetrics {
             upstream_queued: Gauge::default(),
             tick_delay: Histogram::default(),
             adoption_slice: Histogram::default(),
-            // The slot that is shared comes first.
+            // The shared slot comes first.
             routes: (0..=routes).map(|_| RouteMetrics::default()).collect(),
         }
     }
@@ -159,7 +159,7 @@ pub struct ControlMetrics {
     /// The last accepted revision.
     pub revision: AtomicU64,
     pub upgrades_failed: AtomicU64,
-    /// The last change was refused.
+    /// Whether the last change was refused.
     is_refused: AtomicBool,
     last_applied_unix: AtomicI64,
 }
@@ -196,7 +196,7 @@ pub struct Metrics {
     workers: Vec<Arc<WorkerMetrics>>,
     pub routes: RouteSlots,
     pub upstreams: UpstreamRegistry,
-    /// Routes, upstreams and endpoints with series of their own, of each kind at most so many.
+    /// The most routes, upstreams and endpoints, each, with series of their own.
     pub names: usize,
     pub control: ControlMetrics,
     pub access_log: Arc<LogCounters>,
@@ -208,7 +208,7 @@ impl Metrics {
         Metrics::with_names(workers, LIMIT)
     }
 
-    /// With series for so many routes, upstreams and endpoints each.
+    /// With series for this many routes, upstreams and endpoints each.
     pub fn with_names(workers: usize, names: usize) -> Self {
         Self {
             workers: (0..workers).map(|_| Arc::new(WorkerMetrics::new(names))).collect(),

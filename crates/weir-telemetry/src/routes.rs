@@ -38,7 +38,7 @@ pub trait RouteCells {
 /// Counts of one route, summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteTotals {
-    /// The number of its slot, which a route keeps while it is configured; 0 is the shared one.
+    /// The number of the route's slot, which it keeps while it is configured; 0 is the shared slot.
     pub slot: u16,
     pub responses: [u64; 6],
     pub duration: HistogramTotals,

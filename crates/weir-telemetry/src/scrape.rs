@@ -11,7 +11,7 @@ use crate::routes::RouteTotals;
 use crate::upstreams::EndpointTotals;
 
 impl Metrics {
-    /// All metrics of this process as one page; `add` appends those of the caller.
+    /// All metrics of this process as one page; `add` appends further ones.
     pub fn scrape(&self, format: Format, add: impl FnOnce(&mut Page)) -> String {
         let mut page = Page::new(format);
         page.gauge("weir_info", "The gateway's version.").value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -180,7 +180,7 @@ impl Metrics {
         page.gauge("weir_upstream_queued", "Exchanges that wait for a permit of an upstream.").value(&[], queued);
     }
 
-    /// By upstream and by endpoint.
+    /// Series by upstream and by endpoint.
     fn named_upstreams(&self, page: &mut Page) {
         let report = self.upstreams.report();
         page.histogram(

@@ -48,23 +48,23 @@ use state::{NodePhase, NodeState};
 use status::StatusServer;
 use upgrade::{Failed, Invocation, UpgradeAttempt};
 
-/// How a node is run; everything else is in its file.
+/// Options of a node that are not in its file.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     pub file: PathBuf,
     pub log_format: error_log::ErrorLogFormat,
-    /// How long a new binary may take until it serves.
+    /// How long a new binary may take until it serves, in an upgrade.
     pub upgrade_patience: Duration,
 }
 
 /// The plugins of this binary.
 pub use weir_plugins::REGISTRY as PLUGINS;
 
-/// What listening sockets are for.
+/// The purposes of listening sockets of the node itself.
 const STATUS: &str = "status";
 const ADMIN: &str = "admin";
 
-/// The same for those of clients, by what is spoken there. In TLS, HTTP/2 is agreed upon.
+/// The purposes of sockets for clients, by the protocols on them. With TLS, ALPN negotiates HTTP/2.
 const PURPOSES: [(&str, ListenerProtocol); 6] = [
     ("http", ListenerProtocol { tls: false, proxy_protocol: false, h2c: false }),
     ("https", ListenerProtocol { tls: true, proxy_protocol: false, h2c: false }),
@@ -74,17 +74,17 @@ const PURPOSES: [(&str, ListenerProtocol); 6] = [
     ("proxy-h2c", ListenerProtocol { tls: false, proxy_protocol: true, h2c: true }),
 ];
 
-/// How often a node that drains looks whether it is done.
+/// How often a draining node checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
-/// A gateway that serves.
+/// A running gateway.
 pub struct GatewayNode {
     runtime: Runtime,
     control: Control,
 }
 
-/// What follows signals and changes of the file. Its fields end in the order in which they stand: what takes work,
-/// what does it, what records it.
+/// Handles signals and changes of the file. The order of the fields is the order in which they are dropped: first the parts that
+/// accept work, then those that carry it out, then those that record it.
 struct Control {
     status: Option<StatusServer>,
     admin: Option<AdminServer>,
@@ -102,22 +102,22 @@ struct Control {
     options: NodeOptions,
 }
 
-/// Why a node ends.
+/// The reason why a node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Drain,
     Stop,
-    /// Another process carries on.
+    /// Another process continues the service.
     HandOver,
 }
 
 impl GatewayNode {
-    /// Reads the file, opens every socket and starts the workers. Nothing serves before everything that can fail has
-    /// succeeded. What went wrong has been said when this returns an error.
+    /// Reads the file, opens every socket and starts the workers. The node serves only after everything that can fail has
+    /// succeeded. An error has already been reported when this returns it.
     pub fn start(options: NodeOptions) -> Result<Self, ExitFailure> {
         // Long, since it is the order in which a node starts: each step needs what those before it have opened.
         let invocation = Invocation::of_this_process();
-        // SAFETY: the process has opened nothing yet, so whatever the environment names came from outside.
+        // SAFETY: the process has not opened a file yet, so all descriptors named in the environment are inherited ones.
         let inherited = unsafe { Inherited::from_environment() };
         let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
@@ -126,7 +126,7 @@ impl GatewayNode {
         let limits = ProcessLimits::raise();
 
         let opened = DocumentLoader::open(&options.file);
-        // How many workers there are is known from the file, and so is whether it can be served at all.
+        // The file determines the number of workers, and whether it can be served at all.
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
         let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));
         let metrics = Arc::new(Metrics::with_names(workers, names));
@@ -137,7 +137,7 @@ impl GatewayNode {
             publisher.refuse(diagnostics);
             ExitFailure::Configuration
         })?;
-        // Publishing starts plugins, and these have something to log.
+        // Publishing starts plugins, which may log.
         let settings = &loaded.document.settings;
         error_log::start(logs::level(settings.error_log_level), options.log_format);
         weir_plugins::set_record_limits(settings.records.memory, settings.records.threads.into());
@@ -205,7 +205,7 @@ impl GatewayNode {
         state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
         state.watches(&gateway, &acme);
 
-        // From here on, so that no change gets lost between reading the file and watching it.
+        // Watches from the state that was loaded above, so that no change since then is missed.
         let live = loader.live().map(Arc::clone);
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
         let resources = live.map(|live| NodeResources { live, hubs: Arc::clone(&hubs), writer: watch.writer() });
@@ -216,7 +216,7 @@ impl GatewayNode {
             admin::start(sockets, &settings, &options.file, resources, &gateway, audit)
         });
         let admin = admin.transpose()?.flatten();
-        // Last of all: who cannot start asks nobody for certificates, however often it is tried.
+        // Last: a node that cannot start must not request certificates, however often it is restarted.
         acme.follow(wanted.as_ref()).map_err(no_thread)?;
 
         let control = Control {
@@ -253,7 +253,7 @@ fn system(what: &str, error: &io::Error) -> ExitFailure {
     ExitFailure::System
 }
 
-/// Each worker's sockets for clients.
+/// The client sockets of each worker.
 fn listeners(sockets: &Sockets, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
     let mut shares: Vec<Vec<Listener>> = Vec::new();
     shares.resize_with(workers, Vec::new);
@@ -272,15 +272,15 @@ fn workers(settings: &NodeSettings) -> usize {
     }
 }
 
-/// How many clients a worker takes at most, so that descriptors are left for connections to upstreams, for the status
-/// address and for log files. Where there are few, each client's exchange can have a connection of its own; where there
-/// are many, most clients are idle.
+/// The most client connections per worker, so that file descriptors are left for connections to upstreams, for the status address
+/// and for log files. With a low limit of descriptors, each client can have one upstream connection; with a high one, most
+/// clients are expected to be idle.
 fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
-    /// For everything that is neither a client nor an upstream.
+    /// Descriptors for everything except clients and upstreams.
     const OWN: u64 = 32;
     const RESERVE: u64 = 1_000;
     const RESERVED_PART: u64 = 20;
-    /// Where nothing limits open files, memory does.
+    /// Without a limit of open files, memory is the limit.
     const UNLIMITED: u64 = 1 << 24;
     let files = limits.open_files.unwrap_or(UNLIMITED).min(UNLIMITED);
     let reserve = (files / RESERVED_PART).max(RESERVE).min(files / 2 + OWN);
@@ -288,7 +288,7 @@ fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
 }
 
 impl Control {
-    /// Says where the node is, to everybody who waits for that.
+    /// Announces that the node serves: in the log, to the previous process and to systemd.
     fn announce(
         &self,
         listening: &[(SocketAddr, &str)],
@@ -296,7 +296,7 @@ impl Control {
         admin_on: Option<&str>,
         inherited: &mut Inherited,
     ) -> Result<(), ExitFailure> {
-        // Not before: until here the process before this one may have to carry on.
+        // Not earlier: until here, the previous process may have to continue.
         if let Some(admin) = &self.admin {
             admin.show_socket()?;
         }
@@ -310,7 +310,7 @@ impl Control {
         if let Some(addr) = admin_on {
             say!("admin on {addr}");
         }
-        // Where the process before this one has gone meanwhile, carrying on is all the more right.
+        // If the previous process has ended meanwhile, this process has to serve anyway.
         if let Err(error) = inherited.tell_ready() {
             say!("the previous process ended before this one was ready: {error}");
         }
@@ -319,7 +319,7 @@ impl Control {
         Ok(())
     }
 
-    /// Follows requests until one ends the node.
+    /// Handles signals and requests until one of them ends the node.
     async fn serve(&mut self) -> End {
         let mut attempt: Option<UpgradeAttempt> = None;
         let mut alive = systemd::alive_every().map(interval);
@@ -367,8 +367,8 @@ impl Control {
         if attempt.is_some() {
             return say!("an upgrade is already in progress");
         }
-        // An order that began now could be asked about at the new process, which would not know it. And one process has the
-        // store.
+        // The authority might validate an order that is begun now at the new process, which does not know it. And only one
+        // process may write to the store.
         self.acme.pause(true);
         if let Err(failure) = self.watch.lend_store(true) {
             say!("upgrade: {failure}");
@@ -386,7 +386,7 @@ impl Control {
         }
     }
 
-    /// Takes back what the new process was to have.
+    /// After a failed upgrade: resumes the work that the new process was to take over.
     fn carry_on(&self) {
         self.acme.pause(false);
         if let Err(failure) = self.watch.lend_store(false) {
@@ -400,11 +400,11 @@ impl Control {
         self.state.upgrade_error(Some(failed.to_string()));
     }
 
-    /// Ends the node.
+    /// Ends the node, after a drain unless it has to stop at once.
     async fn end(&mut self, end: End) {
         match end {
             End::HandOver => {
-                // Both answer on one address now, and this one would say that it is not ready, or has no store.
+                // The new process serves the same addresses; this one would report that it is not ready, or has no store.
                 self.status = None;
                 self.admin = None;
                 say!("upgrade: the new process serves; process {} drains", std::process::id());
@@ -415,12 +415,12 @@ impl Control {
             }
             End::Stop => systemd::stopping(),
         }
-        // A process that carries on waits for this.
+        // After a hand-over, the new process waits for the release of these.
         self.acme.end();
         if end == End::HandOver {
             self.hubs.end();
         }
-        // Readiness goes first, so that whoever asks sends nothing more here.
+        // Readiness is withdrawn first, so that load balancers send no more requests here.
         self.state.enter(NodePhase::Draining);
         self.hubs.stop_listening();
         if end != End::Stop {
@@ -436,8 +436,8 @@ impl Control {
     }
 
     async fn drain(&mut self) {
-        // The workers hold sockets of their own, and close them when they have taken what waits there. These copies
-        // would keep a queue open that nobody serves.
+        // The workers have sockets of their own, and close them after accepting what is queued. These copies would keep a queue
+        // open that is not served.
         self.sockets = Sockets::default();
         let patience = self.drain_patience();
         self.gateway.drain(patience);
@@ -463,7 +463,7 @@ impl Control {
     }
 }
 
-/// The outcome of an attempt, if there is one.
+/// The outcome of an upgrade attempt; pending if there is none.
 async fn outcome(attempt: &mut Option<UpgradeAttempt>) -> Result<(), Failed> {
     match attempt {
         Some(attempt) => attempt.outcome().await,

@@ -1,4 +1,5 @@
-//! Settings of Apache APISIX: the converted file starts, listens where the original says, and serves the resources beside it.
+//! Settings of Apache APISIX: the converted file starts, listens on the original's addresses, and serves the resources in the
+//! file beside it.
 
 use std::fs;
 use std::process::Command;
@@ -26,7 +27,7 @@ fn a_node_of_apisix_with_a_file_serves_the_same_resources() {
     let path = directory.write("weir.yaml", &yaml);
     let check = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&path).output().expect("it runs");
     assert!(check.status.success(), "{}\n{yaml}", String::from_utf8_lossy(&check.stderr));
-    // What the file includes stands in it here, since the testkit writes the file to a place of its own.
+    // The included file is inlined, since the testkit writes the file to another directory.
     let yaml = yaml.replace("include: [apisix.yaml]\n", "").replace("\nroutes: []\n", "");
     let resources = fs::read_to_string(directory.path().join("apisix.yaml")).expect("it was written");
     let gateway = weir().start(&format!("{yaml}{}", resources.replace("#END\n", "")));

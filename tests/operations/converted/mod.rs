@@ -1,7 +1,7 @@
-//! Configurations as people write them, converted: they answer as nginx and Caddy do, and as Kong's documentation says.
+//! Typical configurations, converted: they answer as nginx and Caddy do, and as Kong's documentation says.
 //!
-//! The files follow what the documentation of the three describes; `PORT` is where to listen, `ONE` and `TWO` are origins. A request
-//! that is answered differently stands beside the finding that says so.
+//! The files follow the documentation of the three; `PORT` is the port to listen on, `ONE` and `TWO` are origins. A request that
+//! is answered differently is listed with the finding that says so.
 
 mod apisix;
 mod caddy;
@@ -16,10 +16,10 @@ use weir_testkit::{Answer, Client, Gateway, Origin, Reading, Request, TempDir};
 
 use crate::weir;
 
-/// A request: method, target, host, and further fields. `Content-Length` brings a body of this length.
+/// A request: method, target, host, and additional fields. With `Content-Length`, it has a body of this length.
 type ConvertedRequest = (&'static str, &'static str, &'static str, &'static str);
 
-/// A file that another server can run, too.
+/// A configuration file that the original server can run, too.
 struct ConvertedCase {
     file: &'static str,
     /// All findings, without the name of the file.
@@ -44,11 +44,11 @@ const FIELDS: [&str; 11] = [
     "x-served-by",
 ];
 
-/// An origin that tells what it was asked, at length where the path says so.
+/// An origin that describes the request in its answer; the answer is long if the path says so.
 fn echo(name: &'static str) -> Origin {
     Origin::reading(Reading::Strict, move |request: &Request| {
         let fields = ["host", "x-tenant", "x-api-version", "authorization", "x-api-key"];
-        // A field that is empty and one that is missing mean the same.
+        // An empty field and a missing one are treated as the same.
         let told = fields.map(|field| format!("{field}={}", request.headers.get(field).unwrap_or_default()));
         let more = if request.target.contains("long") { " and more".repeat(200) } else { String::new() };
         let body = format!("{name} {} {} {}{more}", request.method, request.target, told.join(" "));
@@ -76,7 +76,7 @@ impl ConvertedFile {
     }
 }
 
-/// What `weir convert` writes, and what it finds, without the name of the file.
+/// The output of `weir convert`, and its findings without the name of the file.
 fn convert(dialect: &str, file: &str, text: &str) -> (String, Vec<String>) {
     let directory = TempDir::new();
     let path: PathBuf = directory.write(file.rsplit('/').next().unwrap_or(file), text);
@@ -96,7 +96,7 @@ fn told(addr: SocketAddr, (method, target, host, fields): ConvertedRequest) -> S
     let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n{}", "b".repeat(length));
     let response = Client::connect(addr).ask(request).expect("an answer");
     let is_success = (200..300).contains(&response.status);
-    // A place on the server itself may be absolute or relative.
+    // A `Location` on the server itself may be absolute or relative.
     let own = format!("http://{host}:{}/", addr.port());
     let value = |field: &str| match (field, response.headers.get(field)?) {
         ("location", place) => Some(place.replace(&own, "/")),
@@ -110,7 +110,7 @@ fn told(addr: SocketAddr, (method, target, host, fields): ConvertedRequest) -> S
     format!("{} {} {body}", response.status, fields.join(" "))
 }
 
-/// Asks both servers the same: what is not as the case says.
+/// Sends the same requests to both servers; returns the differences that the case does not list.
 fn compare(case: &ConvertedCase, theirs: SocketAddr, ours: &Gateway, findings: &[String]) -> Vec<String> {
     let mut wrong = Vec::new();
     if findings != case.findings {

@@ -1,4 +1,4 @@
-//! What a result says, in numbers: one summary per cell, comparisons between targets, cost of policies. Pure.
+//! The figures derived from a result: a summary of each cell, comparisons between targets, and costs of policies. Pure.
 
 use crate::{
     analysis::{
@@ -24,7 +24,7 @@ pub struct CellSummary<'a> {
     pub p95_ms: Option<ConfidenceInterval>,
     pub p99_ms: Option<ConfidenceInterval>,
     pub p999_ms: Option<ConfidenceInterval>,
-    /// CPU microseconds of the target for each request, and how it divides.
+    /// CPU microseconds of the target for each request, and the part in user mode.
     pub cpu_us: Option<ConfidenceInterval>,
     pub cpu_user_us: Option<ConfidenceInterval>,
     pub rss_bytes: Option<ConfidenceInterval>,
@@ -38,53 +38,54 @@ pub struct CellSummary<'a> {
     pub instructions: Option<ConfidenceInterval>,
     pub recovery_s: Option<ConfidenceInterval>,
     pub longest_ms: Option<ConfidenceInterval>,
-    /// Changes of a route that were made, and when requests showed them.
+    /// The number of route changes, and the time until requests showed them.
     pub route_changes: Option<ConfidenceInterval>,
     pub visible_p50_ms: Option<ConfidenceInterval>,
     pub visible_p99_ms: Option<ConfidenceInterval>,
-    /// Events or messages that came, of those that were due.
+    /// Received events or messages, in per cent of those due.
     pub delivered_percent: Option<ConfidenceInterval>,
-    /// What the target's memory grew by for each connection.
+    /// The growth of the target's memory per connection.
     pub bytes_per_client: Option<ConfidenceInterval>,
     pub sent_within_us: Option<ConfidenceInterval>,
     pub noticed_within_us: Option<ConfidenceInterval>,
     pub target_use: Option<ConfidenceInterval>,
-    /// Of throughput against the baseline target in the same row and level.
+    /// Throughput against the baseline target, in the same row and level.
     pub against_baseline: Option<Comparison>,
-    /// Of throughput against the row it is compared with, on the same target and at the same level.
+    /// Throughput against the row named by `compare_with`, on the same target and level.
     pub against_compared: Option<Comparison>,
-    /// Of CPU time per request against the baseline.
+    /// CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
-    /// Of instructions per request.
+    /// Instructions per request against the baseline.
     pub instructions_against_baseline: Option<Comparison>,
-    /// The worst that was found about the cell.
+    /// The worst severity among the verdicts about the cell.
     pub worst: Option<Severity>,
-    /// Open loop: the share of requests that were lost, where that is so many that the latency of the others is not the
-    /// latency of the requests. Latencies are absent then.
+    /// Open loop: the share of lost requests, if it is so high that the latency of the answered ones is not representative.
+    /// Latencies are absent then.
     pub survivors_only: Option<f64>,
 }
 
-/// Open loop: above this share of lost requests the latency of those that were answered is not shown.
+/// Open loop: above this share of lost requests, the latency of the answered ones is not shown.
 const LOST_TOO_MANY: f64 = 0.01;
-/// Rules that make throughput a lower bound and leave the processor time of a request as it is.
+/// Rules that make throughput a lower bound, but do not affect the processor time per request.
 const OF_THROUGHPUT_ALONE: [&str; 2] = ["generator-saturated", "backend-saturated"];
 
-/// What a policy costs on a target: the row with it against the row without.
+/// The cost of a policy on a target: the row with it against the row without.
 #[derive(Clone, Debug)]
 pub struct PolicyCost<'a> {
-    /// The policy, where the two rows differ in one alone by `--ablation`.
+    /// The policy, if the rows were added by `--ablation` and differ only in it.
     pub policy: Option<&'a str>,
     pub row: &'a ScenarioRow,
     pub base: &'a ScenarioRow,
     pub target: &'a str,
     pub level: LoadLevel,
-    /// CPU microseconds for each request, more than without.
+    /// Additional CPU microseconds per request.
     pub cpu_us: Option<ConfidenceInterval>,
-    /// Microseconds more between two completed requests: 1/X with and without. What publications of throughput imply.
+    /// Additional microseconds per completed request: the difference of 1/throughput. This is what publications of throughput
+    /// imply.
     pub time_us: Option<ConfidenceInterval>,
-    /// User instructions for each request, more than without; counted by valgrind.
+    /// Additional user instructions per request, counted by valgrind.
     pub instructions: Option<f64>,
-    /// The same as `time_us` from the published figures.
+    /// `time_us` computed from the published figures.
     pub published_us: Option<f64>,
 }
 
@@ -114,13 +115,13 @@ pub fn findings(result: &ResultFile) -> Findings<'_> {
         cells: result.cells.iter().map(|cell| summary(result, cell, &verdicts)).collect(),
         costs: costs(result),
         scaling: scaling(result),
-        // Older results have none in them.
+        // Derived here, since older results do not contain them.
         knees: knee::knees(&result.scenario, &result.cells),
         verdicts,
     }
 }
 
-/// One figure of each run, where every run has it.
+/// A figure of each run; empty unless every run has it.
 pub fn values(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>) -> Vec<f64> {
     let values: Vec<f64> = runs.iter().filter_map(&figure).collect();
     if values.len() == runs.len() { values } else { Vec::new() }
@@ -191,7 +192,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
     }
 }
 
-/// A figure of a run, where it has it.
+/// A figure of a run; `None` if the run does not have it.
 type RunFigure<'a> = &'a dyn Fn(&MeasuredRun) -> Option<f64>;
 
 /// A figure of a cell against that of another.
@@ -215,14 +216,14 @@ fn compared_cell<'a>(result: &'a ResultFile, cell: &Cell) -> Option<&'a Cell> {
     result.cells.iter().find(is_its)
 }
 
-/// The worst that was found about a cell.
+/// The worst severity among the verdicts about a cell.
 fn worst(verdicts: &[LintVerdict], cell: &str) -> Option<Severity> {
     let of_cell = verdicts.iter().filter(|verdict| verdict.subject.as_deref() == Some(cell));
     of_cell.map(|verdict| verdict.severity).max()
 }
 
-/// A figure of `b` to that of `a` in each repeat: from turn to turn where the two took turns, otherwise of the whole
-/// runs. Empty unless every repeat has both.
+/// The ratio of a figure of `b` to that of `a` in each repeat: per turn if the two took turns, otherwise per run. Empty unless
+/// every repeat has both.
 fn within_repeats(
     a: &[MeasuredRun],
     b: &[MeasuredRun],
@@ -237,14 +238,14 @@ fn within_repeats(
     sliced.collect::<Option<Vec<f64>>>().unwrap_or_else(|| ratios(&values(a, figure), &values(b, figure)))
 }
 
-/// The cell of the baseline that a cell is compared with.
+/// The baseline's cell in the same row and level; `None` for the baseline itself.
 fn baseline<'a>(result: &'a ResultFile, cell: &Cell) -> Option<&'a Cell> {
     let baseline = &result.scenario.baseline;
     let is_its = |other: &&Cell| other.target == *baseline && other.row == cell.row && other.level == cell.level;
     result.cells.iter().find(is_its).filter(|_| cell.target != *baseline)
 }
 
-/// Whether one of the cells is invalid by one of these rules: it is compared with nothing then, and nothing with it.
+/// Whether one of the cells is invalid by one of these rules; such a cell is excluded from comparisons.
 fn is_invalid(cells: &[Option<&Cell>], verdicts: &[LintVerdict], rule: &dyn Fn(&str) -> bool) -> bool {
     let subjects: Vec<String> = cells.iter().flatten().map(|cell| lint::subject(cell)).collect();
     verdicts.iter().any(|verdict| {
@@ -254,7 +255,7 @@ fn is_invalid(cells: &[Option<&Cell>], verdicts: &[LintVerdict], rule: &dyn Fn(&
     })
 }
 
-/// User time of the target for each answer.
+/// User CPU microseconds of the target per answer.
 fn cpu_user_us(run: &MeasuredRun) -> Option<f64> {
     let target = run.role(ProcessRole::Target).next()?;
     let (user, _) = target.cpu_split_s();
@@ -274,18 +275,18 @@ fn bytes_per_client(run: &MeasuredRun) -> Option<f64> {
     Some(grown as f64 / clients as f64)
 }
 
-/// What came while it was measured, of what should have come.
+/// Received messages or events, in per cent of those due in the measured part.
 fn delivered_percent(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> Option<f64> {
     let speak = &result.scenario.row(&cell.row)?.speak;
     let due = match speak {
-        // Of events, the engine knows those that came. Every client should have had all of this time.
+        // For events, the engine counts only received ones. The number due is computed from the rate and the number of clients.
         Speak::Sse { per_second, .. } => per_second * f64::from(cell.level.connections) * run.measured_s(),
         _ => run.load.total.due as f64,
     };
     (due > 0.0).then(|| run.load.total.completed as f64 / due * 100.0)
 }
 
-/// Rows and what they are compared with: a policy's two rows, or a row and the one it names.
+/// Pairs of rows to compare: a policy's two rows, or a row and the one it names.
 fn compared(scenario: &Scenario) -> Vec<(Option<&str>, &ScenarioRow, &ScenarioRow)> {
     let by_policy = scenario
         .ablations
@@ -314,7 +315,7 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
             let Some(without) = without.filter(|other| other.runs().len() == cell.runs().len()) else { continue };
             let difference = |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| {
                 let (with, without) = (values(cell.runs(), figure), values(without.runs(), figure));
-                // The same repeat of both: what the machine did then, it did to both.
+                // The same repeat of both, so that disturbances of the machine affect both alike.
                 let pairs: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
                 median_interval(&pairs, confidence, seed)
             };
@@ -338,7 +339,7 @@ fn costs(result: &ResultFile) -> Vec<PolicyCost<'_>> {
     costs
 }
 
-/// A fit over workers for every target and row with at least three numbers of them.
+/// A fit over the number of workers, for every target and row with at least three such numbers.
 fn scaling(result: &ResultFile) -> Vec<TargetScaling<'_>> {
     let mut fits = Vec::new();
     for row in &result.scenario.rows {
@@ -356,7 +357,7 @@ fn scaling(result: &ResultFile) -> Vec<TargetScaling<'_>> {
 }
 
 impl CellSummary<'_> {
-    /// Why there are no figures, if there are none.
+    /// The reason why the cell has no figures, if it has none.
     pub fn absent(&self) -> Option<&str> {
         match &self.cell.outcome {
             CellOutcome::Unsupported { reason } | CellOutcome::Failed { reason, .. } => Some(reason),
@@ -366,7 +367,7 @@ impl CellSummary<'_> {
 }
 
 impl PolicyCost<'_> {
-    /// What it is the cost of: `key-auth alone, of ROW`, `key-auth in ROW`, or the row.
+    /// The name of the cost: `key-auth alone, of ROW`, `key-auth in ROW`, or the row.
     pub fn name(&self) -> String {
         match self.policy {
             None => self.row.name.clone(),

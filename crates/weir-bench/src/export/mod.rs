@@ -1,4 +1,4 @@
-//! A result in other tools' formats. Pure.
+//! Exports a result to the formats of other tools. Pure.
 
 mod hdr;
 mod jtl;
@@ -37,7 +37,7 @@ impl ExportFormat {
     }
 }
 
-/// Text of a cell, or of the whole result for formats that can hold it.
+/// Exports a cell, or the whole result for formats that can contain it.
 pub fn export(result: &ResultFile, cell: &Cell, format: ExportFormat) -> Result<String, String> {
     if format == ExportFormat::Openmetrics {
         return Ok(openmetrics::text(result));

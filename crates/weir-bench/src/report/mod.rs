@@ -1,4 +1,4 @@
-//! What a person reads: a table in the terminal, one HTML file, figures. All drawn from a result, nothing is measured.
+//! Reports for people: a table in the terminal, one HTML file, figures. All are derived from a stored result.
 
 mod figures;
 mod html;
@@ -22,7 +22,7 @@ use crate::{
     stats::{Comparison, ConfidenceInterval},
 };
 
-/// A difference and its interval, marked where that holds 0: no difference was found.
+/// A difference and its interval, marked if the interval contains 0: then no difference was found.
 fn difference(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
     let Some(ConfidenceInterval { median, low, high }) = interval else { return "–".to_owned() };
     if low == high {
@@ -47,7 +47,7 @@ fn plain(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
     interval.map_or("–".to_owned(), |interval| unit.label(interval.median))
 }
 
-/// `+12 %`, `≈` when the test does not call it different.
+/// `+12 %`, or `≈` if the test finds no significant difference.
 fn against(comparison: Option<Comparison>) -> String {
     match comparison {
         None => String::new(),
@@ -57,7 +57,7 @@ fn against(comparison: Option<Comparison>) -> String {
     }
 }
 
-/// How the columns are headed that a scenario asks for.
+/// The headers of an additional column of a scenario.
 fn extra_headers(column: TableColumn) -> Vec<&'static str> {
     match column {
         TableColumn::Instructions => vec!["instr/req", "vs"],
@@ -74,7 +74,7 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
     }
 }
 
-/// What stands in them.
+/// The values of an additional column.
 fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
     match column {
         TableColumn::Instructions => {
@@ -127,7 +127,7 @@ fn schedule_of(attempt: Option<&SearchAttempt>) -> [String; 2] {
     times.map(|us| us.map_or("–".to_owned(), |us| Unit::Microseconds.label(us)))
 }
 
-/// Verdicts of one rule together, in the order of their first.
+/// Verdicts grouped by rule, in the order of the first of each rule.
 pub fn grouped(verdicts: &[LintVerdict]) -> Vec<Vec<&LintVerdict>> {
     let mut groups: Vec<Vec<&LintVerdict>> = Vec::new();
     for verdict in verdicts {
@@ -141,8 +141,8 @@ pub fn grouped(verdicts: &[LintVerdict]) -> Vec<Vec<&LintVerdict>> {
     groups
 }
 
-/// The one reason that stands on top: of the worst findings the one that most figures have, in the words of the first. Notes
-/// weaken no figure, so they are no reason.
+/// The reason shown at the top: the rule with the most findings among the worst ones, with the text of its first finding. Notes
+/// weaken no figure, so they are not shown there.
 pub fn headline(findings: &Findings<'_>) -> Option<String> {
     let worst = findings.worst().filter(|worst| *worst > Severity::Note)?;
     let groups = grouped(&findings.verdicts);
@@ -161,7 +161,7 @@ pub fn headline(findings: &Findings<'_>) -> Option<String> {
     })
 }
 
-/// How many findings there are by rule, the worst first: `generator-saturated ×12 (invalid)`.
+/// The number of findings by rule, worst first: `generator-saturated ×12 (invalid)`.
 pub fn counted(findings: &Findings<'_>) -> Vec<String> {
     let line = |group: Vec<&LintVerdict>| {
         let times = if group.len() > 1 { format!(" ×{}", group.len()) } else { String::new() };
@@ -170,10 +170,10 @@ pub fn counted(findings: &Findings<'_>) -> Vec<String> {
     grouped(&findings.verdicts).into_iter().map(line).collect()
 }
 
-/// How many rows are named for something a target can't do.
+/// The most rows listed for something that a target does not support.
 const NAMED_ROWS: usize = 2;
 
-/// What targets can't do, each with the rows it concerns: once below the table instead of as rows without figures.
+/// What targets do not support, each with the rows it affects: listed once below the table instead of as rows without figures.
 pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for cell in findings.cells.iter().map(|summary| summary.cell) {
@@ -204,7 +204,7 @@ pub fn left_out(findings: &Findings<'_>) -> Vec<String> {
     reasons.into_iter().map(line).collect()
 }
 
-/// What the marks of the table mean, as far as it has them.
+/// The explanations of the marks that occur in the table.
 pub fn legend(findings: &Findings<'_>) -> Vec<String> {
     let scenario = &findings.result.scenario;
     let percent = scenario.method.confidence * 100.0;
@@ -234,7 +234,7 @@ pub fn legend(findings: &Findings<'_>) -> Vec<String> {
     lines
 }
 
-/// A latency; where only survivors have one, the share that was lost stands in its place, once.
+/// A latency. If too many requests were lost, the first latency column shows their share instead, and the others a dash.
 fn latency(summary: &CellSummary<'_>, interval: Option<ConfidenceInterval>, first: bool) -> String {
     match summary.survivors_only {
         Some(lost) if first => format!("lost {:.0} %", (lost * 100.0).max(1.0)),
@@ -247,7 +247,7 @@ fn with_workers(target: &str, workers: u32) -> String {
     if workers > 1 { format!("{target} × {workers}") } else { target.to_owned() }
 }
 
-/// Clients, throughput and mean latency at a knee; where there is none, why.
+/// Clients, throughput and mean latency at a knee, or the reason why there is none.
 fn knee_figures(knee: &Knee) -> [String; 3] {
     let shown = |value: Option<f64>, unit: Unit| value.map_or("–".to_owned(), |value| unit.label(value));
     let clients = knee.connections.map(|connections| connections.to_string());
@@ -258,12 +258,12 @@ fn knee_figures(knee: &Knee) -> [String; 3] {
     ]
 }
 
-/// What a level is called.
+/// The label of a level.
 fn level(connections: u32, workers: u32) -> String {
     if workers > 1 { format!("{connections} × {workers} workers") } else { connections.to_string() }
 }
 
-/// Which processors each role was given, and where that is fewer than it has workers.
+/// The processors of each role, with a remark if there are fewer than workers.
 pub fn processors(result: &ResultFile) -> String {
     placed(&result.manifest.pinning, result.scenario.workers.iter().copied().max().unwrap_or(1))
 }
@@ -282,15 +282,15 @@ fn placed(pinning: &Pinning, workers: u32) -> String {
     format!("target {}{share} · generator {} · backend {}", list(target), list(generator), list(backend))
 }
 
-/// A target in a row, with what it has in place of the row's policies: `nginx (limit_req)`.
+/// A target in a row, with its replacements of the row's policies: `nginx (limit_req)`.
 fn target_name(findings: &Findings<'_>, cell: &crate::result::Cell) -> String {
     let short = |(_, words): (&str, &str)| words.split([',', ' ']).next().unwrap_or_default().to_owned();
     let instead: Vec<String> = findings.result.stand_ins(&cell.row, &cell.target).map(short).collect();
     if instead.is_empty() { cell.target.clone() } else { format!("{} ({})", cell.target, instead.join(", ")) }
 }
 
-/// What others published for the row and level that end with cell `index`: those for exactly this level, and at the
-/// row's first level those that do not say theirs.
+/// The figures that others published for the row and level that end with cell `index`: those for exactly this level, and at the
+/// row's first level also those without a level.
 fn published_after<'a>(findings: &'a Findings<'_>, index: usize) -> Vec<&'a PublishedFigures> {
     let cell = findings.cells[index].cell;
     let key = |cell: &crate::result::Cell| (cell.row.clone(), cell.level.connections, cell.level.workers);
@@ -314,7 +314,7 @@ fn shortened(text: &str, most: usize) -> String {
     if line.chars().count() <= most { line.to_owned() } else { line.chars().take(most - 1).chain(['…']).collect() }
 }
 
-/// Whether the rows hold connections rather than ask for throughput.
+/// Whether all rows only hold idle connections.
 fn holds_connections(result: &ResultFile) -> bool {
     result.scenario.rows.iter().all(|row| matches!(row.speak, crate::scenario::Speak::Idle))
 }

@@ -21,13 +21,13 @@ use crate::{
     },
 };
 
-/// The programs behind the targets, as far as they are not the lab's own.
+/// The installed programs for backends that are not built into the lab.
 pub struct Backends {
     found: BTreeMap<BackendKind, (PeerDefinition, Installed)>,
 }
 
 impl Backends {
-    /// Finds what the scenario's rows stand before; what belongs into the lab's cache and is not there is installed.
+    /// Finds the backend programs that the scenario's rows need, and installs those missing from the lab's cache.
     pub fn provide(scenario: &Scenario, options: &RunOptions) -> Result<Backends, String> {
         let mut found = BTreeMap::new();
         for kind in scenario.rows.iter().map(|row| scenario.backend(row).kind) {
@@ -51,20 +51,20 @@ impl Backends {
     }
 }
 
-/// The backends of a row, all in one process; each in its own where something happens to one of them.
+/// The running backends of a row: all in one process, or one process each if the row's events act on a backend.
 pub struct RunningBackends {
     processes: Vec<Child>,
-    /// Starts the first of them again.
+    /// Command and directory to start the first backend again.
     first: (Vec<String>, PathBuf),
     pub endpoints: Vec<BackendAddress>,
     pub tls: bool,
-    /// Of a program that is not the lab's own.
+    /// The configuration of a backend that is not built into the lab.
     pub configuration: Option<Configuration>,
     cpus: Vec<u32>,
 }
 
 impl RunningBackends {
-    /// Starts the backends of a row, which has a name.
+    /// Starts the backends of a named row.
     pub fn start(
         place: &RunDirectory,
         backends: &Backends,
@@ -75,7 +75,7 @@ impl RunningBackends {
         let mut endpoints = Vec::new();
         while endpoints.len() < backend.instances.max(1) as usize {
             let endpoint = BackendAddress { host: "127.0.0.1".to_owned(), port: free_port()? };
-            // A port that is free may be named twice.
+            // `free_port` may return the same port twice.
             if !endpoints.contains(&endpoint) {
                 endpoints.push(endpoint);
             }
@@ -111,7 +111,7 @@ impl RunningBackends {
         Ok(running)
     }
 
-    /// Its processes.
+    /// The ids of all backend processes, children included.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.iter().flat_map(Child::tree).collect()
     }
@@ -121,7 +121,7 @@ impl RunningBackends {
         send_signal(self.processes[0].pid(), signal)
     }
 
-    /// Has the first backend answer again, on the same port.
+    /// Makes the first backend answer again on the same port: continues it after a freeze, restarts it after a kill.
     pub fn restore_first(&mut self) -> Result<(), String> {
         if self.processes[0].ended().is_none() {
             return self.signal_first(Signal::CONT);
@@ -131,9 +131,9 @@ impl RunningBackends {
         Ok(())
     }
 
-    /// What to sample, all backends together.
+    /// The processes to sample, all backends together.
     pub fn watched(&self) -> WatchedProcess {
-        // Where each has a process, the last stands for them: the first may be the one that is killed.
+        // With one process per backend, the last one is sampled: events may kill the first.
         let sampled = self.processes.last().expect("a row has a backend");
         WatchedProcess {
             role: ProcessRole::Backend,
@@ -152,7 +152,7 @@ fn body(backend: &BackendSettings) -> String {
     }
 }
 
-/// What the templates of a backend may speak of.
+/// The values that a backend's templates may use.
 pub fn inputs(
     place: &RunDirectory,
     backend: &BackendSettings,
@@ -190,7 +190,7 @@ pub fn inputs(
     }
 }
 
-/// Writes the files of a backend; what they say is part of the result, but for where this machine keeps things.
+/// Writes a backend's files; the result records their text with this machine's paths removed.
 fn configure(
     place: &RunDirectory,
     peer: &PeerDefinition,

@@ -36,31 +36,31 @@ use crate::{
     },
 };
 
-/// A target that is up, with one configuration, in front of the backends.
+/// A running target with one configuration, in front of the backends.
 pub struct Started {
     peer: PeerDefinition,
     child: Option<Child>,
     dir: PathBuf,
     destination: LoadDestination,
     pinning: Pinning,
-    /// Where its records of requests go.
+    /// The destination of its access records.
     records: Option<TargetRecords>,
-    /// How it is given another configuration, if it can be.
+    /// How to give it another configuration, if it supports that.
     reload: Option<Reload>,
     pub configuration: Option<Configuration>,
-    /// Resident bytes before its first load: what an earlier level has left is not free.
+    /// Resident bytes before the first load; memory used by an earlier level is not released.
     fresh_bytes: Option<u64>,
 }
 
 impl Drop for Started {
-    /// Stops it, and leaves nothing of what it wrote: over a long scenario that would fill a disk.
+    /// Stops the target and removes its files, which would fill a disk over a long scenario.
     fn drop(&mut self) {
         drop(self.child.take());
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Why a target did not come up.
+/// Why a target did not start.
 pub struct StartFailure {
     pub kind: StartFailureKind,
     pub reason: String,
@@ -69,7 +69,7 @@ pub struct StartFailure {
 
 #[derive(Clone, Copy)]
 pub enum StartFailureKind {
-    /// It says itself that it cannot do this.
+    /// The target itself reports that it does not support the row.
     Unsupported,
     Failed,
 }
@@ -89,22 +89,22 @@ impl From<String> for Box<StartFailure> {
     }
 }
 
-/// What all targets of a row have in common.
+/// The settings that all targets of a row share.
 pub struct Setting<'a> {
     pub place: &'a RunDirectory,
     pub scenario: &'a Scenario,
     pub row: &'a ScenarioRow,
     pub workers: u32,
     pub pinning: &'a Pinning,
-    /// What the target has more than others.
+    /// What distinguishes the target from a plain peer.
     pub variant: Variant,
-    /// What the target's command is run under; empty for nothing.
+    /// A command that wraps the target's command, such as valgrind; empty for none.
     pub under: Vec<String>,
-    /// Where its records of requests may go.
+    /// The destinations available for its access records.
     pub logs: LogTargets,
 }
 
-/// What one run is.
+/// One run: its row, level and position.
 pub struct RunTask<'a> {
     pub scenario: &'a Scenario,
     pub row: &'a ScenarioRow,
@@ -115,11 +115,11 @@ pub struct RunTask<'a> {
     pub counters: bool,
 }
 
-/// How long the generator's processor is watched before an open loop has it for itself.
+/// How long interruptions of the generator's processor are measured before an open loop that has it for itself.
 const WATCH: Duration = Duration::from_secs(1);
-/// After the load, before memory is read again.
+/// Pause between the load and the second reading of memory.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long a target that listens may take until it answers.
+/// How long a listening target may take until it answers.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// Lines of a target's log that a run keeps.
 const KEPT_ERRORS: usize = 20;
@@ -196,7 +196,7 @@ impl Started {
         }
     }
 
-    /// One request on the first and on the last route of the row, again and again until both are answered with 2xx: some
+    /// Sends one request on the first and one on the last route of the row, repeatedly, until both are answered with 2xx: some
     /// targets listen before they have read their routes.
     fn probe(&self, scenario: &Scenario, row: &ScenarioRow) -> Result<(), String> {
         if !matches!(row.speak, Speak::Http1 | Speak::Http2 { .. } | Speak::Idle) {
@@ -237,7 +237,7 @@ impl Started {
         Ok(())
     }
 
-    /// One run. The outer error is of the lab, the inner one of the target.
+    /// One run. The outer error is a failure of the lab, the inner one a failure of the target.
     pub fn measure(
         &mut self,
         task: RunTask<'_>,
@@ -261,14 +261,14 @@ impl Started {
         let counting = counters.then(|| count_later(pids.clone(), warm_up, measured));
         let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
         let load = self.load(&plan, (scenario, row), backend, stop);
-        // Read now: some targets raise their own limit after they listen.
+        // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let (mut load, route_changes) = load?;
         let counted = self.records.as_ref().zip(records_before).map(|(records, before)| records.count(before, &load));
         let records = counted.transpose()?;
-        // Where this machine keeps it is left out of what is published.
+        // The published result must not contain this machine's paths.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Err("interrupted".to_owned());
@@ -299,7 +299,7 @@ impl Started {
         }))
     }
 
-    /// Runs the load of a row, and plays its events meanwhile.
+    /// Runs the load of a row, and its events meanwhile.
     fn load(
         &self,
         plan: &LoadPlan,
@@ -327,7 +327,7 @@ impl Started {
         Ok((load.map_err(|error| format!("{}: {error}", row.name))?, changes))
     }
 
-    /// Sends so many requests of a row, and measures nothing.
+    /// Sends this number of requests of a row without measuring.
     pub fn load_count(
         &self,
         scenario: &Scenario,
@@ -352,19 +352,19 @@ impl Started {
         }
     }
 
-    /// Ends the target and returns what it printed until then.
+    /// Stops the target and returns its complete output.
     pub fn end(mut self, limit: Duration) -> String {
         self.child.take().map_or(String::new(), |child| child.end(limit))
     }
 
-    /// Resident bytes of the target a moment after a load.
+    /// Resident bytes of the target, `SETTLE` after a load.
     pub fn settled_bytes(&self) -> Option<u64> {
         let child = self.child.as_ref()?;
         thread::sleep(SETTLE);
         Some(rss_bytes(&child.tree()))
     }
 
-    /// What to sample of the target, where it has a process.
+    /// The processes of the target to sample, where it has any.
     fn watched(&self) -> Option<WatchedProcess> {
         let child = self.child.as_ref()?;
         Some(WatchedProcess {
@@ -375,7 +375,7 @@ impl Started {
         })
     }
 
-    /// The first errors that the target has logged from this byte of its log on.
+    /// The first errors logged by the target from byte `start` of its log on.
     fn logged_errors(&self, start: usize) -> Vec<String> {
         let log = self.log();
         let lines = log.get(start..).unwrap_or_default().lines();
@@ -383,7 +383,7 @@ impl Started {
         errors.take(KEPT_ERRORS).map(str::to_owned).collect()
     }
 
-    /// What the target has logged so far.
+    /// The target's log so far.
     fn log(&self) -> String {
         let mut text = self.child.as_ref().map(Child::output).unwrap_or_default();
         if let Some(name) = &self.peer.log {
@@ -394,7 +394,7 @@ impl Started {
 }
 
 impl Setting<'_> {
-    /// Writes the files of a target and has it check them, where it can; what they say is part of the result.
+    /// Writes the files of a target and runs its checker, where it has one; the result records both.
     fn configure(
         &self,
         peer: &PeerDefinition,
@@ -407,7 +407,7 @@ impl Setting<'_> {
         for (name, text) in &rendered {
             write(&dir.join(name), text)?;
         }
-        // Where this machine keeps things is left out of what is published.
+        // The published result must not contain this machine's paths.
         let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
         let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
         let without_place = |text: String| place.left_out(&text.replace(&inputs.dir, "."));
@@ -480,7 +480,7 @@ impl Setting<'_> {
     }
 }
 
-/// Counts instructions while a run is measured.
+/// Counts instructions during the measured part of a run, on a thread of its own.
 fn count_later(pids: Vec<u32>, warm_up: Duration, measured: Duration) -> thread::JoinHandle<Option<Instructions>> {
     thread::spawn(move || {
         thread::sleep(warm_up);
@@ -488,13 +488,13 @@ fn count_later(pids: Vec<u32>, warm_up: Duration, measured: Duration) -> thread:
     })
 }
 
-/// Leaves out of a result what would be most of its file and is told by the rest.
+/// Removes details that would make up most of the result file and can be derived from the rest.
 fn leave_out_details(load: &mut LoadResult, row: &ScenarioRow) {
-    // A hundred routes are one workload. Kinds of requests are not.
+    // A hundred routes are one workload, so their separate tallies are removed; kinds of requests are kept apart.
     if row.requests.is_empty() {
         load.requests.clear();
     }
-    // Of an interval, latency is kept; the rest of its histograms are in the totals.
+    // Intervals keep their latency; their other histograms are contained in the totals.
     for interval in &mut load.intervals {
         interval.tally.service_time.clear();
         interval.tally.lag.clear();
@@ -502,8 +502,8 @@ fn leave_out_details(load: &mut LoadResult, row: &ScenarioRow) {
     }
 }
 
-/// Gives each route an upstream of its own: the backends where it is asked for, and otherwise so many addresses on which nothing
-/// listens.
+/// Gives each route an upstream of its own: the backends for requested routes, and otherwise `endpoints` addresses on which
+/// nothing listens.
 fn give_endpoints(routes: &mut [TemplateRoute], endpoints: u32, backends: &[BackendAddress]) {
     for (index, route) in routes.iter_mut().enumerate() {
         let address = |number: usize| BackendAddress {
@@ -518,7 +518,7 @@ fn give_endpoints(routes: &mut [TemplateRoute], endpoints: u32, backends: &[Back
     }
 }
 
-/// Of a configuration that is longer than this, a result keeps the length and the hash.
+/// Bytes; of a longer configuration, a result keeps only the length and the hash.
 const LONGEST_CONFIGURATION: usize = 1 << 20;
 
 fn recorded_text(text: String) -> String {
@@ -536,7 +536,7 @@ fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path)
         .output()
         .map_err(|error| format!("{}: {error}", command[0]))?;
     let text = [output.stdout, output.stderr].concat();
-    // Where the lab put the file is of no interest.
+    // The directory in which the lab put the file does not belong in the result.
     let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");
     Ok(ConfigurationCheck { command: command.to_vec(), passed: output.status.success(), output: output_text })
 }

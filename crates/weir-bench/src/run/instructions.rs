@@ -1,5 +1,5 @@
-//! User instructions of a target for each request, counted by valgrind: where the machine has no counters, and exact to a few
-//! parts in a hundred anywhere, also where times are noise.
+//! User instructions of a target per request, counted by valgrind: for machines without counters or with noisy clocks. Exact to a
+//! few per cent.
 
 use std::{collections::BTreeMap, env, time::Duration};
 
@@ -13,16 +13,16 @@ use crate::{
     scenario::ScenarioRow,
 };
 
-/// Two runs that differ in the number of requests alone: their difference is what requests cost, without start and stop.
+/// Two runs that differ only in the number of requests: the difference is the cost of requests, without start and stop.
 const REQUESTS: [u64; 2] = [1_280, 6_400];
-/// The row's fewest connections, and no more than these: with too many, the longer run would also open more connections to
-/// the backend than the shorter one, and their price would be counted as that of requests.
+/// The row's fewest connections, and at most these: with more, the longer run would also open more connections to the backend
+/// than the shorter one, and their cost would be counted as cost of requests.
 const MOST_CONNECTIONS: u32 = 64;
-/// How long a target under valgrind may take to end, which is when it says what was counted.
+/// How long a target under valgrind may take to end; valgrind prints the count at the end.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a target's command is run under. Valgrind counts each byte of a `rep movsb` as an instruction, which no processor
-/// does: copies are made without it.
+/// The wrapping command. Valgrind counts each byte of a `rep movsb` as an instruction, unlike processors, so the option makes
+/// copies avoid it.
 pub fn valgrind() -> Result<Vec<String>, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|directory| directory.join("valgrind").is_file()) {
@@ -67,7 +67,7 @@ impl Lab<'_> {
         Ok(counts)
     }
 
-    /// Instructions of a target from its start to its end, over so many requests.
+    /// Instructions of a target from its start to its end, with this number of requests.
     fn counted(
         &mut self,
         row: &ScenarioRow,
@@ -104,7 +104,7 @@ impl Lab<'_> {
     }
 }
 
-/// The sum over all processes of what cachegrind says: `==1== I refs:      1,234,567`.
+/// The sum over all processes of cachegrind's output lines: `==1== I refs:   1,234,567`.
 fn instructions(text: &str) -> Option<u64> {
     let counts = text.lines().filter_map(|line| {
         let (_, count) = line.split_once("refs:").filter(|(before, _)| before.trim_end().ends_with('I'))?;

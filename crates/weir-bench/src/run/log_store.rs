@@ -1,4 +1,4 @@
-//! Where targets send their records over the network: an OpenSearch, and a receiver of syslog messages.
+//! Network destinations of access records: an OpenSearch, and a receiver of syslog messages.
 
 use std::{
     collections::BTreeMap,
@@ -21,18 +21,18 @@ use crate::{
     target::{self, BackendAddress, Child, Installed, PeerDefinition},
 };
 
-/// The folder of the store.
+/// The name of the store's folder in the library.
 const STORE: &str = "opensearch";
-/// It starts in half a minute on an idle machine.
+/// OpenSearch needs half a minute to start on an idle machine.
 const START: Duration = Duration::from_secs(180);
 const ANSWER: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
-/// OpenSearch's runner takes no other ports.
+/// OpenSearch's runner, which starts it, accepts only these HTTP ports.
 const PORTS: std::ops::RangeInclusive<u16> = 9201..=9298;
-/// Of the socket that receives syslog messages, where the system allows it: a burst shall not be lost there.
+/// Bytes of the syslog socket's receive buffer, where the system allows it, so that bursts are not lost.
 const RECEIVE_BUFFER: usize = 64 << 20;
 
-/// The destinations of a run, each started for the first row that names it.
+/// The destinations of a run; each is started for the first row that uses it.
 pub struct LogStores {
     found: Result<(PeerDefinition, Installed), String>,
     store: Option<RunningStore>,
@@ -48,14 +48,14 @@ pub struct LogTargets {
     pub syslog: Option<SyslogReceiver>,
 }
 
-/// An index of the store. Names of indices that begin with this name belong to it.
+/// An index of the store, including all indices whose names begin with its name.
 #[derive(Clone)]
 pub struct StoreIndex {
     pub store: SocketAddr,
     pub name: String,
 }
 
-/// Counts the datagrams that come to a port.
+/// Counts the datagrams received on a port.
 #[derive(Clone)]
 pub struct SyslogReceiver {
     pub port: u16,
@@ -78,19 +78,19 @@ impl LogStores {
         LogStores { found: find(), store: None, syslog: None, next: 0 }
     }
 
-    /// Why a row cannot be run: it needs the store, which is not installed.
+    /// The reason why a row cannot run: it needs the store, which is not installed.
     pub fn missing(&self, row: &ScenarioRow) -> Option<String> {
         let reason = self.found.as_ref().err()?;
         row.names("{store}").then(|| format!("a row with elasticsearch-logger needs a store: {reason}"))
     }
 
-    /// What a result says of the store, if it was started.
+    /// The store's entry in the result, if the store was started.
     pub fn record(&self) -> Option<TargetRecord> {
         let (peer, installed) = self.found.as_ref().ok().filter(|_| self.store.is_some())?;
         Some(TargetRecord { name: peer.name.clone(), version: installed.version.clone(), ..TargetRecord::default() })
     }
 
-    /// Starts what a row names and is not there yet.
+    /// Starts the destinations that a row names and that do not run yet.
     pub fn provide(&mut self, row: &ScenarioRow, place: &RunDirectory, cpus: &[u32]) -> Result<LogTargets, String> {
         let mut targets = LogTargets::default();
         if row.names("{store}") {
@@ -116,7 +116,7 @@ impl LogStores {
 }
 
 impl LogTargets {
-    /// What the options of a row's policies may name.
+    /// The placeholders that options of a row's policies may use, with their values.
     pub fn placeholders(&self) -> Vec<(&'static str, Value)> {
         let mut all = Vec::new();
         if let Some(index) = &self.index {
@@ -164,7 +164,7 @@ impl RunningStore {
 }
 
 impl StoreIndex {
-    /// How many documents can be found in it; none before it exists.
+    /// The number of searchable documents in the index; 0 before it exists.
     pub fn count(&self) -> Result<u64, String> {
         let name = format!("/{}*", self.name);
         let end = Instant::now() + ANSWER;
@@ -182,7 +182,7 @@ impl StoreIndex {
         }
     }
 
-    /// Deletes it; a failure leaves it to the end of the run, with the store's directory.
+    /// Deletes the index. After a failure it stays until the store's directory is removed at the end of the run.
     pub fn delete(&self) {
         let _ = ask(self.store, "DELETE", &format!("/{}*", self.name));
     }
@@ -193,11 +193,11 @@ impl SyslogReceiver {
         let name = |error: std::io::Error| format!("the receiver of syslog messages: {error}");
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(name)?;
         let port = socket.local_addr().map_err(name)?.port();
-        // Where the limit is lower, the system takes its limit.
+        // If the system's limit is lower, the kernel uses that limit.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         let received = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&received);
-        // Ends with the lab: it holds nothing but the socket.
+        // The thread ends with the process; it owns nothing but the socket.
         thread::spawn(move || {
             let mut datagram = vec![0; 1 << 16];
             loop {
@@ -210,7 +210,7 @@ impl SyslogReceiver {
     }
 }
 
-/// Asks a server without a body; its status, and the JSON it answers.
+/// Sends a request without a body; returns the status and the JSON of the answer.
 pub fn ask(address: SocketAddr, method: &str, target: &str) -> Result<(u16, Value), String> {
     let name = |error: std::io::Error| format!("{method} http://{address}{target}: {error}");
     let mut stream = TcpStream::connect_timeout(&address, ANSWER).map_err(name)?;

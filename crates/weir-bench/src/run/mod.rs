@@ -1,4 +1,4 @@
-//! Runs a scenario: starts what has to be there, loads it, samples it, and puts the result together.
+//! Runs a scenario: starts the processes, applies the load, samples, and assembles the result.
 
 mod backend;
 mod cell;
@@ -41,23 +41,23 @@ use crate::{
     target::{self, Installed, PeerDefinition},
 };
 
-/// What the user may choose besides the scenario.
+/// The user's choices besides the scenario.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     pub quick: bool,
-    /// Programs of peers given by path.
+    /// Programs of peers that the command line gives by path.
     pub programs: BTreeMap<String, PathBuf>,
-    /// Where installed peers are kept.
+    /// The directory of installed peers.
     pub cache: PathBuf,
     pub seed: u64,
-    /// Count user instructions under valgrind, besides.
+    /// Also count user instructions under valgrind.
     pub valgrind: bool,
     pub command: Vec<String>,
-    /// Turns true when the user interrupts: what runs is stopped, nothing is written.
+    /// Set when the user interrupts: running processes are stopped, and no result is written.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Runs the whole scenario. Failures of single cells are part of the result; an `Err` is of the lab itself.
+/// Runs the whole scenario. Failures of single cells are recorded in the result; an `Err` is a failure of the lab itself.
 pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, String> {
     let started_at = Timestamp::now();
     let place = RunDirectory::new(options)?;
@@ -114,7 +114,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
     })
 }
 
-/// Every target's peer, and where it is installed.
+/// The peer of every target, with its installation.
 fn find_peers(scenario: &Scenario, options: &RunOptions) -> Result<BTreeMap<String, Found>, String> {
     let find = |name: &String| {
         let variant = scenario.variant(name);
@@ -138,15 +138,15 @@ fn target_record(name: &str, (peer, installed): &Found) -> TargetRecord {
     }
 }
 
-/// A peer and where it is, or why it is not.
+/// A peer and its installation, or the reason why it is not installed.
 pub type Found = (PeerDefinition, Result<Option<Installed>, String>);
 
-/// Where the processes of a run go.
+/// How the processes of a run are placed on processors.
 struct Placement {
     cpus: Vec<LogicalCpu>,
-    /// No target has a process: the generator asks the backend itself.
+    /// There is no target process: the generator sends requests to the backend directly.
     direct: bool,
-    /// Of the backend.
+    /// The backend has processors that the generator does not use.
     alone: bool,
 }
 
@@ -155,15 +155,14 @@ impl Placement {
         plan::pinning(&self.cpus, if self.direct { 0 } else { workers }, self.alone)
     }
 
-    /// Where the lab's own threads shall run: with the backend, if the generator is not there. If it is, all are as
-    /// crowded as the others.
+    /// Processors for the lab's own threads: those of the backend that the generator does not use; all if there are none.
     fn own(&self, pinning: &Pinning) -> Vec<u32> {
         let beside: Vec<u32> = pinning.backend.iter().copied().filter(|cpu| !pinning.generator.contains(cpu)).collect();
         if beside.is_empty() { self.cpus.iter().map(|cpu| cpu.id).collect() } else { beside }
     }
 }
 
-/// What is shared by all cells of a run.
+/// The state shared by all cells of a run.
 pub struct Lab<'a> {
     pub scenario: &'a Scenario,
     options: &'a RunOptions,
@@ -179,8 +178,8 @@ pub struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// One row in one repeat: the backend once, then one target after the other at all its levels; or all targets together
-    /// when they take turns.
+    /// One row in one repeat: starts the backend once, then one target after the other for all its levels, or all targets
+    /// together when they take turns.
     fn row(
         &mut self,
         repeat: u32,
@@ -222,7 +221,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Starts a target for a row; nothing where it failed, which is written down.
+    /// Starts a target for a row; after a failure, records it and returns nothing.
     fn start<'g>(
         &mut self,
         group: &'g plan::CellGroup,
@@ -252,7 +251,7 @@ impl Lab<'_> {
         }
     }
 
-    /// No level of a target will be measured in this repeat.
+    /// Records that no level of a target will be measured in this repeat.
     fn fail(&mut self, group: &plan::CellGroup, kind: StartFailureKind, reason: &str) {
         for level in &group.levels {
             self.cell(group, *level, |cell| cell.outcome = kind.outcome(reason.to_owned(), cell));
@@ -260,7 +259,7 @@ impl Lab<'_> {
         self.bar.inc(group.levels.len() as u64);
     }
 
-    /// The backends of a row, up.
+    /// Starts the backends of a row.
     fn backend(&mut self, row: &ScenarioRow, workers: u32, pinning: &Pinning) -> Result<RunningBackends, String> {
         let backend = self.scenario.backend(row);
         let mut running = RunningBackends::start(self.place, &self.backends, (backend, row), workers, pinning)?;
@@ -270,7 +269,7 @@ impl Lab<'_> {
         Ok(running)
     }
 
-    /// What a rate that depends on another row is in this repeat.
+    /// The rate of a row whose rate depends on another row, in this repeat.
     fn rate_of(&self, of: &RateOf, repeat: u32) -> Result<f64, String> {
         let baseline = &self.scenario.baseline;
         let cells = self.cells.iter().filter(|cell| cell.row == of.row && cell.target == *baseline);
@@ -338,7 +337,7 @@ impl Lab<'_> {
         })
     }
 
-    /// Why a target cannot run a row, as far as can be told without trying.
+    /// Why a target cannot run a row, as far as that is known without starting it.
     fn unsupported(
         &self,
         row: &ScenarioRow,
@@ -405,7 +404,7 @@ impl Cell {
     }
 }
 
-/// Keeps the configuration of a row the first time it is seen: every repeat has the same but for ports.
+/// Keeps the configuration of a row at its first start: in later repeats only ports differ.
 fn record(records: &mut [TargetRecord], target: &str, configuration: Option<crate::result::Configuration>) {
     let record = records.iter_mut().find(|record| record.name == target);
     if let (Some(record), Some(configuration)) = (record, configuration)

@@ -1,4 +1,4 @@
-//! What a target records of requests during a run: in a file, in an index of a store, or in syslog messages.
+//! Counts the access records that a target writes during a run: in a file, in an index of a store, or as syslog messages.
 
 use std::{
     cell::Cell,
@@ -20,18 +20,18 @@ use crate::{
     result::{AccessRecords, AccountOfRun},
 };
 
-/// The policy that writes a file, and the option that names it.
+/// The policy that writes a file.
 const FILE_POLICY: &str = "file-logger";
-/// How long the lab waits after the last record came: Envoy writes at least every ten seconds.
+/// How long the lab waits after the last new record: Envoy flushes only every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(12);
-/// How long records that come may take altogether.
+/// The longest time the lab waits for records of one run.
 const LIMIT: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Where the records of a target go, and who says what became of them.
+/// The destination of a target's access records, and the address of the target's account of them.
 pub struct TargetRecords {
     destination: RecordDestination,
-    /// Where the target has its account.
+    /// The address that serves the target's account.
     account: Option<SocketAddr>,
 }
 
@@ -43,11 +43,11 @@ enum RecordDestination {
 
 struct RecordFile {
     path: PathBuf,
-    /// Lines that have been counted, and where the next one begins.
+    /// The number of lines counted, and the byte offset up to which they were counted.
     counted: Cell<(u64, u64)>,
 }
 
-/// Numbers at one moment, since the target started.
+/// Totals since the target started, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordReading {
     written: u64,
@@ -55,7 +55,7 @@ pub struct RecordReading {
 }
 
 impl TargetRecords {
-    /// Of a target with these policies; `None` if it records nothing that can be counted.
+    /// The access records of a target with these policies; `None` if it records nothing that can be counted.
     pub fn of(
         policies: &BTreeMap<String, Value>,
         logs: &LogTargets,
@@ -69,13 +69,13 @@ impl TargetRecords {
         Some(TargetRecords { destination, account })
     }
 
-    /// The numbers before a run, once the records of the requests before are no longer on their way.
+    /// The totals before a run, once no records of earlier requests are pending.
     pub fn settled(&self) -> Result<RecordReading, String> {
         self.wait(|reading| reading.account.is_none_or(|account| account.accepted > 0 && account.pending == 0))
     }
 
-    /// Counts the records of a run, once they are all there or are not coming. A file is empty afterwards: over hours, what targets
-    /// write would fill a disk.
+    /// Counts the records of a run once they are complete or no more arrive. Empties a file afterwards: over hours, access logs
+    /// would fill a disk.
     pub fn count(&self, before: RecordReading, load: &LoadResult) -> Result<AccessRecords, String> {
         // Warm-up and drain are recorded as well.
         let answered: u64 = load.intervals.iter().map(|interval| interval.tally.completed).sum();
@@ -94,7 +94,7 @@ impl TargetRecords {
         Ok(AccessRecords { answered, written: after.written - before.written, account })
     }
 
-    /// Reads until the numbers are as they shall be, or have not changed for a time.
+    /// Reads until the totals are complete, or have not changed for `PATIENCE`.
     fn wait(&self, is_complete: impl Fn(RecordReading) -> bool) -> Result<RecordReading, String> {
         let end = Instant::now() + LIMIT;
         let mut last = self.reading()?;
@@ -110,7 +110,8 @@ impl TargetRecords {
     }
 
     fn reading(&self) -> Result<RecordReading, String> {
-        // The account first: what it calls delivered has reached the destination.
+        // The account is read before the destination: records it counts as delivered have arrived by the time of the second
+        // reading.
         let account = self.account.map(account_at).transpose()?;
         let written = match &self.destination {
             RecordDestination::File(file) => file.lines(),
@@ -129,7 +130,7 @@ impl Drop for TargetRecords {
     }
 }
 
-/// What a target says at `/records`, all its sinks together.
+/// A target's account at `/records`, summed over its sinks.
 fn account_at(address: SocketAddr) -> Result<AccountOfRun, String> {
     let (status, answer) = ask(address, "GET", "/records")?;
     let sinks = answer["sinks"].as_array().filter(|_| status == 200);
@@ -148,7 +149,7 @@ fn account_at(address: SocketAddr) -> Result<AccountOfRun, String> {
 }
 
 impl AccountOfRun {
-    /// What was added since an earlier reading, by so many requests.
+    /// The difference to an earlier reading, for this number of requests begun.
     fn since(self, before: AccountOfRun, begun: u64) -> AccountOfRun {
         AccountOfRun {
             begun,
@@ -162,7 +163,7 @@ impl AccountOfRun {
 }
 
 impl AccessRecords {
-    /// Those of two runs together.
+    /// The sum of two runs.
     pub fn and(self, other: AccessRecords) -> AccessRecords {
         let account = self.account.zip(other.account).map(|(ours, theirs)| AccountOfRun {
             begun: ours.begun + theirs.begun,
@@ -177,23 +178,23 @@ impl AccessRecords {
 }
 
 impl RecordFile {
-    /// How many lines have been written since the target started.
+    /// Lines written since the target started.
     fn lines(&self) -> u64 {
         let (mut lines, mut at) = self.counted.get();
-        // It is not there before the first record.
+        // The file does not exist before the first record.
         lines += lines_from(&self.path, &mut at).unwrap_or(0);
         self.counted.set((lines, at));
         lines
     }
 
     fn empty(&self) {
-        // Targets append, so they go on at the new end.
+        // Targets open the file for appending, so they continue at its new end.
         let _ = fs::OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(0));
         self.counted.set((self.counted.get().0, 0));
     }
 }
 
-/// How many lines end after `at`, which moves to the end.
+/// Counts the line ends after byte `at`, and moves `at` to the end of the file.
 fn lines_from(path: &Path, at: &mut u64) -> std::io::Result<u64> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(*at))?;

@@ -1,4 +1,4 @@
-//! A target takes another configuration while it is loaded.
+//! Gives a target another configuration while it is under load.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,7 +11,7 @@ use std::{
 use super::{place::write, plan};
 use crate::target::{self, ChangeRequest, Inputs, PeerDefinition, TemplateRoute};
 
-/// How a target is given another configuration.
+/// Gives one target another configuration.
 pub struct Reload {
     peer: PeerDefinition,
     program: String,
@@ -19,11 +19,11 @@ pub struct Reload {
     inputs: Inputs,
 }
 
-/// What stands for all routes where a route's name would.
+/// Used instead of a route's name if all routes change.
 const ALL: &str = "all";
 /// The time-out of the upstreams of routes that are not changed, in seconds.
 const UNCHANGED_TIMEOUT_S: u32 = 60;
-/// Longer than this no answer is waited for.
+/// Time-out of connecting to the target and of each read of its answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Reload {
@@ -31,7 +31,7 @@ impl Reload {
         Reload { peer, program, dir, inputs }
     }
 
-    /// Changes the upstream of the route in the middle. Reloads at different times have different time-outs.
+    /// Changes the time-out of the upstream of the middle route. The value depends on `at_s`, so that each reload makes a change.
     pub fn one_route(&self, at_s: f64, pid: u32) -> Result<(), String> {
         let route = self.inputs.routes.get(self.inputs.routes.len() / 2).ok_or("there is no route to change")?;
         self.with_changed(&route.name, at_s, pid)
@@ -42,14 +42,14 @@ impl Reload {
         self.with_changed(ALL, at_s, pid)
     }
 
-    /// The route that [`Reload::change_route`] changes: the last of those that are asked for.
+    /// The route that [`Reload::change_route`] changes: the last one that receives requests.
     fn changing_route(&self) -> Result<&TemplateRoute, String> {
         let last = plan::asked_routes(self.inputs.routes.len()).last().ok_or("there is no route to change")?;
         Ok(&self.inputs.routes[last])
     }
 
-    /// From now on the answers of one route have the number of this change in `X-Change`: by a request where the target takes
-    /// one, otherwise by its files.
+    /// Makes the answers of one route carry the number of this change in `X-Change`: by a request to the target if it supports
+    /// that, otherwise by its files.
     pub fn change_route(&self, number: u64, pid: u32) -> Result<(), String> {
         let route = self.changing_route()?;
         match &self.peer.change {
@@ -61,11 +61,12 @@ impl Reload {
         }
     }
 
-    /// Whether an answer of the route that changes has this number.
+    /// Whether an answer of the changed route carries this number.
     pub fn shows(&self, number: u64) -> Result<bool, String> {
         let route = self.changing_route()?;
         let request = format!("GET {}/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", route.prefix);
-        // The connection may be one that an old process still takes: it is asked again.
+        // The connection may be accepted by an old process that closes it; an error counts as not visible yet, and the caller
+        // asks again.
         let answer = ask(self.inputs.port, &request).unwrap_or_default().to_ascii_lowercase();
         Ok(answer.lines().any(|line| line == format!("x-change: {number}")))
     }
@@ -91,7 +92,7 @@ impl Reload {
         self.take(Inputs { changed, changed_timeout_s, ..self.inputs.clone() }, pid)
     }
 
-    /// Writes the files anew, and has the target take them.
+    /// Writes the files again, and triggers the target's reload.
     fn take(&self, inputs: Inputs, pid: u32) -> Result<(), String> {
         for (name, text) in target::render(&self.peer, &inputs)? {
             write(&self.dir.join(name), &text)?;
@@ -111,7 +112,7 @@ impl Reload {
     }
 }
 
-/// Sends a request that closes its connection, and reads the whole answer.
+/// Sends a request with `Connection: close`, and reads the whole answer.
 fn ask(port: u16, request: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, ASK_TIMEOUT)?;

@@ -1,4 +1,4 @@
-//! One route of a target is changed again and again while the target is loaded.
+//! Changes one route of a target repeatedly while the target is under load.
 
 use std::{
     thread,
@@ -10,11 +10,11 @@ use crate::result::RouteChanges;
 
 /// How long a change may take until a request shows it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between requests that look for it. The first one is sent at once.
+/// Pause between requests that check for the change. The first one is sent at once.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Makes changes from the end of the warm-up to the end of the measured part, `per_s` at most: a change begins when requests show the
-/// one before it.
+/// Makes changes from the end of the warm-up to the end of the measured part, at most `per_s` per second: a change begins only
+/// after the one before it is visible.
 pub fn make(reload: &Reload, pid: u32, per_s: f64, warm_up: Duration, measured: Duration) -> RouteChanges {
     let mut due = Instant::now() + warm_up;
     let end = due + measured;

@@ -1,4 +1,4 @@
-//! Targets that are up, loaded at one level: each once, or all of them in turns.
+//! Runs started targets at one level: each once, or all of them in turns.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ use crate::{
     scenario::ScenarioRow,
 };
 
-/// A target that is up for a row.
+/// A target that was started for a row.
 pub struct StartedTarget<'a> {
     group: &'a CellGroup,
     row: Cow<'a, ScenarioRow>,
     started: Started,
-    /// What has been measured at the level so far.
+    /// The measurements at this level so far.
     run: Option<MeasuredRun>,
-    /// Why there will be no more at this level, or at none of them.
+    /// Why this level, or the target as a whole, has ended.
     ended: Option<LevelEnd>,
 }
 
@@ -36,8 +36,8 @@ impl<'a> StartedTarget<'a> {
 }
 
 impl Lab<'_> {
-    /// One level of all that are up. Every second round goes backwards, so that what the machine does meanwhile, and who
-    /// comes after whom, meets all alike. Targets that fail are taken out.
+    /// Runs one level on all started targets. Every second round is in reverse order, so that changes of the machine and effects
+    /// of a predecessor affect all targets alike. Failed targets are removed.
     pub fn level(
         &mut self,
         up: &mut Vec<StartedTarget<'_>>,
@@ -110,7 +110,7 @@ impl Lab<'_> {
 }
 
 impl MeasuredRun {
-    /// Adds the next turn of the same target at the same level, as if there had been nothing in between.
+    /// Adds the next turn of the same target at the same level, as if the turns had followed without a gap.
     fn follow(&mut self, next: MeasuredRun) {
         if self.slices.is_empty() {
             self.slices.push(self.slice());
@@ -168,7 +168,7 @@ mod tests {
         result::{Process, ProcessRole},
     };
 
-    /// A turn of a second with so many requests, each of which cost the target 10 µs.
+    /// A turn of one second with `completed` requests, each of which cost the target 10 µs.
     fn turn(completed: u64, started_unix_ns: u64) -> MeasuredRun {
         let mut load = LoadResult {
             started_unix_ns,

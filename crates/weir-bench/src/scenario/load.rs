@@ -3,7 +3,7 @@ use std::path::Path;
 use super::{Scenario, ScenarioRow};
 use crate::{backend::BackendDelay, library, target};
 
-/// Names of the scenarios that come with the lab.
+/// Names of the built-in scenarios.
 pub fn names() -> Vec<String> {
     library::list("scenarios/")
         .into_iter()
@@ -11,7 +11,7 @@ pub fn names() -> Vec<String> {
         .collect()
 }
 
-/// Reads a scenario by the name it comes with, or from a file when `name` is a path.
+/// Reads a built-in scenario by name, or a file when `name` is a path.
 pub fn read(name: &str) -> Result<Scenario, String> {
     if name.ends_with(".yaml") || name.ends_with(".yml") || name.contains('/') {
         let text = std::fs::read_to_string(Path::new(name)).map_err(|error| format!("{name}: {error}"))?;
@@ -23,7 +23,7 @@ pub fn read(name: &str) -> Result<Scenario, String> {
     parse(&path, &text)
 }
 
-/// Parses and checks a scenario; `place` is what errors call it.
+/// Parses and checks a scenario; `place` names its source in errors.
 pub fn parse(place: &str, text: &str) -> Result<Scenario, String> {
     let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| format!("{place}: {error}"))?;
     let problems = problems(&scenario);

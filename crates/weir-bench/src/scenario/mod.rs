@@ -459,7 +459,7 @@ impl Scenario {
         row.backend.as_ref().unwrap_or(&self.backend)
     }
 
-    /// Has this kind of backend behind every row.
+    /// Sets this kind of backend for every row.
     pub fn with_backend(mut self, kind: BackendKind) -> Result<Scenario, String> {
         self.backend.kind = kind;
         self.rows.iter_mut().filter_map(|row| row.backend.as_mut()).for_each(|backend| backend.kind = kind);
@@ -469,7 +469,7 @@ impl Scenario {
         }
     }
 
-    /// What rows ask of a backend that has not got it.
+    /// Errors for rows that need something their backend does not support.
     fn backend_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (index, row) in self.rows.iter().enumerate() {
@@ -495,7 +495,7 @@ impl Scenario {
         problems
     }
 
-    /// The peer behind a target, and what its upstream has more than others.
+    /// The peer of a target, and the settings in which it differs from a plain peer.
     pub fn variant(&self, target: &str) -> Variant {
         let plain = || Variant {
             peer: target.to_owned(),
@@ -507,7 +507,7 @@ impl Scenario {
         self.variants.get(target).cloned().unwrap_or_else(plain)
     }
 
-    /// A row as a target is asked for it.
+    /// A row as this target runs it: with the variant's path and policies.
     pub fn row_for<'a>(&self, target: &str, row: &'a ScenarioRow) -> Cow<'a, ScenarioRow> {
         let Variant { path, policies, .. } = self.variant(target);
         if path.is_none() && policies.is_empty() {
@@ -533,20 +533,20 @@ impl Scenario {
 }
 
 impl Variant {
-    /// Whether it asks for settings that not every peer takes.
+    /// Whether it has settings that not every peer supports.
     pub fn has_settings(&self) -> bool {
         !self.upstream.is_empty() || !self.node.is_empty()
     }
 }
 
 impl ScenarioRow {
-    /// Whether processes or configurations change while it is measured, which requests may notice.
+    /// Whether processes or configurations change while it is measured, which may affect requests.
     pub fn disturbs(&self) -> bool {
         !self.events.is_empty() || self.route_changes_per_s.is_some()
     }
 
-    /// The policies, with values where their options have placeholders. An option that consists of a placeholder alone gets the value
-    /// itself, which may be a number.
+    /// The policies with placeholders in their options replaced. An option that is exactly one placeholder gets the value itself,
+    /// which may be a number.
     pub fn policies_with(&self, placeholders: &[(&str, Value)]) -> BTreeMap<String, Value> {
         fn fill(option: &mut Value, placeholders: &[(&str, Value)]) {
             match option {

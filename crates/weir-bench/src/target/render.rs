@@ -9,44 +9,44 @@ use serde_json::Value;
 use super::PeerDefinition;
 use crate::library;
 
-/// What a template may speak of.
+/// The values that templates can use.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inputs {
-    /// Where files are written and the process runs.
+    /// The directory of the files and of the process.
     pub dir: String,
     pub port: u16,
     /// A second free port, for peers that need one.
     pub admin_port: u16,
     pub workers: u32,
-    /// Open files the process may have.
+    /// The limit of open files of the process.
     pub open_files: u64,
-    /// Idle upstream connections worth keeping: as many as there are clients, at least 512.
+    /// The number of idle upstream connections to keep: the number of clients, at least 512.
     pub upstream_connections: u32,
     pub backends: Vec<BackendAddress>,
     /// The backends as URLs.
     pub hosts: Vec<String>,
     pub backend_tls: bool,
     pub backend_http2: bool,
-    /// Present when the clients speak TLS.
+    /// Present if the clients use TLS.
     pub tls: Option<RunCertificate>,
     pub http2: bool,
     pub websocket: bool,
     pub sse: bool,
     pub websub: bool,
     pub routes: Vec<TemplateRoute>,
-    /// Each route has an upstream of its own.
+    /// Whether each route has an upstream of its own.
     pub own_upstreams: bool,
-    /// The name of the route whose upstream has another time-out than the others, or `all`; empty for none.
+    /// The name of the route whose upstream has a different time-out, or `all`; empty for none.
     pub changed: String,
-    /// In seconds.
+    /// The time-out of the changed upstreams, in seconds.
     pub changed_timeout_s: u32,
-    /// What the answers of the route `changed` have in a field `X-Change`; 0 for no such field.
+    /// The value of `X-Change` in answers of the route `changed`; 0 for no such field.
     pub change_number: u64,
     pub consumers: Vec<TemplateConsumer>,
     pub policies: BTreeMap<String, Value>,
-    /// More settings of the upstream.
+    /// Additional settings of the upstream.
     pub upstream: BTreeMap<String, Value>,
-    /// More settings of the node.
+    /// Additional settings of the node.
     pub node: BTreeMap<String, Value>,
     /// Backends only: certificate and body.
     pub certificate: Option<RunCertificate>,
@@ -70,9 +70,9 @@ pub struct RunCertificate {
 #[derive(Clone, Debug, Serialize)]
 pub struct TemplateRoute {
     pub name: String,
-    /// Of the path; empty for a single route, which takes everything.
+    /// The prefix of the path; empty for a single route, which matches every path.
     pub prefix: String,
-    /// Those of its own upstream, if it has one.
+    /// The endpoints of the route's own upstream, if it has one.
     pub endpoints: Vec<BackendAddress>,
 }
 
@@ -80,7 +80,7 @@ pub struct TemplateRoute {
 pub struct TemplateConsumer {
     pub name: String,
     pub key: String,
-    /// What tokens and signatures are made with.
+    /// The key for tokens and signatures.
     pub secret: String,
     pub password: String,
     /// The password in the `{SHA}` form of htpasswd files.
@@ -123,7 +123,7 @@ pub fn render(peer: &PeerDefinition, inputs: &Inputs) -> Result<BTreeMap<String,
     Ok(files)
 }
 
-/// Renders one template; `place` is what errors call it.
+/// Renders one template; `place` names it in errors.
 fn render_text(place: &str, template: &str, inputs: &Inputs) -> Result<String, String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);

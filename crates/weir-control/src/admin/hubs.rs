@@ -1,4 +1,4 @@
-//! Hubs below `/weir/v1/hubs`: their subscriptions, the latest attempts to deliver to each, and dead letters, which can be replayed.
+//! Hubs below `/weir/v1/hubs`: their subscriptions with the latest delivery attempts, and dead letters, which can be replayed.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn refused(refusal: Refusal) -> Box<AdminResponse> {
     Box::new(answer::json_of(status, &json!({ "error_msg": refusal.reason })))
 }
 
-/// In the order of their ids; `?after=` goes on where a page ended, `?topic=` shows those of one topic.
+/// Lists subscriptions in the order of their ids; `?after=` continues after a page, `?topic=` selects those of one topic.
 async fn subscriptions(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
     let (after, count) = (number(request, "after")?.unwrap_or(0), count(request)?);
     let topic = request.query.get("topic").map(Box::from);
@@ -75,7 +75,7 @@ async fn subscription(hub: &Hub, request: &AdminRequest, number: &str) -> Refuse
     Ok(answer::json_of(StatusCode::OK, &told))
 }
 
-/// Those of the oldest events come first; `?after=` goes on where a page ended.
+/// Lists dead letters, those of the oldest events first; `?after=` continues after a page.
 async fn dead_letters(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
     let count = count(request)?;
     let after = match request.query.get("after") {
@@ -150,14 +150,14 @@ fn count(request: &AdminRequest) -> Refused<usize> {
     }
 }
 
-/// Cuts a list to a page. Returns the last of the page if there are more.
+/// Cuts a list to a page. Returns the last entry of the page if there are more.
 fn cut<T>(list: &mut Vec<T>, count: usize) -> Option<&T> {
     let has_more = list.len() > count;
     list.truncate(count);
     list.last().filter(|_| has_more)
 }
 
-/// Says that an answer speaks of a part of the subscriptions, where other nodes have the rest.
+/// Marks an answer that covers only this node's shares of the subscriptions.
 fn of_own_shares(hub: &Hub, mut answer: Value) -> Value {
     if let Some(HubShares { own, all }) = hub.shares() {
         answer["shares"] = json!({ "own": own, "all": all });
@@ -215,7 +215,7 @@ fn letter(letter: &DeadLetter, role: AdminRole) -> Value {
     })
 }
 
-/// Without its query, which often holds a secret. A viewer does not see the path either.
+/// A callback without its query, which often contains a secret. For a viewer, the path is masked too.
 fn callback(url: &str, role: AdminRole) -> String {
     let origin = origin_of(url).unwrap_or_default();
     match (role, url.split_once('?')) {

@@ -1,4 +1,4 @@
-//! What resources are compiled from besides what they say, and what of it has changed.
+//! The inputs of compiling a resource that are outside of it, and which of them have changed.
 
 use std::ops::{BitOr, Not};
 
@@ -7,7 +7,7 @@ use weir_plugin::BuildInputs;
 use crate::document::{Document, NodeSpec, ResolvedName};
 use crate::text::fingerprint::Fingerprint;
 
-/// Things outside of a resource that it was compiled from; or, as an answer, those that are as they were.
+/// A set of inputs that are outside of a resource; as a result, those that have not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dependencies(u8);
 
@@ -16,11 +16,11 @@ impl Dependencies {
     pub(super) const METADATA: Dependencies = Dependencies(1 << 1);
     pub(super) const HTTP: Dependencies = Dependencies(1 << 2);
     pub(super) const HTTPS_PORT: Dependencies = Dependencies(1 << 3);
-    /// The resources that are referred to by their ids.
+    /// The resources that a resource refers to by id.
     pub(super) const REFERENCES: Dependencies = Dependencies(1 << 4);
-    /// What names stand for, and nodes that stand in files.
+    /// Resolved names, and node lists that are stored in files.
     pub(super) const NAMES: Dependencies = Dependencies(1 << 5);
-    /// What upstreams that speak TLS have in common.
+    /// The TLS settings shared by all upstreams with TLS.
     pub(super) const TLS: Dependencies = Dependencies(1 << 6);
 
     pub(super) fn and(self, other: Dependencies) -> Dependencies {
@@ -61,10 +61,10 @@ impl From<BuildInputs> for Dependencies {
     }
 }
 
-/// What of a document resources are compiled from without referring to it.
+/// The parts of a document that compiling a resource uses without a reference to them.
 #[derive(Clone)]
 pub(super) struct Surroundings {
-    /// What any route, or set of plugins, is compiled from.
+    /// The inputs of any route, or set of plugins.
     pub(super) general: Fingerprint,
     consumers: Fingerprint,
     metadata: Fingerprint,
@@ -74,8 +74,8 @@ pub(super) struct Surroundings {
     pub(super) tls: Fingerprint,
 }
 
-/// Settings and lists that no route is compiled from, or that routes depend on in a way of their own. Whatever is not listed here
-/// has every route compiled again where it changes.
+/// Settings and lists that no route is compiled from, or that routes depend on through other fields of `Surroundings`. A change
+/// of any other member compiles every route again.
 const NOT_GENERAL: &[&str] = &[
     "routes",
     "services",
@@ -143,7 +143,7 @@ impl Surroundings {
         }
     }
 
-    /// What has not changed since `before`, but for references.
+    /// The inputs that have not changed since `before`, apart from references.
     pub(super) fn unchanged_since(&self, before: &Surroundings) -> Dependencies {
         Dependencies::CONSUMERS.only_if(self.consumers == before.consumers)
             | Dependencies::METADATA.only_if(self.metadata == before.metadata)
@@ -153,7 +153,7 @@ impl Surroundings {
             | Dependencies::TLS.only_if(self.tls == before.tls)
     }
 
-    /// What these inputs of plugins are now.
+    /// The current fingerprint of these inputs of plugins.
     pub(super) fn of_inputs(&self, inputs: BuildInputs) -> Fingerprint {
         let BuildInputs { consumers, metadata, http, https_port } = inputs;
         Fingerprint::of([
@@ -165,7 +165,7 @@ impl Surroundings {
     }
 }
 
-/// What clients for the gateway's own requests and for upstreams are made from beside the text.
+/// The files from which the TLS clients of the gateway and of upstreams are built.
 fn files(document: &Document) -> Fingerprint {
     let mut files: Vec<_> =
         document.files.iter().filter(|(name, _)| !document.node_files.contains_key(*name)).collect();
@@ -191,10 +191,10 @@ fn names(document: &Document) -> Fingerprint {
     Fingerprint::of_all(found.chain(in_files))
 }
 
-/// What of a document is as it was in the one before.
+/// The parts of a document that have not changed since the previous one.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Unchanged {
-    /// Routes and sets of plugins may be used again at all.
+    /// Whether compiled routes and sets of plugins may be reused at all.
     pub(super) general: bool,
     pub(super) dependencies: Dependencies,
 }

@@ -15,47 +15,48 @@ use super::data_encryption::{self, DataEncryption};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
-/// Settings of the node itself. Changes of some take a restart or binary upgrade: see `publish::unchangeable`.
+/// Settings of the node itself. Changes of some need a restart or binary upgrade: see `publish::unchangeable`.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// Default: `:9080`.
     pub listen: Vec<Listen>,
-    /// Worker threads; `None` is as many as there are processors this process may run on.
+    /// Worker threads; `None` means one per processor that this process may use.
     pub worker_processes: Option<u16>,
     pub enable_access_log: Option<AccessLogSpec>,
     pub error_log_level: LogLevel,
-    /// Where `/status`, `/status/ready` and `/metrics` are served. Default: `127.0.0.1:7085`; `false` is nowhere.
+    /// The address of `/status`, `/status/ready` and `/metrics`. Default: `127.0.0.1:7085`; `None` (`false` in the file) disables
+    /// them.
     pub status: Option<SocketAddr>,
     pub clients: ClientSettings,
-    /// `%2F` and `%5C` in paths are let through, still encoded, instead of being refused.
+    /// Whether `%2F` and `%5C` in paths are accepted, still encoded, instead of being refused.
     pub allow_encoded_slashes: bool,
-    /// Who vouches for upstreams that say nothing else; `None` is whom the system trusts.
+    /// CA certificates for upstreams without their own; `None` means those of the system.
     pub trusted: Option<Pem>,
-    /// Whether upstreams that speak TLS must prove who they are, unless they say otherwise; `None` is yes.
+    /// Whether certificates of upstreams with TLS are verified unless the upstream says otherwise; `None` means yes.
     pub upstream_tls_verify: Option<bool>,
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
-    /// Where the node keeps what it writes itself.
+    /// The directory for the node's own data.
     pub data_dir: Option<Box<str>>,
-    /// Where resources come from; nothing is this file.
+    /// The source of the resources; `None` means this file.
     pub store: Option<StoreSettings>,
     pub admin: Option<AdminSettings>,
-    /// How secrets are encrypted in the store; nothing is not at all.
+    /// The encryption of secrets in the store; `None` means no encryption.
     pub data_encryption: Option<DataEncryption>,
-    /// What plugins cost is measured on one exchange in so many, on average; 0 is none. Default: 128.
+    /// The cost of plugins is measured on one exchange in this many, on average; 0 measures none. Default: 128.
     pub price_every: u32,
-    /// Routes, upstreams and endpoints with metrics under their own names, of each kind at most so many.
+    /// The most routes, upstreams and endpoints, each, with metrics under their own names.
     pub metrics_names: u16,
     pub records: RecordSettings,
 }
 
-/// What records of exchanges may take on their way.
+/// The limits of records of exchanges on their way to log receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSettings {
-    /// Threads that encode and send them.
+    /// Threads that encode and send records.
     pub threads: u16,
-    /// Bytes of them in memory.
+    /// Bytes of records in memory.
     pub memory: u64,
 }
 
@@ -69,11 +70,11 @@ impl Default for RecordSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     pub address: ListenAddress,
-    /// TLS is spoken, with the certificates of `ssls`.
+    /// Whether connections use TLS, with the certificates of `ssls`.
     pub tls: bool,
-    /// A balancer says first whom it speaks for.
+    /// Whether each connection begins with a PROXY header of a load balancer.
     pub proxy_protocol: bool,
-    /// HTTP/2 in the clear, and nothing else.
+    /// Whether connections use HTTP/2 without TLS, and nothing else.
     pub h2c: bool,
 }
 
@@ -85,7 +86,7 @@ impl Listen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// `:9080`: every interface, IPv4 and where there is any IPv6.
+    /// `:9080`: every interface, by IPv4 and, if available, IPv6.
     Everywhere(u16),
     One(SocketAddr),
 }
@@ -99,7 +100,7 @@ impl ListenAddress {
     }
 }
 
-/// From the least to the most talkative, as nginx names them.
+/// From the least to the most verbose, with the names of nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Emerg,
@@ -138,7 +139,7 @@ impl Default for NodeSettings {
 }
 
 impl NodeSettings {
-    /// Upstreams that speak TLS must prove who they are, unless they say otherwise.
+    /// Whether certificates of upstreams with TLS are verified unless the upstream says otherwise.
     pub fn verifies_upstreams(&self) -> bool {
         self.upstream_tls_verify.unwrap_or(true)
     }
@@ -336,7 +337,7 @@ fn clients(fields: &MapReader) -> ClientSettings {
     clients
 }
 
-/// `received-by` of RFC 9110 §7.6.3.
+/// Parses a pseudonym: the `received-by` of RFC 9110 §7.6.3.
 fn via(at: &NodeReader) -> Option<Box<str>> {
     let text = at.text_of(1..=255)?;
     if text.bytes().all(|byte| is_token_byte(byte) || b":[]".contains(&byte)) {
@@ -347,7 +348,7 @@ fn via(at: &NodeReader) -> Option<Box<str>> {
     None
 }
 
-/// Each can hold some memory of ours that its client does not let go.
+/// The limit of concurrent streams that can be set: each stream can hold memory that its client does not release.
 const MAX_STREAMS: u32 = 10_000;
 const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
 
@@ -368,7 +369,7 @@ fn listen(at: &NodeReader) -> Vec<Listen> {
     let mut listens: Vec<Listen> = Vec::new();
     for item in at.items() {
         let Some(listen) = one_listen(&item) else { continue };
-        // Port 0 is a new port each time.
+        // Port 0 may be listed several times, since each gets a different port.
         let taken = listens.iter().any(|other| other.address == listen.address);
         match taken && listen.address.port() != 0 {
             true => item.report_advising("the address is listed twice", "keep one"),
@@ -401,7 +402,7 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
     address(&at).map(|address| Listen { address, tls, proxy_protocol, h2c })
 }
 
-/// `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as APISIX's `node_listen` has it.
+/// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
 fn address(at: &NodeReader) -> Option<ListenAddress> {
     if let NodeKind::Number(_) = &at.node().kind {
         return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);

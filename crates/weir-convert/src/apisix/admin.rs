@@ -1,4 +1,4 @@
-//! `deployment`: where the resources are, and who may change them.
+//! Converts `deployment`: the source of the resources, and the access to the Admin API.
 
 use super::NodeConversion;
 use crate::document::DocumentValue;
@@ -37,7 +37,7 @@ pub fn carry_over(settings: &mut NodeConversion) {
     }
 }
 
-/// Written where a key has to be chosen.
+/// A placeholder for a key that the user has to choose.
 const NEW_KEY: &str = "${{WEIR_ADMIN_KEY}}";
 /// The keys of APISIX's examples, which are public.
 const PUBLIC_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];

@@ -1,9 +1,9 @@
-//! What the conversion has not looked at, each with its place and, where there is one, what takes its place.
+//! Reports the members that the conversion has not used, each with its place and, where there is one, its replacement.
 
 use super::NodeConversion;
 use crate::document::{DocumentValue, ValueKind};
 
-/// What members whose path begins so mean here; the first that fits counts. An empty text: nothing is missing without it.
+/// Advice for members by prefix of their path; the first match is used. An empty text means that nothing needs to be reported.
 const ADVICE: &[(&str, &str)] = &[
     ("apisix.enable_admin", "leave `admin` out of the file to have no Admin API"),
     ("apisix.enable_control", "what the Control API says is at `/status` of the address `status`"),
@@ -69,7 +69,7 @@ pub fn report(settings: &mut NodeConversion) {
     walk(settings, root, "");
 }
 
-/// Says what is left of a map: whole where nothing of it was looked at, otherwise member by member.
+/// Reports the unused rest of a map: the whole map if nothing in it was used, otherwise its members.
 fn walk(settings: &mut NodeConversion, map: &DocumentValue, above: &str) {
     for (name, value) in map.members() {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };

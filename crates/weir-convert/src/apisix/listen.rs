@@ -1,10 +1,10 @@
-//! Where clients are accepted: `node_listen`, `ssl.listen` and `proxy_protocol`.
+//! Converts the addresses for clients: `node_listen`, `ssl.listen` and `proxy_protocol`.
 
 use super::NodeConversion;
 use crate::document::{DocumentValue, ValueKind};
 use crate::yaml::Yaml;
 
-/// How connections to an address begin.
+/// The protocols at the beginning of connections to an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct AddressKind {
     tls: bool,

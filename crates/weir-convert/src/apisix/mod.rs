@@ -1,7 +1,7 @@
 //! Apache APISIX: `config.yaml`, the settings of a node. Its resources need no conversion: they are read from etcd, or from
-//! `apisix.yaml`, as they are.
+//! `apisix.yaml`, unchanged.
 //!
-//! What is not written in the file has APISIX's default, which is written out where ours differs.
+//! A setting that is not in the file has APISIX's default, which is written to the result where Weir's default differs.
 
 mod admin;
 mod leftovers;
@@ -16,7 +16,7 @@ use crate::output::Converted;
 use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
 
-/// Carries the settings over.
+/// Converts the settings.
 pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     let root = document::parse(file, text)?;
     let error =
@@ -47,14 +47,14 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
 const SECTIONS: [&str; 7] =
     ["apisix", "deployment", "nginx_config", "plugins", "plugin_attr", "stream_plugins", "graphql"];
 
-/// The conversion, and which members of the file it has looked at.
+/// The state of the conversion, with the members of the file that were used.
 struct NodeConversion<'a> {
     conversion: DocumentConversion<'a>,
     taken: RefCell<HashSet<String>>,
 }
 
 impl<'a> NodeConversion<'a> {
-    /// The value at a path such as `nginx_config.http.send_timeout`, which is then dealt with, with all that is in it.
+    /// The value at a path such as `nginx_config.http.send_timeout`. It then counts as used, with everything in it.
     fn take(&self, path: &str) -> Option<&'a DocumentValue> {
         self.taken.borrow_mut().insert(path.to_owned());
         path.split('.').try_fold(self.conversion.root, |value, name| value.get(name))
@@ -69,7 +69,7 @@ impl<'a> NodeConversion<'a> {
     }
 }
 
-/// Members that are settings here with the same meaning.
+/// Members that correspond to a setting of Weir with the same meaning.
 const SAME: [(&str, &str); 10] = [
     ("nginx_config.worker_processes", "worker_processes"),
     ("nginx_config.error_log_level", "error_log_level"),

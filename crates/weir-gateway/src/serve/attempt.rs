@@ -18,7 +18,7 @@ use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
 /// Why an attempt failed, and whether its connection had carried a request before.
 pub type Failure = (Stop, bool);
 
-/// Where an attempt goes, and with which settings.
+/// The endpoint and the settings of an attempt.
 pub struct Attempt<'a> {
     pub current: &'a Rc<WorkerSnapshot>,
     pub settings: &'a snapshot::Upstream,
@@ -83,7 +83,7 @@ pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -
     weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
 }
 
-/// A connection was made for an exchange; returns the time.
+/// Counts a connection opened for an exchange; returns the time.
 #[cold]
 fn connected(worker: &WorkerContext, (upstream, endpoint): (&WorkerUpstream, usize)) -> u64 {
     upstream.counters.connected(endpoint);
@@ -123,7 +123,7 @@ async fn over_http1(
     }
 }
 
-/// The same over one stream of a connection that other exchanges share.
+/// Relays over one stream of a connection that other exchanges share.
 async fn over_http2(
     counted: (&WorkerUpstream, usize),
     terms: &RelayTerms<'_>,
@@ -148,7 +148,7 @@ async fn over_http2(
     }
 }
 
-/// After a 101: a plain byte tunnel, or a WebSocket whose messages plugins want to see.
+/// After a 101: relays bytes, or the messages of a WebSocket if plugins filter them.
 async fn tunneled(
     worker: &WorkerContext,
     client: &mut impl ClientSide,

@@ -1,4 +1,4 @@
-//! Whether a failed attempt is followed by another, and where.
+//! Decides whether a failed attempt is followed by another, and at which endpoint.
 
 use weir_plugin::{EndedBy, Exchange, Retry, Stop};
 
@@ -10,7 +10,7 @@ use crate::endpoint::pool::Freshness;
 use crate::snapshot;
 use crate::worker::snapshot::WorkerUpstream;
 
-/// Where a request goes after an attempt that failed.
+/// The target of the attempt after a failed one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// The idle connection had been closed by the endpoint, which says nothing about the endpoint's health.

@@ -45,7 +45,7 @@ pub struct WorkerUpstream {
 /// The parts of an upstream that stay when its settings change.
 #[derive(Clone, Copy)]
 struct LastingParts<'a> {
-    /// Beside the endpoints.
+    /// Has the same indices as the endpoints.
     health: &'a Arc<[Arc<Health>]>,
     sessions: &'a Arc<StickySessions>,
     counters: &'a Arc<UpstreamCounters>,

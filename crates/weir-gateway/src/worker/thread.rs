@@ -25,7 +25,7 @@ use crate::endpoint::pool::Pools;
 use crate::endpoint::state::SharedState;
 use crate::published::Published;
 
-/// What a worker's thread is given.
+/// The arguments of a worker's thread.
 pub struct WorkerStart {
     pub index: usize,
     pub listeners: Vec<Listener>,

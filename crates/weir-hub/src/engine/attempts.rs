@@ -1,27 +1,27 @@
-//! The latest attempts of a subscription, in little memory: hubs have many subscriptions.
+//! The latest attempts of a subscription, packed into little memory: a hub may have hundreds of thousands of subscriptions.
 
 use crate::attempt::{DeliveryAttempt, DeliveryFailure};
 
-/// Attempts that are kept of each subscription: 128 bytes.
+/// Attempts kept of each subscription: 128 bytes.
 const ATTEMPTS_KEPT: usize = 8;
 
-/// The latest attempts. They are not written down.
+/// The latest attempts. They are kept in memory only.
 #[derive(Default)]
 pub(super) struct LatestAttempts(Box<[PackedAttempt]>);
 
 /// An attempt in 16 bytes.
 #[derive(Clone, Copy)]
 struct PackedAttempt {
-    /// The time in milliseconds, and the duration in the lowest bits.
+    /// The time in milliseconds, with the duration in the lowest bits.
     time: u64,
-    /// The event, and in the lowest bits whether it is a replay, and the code of the failure.
+    /// The event, with a replay flag and the failure's code in the lowest bits.
     event: u64,
 }
 
-/// 17 minutes in milliseconds. A time-out that is longer is shown as this.
+/// Up to 17 minutes in milliseconds. A longer attempt is shown with this duration.
 const DURATION_BITS: u32 = 20;
 const CODE_BITS: u32 = 15;
-/// Below all codes of statuses, and above those of other failures.
+/// The code for success: below all statuses, above the other reasons.
 const NO_FAILURE: u16 = 99;
 
 const fn low(bits: u32) -> u64 {

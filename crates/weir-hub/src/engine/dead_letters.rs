@@ -1,21 +1,21 @@
-//! Dead letters: events that were given up for a subscription, as long as retention keeps them; and those of them that are to be
-//! delivered once more.
+//! Dead letters: events that were given up for a subscription, kept until retention removes the event; and those queued for one
+//! more delivery.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::record::{GivenUp, SavedDeadLetter};
 
-/// Of a hub. When there are more, those of the oldest events are forgotten.
+/// The most dead letters of a hub. Beyond that, those of the oldest events are forgotten.
 const MAX_DEAD_LETTERS: usize = 100_000;
 
 #[derive(Default)]
 pub(super) struct DeadLetters {
-    /// By event and subscription.
+    /// Keyed by event and subscription.
     letters: BTreeMap<(u64, u64), GivenUp>,
-    /// The same by subscription and event.
+    /// The same, keyed by subscription and event.
     of_subscriptions: BTreeSet<(u64, u64)>,
-    /// What is to be delivered once more, by subscription and event.
+    /// Dead letters queued for one more delivery, by subscription and event.
     replays: BTreeSet<(u64, u64)>,
 }
 
@@ -34,13 +34,13 @@ impl DeadLetters {
         }
     }
 
-    /// By event and subscription, those after this one.
+    /// In the order of event and subscription, those after this pair.
     pub(super) fn after(&self, event: u64, subscription: u64) -> impl Iterator<Item = (u64, u64, GivenUp)> {
         let letters = self.letters.range((Excluded((event, subscription)), Unbounded));
         letters.map(|((seq, subscription), given_up)| (*seq, *subscription, *given_up))
     }
 
-    /// Those of one subscription, after this event.
+    /// Dead letters of one subscription, after this event.
     pub(super) fn of(&self, subscription: u64, after: u64) -> impl Iterator<Item = (u64, u64, GivenUp)> {
         let own = self.of_subscriptions.range((Excluded((subscription, after)), Unbounded));
         let own = own.take_while(move |(owner, _)| *owner == subscription);
@@ -51,7 +51,7 @@ impl DeadLetters {
         self.of_subscriptions.range(all_of(subscription)).count()
     }
 
-    /// Is to be delivered once more.
+    /// Queues a dead letter for one more delivery.
     pub(super) fn replay(&mut self, subscription: u64, seq: u64) {
         self.letters.remove(&(seq, subscription));
         self.of_subscriptions.remove(&(subscription, seq));
@@ -74,7 +74,7 @@ impl DeadLetters {
         self.replays.len()
     }
 
-    /// A subscription has ended.
+    /// Removes the dead letters of a subscription that has ended.
     pub(super) fn forget(&mut self, subscription: u64) {
         let own: Vec<(u64, u64)> = self.of_subscriptions.range(all_of(subscription)).copied().collect();
         for (subscription, seq) in own {
@@ -87,7 +87,8 @@ impl DeadLetters {
         }
     }
 
-    /// Events up to this one are gone. Returns what was to be delivered once more of them, by subscription and event.
+    /// Called when events up to this one were removed. Returns those of them that were queued for one more delivery, by
+    /// subscription and event.
     pub(super) fn drop_up_to(&mut self, seq: u64) -> Vec<(u64, u64)> {
         while let Some(entry) = self.letters.first_entry()
             && entry.key().0 <= seq
@@ -99,7 +100,7 @@ impl DeadLetters {
         self.replays.iter().filter(|(_, event)| *event <= seq).copied().collect()
     }
 
-    /// What a snapshot keeps: dead letters, and what is to be delivered once more.
+    /// The contents for a snapshot: dead letters, and those queued for one more delivery.
     pub(super) fn saved(&self) -> (Vec<SavedDeadLetter>, Vec<(u64, u64)>) {
         let letter = |(seq, subscription, given_up)| SavedDeadLetter { subscription, seq, given_up };
         (self.after(0, 0).map(letter).collect(), self.replays.iter().copied().collect())

@@ -1,8 +1,8 @@
-//! The hosts of callbacks: whose turn it is, how many deliveries each takes at a time, and which of them fail.
+//! The hosts of callbacks: their turns, their limits of concurrent deliveries, and their failures.
 //!
-//! Ready hosts take turns, so that one with many subscriptions does not hold up the others. The limit of a host follows its
-//! answers: up by one after as many successes as it allows at a time, halved by a failure. A host that has failed several times
-//! in a row gets one delivery at a time, after a pause that grows.
+//! Ready hosts take turns, so that a host with many subscriptions does not hold up the others. The limit of concurrent deliveries
+//! follows a host's answers: it grows by one after as many successes as the limit, and is halved by a failure. A host that failed
+//! several times in a row gets one delivery at a time, after a pause that grows.
 
 use std::collections::VecDeque;
 
@@ -11,47 +11,47 @@ use slab::Slab;
 use super::names::Names;
 use crate::attempt::DeliveryOutcome;
 
-/// A host is given up for the moment after so many failures in a row.
+/// Failures in a row after which a host gets a pause.
 const TRIPS_AFTER: u32 = 5;
 const FIRST_PAUSE_MS: u64 = 1_000;
 const LONGEST_PAUSE_MS: u64 = 60_000;
-/// So many seconds' worth of verifications may go to a host at once.
+/// The burst of verifications to a host, in seconds of its rate.
 const VERIFICATION_BURST_S: u64 = 10;
 
 #[derive(Default)]
 pub(super) struct CallbackHosts {
-    /// By the numbers of their names.
+    /// Indexed by the number of the host's name.
     hosts: Slab<CallbackHost>,
-    /// Each in use by the subscriptions and requests with callbacks there.
+    /// Host names, each counted once per subscription or request with a callback there.
     names: Names,
-    /// Hosts with something to deliver that may take it.
+    /// Hosts that have something to deliver and are below their limit.
     ready: VecDeque<u32>,
-    /// The same for verifications.
+    /// Hosts that have verifications to send.
     verifying: VecDeque<u32>,
 }
 
 struct CallbackHost {
-    /// Slots of subscriptions whose turn comes. They may have ended by then.
+    /// Slots of queued subscriptions, in turn. A subscription may have ended meanwhile.
     queue: VecDeque<u32>,
     is_ready: bool,
     in_flight: u32,
     limit: u32,
-    /// Successes since the limit was last changed.
+    /// Successes since the last change of the limit.
     successes: u32,
     failures: u32,
-    /// It failed and has its pause.
+    /// The host failed, and its pause is not over.
     is_pausing: bool,
-    /// Those that wait for their turn. Most of the time there are none.
+    /// Verifications in the queue. Boxed, since most hosts have none.
     verifications: Option<Box<WaitingVerifications>>,
     is_verifying: bool,
-    /// Thousandths of a verification.
+    /// Tokens for verifications, in thousandths.
     tokens: u64,
     filled_ms: u64,
 }
 
 #[derive(Default)]
 struct WaitingVerifications {
-    /// Of requests.
+    /// Numbers of requests.
     numbers: VecDeque<u64>,
 }
 
@@ -102,7 +102,7 @@ impl CallbackHosts {
         self.forget_unused(host);
     }
 
-    /// A host that is in a list, or has something under way, is forgotten later.
+    /// Forgets a host without users; not while it is in a list or has a delivery in flight.
     fn forget_unused(&mut self, host: u32) {
         let at = &self.hosts[host as usize];
         if self.names.uses(host) == 0 && at.in_flight == 0 && !at.is_ready && !at.is_verifying && !at.is_pausing {
@@ -128,7 +128,7 @@ impl CallbackHosts {
         }
     }
 
-    /// Who may be sent something now; it counts as under way.
+    /// The next host and slot to deliver to; the delivery counts as in flight.
     pub(super) fn next(&mut self, most: u32) -> Option<(u32, u32)> {
         loop {
             let host = self.ready.pop_front()?;
@@ -148,14 +148,14 @@ impl CallbackHosts {
         }
     }
 
-    /// What was under way came to nothing, for no fault of the host.
+    /// Ends a delivery that was not sent, without an effect on the host's limit.
     pub(super) fn abandon(&mut self, host: u32) {
         self.hosts[host as usize].in_flight -= 1;
         self.make_ready(host, u32::MAX);
         self.forget_unused(host);
     }
 
-    /// A delivery has ended. Returns when the host should be tried again, if it gets a pause.
+    /// Reports the end of a delivery. Returns the end of the host's pause, if it gets one.
     pub(super) fn ended(&mut self, host: u32, outcome: DeliveryOutcome, most: u32, now_ms: u64) -> Option<u64> {
         let at = &mut self.hosts[host as usize];
         at.in_flight -= 1;
@@ -186,7 +186,7 @@ impl CallbackHosts {
         pause
     }
 
-    /// A host's pause is over.
+    /// Called when a host's pause is over.
     pub(super) fn probe(&mut self, host: u32) {
         let Some(at) = self.hosts.get_mut(host as usize) else { return };
         at.is_pausing = false;
@@ -194,7 +194,7 @@ impl CallbackHosts {
         self.forget_unused(host);
     }
 
-    /// Limits may have changed.
+    /// Called when limits may have changed.
     pub(super) fn wake_all(&mut self) {
         let all: Vec<u32> = self.hosts.iter().map(|(host, _)| host as u32).collect();
         all.into_iter().for_each(|host| self.make_ready(host, u32::MAX));
@@ -203,7 +203,7 @@ impl CallbackHosts {
     pub(super) fn queue_verification(&mut self, host: u32, number: u64) {
         let at = &mut self.hosts[host as usize];
         at.verifications.get_or_insert_default().numbers.push_back(number);
-        // With others waiting, the host has its turn when its tokens allow.
+        // If others wait, the host already has a place in the list.
         if !std::mem::replace(&mut at.is_verifying, true) {
             self.verifying.push_back(host);
         }
@@ -215,8 +215,8 @@ impl CallbackHosts {
         }
     }
 
-    /// A verification that may be sent now. A host that has had its share comes later: the caller calls
-    /// [`CallbackHosts::wake_verification`] at that time.
+    /// The next verification that may be sent now. For a host without tokens, returns the time at which the caller has to call
+    /// [`CallbackHosts::wake_verification`].
     pub(super) fn next_verification(&mut self, rate: u32, now_ms: u64) -> NextVerification {
         let rate = u64::from(rate.max(1));
         while let Some(host) = self.verifying.pop_front() {

@@ -1,4 +1,4 @@
-//! What operators look at: subscriptions, their latest attempts, and dead letters, page by page.
+//! Lists for operators: subscriptions, their latest attempts, and dead letters, page by page.
 
 use super::Engine;
 use super::subscriptions::{DeliveryState, Subscription};
@@ -6,33 +6,33 @@ use crate::account::Tally;
 use crate::attempt::{DeliveryAttempt, DeliveryFailure};
 use crate::record::GivenUp;
 
-/// An active subscription, without its secret. The callback may hold another one.
+/// An active subscription, without its secret. The callback may contain secrets of its own.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubscriptionEntry {
     pub id: u64,
     pub topic: Box<str>,
     pub callback: Box<str>,
-    /// The consumer that made it; empty is none.
+    /// The consumer that created it; empty if none.
     pub owner: Box<str>,
     pub has_secret: bool,
     pub expires_ms: u64,
     pub state: SubscriptionState,
-    /// To deliver the event that is next.
+    /// Attempts at its next event so far.
     pub attempts: u32,
     pub pending: u64,
     pub tally: Tally,
-    /// Those that are kept.
+    /// The number of its dead letters that are kept.
     pub dead_letters: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubscriptionState {
-    /// It has all events.
+    /// All events are delivered or settled.
     Idle,
-    /// Its turn has not come.
+    /// The next event waits for its turn at the host.
     Queued,
     Sending,
-    /// The last attempt failed, and another one follows.
+    /// The last attempt failed, and a retry is planned.
     Waiting,
 }
 
@@ -42,14 +42,14 @@ pub struct DeadLetter {
     pub event: u64,
     pub subscription: u64,
     pub topic: Box<str>,
-    /// It may hold a secret.
+    /// It may contain a secret.
     pub callback: Box<str>,
     pub failure: DeliveryFailure,
     pub attempts: u32,
     pub at_ms: u64,
 }
 
-/// Which dead letters; nothing is all.
+/// Selects dead letters; without conditions, all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
     pub topic: Option<Box<str>>,
@@ -69,7 +69,7 @@ impl SubscriptionState {
 }
 
 impl Engine {
-    /// Subscriptions after this one by their ids, at most `limit`, of one topic or of all.
+    /// Subscriptions with ids above `after`, at most `limit`, of one topic or of all.
     pub fn subscriptions(&self, topic: Option<&str>, after: u64, limit: usize) -> Vec<SubscriptionEntry> {
         let wanted = topic.map(|topic| self.topics.find(topic));
         let after = self.subscriptions.after(after);
@@ -77,7 +77,7 @@ impl Engine {
         of_topic.take(limit).map(|one| self.entry(one)).collect()
     }
 
-    /// One subscription, with its latest attempts, the latest first.
+    /// One subscription, with its latest attempts, newest first.
     pub fn subscription(&self, id: u64) -> Option<(SubscriptionEntry, Vec<DeliveryAttempt>)> {
         let subscription = self.subscriptions.get(self.subscriptions.slot_of(id)?);
         Some((self.entry(subscription), subscription.latest.list()))
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Dead letters after this event and subscription, at most `limit`. Older events come first.
+    /// Dead letters after this pair of event and subscription, at most `limit`, oldest events first.
     pub fn dead_letters(&self, filter: &DeadLetterFilter, after: (u64, u64), limit: usize) -> Vec<DeadLetter> {
         let letter = |(event, subscription, given_up): (u64, u64, GivenUp)| {
             let subscription = self.subscriptions.get(self.subscriptions.slot_of(subscription)?);

@@ -1,4 +1,4 @@
-//! Names that many have in common, each kept once, as numbers.
+//! Interned names: each is kept once, counted, and referred to by number.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -30,7 +30,7 @@ impl Names {
         self.names[number as usize].uses
     }
 
-    /// The number of a name that is used once more.
+    /// The number of a name, whose use count grows by one.
     pub(super) fn add(&mut self, name: &str) -> u32 {
         if let Some(number) = self.find(name) {
             self.names[number as usize].uses += 1;
@@ -43,14 +43,14 @@ impl Names {
         number
     }
 
-    /// It is used once less; whether that was its last use.
+    /// Decreases the use count; returns whether it is 0 now.
     pub(super) fn release(&mut self, number: u32) -> bool {
         let at = &mut self.names[number as usize];
         at.uses -= 1;
         at.uses == 0
     }
 
-    /// Its number is free again.
+    /// Removes a name; its number may be used again.
     pub(super) fn forget(&mut self, number: u32) {
         let name = self.names.remove(number as usize).name;
         if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(&*name), |other| *other == number) {

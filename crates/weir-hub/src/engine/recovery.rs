@@ -1,11 +1,11 @@
-//! Back from what was written down.
+//! Restores an engine from its records.
 
 use super::Engine;
 use crate::record::{StateRecord, UnknownRecord};
 
 impl Engine {
-    /// Everything that holds now, as records that begin anew. They are made one by one: together they need several times the
-    /// memory of what they say.
+    /// The whole state as records that replace all before them. They are made one by one: together they would need several times
+    /// the memory of the state.
     pub fn snapshot(&self) -> impl Iterator<Item = StateRecord> {
         let begin = [StateRecord::SnapshotBegin, self.position(), StateRecord::EndedTally(self.ended)];
         let subscriptions = self.subscriptions.iter().map(|(_, subscription)| {
@@ -32,10 +32,10 @@ impl Engine {
         self.records.push(position);
     }
 
-    /// Takes back what was written down, in the order in which it was.
+    /// Applies a record; records must come in the order in which they were written.
     ///
     /// # Errors
-    /// The record makes no sense after those before it.
+    /// The record contradicts those before it.
     pub fn restore(&mut self, record: StateRecord) -> Result<(), UnknownRecord> {
         match record {
             StateRecord::SnapshotBegin | StateRecord::SnapshotEnd => {}
@@ -85,7 +85,7 @@ impl Engine {
             StateRecord::RequestsTaken { seq } => self.requests_taken = seq,
             StateRecord::Marks(marks) => {
                 for mark in marks {
-                    // Its subscription may have ended while it was under way.
+                    // Its subscription may have ended while the delivery was in flight.
                     if let Some(slot) = self.subscriptions.slot_of(mark.subscription) {
                         self.apply(slot, mark);
                     }
@@ -101,10 +101,10 @@ impl Engine {
         }
     }
 
-    /// Takes back an event that is kept. Those after the position that was written down are counted now.
+    /// Restores an event that the journal still has. Those after the written position are counted now.
     pub fn restore_event(&mut self, seq: u64, topic: &str, bytes: u32, time_ms: u64) {
         if seq <= self.dropped {
-            // Its segment is still there for the sake of others.
+            // The event was dropped; it is still there because its segment also has later events.
         } else if seq > self.processed {
             self.topics.take_in(seq, topic, bytes, time_ms);
             self.processed = seq;
@@ -113,11 +113,12 @@ impl Engine {
         }
     }
 
-    /// All is back: what is missing is accounted for, and everything that waits goes on.
+    /// Called after the last record: books what is missing as expired, and queues all pending work.
     pub fn restored(&mut self, now_ms: u64) {
         self.expire_dropped();
         let slots: Vec<u32> = self.subscriptions.iter().map(|(slot, _)| slot).collect();
-        // Events that are damaged were there: a subscription has had them, besides those that it is still to have.
+        // Damaged events were committed too: the topic must have had at least the events that the subscription has outcomes for,
+        // and those still pending.
         for slot in &slots {
             let subscription = self.subscriptions.get(*slot);
             let topic = self.topics.get(subscription.topic);

@@ -1,4 +1,4 @@
-//! Requests that were accepted and are not verified yet, found by number, and by topic and callback.
+//! Accepted requests that are not verified yet, found by number, and by topic and callback.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,7 +16,7 @@ pub(super) struct OpenRequest {
 #[derive(Default)]
 pub(super) struct OpenRequests {
     by_number: HashMap<u64, OpenRequest>,
-    /// Numbers by topic and callback, of which several requests may be open.
+    /// Numbers by topic and callback; several requests for one pair may be open.
     by_key: HashTable<u64>,
     hasher: RandomState,
 }
@@ -45,7 +45,7 @@ impl OpenRequests {
         self.by_key.insert_unique(hash, number, |number| hasher.hash_one(key(&by_number[number].request)));
     }
 
-    /// Takes one out. When none is left, the memory that many needed is free again.
+    /// Removes a request. The memory is released when none is left.
     pub(super) fn remove(&mut self, number: u64) -> Option<OpenRequest> {
         let open = self.by_number.remove(&number)?;
         let hash = self.hasher.hash_one(key(&open.request));
@@ -58,7 +58,7 @@ impl OpenRequests {
         Some(open)
     }
 
-    /// Requests for the same subscription that came before this one.
+    /// Earlier requests for the same subscription.
     pub(super) fn older(&self, number: u64, request: &SubscriptionRequest) -> Vec<u64> {
         let same_hash = self.by_key.iter_hash(self.hasher.hash_one(key(request))).copied();
         let is_older = |other: &u64| *other < number && key(&self.by_number[other].request) == key(request);

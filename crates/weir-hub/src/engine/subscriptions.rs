@@ -12,33 +12,33 @@ use super::names::Names;
 use crate::account::Tally;
 use crate::record::{Mark, MarkOutcome, SavedSubscription};
 
-/// An active subscription. One event at a time is on its way to it.
+/// An active subscription. At most one event at a time is in flight to it.
 ///
-/// There may be hundreds of thousands: what is rare is in boxes, and what many have in common is a number.
+/// There may be hundreds of thousands, so rare fields are boxed, and common strings are interned as numbers.
 pub(super) struct Subscription {
     pub(super) id: u64,
     pub(super) callback: Box<str>,
     pub(super) secret: Option<Box<[u8]>>,
     expires_ms: u64,
-    /// How many events the topic had when it began.
+    /// The topic's event count when the subscription began.
     pub(super) base: u64,
-    /// The last event that is done with.
+    /// The last event with an outcome.
     pub(super) done: u64,
     delivered: u64,
-    /// Outcomes that are not deliveries.
+    /// Outcomes other than deliveries.
     other: Option<Box<Tally>>,
-    /// Since when its next event waits to be delivered.
+    /// When its next event began to wait for delivery.
     pub(super) since_ms: u64,
     pub(super) topic: u32,
     pub(super) host: u32,
-    /// Among the names of owners.
+    /// The number of the owner's name.
     owner: u32,
     /// Its index among the topic's subscribers.
     pub(super) place: u32,
-    /// To deliver its next event.
+    /// Attempts at its next event so far.
     pub(super) attempts: u32,
     pub(super) delivery: DeliveryState,
-    /// The event that was sent last, and when.
+    /// The event sent last, and when.
     pub(super) sent: u64,
     pub(super) sent_ms: u64,
     pub(super) latest: LatestAttempts,
@@ -46,14 +46,14 @@ pub(super) struct Subscription {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryState {
-    /// It has all events.
+    /// All events are delivered or settled.
     Idle,
-    /// Its turn at its host has not come.
+    /// The next event waits for its turn at the host.
     Queued,
     Sending,
-    /// The outcome is being written down. Until then nothing else is sent, so that a crash repeats one delivery at most.
+    /// The outcome is being written. Nothing else is sent until then, so that a crash repeats at most one delivery.
     Recording,
-    /// The last attempt failed.
+    /// The last attempt failed, and a retry is planned.
     Waiting,
 }
 
@@ -87,13 +87,13 @@ impl Subscription {
         self.expires_ms
     }
 
-    /// What became of its events.
+    /// Outcomes of its events.
     pub(super) fn tally(&self) -> Tally {
         let other = self.other.as_deref().copied().unwrap_or_default();
         Tally { delivered: self.delivered, ..other }
     }
 
-    /// A dead letter is to be delivered once more.
+    /// Counts a dead letter that was queued for one more delivery.
     pub(super) fn count_replay(&mut self) {
         self.other.get_or_insert_default().replayed += 1;
     }
@@ -102,7 +102,7 @@ impl Subscription {
         self.delivery == DeliveryState::Sending
     }
 
-    /// Whether an event is one that it was done with before.
+    /// Whether an event already had an outcome before.
     pub(super) fn is_replay(&self, seq: u64) -> bool {
         seq <= self.done
     }
@@ -128,7 +128,7 @@ pub(super) struct Subscriptions {
     by_id: BTreeMap<u64, u32>,
     /// When leases end, and the slots of their subscriptions.
     leases: BTreeSet<(u64, u32)>,
-    /// The consumers that have some, each in use as often as it has.
+    /// The consumers that own subscriptions, each counted once per subscription.
     owners: Names,
 }
 
@@ -149,7 +149,7 @@ impl Subscriptions {
         self.slots.get(slot as usize).map(|subscription| subscription.id)
     }
 
-    /// Whether there is a subscription in this slot whose turn comes at this host.
+    /// Whether the subscription in this slot, if any, is queued at this host.
     pub(super) fn waits_at(&self, slot: u32, host: u32) -> bool {
         let waits = |it: &Subscription| it.delivery == DeliveryState::Queued && it.host == host;
         self.slots.get(slot as usize).is_some_and(waits)
@@ -171,12 +171,12 @@ impl Subscriptions {
         self.owners.find(owner).map_or(0, |owner| self.owners.uses(owner) as usize)
     }
 
-    /// The consumer that made it; empty is none.
+    /// The consumer that created it; empty if none.
     pub(super) fn owner_of(&self, subscription: &Subscription) -> &str {
         self.owners.get(subscription.owner)
     }
 
-    /// What is written down of it.
+    /// Its form in the state log.
     pub(super) fn saved(&self, subscription: &Subscription, topic: &str) -> SavedSubscription {
         SavedSubscription {
             id: subscription.id,
@@ -201,7 +201,7 @@ impl Subscriptions {
         self.leases.first().filter(|(at_ms, _)| *at_ms <= now_ms).map(|(_, slot)| *slot)
     }
 
-    /// Another lease, and another secret or none.
+    /// Sets another lease, and another secret or none.
     pub(super) fn renew(&mut self, slot: u32, expires_ms: u64, secret: Option<Box<[u8]>>) {
         let subscription = &mut self.slots[slot as usize];
         self.leases.remove(&(subscription.expires_ms, slot));
@@ -209,7 +209,7 @@ impl Subscriptions {
         (subscription.secret, subscription.expires_ms) = (secret, expires_ms);
     }
 
-    /// Those after this one by their ids.
+    /// Subscriptions with ids above this one, in order.
     pub(super) fn after(&self, id: u64) -> impl Iterator<Item = &Subscription> {
         self.by_id.range((Excluded(id), Unbounded)).map(|(_, slot)| self.get(*slot))
     }

@@ -1,4 +1,4 @@
-//! The engine against a model, with virtual time and crashes from a seed.
+//! Tests the engine against a model, with virtual time and crashes derived from a seed.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -199,7 +199,7 @@ fn events_that_are_damaged_are_accounted_for() {
     for seq in 1..=4 {
         engine.committed(seq, TOPIC, 100, 0);
     }
-    // One of them gets everything, the other one nothing yet.
+    // The first subscription gets all events, the second one none yet.
     for _ in 0..4 {
         let sent: Vec<Delivery> = std::iter::from_fn(|| engine.next_delivery(0)).collect();
         let delivery = sent.iter().find(|delivery| delivery.callback.contains("//a.")).expect("it has its turn");
@@ -234,7 +234,7 @@ fn damage_beside_a_delivery_that_was_not_written_down_is_accounted_for() {
         engine.delivered(delivery.subscription, delivery.seq, DeliveryOutcome::Delivered, 0);
         engine.recorded([delivery.subscription], 0);
     }
-    // The end of the last delivery is lost, and one event before it.
+    // The outcome of the last delivery is lost, and so is one event before it.
     let mut restored = Engine::new(Arc::new(settings()), 7);
     for record in records {
         restored.restore(record).expect("it makes sense");
@@ -248,10 +248,10 @@ fn damage_beside_a_delivery_that_was_not_written_down_is_accounted_for() {
     assert_eq!((account.audience, account.tally.delivered, account.pending), (4, 3, 1));
 }
 
-/// What is no failure of the host.
+/// An answer that is not a failure of the host.
 const REFUSED: DeliveryOutcome = DeliveryOutcome::Refused { status: 400, wait_ms: None };
 
-/// Settings under which a failure is final.
+/// Settings under which the first failure is final.
 fn one_attempt() -> Arc<HubSettings> {
     let delivery = DeliverySettings { retry_for: Duration::ZERO, ..DeliverySettings::default() };
     Arc::new(HubSettings { delivery, ..settings() })
@@ -363,7 +363,7 @@ fn the_latest_attempts_of_a_subscription_are_kept() {
     assert!(engine.subscription(delivery.subscription + 1).is_none());
 }
 
-/// Everything outside the engine: what was written down, what subscribers got, and a clock.
+/// The engine's environment: the written records, the subscribers, and a clock.
 struct World {
     engine: Engine,
     random: fastrand::Rng,
@@ -382,7 +382,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> World {
-        // With some seeds events are given up, and delivered once more.
+        // Some seeds produce dead letters, and replays of them.
         let settings = if seed.is_multiple_of(2) { Arc::new(settings()) } else { one_attempt() };
         World {
             engine: Engine::new(Arc::clone(&settings), seed),
@@ -398,7 +398,7 @@ impl World {
         }
     }
 
-    /// Writes down what there is, and lets go on what waited for that.
+    /// Writes the new records, and reports them as written to the engine.
     fn write(&mut self) {
         let records = self.engine.take_records();
         for record in &records {
@@ -413,7 +413,7 @@ impl World {
         self.disk.extend(records);
     }
 
-    /// The process dies; another one begins with what was written down.
+    /// Simulates the death of the process: a new engine starts from the written records.
     fn crash(&mut self) {
         self.crashes += 1;
         self.under_way.clear();
@@ -495,7 +495,7 @@ impl World {
 
     fn check(&self) {
         let account = self.engine.account();
-        // What is under way although retention has removed it is accounted for when it ends.
+        // An event in flight that retention removed is accounted for when its delivery ends.
         let dropped = self.removed.max(self.engine.dropped);
         let is_unsure = |delivery: &&Delivery| delivery.seq <= dropped && !delivery.is_replay;
         let unsure = self.under_way.iter().filter(is_unsure).count();
@@ -511,7 +511,7 @@ impl World {
         assert!(repeated as u64 <= self.crashes * subscriptions, "{repeated} repeated in {} crashes", self.crashes);
     }
 
-    /// Lets everything that waits end well.
+    /// Lets all pending deliveries succeed.
     fn settle(&mut self) {
         for _ in 0..100_000 {
             self.write();

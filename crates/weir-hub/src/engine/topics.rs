@@ -1,4 +1,4 @@
-//! Topics and the events of each that are kept.
+//! Topics, and their events that are kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ struct KeptEvent {
 
 pub(super) struct Topic {
     pub(super) name: Arc<str>,
-    /// How many events it has ever had.
+    /// Events since the beginning, including removed ones.
     pub(super) count: u64,
-    /// Those that are kept, oldest first.
+    /// Numbers of its events that are kept, oldest first.
     events: VecDeque<u64>,
-    /// Slots of its subscriptions.
+    /// Slots of its active subscriptions.
     pub(super) subscribers: Vec<u32>,
 }
 
@@ -35,7 +35,7 @@ impl Topic {
         self.events.partition_point(|event| *event <= seq)
     }
 
-    /// How many events are kept after this one.
+    /// The number of kept events after this one.
     pub(super) fn after(&self, seq: u64) -> usize {
         match self.events.back() {
             Some(newest) if *newest > seq => self.events.len() - self.position_after(seq),
@@ -63,7 +63,7 @@ impl Topic {
         self.subscribers.len() as u32 - 1
     }
 
-    /// Returns the slot that stands in the place now, which it did not before.
+    /// Removes the subscriber at `place`; returns the slot of the subscriber that was moved there, if any.
     pub(super) fn leave(&mut self, place: u32) -> Option<u32> {
         self.subscribers.swap_remove(place as usize);
         self.subscribers.get(place as usize).copied()
@@ -98,14 +98,14 @@ impl Topics {
         topic
     }
 
-    /// A new event.
+    /// Adds and counts a new event.
     pub(super) fn take_in(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
         let topic = self.keep(seq, name, bytes, time_ms);
         self.get_mut(topic).count += 1;
         topic
     }
 
-    /// An event that was counted before.
+    /// Adds an event that was counted before.
     pub(super) fn keep(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
         let topic = self.add(name);
         self.get_mut(topic).events.push_back(seq);
@@ -114,8 +114,8 @@ impl Topics {
         topic
     }
 
-    /// The last event that is too much, if all together may have so many bytes; 0 is none. Some more go with it, so that
-    /// not every new event makes another one go.
+    /// The last event to remove so that the kept ones have at most `max_bytes`; 0 if none. Removes some more than necessary, so
+    /// that not every new event removes one.
     pub(super) fn beyond(&self, max_bytes: u64) -> u64 {
         if self.kept_bytes <= max_bytes {
             return 0;
@@ -129,12 +129,12 @@ impl Topics {
         over.last().map_or(0, |event| event.seq)
     }
 
-    /// The last event from before this time; 0 is none.
+    /// The last event from before this time; 0 if none.
     pub(super) fn before(&self, time_ms: u64) -> u64 {
         self.kept.iter().take_while(|event| event.time_ms < time_ms).last().map_or(0, |event| event.seq)
     }
 
-    /// Forgets events; the last one that went.
+    /// Forgets events up to `seq`; returns the last one that was forgotten.
     pub(super) fn drop_up_to(&mut self, seq: u64) -> Option<u64> {
         let mut last = None;
         while let Some(event) = self.kept.front().copied()

@@ -1,4 +1,4 @@
-//! What waits to be appended to a partition: taken together into batches.
+//! The queue of records to append to a partition, taken in batches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use weir_journal::{AppendError, OnCommit};
 
-/// Payloads of a batch, in bytes. A larger one has a batch of its own.
+/// Payload bytes of a batch. A larger record has a batch of its own.
 const BATCH_BYTES: usize = 512 << 10;
-/// Payloads that may wait, in bytes.
+/// Payload bytes that may wait in the queue.
 const MAX_PENDING_BYTES: usize = 64 << 20;
 
 pub struct Append {
@@ -16,18 +16,18 @@ pub struct Append {
     pub on_commit: OnCommit,
 }
 
-/// Where to hand over what is to be appended.
+/// The sending side of the queue.
 #[derive(Clone)]
 pub struct Appender {
     sender: UnboundedSender<Append>,
     pending: Arc<AtomicUsize>,
 }
 
-/// What was handed over.
+/// The receiving side of the queue.
 pub struct AppendQueue {
     receiver: UnboundedReceiver<Append>,
     pending: Arc<AtomicUsize>,
-    /// It did not fit into the batch before.
+    /// A record that did not fit into the previous batch.
     held: Option<Append>,
 }
 
@@ -39,7 +39,7 @@ pub fn appends() -> (Appender, AppendQueue) {
 
 impl Appender {
     /// # Errors
-    /// Too much waits, or nothing is appended any more.
+    /// Too many bytes wait, or the queue is closed.
     pub fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
         let bytes = payload.len();
         if self.pending.load(Relaxed) + bytes > MAX_PENDING_BYTES {

@@ -1,4 +1,4 @@
-//! The drivers of a hub that several nodes share: one for those who listen, and one for each share that this node has.
+//! The drivers of a hub that several nodes share: one that serves listeners, and one for each share that this node owns.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::driver::Message;
 
 pub struct HubDrivers {
     listening: UnboundedSender<Message>,
-    /// How many shares there are, on all nodes together.
+    /// The number of shares, of all nodes together.
     pub count: u32,
     shares: Mutex<BTreeMap<u32, UnboundedSender<Message>>>,
 }
@@ -31,7 +31,7 @@ impl HubDrivers {
         self.lock().remove(&share);
     }
 
-    /// Of the shares that this node has.
+    /// The inboxes of the drivers of this node's shares.
     pub fn shares(&self) -> Vec<UnboundedSender<Message>> {
         self.lock().values().cloned().collect()
     }
@@ -40,7 +40,7 @@ impl HubDrivers {
         self.lock().is_empty()
     }
 
-    /// Events were copied.
+    /// Notifies all drivers that events were copied.
     pub fn committed(&self) {
         let _ = self.listening.send(Message::Committed);
         self.lock().values().for_each(|share| drop(share.send(Message::Committed)));

@@ -1,4 +1,4 @@
-//! The partition of events: written by every node, and copied to a journal of every node, in which it is read.
+//! The partition of events: written by all nodes; each node copies it to a local journal and reads it there.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,11 +21,11 @@ use crate::settings::HubSettings;
 use crate::store::EventLog;
 
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// How long a publisher waits for brokers that do not answer.
+/// How long a publisher waits while no broker answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Opens an empty copy of the events from this offset on. What an earlier process has copied is removed: the topic may have been
-/// made anew since. The number of an event is its offset and one.
+/// Opens an empty copy of the events from offset `first` on. The copy of an earlier process is removed, since the topic may have
+/// been recreated. An event's number is its offset plus one.
 ///
 /// # Errors
 /// The directory cannot be used.
@@ -58,7 +58,7 @@ pub async fn write_events(topic: Rc<HubTopic>, mut queue: AppendQueue) {
         }
         let frames: Vec<Vec<u8>> = batch.iter().map(|append| frame(&topic, &mut number, append)).collect();
         match write(&topic, &mut client, &frames).await {
-            // Together they are more than the topic takes.
+            // The batch is larger than the topic allows, so its events are written one by one.
             Err(error) if error.is_too_large() && batch.len() > 1 => {
                 for (append, frame) in batch.into_iter().zip(frames) {
                     settle([append], write(&topic, &mut client, &[frame]).await);
@@ -90,8 +90,8 @@ fn settle(batch: impl IntoIterator<Item = Append>, written: Result<i64, KafkaErr
     }
 }
 
-/// Copies events from this offset on; ends with what is wrong once the copy cannot be written. `copied` has the offset up to which
-/// they are copied.
+/// Copies events from offset `first` on; returns an error message once the copy cannot be written. `copied` is set to the offset
+/// up to which events are copied.
 pub async fn copy_events(
     topic: Rc<HubTopic>,
     events: Arc<EventLog>,
@@ -109,7 +109,7 @@ pub async fn copy_events(
             }
             Err(error) if error.is_out_of_range() => match client.end(PartitionEnd::First).await {
                 Ok(first) if first > copy.next => copy.write(Vec::new(), first).await,
-                // The topic has lost events, or was made anew.
+                // The topic has lost events, or was recreated.
                 Ok(_) => Err(format!("{error}; restart the node")),
                 Err(error) => {
                     topic.pause(&error).await;
@@ -134,14 +134,14 @@ pub async fn copy_events(
 
 struct EventCopy {
     events: Arc<EventLog>,
-    /// The offset that is to be copied next.
+    /// The next offset to copy.
     next: i64,
-    /// The last number of each writer.
+    /// The last record number of each writer.
     numbers: HashMap<u64, u64>,
 }
 
 impl EventCopy {
-    /// What a message says; nothing if it was sent again, or is of another version.
+    /// The record in a message; empty if it is a repetition, or of another version.
     fn record<'a>(&mut self, value: &'a [u8]) -> &'a [u8] {
         let Some(frame) = HubFrame::decode(value).filter(|frame| frame.kind == FrameKind::Record) else { return &[] };
         let last = self.numbers.entry(frame.node).or_default();
@@ -152,7 +152,7 @@ impl EventCopy {
         frame.payload
     }
 
-    /// Writes messages, and something in the place of each offset before `next` that has none. Returns how many records that were.
+    /// Writes messages, and a placeholder for each offset before `next` without a message. Returns the number of both together.
     async fn write(&mut self, messages: Vec<FetchedMessage>, next: i64) -> Result<usize, String> {
         let mut records = Vec::new();
         let mut at = self.next;

@@ -1,17 +1,18 @@
-//! What stands around each record in the hub's topic: who wrote it, and as which.
+//! The frame around each record in the hub's topic: its writer, and its number.
 //!
-//! A producer that gets no answer sends again, so the same may be stored twice. Readers know a record by its writer and number.
+//! A producer that gets no answer sends again, so a record may be stored twice. Readers recognise repetitions by writer and
+//! number.
 
 use weir_kafka::{KafkaMessage, message_batch};
 
 /// A message of the hub's topic.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HubFrame<'a> {
-    /// The process that wrote it.
+    /// The process that wrote the frame.
     pub node: u64,
-    /// The number of times that the partition has had a new owner; 0 in a partition that every node writes.
+    /// How often the partition has changed its owner; 0 in a partition that all nodes write.
     pub epoch: u64,
-    /// Grows with each record of a writer in an epoch.
+    /// Increases with each record of a writer in an epoch.
     pub number: u64,
     pub kind: FrameKind,
     pub payload: &'a [u8],
@@ -21,13 +22,13 @@ pub struct HubFrame<'a> {
 #[repr(u8)]
 pub enum FrameKind {
     Record = 0,
-    /// A node takes a partition over.
+    /// A node takes over a partition.
     Claim = 1,
-    /// A node gives a partition up.
+    /// A node releases a partition.
     Release = 2,
-    /// A node is there.
+    /// The heartbeat of a node.
     Alive = 3,
-    /// A node ends.
+    /// A node shuts down.
     Leaving = 4,
 }
 
@@ -44,7 +45,7 @@ impl HubFrame<'_> {
         out
     }
 
-    /// Nothing if it is of another version.
+    /// `None` if the frame is of another version.
     pub fn decode(bytes: &[u8]) -> Option<HubFrame<'_>> {
         let (&[VERSION, kind], rest) = bytes.split_first_chunk()? else { return None };
         let kinds = [FrameKind::Record, FrameKind::Claim, FrameKind::Release, FrameKind::Alive, FrameKind::Leaving];
@@ -57,7 +58,7 @@ impl HubFrame<'_> {
     }
 }
 
-/// A batch of frames.
+/// A batch of frames as Kafka messages.
 pub fn batch(frames: &[Vec<u8>], now_ms: u64) -> Vec<u8> {
     let message = |value| KafkaMessage { time_ms: now_ms as i64, key: None, value, header: None };
     let messages: Vec<KafkaMessage<'_>> = frames.iter().map(|frame| message(frame)).collect();

@@ -1,31 +1,31 @@
-//! Which nodes there are, and which of them has which share of the subscriptions.
+//! Membership: which nodes are alive, and which node owns which share of the subscriptions.
 //!
-//! Every node writes to one partition twice a second. How long another one has been silent is counted in one's own messages, as they
-//! stand in the partition: while the brokers do not answer, no node is taken for dead.
+//! Every node writes a heartbeat to one partition twice a second. The silence of another node is measured in own heartbeats read
+//! from the partition, not in time: while the brokers do not answer, no node is taken for dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::{FrameKind, HubFrame};
 
-/// Own messages without one of another node, after which that is taken for dead: five seconds.
+/// Own heartbeats without one of another node, after which that node is taken for dead: five seconds.
 const SILENCE: u64 = 10;
-/// Own messages after which a node has heard all others.
+/// Own heartbeats after which a node has seen those of all others.
 const SETTLED: u64 = 4;
 
-/// What a node knows of the others.
+/// A node's view of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
     pub live: BTreeSet<u64>,
-    /// The shares that this node is to have.
+    /// The shares that this node should own.
     pub own: BTreeSet<u32>,
 }
 
 pub struct Membership {
     node: u64,
     shares: u32,
-    /// Own messages that were read.
+    /// The number of own heartbeats read.
     beats: u64,
-    /// How many there were when another node was heard last.
+    /// The value of `beats` at the last heartbeat of each node.
     heard: BTreeMap<u64, u64>,
 }
 
@@ -43,7 +43,7 @@ impl Membership {
         self.heard.retain(|_, heard| *heard + SILENCE > self.beats);
     }
 
-    /// Nobody and nothing until the others were heard.
+    /// Empty until the heartbeats of other nodes have had time to arrive.
     pub fn view(&self) -> ClusterView {
         if self.beats < SETTLED || !self.heard.contains_key(&self.node) {
             return ClusterView::default();
@@ -54,14 +54,14 @@ impl Membership {
         ClusterView { live, own }
     }
 
-    /// Whether this node tidies up for all.
+    /// Whether this node trims the partition for all.
     pub fn is_first(&self) -> bool {
         self.heard.keys().next() == Some(&self.node)
     }
 }
 
-/// The node that is to have each share: the one that a hash ranks first among those with room (rendezvous hashing with bounded
-/// loads), so that few shares change hands when a node comes or goes, and no node has many more than another.
+/// The node that should own each share: the one with the highest hash among those with room (rendezvous hashing with bounded
+/// loads), so that few shares change their owner when a node joins or leaves, and all nodes own about as many.
 fn owners(live: &BTreeSet<u64>, shares: u32) -> Vec<u64> {
     let most = (shares as usize).div_ceil(live.len().max(1));
     let mut loads: BTreeMap<u64, usize> = BTreeMap::new();
@@ -75,7 +75,7 @@ fn owners(live: &BTreeSet<u64>, shares: u32) -> Vec<u64> {
     (0..shares).map(&mut choose).collect()
 }
 
-/// Every bit of the number decides about every bit of the result (the finalizer of SplitMix64).
+/// Mixes a number so that every bit of it affects every bit of the result (the finalizer of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -90,7 +90,7 @@ mod tests {
         HubFrame { node, epoch: 0, number: 0, kind, payload: b"" }
     }
 
-    /// So many times every one of these nodes.
+    /// Reads this number of heartbeats of each of these nodes.
     fn beat(membership: &mut Membership, nodes: &[u64], times: u64) {
         for _ in 0..times {
             nodes.iter().for_each(|node| membership.read(&frame(*node, FrameKind::Alive)));
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(membership.view().live, [1, 2].into());
         beat(&mut membership, &[1], 1);
         assert_eq!((membership.view().live, membership.view().own.len()), ([1].into(), 4));
-        // A process that was taken for dead is heard again.
+        // A heartbeat of a process that was taken for dead.
         beat(&mut membership, &[2], 1);
         assert_eq!(membership.view().live, [1, 2].into());
     }

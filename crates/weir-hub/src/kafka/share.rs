@@ -1,4 +1,4 @@
-//! A share of the subscriptions: read, taken over, run, and given up.
+//! A share of the subscriptions: following it, taking it over, running it, and releasing it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::engine::Engine;
 use crate::sending::HubSender;
 use crate::store::{HubStore, StateLog, StateLogSize, StateRestore, SubscriptionShare};
 
-/// Has a share whenever this node is to have it, until the hub is closed.
+/// Runs a share whenever this node should own it, until the hub is closed.
 pub async fn follow_share(hub: Rc<KafkaHub>, share: u32, mut view: watch::Receiver<ClusterView>) {
     while view.wait_for(|view| view.own.contains(&share)).await.is_ok() {
         if let Err(error) = hold_share(&hub, share, &view).await {
@@ -33,11 +33,11 @@ pub async fn follow_share(hub: Rc<KafkaHub>, share: u32, mut view: watch::Receiv
     }
 }
 
-/// What was read of a share's partition.
+/// The state of a share, as far as its partition was read.
 struct ShareReading {
     tail: ShareTail,
     restore: StateRestore,
-    /// The offset to read next.
+    /// The next offset to read.
     next: i64,
     bytes: u64,
 }
@@ -56,7 +56,7 @@ impl ShareReading {
                 self.bytes += frame.payload.len() as u64;
                 self.restore.take(frame.payload).map_err(|error| error.to_string())?;
             }
-            // Whoever had it may have died amid a snapshot.
+            // The previous owner may have died in the middle of a snapshot.
             ShareEntry::Claimed => self.restore.forget_unfinished(),
             ShareEntry::Released | ShareEntry::Nothing => {}
         }
@@ -64,12 +64,12 @@ impl ShareReading {
     }
 }
 
-/// Waits until the share is free, takes it over, and runs it until this node is not to have it any more.
+/// Waits until the share is free, takes it over, and runs it until this node should no longer own it.
 async fn hold_share(hub: &Rc<KafkaHub>, index: u32, view: &watch::Receiver<ClusterView>) -> Result<(), KafkaError> {
     let share = SubscriptionShare { index, count: hub.topic.shares };
     let mut client = hub.topic.share(index);
     let mut reading = ShareReading::new(hub, share, client.end(PartitionEnd::First).await?);
-    // The epoch of the own claim.
+    // The epoch of this node's claim; 0 before it.
     let mut claimed = 0;
     let is_wanted = || view.borrow().own.contains(&index);
     while is_wanted() {
@@ -93,25 +93,25 @@ async fn hold_share(hub: &Rc<KafkaHub>, index: u32, view: &watch::Receiver<Clust
     Ok(())
 }
 
-/// What a share's driver and its partition have in common.
+/// The numbers that a share's driver and its reader share.
 struct ShareState {
     last: AtomicU64,
     bytes: AtomicU64,
     trouble: Arc<Trouble>,
 }
 
-/// What may be removed.
+/// A request to remove records before an offset.
 enum ShareRemoval {
     State(i64),
     Events(i64),
 }
 
-/// The state in the partition of a share.
+/// The state log in the partition of a share.
 struct ShareLog {
     appender: Appender,
     state: Arc<ShareState>,
     removals: UnboundedSender<ShareRemoval>,
-    /// One share removes events for all.
+    /// Exactly one share removes events from their partition.
     removes_events: bool,
 }
 
@@ -143,7 +143,7 @@ impl StateLog for ShareLog {
 /// Records that are appended and not read back yet, by their numbers.
 type Unread = Rc<RefCell<VecDeque<(u64, OnCommit)>>>;
 
-/// Runs a share that is this node's.
+/// Runs a share that this node owns.
 async fn run_share(
     hub: &Rc<KafkaHub>,
     share: SubscriptionShare,
@@ -151,7 +151,7 @@ async fn run_share(
     client: PartitionClient<'_>,
     view: &watch::Receiver<ClusterView>,
 ) -> Result<(), KafkaError> {
-    // Whoever had it before has seen no event that is not here.
+    // The local copy must have all events that the previous owner has seen.
     let end = hub.topic.partition(EVENTS).end(PartitionEnd::Last).await?;
     if hub.copied.clone().wait_for(|copied| *copied >= end).await.is_err() {
         return Ok(());
@@ -168,13 +168,13 @@ async fn run_share(
     let writing = spawn_local(write_share(Rc::clone(hub), share.index, tail.epoch, queue, Rc::clone(&unread)));
     let removing = spawn_local(remove(Rc::clone(hub), share.index, to_remove));
     hub.drivers.begin(share.index, inbox.clone());
-    // They may have changed since the partition was read.
+    // The settings may have changed since the partition was read.
     let settings = Arc::new(hub.live.settings.load().share_of(share.count));
     let _ = inbox.send(Message::Reconfigure(settings, hub.live.http()));
     let running = RunningShare { inbox, state, unread, tail, next, is_closing: Cell::new(false) };
     running.read(hub, share.index, client, view).await;
     hub.drivers.end(share.index);
-    // What is not written by now never is: the driver ends, and what it waits for with it.
+    // Records that are not appended by now are lost with the driver: they were never confirmed.
     writing.abort();
     removing.abort();
     running.unread.borrow_mut().clear();
@@ -216,7 +216,7 @@ struct RunningShare {
 }
 
 impl RunningShare {
-    /// Reads what this node has written, until the share is given up, or another node has it.
+    /// Reads back this node's records, until the share is released, or another node owns it.
     async fn read(
         &self,
         hub: &KafkaHub,
@@ -244,7 +244,7 @@ impl RunningShare {
                 match tail.read(&frame) {
                     ShareEntry::Record if frame.node == hub.topic.node => self.written(&frame, offset),
                     ShareEntry::Nothing => {}
-                    // Given up, or another node has it.
+                    // Released, or taken over by another node.
                     _ => return,
                 }
             }
@@ -262,7 +262,7 @@ impl RunningShare {
     }
 }
 
-/// Appends what the driver writes; when that has ended, gives the share up.
+/// Appends the driver's records; when the driver has ended, releases the share.
 async fn write_share(hub: Rc<KafkaHub>, index: u32, epoch: u64, mut queue: AppendQueue, unread: Unread) {
     let mut client = hub.topic.share(index);
     let mut number = 0;
@@ -287,12 +287,12 @@ async fn write_share(hub: Rc<KafkaHub>, index: u32, epoch: u64, mut queue: Appen
     append_all(&hub, &mut client, &[release]).await;
 }
 
-/// However long it takes: nothing may be left out.
+/// Retries without a limit, since no record may be left out.
 async fn append_all(hub: &KafkaHub, client: &mut PartitionClient<'_>, frames: &[Vec<u8>]) {
     if hub.topic.append(client, frames, None).await.is_ok() {
         return;
     }
-    // Together they are more than the topic takes.
+    // The batch is larger than the topic allows, so its frames are appended one by one.
     for frame in frames {
         while let Err(error) = hub.topic.append(client, std::slice::from_ref(frame), None).await {
             hub.topic.pause(&error).await;
@@ -300,7 +300,7 @@ async fn append_all(hub: &KafkaHub, client: &mut PartitionClient<'_>, frames: &[
     }
 }
 
-/// Removes what is not needed any more. What fails is made up for by the next time.
+/// Removes records that are no longer needed. A failure is ignored, because a later removal includes the same records.
 async fn remove(hub: Rc<KafkaHub>, index: u32, mut removals: tokio::sync::mpsc::UnboundedReceiver<ShareRemoval>) {
     let (mut state, mut events) = (hub.topic.share(index), hub.topic.partition(EVENTS));
     while let Some(removal) = removals.recv().await {

@@ -1,26 +1,26 @@
-//! Whose records count in the partition of a share.
+//! The rules by which records in the partition of a share are valid.
 //!
-//! The order of the partition decides. A node that takes a share over appends a claim with the next epoch; the first claim of an
-//! epoch counts, and from there on nothing that another node writes. An owner lets nothing count as written before it has read it
-//! there, so it cannot go on after it was replaced, however long it was out of touch.
+//! The order of the partition decides. A node that takes over a share appends a claim with the next epoch. The first claim of an
+//! epoch is valid, and makes all later records of other nodes invalid. An owner treats a record as written only after reading it
+//! back, so a replaced owner cannot continue, even after a long network partition.
 
 use super::frame::{FrameKind, HubFrame};
 
-/// Who has a share, as far as its partition was read.
+/// The owner of a share, as far as its partition was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareTail {
     /// 0 before the first claim.
     pub epoch: u64,
     pub owner: u64,
     pub is_released: bool,
-    /// Of the last record.
+    /// The number of the last record.
     number: u64,
 }
 
-/// What a frame means.
+/// The meaning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareEntry {
-    /// It does not count, or came before.
+    /// The frame is invalid, or a repetition.
     Nothing,
     Record,
     Claimed,
@@ -37,7 +37,8 @@ impl ShareTail {
             FrameKind::Record | FrameKind::Release => {}
             _ => return ShareEntry::Nothing,
         }
-        // Only a node whose claim counted writes records with its epoch: the claim was removed with what a snapshot replaced.
+        // Only a node with a valid claim writes records with its epoch. The claim itself may have been removed, when a snapshot
+        // replaced the records before it.
         if frame.epoch > self.epoch || frame.epoch == self.epoch && frame.node != self.owner {
             *self = ShareTail { epoch: frame.epoch, owner: frame.node, ..ShareTail::default() };
         }
@@ -49,7 +50,7 @@ impl ShareTail {
         if self.is_released { ShareEntry::Released } else { ShareEntry::Record }
     }
 
-    /// Whether a node may take the share over, once it has read all there is.
+    /// Whether a node may take over the share, once it has read the whole partition.
     pub fn is_free(&self, node: u64, is_live: impl Fn(u64) -> bool) -> bool {
         self.epoch == 0 || self.is_released || self.owner == node || !is_live(self.owner)
     }
@@ -83,7 +84,8 @@ mod tests {
     #[test]
     fn a_claim_that_was_removed_is_known_by_the_records_after_it() {
         let mut tail = ShareTail::default();
-        // Left over from an owner before, and from one whose claim came too late.
+        // A record of an earlier owner whose claim was removed; then two claims of one epoch, of which the second one is too
+        // late.
         assert_eq!(tail.read(&frame(1, 4, 9, FrameKind::Record)), ShareEntry::Record);
         assert_eq!(tail.read(&frame(3, 5, 0, FrameKind::Claim)), ShareEntry::Claimed);
         assert_eq!(tail.read(&frame(2, 5, 7, FrameKind::Record)), ShareEntry::Record);

@@ -1,4 +1,4 @@
-//! The hub's topic: one partition for events, one for what nodes say of themselves, and one for each share of the subscriptions.
+//! The hub's topic: one partition for events, one for heartbeats, and one for each share of the subscriptions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,18 +15,18 @@ pub const EVENTS: i32 = 0;
 pub const NODES: i32 = 1;
 /// The partition of the first share.
 const FIRST_SHARE: i32 = 2;
-/// For connecting, and for each request.
+/// Time-out for connecting, and for each request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long nothing must have failed for trouble to be over.
+/// How long after the last failure the trouble counts as over.
 const CALM: Duration = Duration::from_secs(3);
-/// How long a request waits for something to read.
+/// How long a fetch waits for new messages.
 pub const READ_WAIT: Duration = Duration::from_millis(500);
 pub const READ_BYTES: i32 = 1 << 20;
-/// More than an event of the largest size with what stands around it.
+/// More than the largest event with its frame and batch header.
 const MAX_MESSAGE_BYTES: &str = "37748736";
 
-/// The last thing that did not work; nothing once it does again.
+/// The latest failure; `None` once requests succeed again.
 pub struct Trouble {
     last: Mutex<Option<(String, Instant)>>,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
@@ -41,7 +41,7 @@ impl Trouble {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(error, _)| error.clone())
     }
 
-    /// Tells the operator what is new.
+    /// Records a failure, and reports it to the operator if it is the first one.
     pub fn report(&self, error: &KafkaError) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
@@ -50,7 +50,7 @@ impl Trouble {
         *last = Some((error.to_string(), Instant::now()));
     }
 
-    /// Something works. That ends the trouble if nothing has failed meanwhile: other partitions may have other brokers.
+    /// Called after a success. Ends the trouble if the last failure is some time ago: other partitions may have other brokers.
     pub fn end(&self) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_some_and(|(_, at)| at.elapsed() > CALM) {
@@ -64,16 +64,16 @@ pub struct HubTopic {
     cluster: KafkaCluster,
     name: Box<str>,
     pub shares: u32,
-    /// This process, among all that use the topic.
+    /// The id of this process, unique among all users of the topic.
     pub node: u64,
     pub trouble: Arc<Trouble>,
 }
 
 impl HubTopic {
-    /// Finds the topic, or makes it.
+    /// Finds the topic, or creates it.
     ///
     /// # Errors
-    /// No broker answers, or the topic is not fit.
+    /// No broker answers, or the topic is not suitable.
     pub async fn open(
         log: &KafkaLogSettings,
         base: &HttpClientSettings,
@@ -85,7 +85,7 @@ impl HubTopic {
         let bootstrap = log.brokers.iter().map(|(host, port)| StreamTarget::new(host, *port, tls.clone())).collect();
         let access = BrokerAccess { client: HttpClient::new(base.clone()), login: log.login.clone(), timeout: TIMEOUT };
         let cluster = KafkaCluster { bootstrap, tls, access };
-        // The hub itself removes what is not needed any more.
+        // The hub itself removes records that are no longer needed.
         let settings = [
             ("cleanup.policy", "delete"),
             ("retention.ms", "-1"),
@@ -113,7 +113,7 @@ impl HubTopic {
         self.partition(FIRST_SHARE + share as i32)
     }
 
-    /// Both ends of a partition. A topic that was just made has leaders a moment later.
+    /// The first and the last offset of a partition. Retries for a time, since a new topic has no leaders at first.
     ///
     /// # Errors
     /// No broker answers.
@@ -129,10 +129,10 @@ impl HubTopic {
         }
     }
 
-    /// Appends frames; tries again until they are stored, or until `give_up`. Returns the offset of the first one.
+    /// Appends frames; retries until they are stored, or until `give_up`. Returns the offset of the first one.
     ///
     /// # Errors
-    /// They are too large, or it is time to give up: then nothing is known of them.
+    /// The frames are too large, or `give_up` has passed: then they may or may not be stored.
     pub async fn append(
         &self,
         client: &mut PartitionClient<'_>,
@@ -158,7 +158,7 @@ impl HubTopic {
         }
     }
 
-    /// After something could not be read.
+    /// Reports an error of a read, and waits before the next attempt.
     pub async fn pause(&self, error: &KafkaError) {
         self.trouble.report(error);
         sleep(PAUSE).await;

@@ -221,7 +221,7 @@ impl Definition for OpenidConnect {
         let verifier = self.verifier()?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
         let ClaimValidator { issuer, audience } = self.claim_validator;
-        // A token of identity is always for who has asked for it (OpenID Connect Core 1.0 §3.1.3.7).
+        // The audience of an ID token is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
         let of_identity = TokenRules {
             algorithms: algorithms.clone(),
             issuers: issuer.valid_issuers.clone(),
@@ -274,7 +274,7 @@ impl Definition for OpenidConnect {
 }
 
 impl OpenidConnect {
-    /// Checks what stands by itself.
+    /// Checks options that do not depend on others.
     fn check(&self) -> Result<(), ConfigError> {
         if self.accept_none_alg {
             return Err(ConfigError::new(
@@ -298,7 +298,7 @@ impl OpenidConnect {
         Ok(())
     }
 
-    /// Without a discovery document, the configuration has to say what the document would have said.
+    /// Without a discovery document, the configuration must contain the values that the document would have.
     fn check_key_set(&self) -> Result<(), ConfigError> {
         if self.jwks_uri.is_none() {
             return Ok(());
@@ -339,7 +339,7 @@ impl OpenidConnect {
         }
     }
 
-    /// Nothing where tokens of clients do not count, as in APISIX.
+    /// The verifier of access tokens; `None` if tokens of clients are ignored, as in APISIX.
     fn verifier(&self) -> Result<Option<Verifier>, ConfigError> {
         if let Some(pem) = &self.public_key {
             return public_key(pem).map(Some);
@@ -374,14 +374,14 @@ impl OpenidConnect {
     }
 }
 
-/// Where it is known from what the provider has to offer.
+/// The URL from which the provider's endpoints or keys are read.
 fn provider_url<'a>(discovery: Option<&'a str>, jwks_uri: Option<&'a str>) -> Result<ProviderUrl<'a>, ConfigError> {
     let key_set = || jwks_uri.map(ProviderUrl::KeySet);
     let url = discovery.map(ProviderUrl::Discovery).or_else(key_set);
     url.ok_or_else(|| ConfigError::new("discovery", NO_PROVIDER))
 }
 
-/// How a client shows who it is.
+/// The authentication method of this client at an endpoint.
 fn proof(method: &str, place: &str) -> Result<ClientAuthMethod, ConfigError> {
     match method {
         "client_secret_basic" => Ok(ClientAuthMethod::Basic),
@@ -390,7 +390,7 @@ fn proof(method: &str, place: &str) -> Result<ClientAuthMethod, ConfigError> {
     }
 }
 
-/// A key in PEM, and what it can verify.
+/// A public key in PEM, and the algorithms that it can verify.
 fn public_key(pem: &str) -> Result<Verifier, ConfigError> {
     use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
     let pem = pem.as_bytes();
@@ -402,7 +402,7 @@ fn public_key(pem: &str) -> Result<Verifier, ConfigError> {
     Ok(Verifier::Own { key: Box::new(key), algorithms })
 }
 
-/// Those of signatures that anybody can verify and only one can make.
+/// Parses names of algorithms; only asymmetric ones are accepted.
 fn algorithms(text: &str) -> Result<Vec<Algorithm>, ConfigError> {
     let place = "token_signing_alg_values_expected";
     let names = text.split([' ', ',']).filter(|name| !name.is_empty());

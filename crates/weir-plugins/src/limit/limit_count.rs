@@ -223,13 +223,13 @@ impl Definition for LimitCount {
 }
 
 impl LimitCount {
-    /// What the counters are named by: plugins of one group count together.
+    /// The name of the counters: plugins of one group share them.
     fn identity(&self, build: &Build) -> Result<String, ConfigError> {
         let Some(group) = &self.group else { return Ok(build.identity().to_owned()) };
         if self.rules.is_some() {
             return Err(ConfigError::new("group", "cannot be used with `rules`"));
         }
-        // The owner stands before the options, and differs.
+        // Without the owner of the plugin, which differs within a group and is part of the plugin's identity.
         let options = build.written_options().to_owned();
         if !build.agree(&format!("limit-count group {group}"), &options) {
             let problem = format!(
@@ -240,7 +240,7 @@ impl LimitCount {
         Ok(format!("limit-count group {group}: {options}"))
     }
 
-    /// How long a server is not told what was counted here; nothing where it is asked about each request.
+    /// The interval of synchronization with the server; `None` if the server is asked for each request.
     fn delay(&self) -> Result<Option<Duration>, ConfigError> {
         let wrong = |problem: &str| Err(ConfigError::new("sync_interval", problem));
         let shortest_s = match (&self.time_window, &self.rules) {
@@ -309,7 +309,7 @@ impl Plugin for CountLimiter {
     }
 }
 
-/// Limits that a server counts.
+/// Limits whose counters are on a Redis server.
 struct RedisLimitCount {
     limiter: CountLimiter,
     remote: RedisCountLimiter,

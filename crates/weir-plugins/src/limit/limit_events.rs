@@ -127,7 +127,7 @@ fn half_second() -> f64 {
 }
 
 impl LimitEvents {
-    /// How long the server is not told what was counted here.
+    /// The interval of synchronization with the server.
     fn interval(&self) -> Result<Duration, ConfigError> {
         let window_s = self.time_window.as_u64().unwrap_or(MAX_WINDOW_S) as f64;
         if self.sync_interval < 0.1 || self.sync_interval >= window_s {
@@ -191,12 +191,12 @@ impl Definition for LimitEvents {
     }
 }
 
-/// One number that is limited.
+/// One of the limits: the number of events, or of bytes.
 struct EventQuota {
     amount: Amount,
     most: u64,
     name: u64,
-    /// What its keys begin with where a server counts.
+    /// The prefix of its keys on the server.
     title: Box<str>,
 }
 
@@ -214,12 +214,12 @@ struct EventLimits {
 }
 
 impl EventLimits {
-    /// By number and by bytes.
+    /// The quotas of an exchange, by number and by bytes.
     fn of_exchange(&self, exchange: &Exchange) -> Result<[Option<StreamQuota>; 2], Stop> {
         Ok([self.of_stream(&self.count, exchange)?, self.of_stream(&self.bytes, exchange)?])
     }
 
-    /// Nothing where this is not limited.
+    /// `None` if there is no such limit.
     fn of_stream(&self, quota: &Option<EventQuota>, exchange: &Exchange) -> Result<Option<StreamQuota>, Stop> {
         let Some(quota) = quota else { return Ok(None) };
         match (quota.amount.of(exchange, 1..=quota.most), self.window.of(exchange, 1..=MAX_WINDOW_S)) {
@@ -231,17 +231,17 @@ impl EventLimits {
         }
     }
 
-    /// Other gateways count, too.
+    /// Whether other gateways share the counters.
     fn is_shared(&self) -> bool {
         matches!(self.counting, EventCounting::Server(..))
     }
 
-    /// Counts so much; `false` if nothing was left.
+    /// Counts an amount; `false` if nothing was left.
     fn take(&self, quota: Option<&StreamQuota>, amount: u64) -> bool {
         self.wait_ms(quota, amount).is_none()
     }
 
-    /// Counts so much. If nothing was left: in how many milliseconds there is.
+    /// Counts an amount. If nothing was left, returns the milliseconds until more is available.
     fn wait_ms(&self, quota: Option<&StreamQuota>, amount: u64) -> Option<u64> {
         let decision = self.counting.take(quota?, amount);
         (!decision.accepted).then_some(decision.reset_ms)
@@ -256,7 +256,7 @@ impl Plugin for EventLimiter {
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
-        // Events that are compressed cannot be counted.
+        // Without `Accept-Encoding`, since compressed events cannot be counted.
         let head = &mut exchange.request.head;
         let wants_events = head
             .values(b"accept")
@@ -264,7 +264,7 @@ impl Plugin for EventLimiter {
         if wants_events {
             head.remove(b"Accept-Encoding");
         }
-        // Where the route leads to a hub, it may publish.
+        // If the route leads to a hub, the request may publish an event.
         let may_publish = exchange.request.method == Method::Post && self.0.direction != EventDirection::FromUpstream;
         let asks = self.0.is_shared() && (wants_events || may_publish || exchange.request.upgrade);
         if !may_publish && !asks {
@@ -297,10 +297,10 @@ impl Plugin for EventLimiter {
     }
 }
 
-/// What one request may publish.
+/// The quota of a request for events that it publishes.
 struct HubQuota {
     limits: Arc<EventLimits>,
-    /// By number and by bytes; an error if that could not be determined.
+    /// By number and by bytes; an error if the limits could not be determined.
     quotas: Result<[Option<StreamQuota>; 2], Stop>,
 }
 
@@ -360,7 +360,7 @@ impl MessageFilter for EventLimitFilter {
 
     fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
         if self.counts(head) {
-            // What was used up meanwhile counts for the messages that follow.
+            // If the limit is exceeded within a message, that affects only the following messages.
             self.limits.take(self.bytes.as_ref(), bytes);
         }
         Ok(())
@@ -383,7 +383,7 @@ mod tests {
         asked.expect("no refusal").expect("it counts")
     }
 
-    /// How many of ten messages of ten bytes pass.
+    /// The number of messages that pass, of ten messages with ten bytes each.
     fn passed(filter: &mut dyn MessageFilter, head: MessageHead) -> usize {
         let mut pass = || match filter.begin(head) {
             MessageVerdict::Pass => filter.grow(head, 10).is_ok(),

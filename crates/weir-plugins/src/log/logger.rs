@@ -47,7 +47,7 @@ pub struct ExchangeLogger {
 }
 
 impl ExchangeLogger {
-    /// Of a plugin of this type, whose destination gets batches. Plugins with the same options share a sink.
+    /// Builds a logger whose destination accepts batches. Plugins of a type with the same options share a sink.
     pub fn with_batches<D: Definition>(
         build: &Build,
         (capture, bodies): (Capture, Bodies),
@@ -59,8 +59,8 @@ impl ExchangeLogger {
         ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open)
     }
 
-    /// With the sink of this identity, which plugins have in common; where there is none yet, one that `open` makes the
-    /// destination of once it is started.
+    /// Builds a logger on the sink of this identity, which plugins share. If there is none yet, it is created; `open` then
+    /// creates its destination when it is started.
     pub fn build(
         build: &Build,
         (capture, bodies, only): (Capture, Bodies, Option<Expression>),

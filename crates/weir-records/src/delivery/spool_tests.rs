@@ -20,7 +20,7 @@ use crate::spooling::SinkSpool;
 #[derive(Default)]
 struct Store {
     is_up: AtomicBool,
-    /// Records that were sent, those that were there already among them.
+    /// Records that were sent, including duplicates.
     sent: AtomicU64,
     texts: Mutex<BTreeMap<String, String>>,
     order: Mutex<Vec<String>>,
@@ -63,7 +63,7 @@ impl Store {
     }
 }
 
-/// What a process has of a sink.
+/// The parts of a sink in one process.
 struct ProcessUnderTest {
     register: Arc<SinkRegister>,
     sink: Option<RecordSink>,

@@ -84,7 +84,7 @@ impl ConvertCommand {
     }
 }
 
-/// The files that a pattern names, relative to the directory, in the order of their names. A pattern with `*` may name none.
+/// The files that match a pattern, relative to the directory, sorted by name. A pattern with `*` may match none.
 fn included(directory: &Path, pattern: &str) -> Result<Vec<(String, String)>, String> {
     let pattern = directory.join(pattern);
     let pattern = pattern.to_str().ok_or("the name is not UTF-8")?;

@@ -169,7 +169,7 @@ fn replay(node: &AdminOptions, hub: &str, selected: &SelectOptions, all: bool) -
     Ok(())
 }
 
-/// Says that other nodes have a part of the subscriptions.
+/// Prints a note if other nodes have a part of the subscriptions.
 fn tell_shares(answer: &Value) {
     let [own, all] = ["own", "all"].map(|name| answer["shares"][name].as_u64().unwrap_or_default());
     if own < all {

@@ -5,14 +5,14 @@ use weir_gateway::DataPlane;
 use weir_gateway::gateway::{EndpointFilter, EndpointHealth};
 use weir_telemetry::exposition::Page;
 
-/// Endpoints that get series of their own. Whoever has more looks at `/status`.
+/// The most endpoints with series of their own. `/status` shows all.
 pub(super) const SERIES: usize = 1_000;
 
 /// Endpoints on a page of `/status`.
 const PAGE: usize = 1_000;
 
-/// What a client wants to see, as it stands in the query of `/status`: `upstream`, a part of a name; `up`, true or false; `page`,
-/// from 1. What cannot be understood is not asked for.
+/// The filter in the query of `/status`: `upstream`, a part of a name; `up`, true or false; `page`, from 1. Invalid values are
+/// ignored.
 pub struct EndpointQuery {
     filter: EndpointFilter,
     page: usize,
@@ -25,7 +25,7 @@ impl EndpointQuery {
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
         };
         let page = value("page").and_then(|page| page.parse().ok()).unwrap_or(1_usize).max(1);
-        // Names of upstreams have a slash where they stand inline, which clients may encode.
+        // The name of an inline upstream contains a slash, which clients may encode.
         let upstream = value("upstream").map(|name| name.replace("%2F", "/").replace("%2f", "/"));
         let is_up = value("up").and_then(|up| up.parse().ok());
         let skip = (page - 1).saturating_mul(PAGE);
@@ -33,7 +33,7 @@ impl EndpointQuery {
     }
 }
 
-/// Upstreams by name, each with its endpoints, and how many there are.
+/// The endpoints by upstream, and the totals.
 pub fn report(gateway: &DataPlane, query: &EndpointQuery) -> (Value, Value) {
     let page = gateway.endpoints(&query.filter);
     let upstreams = page.shown.chunk_by(|one, next| one.upstream == next.upstream);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use weir_control::hubs::HubStatus;
 use weir_telemetry::exposition::Page;
 
-/// By the id of the hub.
+/// The state of each hub, by its id.
 type HubStatuses = [(Box<str>, HubStatus)];
 
 pub fn write(hubs: &HubStatuses, page: &mut Page) {
@@ -69,7 +69,7 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     }
 }
 
-/// What `/status` shows.
+/// The hubs in `/status`.
 pub fn report(hubs: &HubStatuses) -> Value {
     let report = |(hub, status): &(Box<str>, HubStatus)| {
         let (account, tally) = (status.account, status.account.tally);

@@ -1,4 +1,4 @@
-//! A result of this lab as evidence.
+//! Converts a result of this lab to evidence.
 
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     scenario::ScenarioRow,
 };
 
-/// Every run of a result, with what was recorded about the machine.
+/// The evidence of every run of a result, with the facts about the machine.
 pub fn evidence_of(result: &ResultFile) -> Evidence {
     Evidence {
         title: result.scenario.title.clone(),
@@ -25,13 +25,13 @@ pub fn evidence_of(result: &ResultFile) -> Evidence {
         rows: result.cells.iter().flat_map(|cell| cell.runs().iter().map(|run| row(result, cell, run))).collect(),
         scaling: measured::scaling(result),
         scaling_cause: None,
-        // A result says nothing in words that its table does not show.
+        // The text of a result makes no claims beyond its table.
         claims: Vec::new(),
         measured: measured::measured(result),
     }
 }
 
-/// How verdicts call a cell.
+/// The name of a cell in verdicts.
 pub fn subject(cell: &Cell) -> String {
     let workers = if cell.level.workers == 1 { String::new() } else { format!(", {} workers", cell.level.workers) };
     let rate = cell.level.rate.map_or(String::new(), |rate| format!(" at {rate:.0}/s"));
@@ -59,7 +59,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         let elapsed = all(last) - all(first);
         (elapsed > 0.0).then(|| (last.cpu_steal_s - first.cpu_steal_s) / elapsed)
     });
-    // Of the process that has most of them, over time.
+    // Of the process with the most open files, over time.
     let holder = run.role(if direct { ProcessRole::Backend } else { ProcessRole::Target }).next();
     let files: Vec<u64> = holder.iter().flat_map(|one| one.samples.iter().map(|sample| sample.fds_most)).collect();
     let others_cpu = host.map(|(first, last)| others(first, last, run));
@@ -74,7 +74,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         },
         target_rps: match run.plan.pacing {
             engine::Pacing::Open { rate: engine::Rate::Constant(rate), spacing: engine::Spacing::Even } => Some(rate),
-            // What was due by chance, or as the rate changed.
+            // The actual rate, for random arrivals or a rate that changes.
             _ if open => Some(total.due as f64 / run.measured_s()),
             _ => cell.level.rate,
         },
@@ -100,12 +100,12 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         target_files_limit: run.target_files,
         target_files: files.iter().copied().max(),
         target_files_grew: files.last() > files.get(files.len() * 3 / 4),
-        // Where the scenario says what it expects, that is what counts.
+        // If the scenario sets expected statuses, those decide.
         not_2xx: requests.then(|| match run.plan.requests.iter().all(|request| request.expect_status.is_empty()) {
             true => total.statuses.values().sum::<u64>() - total.class(2),
             false => total.unexpected,
         }),
-        // The kernel counts the whole machine's: on a busy one they may belong to other processes.
+        // The kernel counts connections of the whole machine: on a busy one, they may belong to other processes.
         upstream_connects: (requests && !direct && others_cpu.is_some_and(|share| share < 0.03))
             .then(|| run.upstream_connects())
             .flatten(),
@@ -125,11 +125,11 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         backend_was_limit: None,
         events: result.scenario.row(&cell.row).is_some_and(ScenarioRow::disturbs),
         backend_limits: result.scenario.row(&cell.row).is_some_and(|row| row.backend_limits),
-        // Idle at both ends of a run, the count is a little lower than the law says.
+        // Slightly lower than Little's law predicts, since nothing is in flight at both ends of a run.
         in_flight: (requests && run.load.generator.in_flight_mean > 0.0).then_some(run.load.generator.in_flight_mean),
         on_time_share: (open && !total.lag.is_empty()).then(|| total.lag.share_within(1_000_000)),
         missed: Some(total.missed),
-        // A rate that changes is a trend that was asked for.
+        // A rate that changes is an intended trend.
         slices_rps: if requests && is_level(&run.plan.pacing) { slices(run) } else { Vec::new() },
         others_cpu,
         steal_share,
@@ -145,20 +145,20 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
     }
 }
 
-/// Whether as much is asked at the end of a run as at its beginning.
+/// Whether the rate is the same throughout a run.
 fn is_level(pacing: &engine::Pacing) -> bool {
     matches!(pacing, engine::Pacing::Closed { .. } | engine::Pacing::Open { rate: engine::Rate::Constant(_), .. })
 }
 
-/// Share of the machine's processor time that processes used which neither are the lab nor were started by it, while all
-/// of it ran. The kernel delivers what is sent over loopback in soft interrupts: that is the load's.
+/// The share of the machine's processor time used by processes that do not belong to the lab, over the whole run. The kernel
+/// delivers loopback traffic in soft interrupts; that time counts as load.
 fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, run: &MeasuredRun) -> f64 {
     let busy = last.cpu_busy_s - first.cpu_busy_s;
     let interrupts = last.cpu_interrupts_s - first.cpu_interrupts_s;
     let all = busy + last.cpu_idle_s - first.cpu_idle_s;
     let ours: f64 = run.processes.iter().map(crate::result::Process::cpu_s).sum();
     let elapsed = last.at_s - first.at_s;
-    // The generator spins until requests are due, so its whole time counts here, not only its work.
+    // The generator spins until requests are due, so its whole processor time counts here, not only its work.
     let cpu = run.load.generator.cpu();
     let whole_s = (cpu.user_ns + cpu.system_ns) as f64 / 1e9;
     let load_s = (run.load.measured_ns + run.load.drain_ns).max(1) as f64 / 1e9;
@@ -166,8 +166,8 @@ fn others(first: &crate::result::HostSample, last: &crate::result::HostSample, r
     if all > 0.0 { ((busy - interrupts - ours - generator) / all).max(0.0) } else { 0.0 }
 }
 
-/// Throughput of each whole interval of the measured part, from when answers to what was asked in it are all that comes:
-/// what was due in a warm-up and is answered after it is counted nowhere.
+/// The throughput of each whole interval of the measured part, starting once all answers belong to requests of the measured part:
+/// answers to requests of the warm-up are counted nowhere.
 fn slices(run: &MeasuredRun) -> Vec<f64> {
     let load = &run.load;
     let longest = load.intervals.iter().map(|interval| interval.length_ns).max().unwrap_or(0);

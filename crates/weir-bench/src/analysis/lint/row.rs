@@ -3,19 +3,19 @@
 use super::{LatencyFrom, LintVerdict, RowEvidence, Severity};
 use crate::{result::PacingKind, stats::littles_law};
 
-/// Above this share of its processors a role has none left: sampling and scheduling take the rest.
+/// Above this share of its processors, a role is saturated: sampling and scheduling take the rest.
 const SATURATED: f64 = 0.95;
 /// Above this share the target itself is the limit, which is what a throughput figure should show.
 const TARGET_IS_LIMIT: f64 = 0.90;
 /// Tolerance of laws that hold exactly for exact figures.
 const ROUNDING: f64 = 1.05;
-/// Answers a second on one connection, one at a time: a round trip takes several microseconds even within a machine.
+/// Sequential answers per second on one connection: a round trip takes several microseconds even within a machine.
 const MOST_PER_CONNECTION: f64 = 1e6;
-/// Answers a second from one load tool, over however many connections: their heads alone would be 15 Gbit/s.
+/// Answers per second from one load tool, over any number of connections: their heads alone would be 15 Gbit/s.
 const MOST_PER_TOOL: f64 = 1e8;
 
 pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
-    // Without a single answer, whatever other rules would find follows from that.
+    // Without a single answer, the findings of all other rules would be consequences.
     if let Some((severity, words)) = nothing_measured(row) {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
@@ -60,7 +60,7 @@ type RuleOutcome = Option<(Severity, String)>;
 type Rule = fn(&RowEvidence) -> RuleOutcome;
 
 fn nothing_measured(row: &RowEvidence) -> RuleOutcome {
-    // Idle connections are not asked for anything.
+    // Idle connections carry no requests.
     if row.held.is_some() || row.completed? > 0 {
         return None;
     }
@@ -81,7 +81,7 @@ fn little(row: &RowEvidence) -> RuleOutcome {
     }
     let slots = f64::from(row.connections?) * f64::from(row.streams.unwrap_or(1));
     let law = littles_law(rps, mean_ms, slots);
-    // What was sent in the measured part is answered until the drain ends, so the slots were open that much longer.
+    // Requests of the measured part may be answered until the drain ends, so the connections were in use for that long.
     let drained = 1.0 + row.drain_s.zip(row.duration_s).map_or(0.0, |(drain_s, duration_s)| drain_s / duration_s);
     (law.in_flight > slots * ROUNDING * drained).then(|| {
         let words = format!(
@@ -99,7 +99,7 @@ fn in_flight(row: &RowEvidence) -> RuleOutcome {
     if row.drain_s.unwrap_or(0.0) > row.duration_s.unwrap_or(f64::INFINITY) * 0.05 {
         return None;
     }
-    // Below one in flight the count is too coarse to compare.
+    // Below one request in flight, the count is too coarse to compare.
     let apart = (implied / counted).max(counted / implied);
     (row.latency_from == Some(LatencyFrom::Sent) && counted > 1.0 && apart > 1.2).then(|| {
         let words = format!(
@@ -166,7 +166,7 @@ fn generator_late(row: &RowEvidence) -> RuleOutcome {
     Some((severity, words))
 }
 
-/// The shares of generator and backend, added up when they share processors.
+/// The shares of generator and backend, and the decisive one: the sum if they share processors, otherwise the higher one.
 fn driving_cpu(row: &RowEvidence) -> (f64, f64, f64) {
     let (generator, backend) = (row.generator_cpu.unwrap_or(0.0), row.backend_cpu.unwrap_or(0.0));
     let busiest = if row.generator_with_backend { generator + backend } else { generator.max(backend) };
@@ -223,7 +223,7 @@ fn upstream_not_reused(row: &RowEvidence) -> RuleOutcome {
     if row.direct || completed < 100 {
         return None;
     }
-    // A target may open as many as it has clients; beyond that it opens again what it closed.
+    // A target may open one connection per client; further ones replace connections that it closed.
     let opened_again = connects.saturating_sub(u64::from(row.connections.unwrap_or(0)));
     let share = opened_again as f64 / completed as f64;
     (share > 0.05).then(|| {
@@ -314,10 +314,11 @@ fn not_2xx(row: &RowEvidence) -> RuleOutcome {
     Some((if share > 0.001 { Severity::Invalid } else { Severity::Warning }, words))
 }
 
-/// A process this near to its limit of open files has reached it: it keeps some for other ends.
+/// Above this share of its limit of open files, a process has reached it: the rest is reserved for other purposes.
 const FILES_ARE_LIMIT: f64 = 0.9;
 
-/// Whose limit it was that idle connections were not held. What was held, and its memory, stand if it was the target's.
+/// Reports which side's limit prevented idle connections. If it was the target's, the held connections and their memory are valid
+/// figures.
 fn not_all_held(row: &RowEvidence) -> RuleOutcome {
     let (held, asked) = (row.held?, u64::from(row.connections?));
     if held >= asked {
@@ -348,7 +349,7 @@ fn not_all_held(row: &RowEvidence) -> RuleOutcome {
 }
 
 fn errors(row: &RowEvidence) -> RuleOutcome {
-    // Idle connections that were refused are their own finding.
+    // Refused idle connections are reported by another rule.
     if row.held.zip(row.connections).is_some_and(|(held, asked)| held < u64::from(asked)) {
         return None;
     }

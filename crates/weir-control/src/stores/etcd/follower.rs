@@ -1,8 +1,8 @@
-//! The thread that follows a cluster of etcd: reads everything, watches what changes, keeps the node's own key alive, and keeps a
-//! copy on the disk.
+//! The thread that follows an etcd cluster: reads everything, watches changes, keeps the node's own key alive, and keeps a copy
+//! on disk.
 //!
-//! A watch never skips: it goes on after the last revision that was seen, and what has been compacted away is read anew. Time-outs
-//! lose nothing, since a revision counts as seen only when its changes have been handed on.
+//! A watch skips nothing: it continues after the last revision seen, and if that has been compacted, everything is read again.
+//! Time-outs lose nothing, since a revision counts as seen only after its changes were handed on.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -26,33 +26,33 @@ use crate::stores::resources::{Author, ResourceChange, ResourceKey, ResourceSet,
 use crate::stores::shared::{NodeReport, OutsideChange, ServedContent};
 use crate::stores::store::ResourceStore;
 
-/// Resources that are read at a time.
+/// The page size of reads, in resources.
 const PAGE: i64 = 1_000;
-/// A watch that has said nothing for so long is asked whether it is alive,
+/// After this silence of a watch, a progress request checks whether it is alive,
 const ASK_AFTER: Duration = Duration::from_secs(2);
-/// and given up when it does not answer for so long.
+/// and after this silence, it is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
-/// How often all this is looked at.
+/// The interval of these checks.
 const TICK: Duration = Duration::from_millis(250);
-/// A node that has gone is not listed any more after so long.
+/// The lease of a node's key, in seconds: after that, a dead node is no longer listed.
 const PRESENCE_S: i64 = 10;
 const KEEP_EVERY: Duration = Duration::from_secs(3);
-/// So long a node that ends waits until it is off the list.
+/// How long a node that shuts down waits until its key is removed.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// A node tells what it serves no more often: a fleet of many would keep etcd busy with it.
+/// The shortest interval between reports of this node: a large fleet would otherwise overload etcd with them.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(3);
 
-/// What this node tells the others.
+/// The report of this node for the others.
 pub(super) struct Presence {
     report: NodeReport,
-    /// What it has told last.
+    /// The content last reported.
     told: Option<ServedContent>,
     told_at: Instant,
     kept_at: Instant,
     lease: Option<i64>,
-    /// Another process is this node, or this one is none.
+    /// Whether another process has taken over this node's key, or this process is not a node.
     is_lent: bool,
 }
 
@@ -78,33 +78,33 @@ pub(super) struct Follower {
     mailbox: Arc<Mailbox>,
     presence: Presence,
     copy: CopyOnDisk,
-    /// The member that is asked next.
+    /// The index of the member to connect to next.
     next: usize,
-    /// The cluster that was read; nothing before that.
+    /// The id of the cluster that was read; `None` before that.
     cluster: Option<u64>,
-    /// Up to here everything has been handed on.
+    /// The revision up to which all changes have been handed on.
     seen: u64,
-    /// Everything is read when the next session begins.
+    /// Whether the next session begins by reading everything.
     reads_all: bool,
-    /// Told when the first attempt has come to something.
+    /// Receives the result of the first attempt.
     first: Option<Sender<Result<ResourceSet, String>>>,
     failures: usize,
 }
 
-/// The copy, and what it lacks.
+/// The copy on disk, and the changes that it lacks.
 struct CopyOnDisk {
     store: Option<Arc<EmbeddedStore>>,
-    /// The keys that are in it, when everything has been read anew.
+    /// The changes to write next.
     lacks: Vec<ResourceChange>,
     revision: u64,
     writing: Option<JoinHandle<()>>,
 }
 
-/// Why a session is over.
+/// The reason for the end of a session.
 enum SessionEnd {
-    /// Nobody wants anything any more.
+    /// All users of the follower have dropped it.
     Finished,
-    /// The watch cannot go on where it was.
+    /// The watch cannot be continued; everything has to be read again.
     ReadAgain,
     Lost(EtcdError),
 }
@@ -122,7 +122,7 @@ impl Follower {
         known: ResourceSet,
     ) -> Follower {
         let copy = CopyOnDisk { store: copy, lacks: Vec::new(), revision: known.revision, writing: None };
-        // Nodes that start together do not all ask the same member.
+        // A random first member, so that nodes that start together do not all use the same one.
         let next = rand::random_range(0..hosts.len().max(1));
         Follower {
             hosts,
@@ -175,7 +175,7 @@ impl Follower {
 
     fn tell_first(&mut self, outcome: Result<ResourceSet, String>) {
         if let Some(first) = self.first.take() {
-            // Who has started without it gets it as a change.
+            // If the receiver has started without the result, it gets the result as a change.
             if let Err(refused) = first.send(outcome)
                 && let Ok(set) = refused.0
             {
@@ -184,7 +184,7 @@ impl Follower {
         }
     }
 
-    /// Before the next attempt. Each member is tried at once, and all of them ever more seldom. False when nobody wants more.
+    /// Pauses before the next attempt. The pause grows only after a round of all members. Returns false if all users have gone.
     async fn pause(&self, problem: &str, commands: &mut Commands) -> bool {
         let rounds = self.failures / self.hosts.len();
         let pause =
@@ -247,7 +247,7 @@ impl Follower {
         self.watch(&connection, &asking, watch, commands).await
     }
 
-    /// In pages, all at the revision of the first.
+    /// Reads all resources in pages, all at the revision of the first page.
     async fn read_all(&self, connection: &EtcdConnection) -> Result<ResourceSet, EtcdError> {
         let range_end = end_of(self.layout.resources());
         let (mut key, mut set) = (self.layout.resources().to_vec(), ResourceSet::default());
@@ -311,7 +311,7 @@ impl Follower {
         }
     }
 
-    /// Hands on what has changed. The changes of one revision come together.
+    /// Hands on changes. All changes of one revision are in one message.
     fn take(&mut self, response: WatchResponse) -> Result<Option<SessionEnd>, EtcdError> {
         if response.canceled {
             if response.compact_revision > 0 {
@@ -330,7 +330,7 @@ impl Follower {
             let resource = if is_deleted { None } else { self.layout.resource(entry).map(|(_, resource)| resource) };
             resources.extend(key.map(|key| (key, resource)));
         }
-        // Nothing below what is told in this way is still to come.
+        // A progress notification: no changes up to its revision are still to come.
         self.seen = if resources.is_empty() && !response.created { last.max(revision) } else { last };
         if !resources.is_empty() {
             self.copy.add(last, &resources);
@@ -339,7 +339,7 @@ impl Follower {
         Ok(None)
     }
 
-    /// Requests do not wait for each other.
+    /// Carries out a command in a task of its own, so that commands do not wait for each other.
     fn carry_out(&mut self, connection: &EtcdConnection, command: EtcdCommand) {
         let connection = connection.clone();
         match command {
@@ -363,15 +363,15 @@ impl Follower {
         }
     }
 
-    /// Puts the node on the list before it reads anything: what is read may be served, and changes after that must wait for this
-    /// node. An etcd that can only be read is no reason not to read it; the watch reports the problem.
+    /// Registers the node before it reads anything: once it serves what it has read, later changes must wait for this node. If
+    /// etcd is read-only, it is read anyway; the watch reports the problem.
     async fn register(&mut self, connection: &EtcdConnection) {
         if self.keep(connection).await.is_ok() {
             let _ = self.tell(connection).await;
         }
     }
 
-    /// Keeps the lease of the node's key, or gets one.
+    /// Refreshes the lease of the node's key, or requests one.
     async fn keep(&mut self, connection: &EtcdConnection) -> Result<(), EtcdError> {
         let presence = &mut self.presence;
         if presence.is_lent || presence.lease.is_some() && presence.kept_at.elapsed() < KEEP_EVERY {
@@ -406,17 +406,17 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes the node off the list.
+    /// Removes the node's key.
     async fn leave(&self, connection: &EtcdConnection) {
         if let Some(lease) = self.presence.lease.filter(|_| !self.presence.is_lent) {
-            // It would go by itself a little later.
+            // The result is ignored: the lease would expire a little later.
             let _ = timeout(LEAVE_PATIENCE, connection.revoke(lease)).await;
         }
     }
 }
 
 fn put_under(request: &mut TxnRequest, lease: i64) {
-    // The first operations are the resources; what goes with them stays.
+    // The first operation is the resource; the others are not bound to the lease.
     if let Some(EtcdOperation::Put(put)) = request.success.first_mut().and_then(|first| first.operation.as_mut()) {
         put.lease = lease;
     }
@@ -426,13 +426,13 @@ fn refuse(command: EtcdCommand, problem: &str) {
     match command {
         EtcdCommand::Txn(_, _, reply) => drop(reply.send(Err(problem.to_owned()))),
         EtcdCommand::Range(_, reply) => drop(reply.send(Err(problem.to_owned()))),
-        // It is told when there is a connection again.
+        // Sent again once there is a connection.
         EtcdCommand::Serves(_) | EtcdCommand::Lend(_) => {}
     }
 }
 
 impl CopyOnDisk {
-    /// Everything has been read.
+    /// Called when everything has been read.
     fn replace(&mut self, set: &ResourceSet) {
         let Some(store) = &self.store else { return };
         let known = store.load().unwrap_or_default();
@@ -457,7 +457,7 @@ impl CopyOnDisk {
         self.lacks.extend(resources.iter().map(change));
     }
 
-    /// Writes what is lacking, off this thread, unless something is being written.
+    /// Writes the missing changes on another thread, unless a write is in progress.
     fn write(&mut self) {
         let Some(store) = &self.store else { return };
         if self.lacks.is_empty() || self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
@@ -468,7 +468,7 @@ impl CopyOnDisk {
         let record = RevisionRecord { revision: self.revision, at_ms: now_ms(), author, changes };
         let store = Arc::clone(store);
         self.writing = Some(tokio::task::spawn_blocking(move || {
-            // A disk that is full costs the copy and nothing else: the next start needs etcd.
+            // A full disk affects only the copy: the next start then needs etcd.
             let _ = store.commit(&[record]);
         }));
     }

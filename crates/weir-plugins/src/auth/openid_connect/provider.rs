@@ -1,5 +1,5 @@
-//! A provider: what it says of itself (OpenID Connect Discovery 1.0 §3), the keys it signs with (RFC 7517), and what it
-//! answers to questions. Each worker knows it on its own, and asks once however many requests want to know.
+//! A provider: its discovery document (OpenID Connect Discovery 1.0 §3), its keys (RFC 7517), and calls to its endpoints. Each
+//! worker caches document and keys, and sends one request at a time for them, however many exchanges wait.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,11 +21,11 @@ use weir_plugin::{Build, ConfigError, PerWorker, form};
 use crate::auth::signed_token::SigningKey;
 use crate::http_service::HttpService;
 
-/// What the plugin was told about its provider, and about itself.
+/// The configuration of a provider, and of this client.
 pub struct Provider {
     http: HttpClient,
     source: ProviderSource,
-    /// What the log calls it.
+    /// The name in the log.
     name: String,
     timeout: Duration,
     verify: bool,
@@ -34,7 +34,7 @@ pub struct Provider {
     state: PerWorker<ProviderState>,
 }
 
-/// Where it is known from what the provider has to offer.
+/// The source of the provider's metadata.
 enum ProviderSource {
     /// The provider's discovery document.
     Discovery(HttpService),
@@ -42,26 +42,26 @@ enum ProviderSource {
     KeySet(Discovery),
 }
 
-/// Which of the two a configuration has.
+/// The URL in the configuration: of the discovery document, or of the keys.
 pub enum ProviderUrl<'a> {
     Discovery(&'a str),
     KeySet(&'a str),
 }
 
-/// Who we are to the provider.
+/// The credentials of this gateway at the provider.
 pub struct OpenidClient {
     pub id: String,
     pub secret: String,
 }
 
-/// How we say who we are (RFC 6749 §2.3.1).
+/// How the gateway authenticates at the provider (RFC 6749 §2.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuthMethod {
     Basic,
     Post,
 }
 
-/// What a provider says of itself.
+/// The metadata of a provider.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Discovery {
     pub issuer: String,
@@ -73,19 +73,19 @@ pub struct Discovery {
     pub end_session_endpoint: Option<String>,
 }
 
-/// Bytes of an answer.
+/// The most bytes of an answer.
 const MOST_ANSWERED: usize = 1024 * 1024;
-/// A token with a key that nobody knows makes us ask for keys again, but not more often than that, since anybody can make
+/// The shortest interval between two fetches of the keys. A token with an unknown key causes a fetch, and any client can send
 /// such tokens.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// Why there is no answer.
+/// Why a call to the provider failed.
 #[derive(Debug)]
 pub enum ProviderError {
     Service(String, CallError),
-    /// It answers with another status than 200.
+    /// The status of the answer is not 200.
     Refused(String, u16),
-    /// It is not what it should be.
+    /// The answer is not valid.
     Answer(String),
 }
 
@@ -99,12 +99,12 @@ impl fmt::Display for ProviderError {
     }
 }
 
-/// What a worker knows of a provider.
+/// A worker's cache of a provider's metadata.
 #[derive(Default)]
 struct ProviderState {
     discovery: RefCell<Option<(Instant, Rc<Discovery>)>>,
     keys: RefCell<Option<(Instant, Rc<[SigningKey]>)>>,
-    /// Whoever asks holds it; the others wait for the answer.
+    /// Held during a request to the provider; other exchanges wait for its result.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -162,7 +162,7 @@ impl Provider {
         Ok(discovery)
     }
 
-    /// The keys; asked for again where those that are known are older than `age`.
+    /// The provider's keys; fetched again if the cached ones are older than `age`.
     pub async fn keys(&self, age: Duration) -> Result<Rc<[SigningKey]>, ProviderError> {
         let discovery = self.discovery().await?;
         let state = self.state.get();
@@ -185,7 +185,7 @@ impl Provider {
         Ok(keys)
     }
 
-    /// Keys that fit, newly asked for where there is none among those that are known.
+    /// The keys for a token; fetched again if no cached key fits.
     pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[SigningKey]>, ProviderError> {
         let keys = self.keys(self.keys_for).await?;
         if keys.iter().any(|key| key.is_for(id, algorithm)) {
@@ -200,7 +200,7 @@ impl Provider {
             .map_err(|error| ProviderError::Answer(error.problem))
     }
 
-    /// Asks an endpoint with somebody's token.
+    /// Sends a GET to an endpoint with a user's access token.
     pub async fn get_as(&self, service: &HttpService, token: &str) -> Result<Map<String, Value>, ProviderError> {
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
             .map_err(|_| ProviderError::Answer("the access token is not a valid field value".to_owned()))?;
@@ -210,7 +210,7 @@ impl Provider {
         read(service, request).await
     }
 
-    /// Sends a form as this client, and reads what is answered, which is JSON.
+    /// Sends a form with this client's credentials, and parses the JSON answer.
     pub async fn post(
         &self,
         service: &HttpService,
@@ -223,7 +223,7 @@ impl Provider {
         *request.headers_mut() = fields;
         match proof {
             ClientAuthMethod::Basic => {
-                // RFC 6749 §2.3.1: each of the two is encoded as in a form.
+                // RFC 6749 §2.3.1: id and secret are each encoded as in a form.
                 let mut shown = Vec::new();
                 form::write_encoded(self.client.id.as_bytes(), &mut shown);
                 shown.push(b':');
@@ -255,7 +255,7 @@ fn fresh<T: ?Sized>(place: &RefCell<Option<(Instant, Rc<T>)>>, age: Duration) ->
     place.borrow().as_ref().filter(|(since, _)| since.elapsed() < age).map(|(_, known)| Rc::clone(known))
 }
 
-/// Pairs as a form writes them.
+/// Encodes pairs as a form.
 pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in pairs {

@@ -1,10 +1,10 @@
-//! Counting here, and telling the server now and then (`sync_interval`).
+//! Counts in this process, and synchronizes with the server at an interval (`sync_interval`).
 //!
-//! The server is asked about the first request of a window, and from then on told what was let through here, every
-//! interval; it answers with what all gateways have let through together. In between a gateway knows nothing of the
-//! others. So within a window, all together let through at most `count`, and what the others let through since they were
-//! last heard of: with `n` gateways that get the same traffic, `n - 1` times what one gets in an interval. It is never
-//! more than `n` times `count`. What one gateway lets through is exact over its workers.
+//! The server is asked about the first request of a window. From then on, each interval, the gateway reports the requests that it
+//! has let through, and the server answers with the total of all gateways. Between these reports, a gateway does not know the
+//! counts of the others. So within a window, all gateways together let through at most `count`, plus what the others have let
+//! through since the last report: with `n` gateways of the same traffic, `n - 1` times what one lets through in an interval. It
+//! is never more than `n` times `count`. The count of one gateway is exact over its workers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,23 +20,23 @@ use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
-/// Keys of which a worker has something to tell at a time. When there are more, the server is asked about each request.
+/// The most keys with unreported counts on a worker. Beyond that, the server is asked about each request.
 const MOST_UNTOLD: usize = 65_536;
 
-/// Keys a worker tells of at a time.
+/// The most keys that a worker reports at the same time.
 const AT_A_TIME: usize = 64;
 
 /// A million keys at a time, in 16 MiB at most.
 const MOST_KEYS: usize = 1 << 20;
 
-/// What is known of a window.
+/// The state of a window in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WindowShare {
-    /// 32 bits: tenths of a second since 1970, from 2020 on.
+    /// The end of the window, 32 bits: tenths of a second since 2020.
     until: u64,
-    /// What all have let through, as far as is known here; 28 bits.
+    /// Requests that all gateways have let through, as far as is known here; 28 bits.
     total: u64,
-    /// What was let through here, and the server has not been told; 28 bits.
+    /// Requests let through here and not reported to the server yet; 28 bits.
     untold: u64,
 }
 
@@ -67,16 +67,16 @@ fn tenths(time: Duration) -> u64 {
     (time.as_millis() as u64 / 100).saturating_sub(EPOCH)
 }
 
-/// What a worker let through and has not told yet, by the server's keys; for one limiter.
+/// The keys with unreported counts of a worker, as the server names them; for one limiter.
 type UnsentCounts = RefCell<HashMap<Box<[u8]>, EffectiveLimit>>;
 
-/// Counts in this process, for a server to know later.
+/// Counts in this process, and reports the counts to a server later.
 #[derive(Clone)]
 pub(in crate::limit) struct DelayedSync {
     interval: Duration,
     table: Arc<CounterTable<WindowShare>>,
     unsent: PerWorker<UnsentCounts>,
-    /// What this limiter's keys in the table begin with.
+    /// The prefix of this limiter's keys in the table.
     name: u64,
 }
 
@@ -94,7 +94,7 @@ impl DelayedSync {
         self.table.key(self.name, key)
     }
 
-    /// Counts one request; nothing where the server has to be asked.
+    /// Counts one request; `None` if the server has to be asked.
     pub(super) fn take(
         &self,
         server: &Arc<RedisServer>,
@@ -124,7 +124,8 @@ impl DelayedSync {
         verdict
     }
 
-    /// Counts so much without asking the server first. It is accepted as long as anything is left, also if it is more than that.
+    /// Counts an amount without asking the server first. It is accepted if anything is left, even if the amount exceeds what is
+    /// left.
     pub(in crate::limit) fn count(
         &self,
         server: &Arc<RedisServer>,
@@ -154,7 +155,7 @@ impl DelayedSync {
         verdict
     }
 
-    /// Asks the server what all have let through, if nothing is known of this window here.
+    /// Asks the server for the total of all gateways, if this process has no state for the window.
     pub(in crate::limit) async fn ask(
         &self,
         server: &Arc<RedisServer>,
@@ -171,13 +172,13 @@ impl DelayedSync {
         Ok(())
     }
 
-    /// Takes over what the server has said of the first request of a window.
+    /// Takes over the server's answer to the first request of a window.
     pub(super) fn learn(&self, key: &[u8], asked: EffectiveLimit, verdict: LimitDecision, now: Duration) {
         let total = asked.limit - verdict.remaining.min(asked.limit);
         let until = tenths(now + Duration::from_millis(verdict.reset_ms));
         let now_tenths = tenths(now);
         self.table.update(self.key(key), now_tenths, |share| match share.is_live(now_tenths) {
-            // Somebody else has asked meanwhile.
+            // Another request has got an answer for this window meanwhile.
             true => (Some(WindowShare { total: share.total.max(total + share.untold), ..share }), ()),
             false => (Some(WindowShare { until, total, untold: 0 }), ()),
         });
@@ -189,7 +190,7 @@ impl DelayedSync {
         unsent.len() < MOST_UNTOLD || unsent.contains_key(key)
     }
 
-    /// Remembers a key, and sets out to tell the server when the interval is over, if nobody has on this worker.
+    /// Adds a key to report, and starts the task that reports after the interval, unless it runs on this worker already.
     fn tell_later(&self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
         let unsent = self.unsent.get();
         unsent.borrow_mut().insert(key.into(), asked);
@@ -206,11 +207,11 @@ impl DelayedSync {
         }
     }
 
-    /// Tells the server, and learns what the others have let through.
+    /// Reports a count to the server, and takes over the total of all gateways.
     async fn tell(&self, server: &Arc<RedisServer>, key: &[u8], asked: EffectiveLimit) {
         let place = self.key(key);
         let now = tenths(clock::now());
-        // Of a window that is over, nobody wants to know any more.
+        // The count of a window that has ended is discarded.
         let share = self.table.update(place, now, |share| match share.is_live(now) && share.untold > 0 {
             true => (Some(WindowShare { untold: 0, ..share }), Some(share)),
             false => (None, None),
@@ -247,7 +248,7 @@ mod tests {
         let share = WindowShare { until: u64::from(u32::MAX), total: BITS_28, untold: BITS_28 - 1 };
         assert_eq!(WindowShare::from_bits(share.bits()), share);
         assert_eq!(share.bits() >> crate::store::counters::COUNTER_BITS, 0);
-        // Windows may end until 2033.
+        // The format can represent ends of windows until 2033.
         assert!(tenths(Duration::from_secs(2_000_000_000)) < u64::from(u32::MAX));
     }
 }

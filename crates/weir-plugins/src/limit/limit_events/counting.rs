@@ -1,4 +1,4 @@
-//! Where events are counted: in this process, or here and in a server that several gateways share.
+//! The counters of events: in this process only, or synchronized with a server that several gateways share.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 
 pub(super) enum EventCounting {
     Here(Windows),
-    /// A message does not wait for the answer of a server: it is told now and then.
+    /// Counts in this process and synchronizes at an interval, since a message does not wait for a server's answer.
     Server(Arc<RedisServer>, DelayedSync),
 }
 
-/// Where the events of one stream are counted, and to what limit.
+/// The counter of the events of one stream, and its limit.
 #[derive(Clone)]
 pub(super) struct StreamQuota {
     place: CountedAt,
@@ -29,7 +29,7 @@ pub(super) struct StreamQuota {
 #[derive(Clone)]
 enum CountedAt {
     Here(CounterKey),
-    /// Under this key of the server.
+    /// The key on the server.
     Server(Box<[u8]>),
 }
 
@@ -48,7 +48,7 @@ impl EventCounting {
         StreamQuota { place, limit }
     }
 
-    /// A part of what a quota counts, on its own.
+    /// A separate counter for a part of the quota, such as a topic.
     pub(super) fn part_of(&self, quota: &StreamQuota, part: &[u8]) -> StreamQuota {
         let place = match (self, &quota.place) {
             (EventCounting::Here(windows), CountedAt::Here(key)) => CountedAt::Here(windows.part_of(*key, part)),
@@ -58,7 +58,7 @@ impl EventCounting {
         StreamQuota { place, ..*quota }
     }
 
-    /// Counts so much. It is accepted as long as anything is left, also if it is more than that.
+    /// Counts an amount. It is accepted if anything is left, even if the amount exceeds what is left.
     pub(super) fn take(&self, quota: &StreamQuota, amount: u64) -> LimitDecision {
         match (self, &quota.place) {
             (EventCounting::Here(windows), CountedAt::Here(key)) => {
@@ -67,12 +67,12 @@ impl EventCounting {
             (EventCounting::Server(server, delayed), CountedAt::Server(key)) => {
                 delayed.count(server, key, quota.limit, amount, clock::now())
             }
-            // Quotas are made by the limits that count them.
+            // Cannot happen: a quota is only used with the counters that created it.
             _ => LimitDecision { accepted: true, remaining: 0, reset_ms: 0 },
         }
     }
 
-    /// Asks the server what is used up, if nothing is known of it here.
+    /// Asks the server for the total of all gateways, if this process has no state for the window.
     pub(super) async fn ask(&self, quota: &StreamQuota) -> Result<(), NoRedisAnswer> {
         match (self, &quota.place) {
             (EventCounting::Server(server, delayed), CountedAt::Server(key)) => {

@@ -1,4 +1,4 @@
-//! Streams that clients share: one of all workers for each key, and what each worker has of it.
+//! Shared streams: one per key for all workers, and a copy of its events on each worker that has clients for it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::FanoutTotals;
 use super::blocks::EventBlock;
 use super::window::{At, EventWindow, WindowLimits};
 
-/// What an upstream has answered instead of an event stream. Every client that waits gets it.
+/// The upstream's answer if it is not an event stream. It is sent to all waiting clients.
 #[derive(Debug)]
 pub struct OtherAnswer {
     pub status: u16,
@@ -26,16 +26,16 @@ pub struct OtherAnswer {
     pub content: Vec<u8>,
 }
 
-/// How far a shared stream is.
+/// The stage of a shared stream.
 #[derive(Clone, Debug)]
 pub enum FeedStage {
     /// The upstream has not answered yet.
     Opening,
-    /// With the fields of the answer's head.
+    /// The upstream sends events; with the fields of the answer's head.
     Open(Arc<[ReplyField]>),
     Refused(Arc<OtherAnswer>),
     Failed(Stop),
-    /// Clients get what is still in the window, and then the end.
+    /// The stream is over. Clients get the remaining events of the window first.
     Ended,
 }
 
@@ -52,11 +52,11 @@ struct FeedProgress {
     end: u64,
 }
 
-/// A stream that all workers share.
+/// A stream shared by all workers.
 pub struct Feed {
     window: Mutex<EventWindow>,
     progress: watch::Sender<FeedProgress>,
-    /// The last event id with which the upstream was asked first.
+    /// The `Last-Event-ID` of the first request to the upstream.
     pub opened_after: Option<Box<[u8]>>,
     pub totals: Arc<FanoutTotals>,
 }
@@ -77,7 +77,7 @@ impl Feed {
         self.progress.send_modify(|progress| progress.end = end);
     }
 
-    /// Goes on to another stage, unless it was in the last one.
+    /// Changes the stage, unless the current one is final.
     pub fn enter(&self, stage: FeedStage) {
         self.progress.send_if_modified(|progress| {
             let goes_on = !progress.stage.is_final();
@@ -88,7 +88,7 @@ impl Feed {
         });
     }
 
-    /// Completes when no worker has a client for it.
+    /// Completes when no worker has clients for the stream.
     pub async fn left(&self) {
         self.progress.closed().await;
     }
@@ -98,7 +98,7 @@ impl Feed {
     }
 }
 
-/// The streams of all workers, by what makes two requests the same.
+/// The streams of all workers, by the key of the requests that share a stream.
 #[derive(Default)]
 pub struct Feeds(Mutex<HashMap<Box<[u8]>, Arc<Feed>>>);
 
@@ -107,7 +107,7 @@ impl Feeds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a stream out, so that the next client opens another.
+    /// Removes a stream, so that the next client opens a new one.
     pub fn remove(&self, key: &[u8], feed: &Arc<Feed>) {
         let mut all = self.all();
         if all.get(key).is_some_and(|found| Arc::ptr_eq(found, feed)) {
@@ -115,7 +115,7 @@ impl Feeds {
         }
     }
 
-    /// The same, if no worker has a client for it; `false` if one has.
+    /// Removes a stream if no worker has clients for it; `false` if one has.
     pub fn remove_if_left(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
         let mut all = self.all();
         let is_left = feed.is_left();
@@ -126,17 +126,17 @@ impl Feeds {
     }
 }
 
-/// What a worker has of a stream: the same events, and its clients.
+/// A worker's copy of a stream: its events, and the clients on this worker.
 pub struct WorkerFeed {
     feed: Arc<Feed>,
     window: RefCell<EventWindow>,
     stage: RefCell<FeedStage>,
-    /// How many times nothing has come for the time of a heartbeat.
+    /// The number of heartbeats so far: intervals in which no event came.
     beats: Cell<u64>,
     waiting: RefCell<Slab<Option<Waker>>>,
-    /// Keeps the two in step.
+    /// The task that copies events to this worker.
     follower: OnceCell<AbortHandle>,
-    /// As the newest client has it.
+    /// The upstream of the newest client, which the source uses for the next connection.
     pub upstream: Rc<RefCell<Rc<dyn RouteUpstream>>>,
 }
 
@@ -144,13 +144,13 @@ pub struct WorkerFeed {
 #[derive(Default)]
 pub struct WorkerFeeds(RefCell<HashMap<Box<[u8]>, Weak<WorkerFeed>>>);
 
-/// A stream that was joined. If it is new, the caller has to start its source.
+/// The result of joining a stream. If the stream is new, the caller has to start its source.
 pub struct Joined {
     pub worker_feed: Rc<WorkerFeed>,
     pub new_feed: Option<Arc<Feed>>,
 }
 
-/// What a client brings that joins a stream.
+/// The arguments of a client that joins a stream.
 pub struct Joining<'a> {
     pub key: &'a [u8],
     pub last_event_id: Option<&'a [u8]>,
@@ -161,7 +161,7 @@ pub struct Joining<'a> {
 }
 
 impl WorkerFeeds {
-    /// The stream for a key, which is made where there is none.
+    /// Joins the stream of a key, which is created if there is none.
     pub fn join(&self, feeds: &Feeds, joining: &Joining<'_>) -> Joined {
         let known = self.0.borrow().get(joining.key).and_then(Weak::upgrade);
         if let Some(worker_feed) = known.filter(|known| !known.stage.borrow().is_final()) {
@@ -181,7 +181,7 @@ impl WorkerFeeds {
             feed
         });
         let feed = known.or_else(|| new_feed.clone()).expect("it is there or was made");
-        // Under the lock, so that it is not taken for one that every client has left.
+        // Subscribed under the lock, so that the stream is not removed as one without clients.
         let progress = feed.progress.subscribe();
         drop(all);
         let worker_feed = WorkerFeed::following(feed, progress, joining);
@@ -210,7 +210,7 @@ impl WorkerFeed {
         worker_feed
     }
 
-    /// What stands at a position.
+    /// The item at a position.
     pub fn next(&self, position: u64) -> FeedItem {
         match self.window.borrow().at(position) {
             At::Block(block) => FeedItem::Block(Arc::clone(block)),
@@ -223,8 +223,8 @@ impl WorkerFeed {
         self.stage.borrow().clone()
     }
 
-    /// Where a client begins: after the last event that it has got, or `replay` events back if it has got none. `None` if
-    /// the stream cannot say what the client has missed.
+    /// A client's first position: after its last event, or `replay` events back if it has none. `None` if the stream cannot
+    /// determine which events the client has missed.
     pub fn position(&self, last_event_id: Option<&[u8]>, replay: usize) -> Option<u64> {
         let window = self.window.borrow();
         let Some(id) = last_event_id else { return Some(window.newest(replay)) };
@@ -245,7 +245,7 @@ impl WorkerFeed {
 
     fn wake_clients(&self) {
         let waiting = self.waiting.borrow();
-        // They are sent the event one after the other: it should not be the same client each time that is last.
+        // Clients are woken, and served, one after the other; the random start avoids that the same client is always last.
         let first = rand::random_range(0..waiting.len().max(1));
         let in_turn = waiting.iter().skip(first).chain(waiting.iter().take(first));
         in_turn.filter_map(|(_, waker)| waker.as_ref()).for_each(Waker::wake_by_ref);
@@ -270,7 +270,7 @@ impl Drop for WorkerFeed {
     }
 }
 
-/// Takes over what comes, for all clients of the worker at once.
+/// Copies events to the worker, for all of its clients.
 async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<FeedProgress>, heartbeat: Duration) {
     loop {
         let changed = timeout(heartbeat, progress.changed()).await;
@@ -292,20 +292,20 @@ async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<Fee
     }
 }
 
-/// What comes next for a client.
+/// The next item for a client.
 pub enum FeedItem {
     Block(Arc<EventBlock>),
-    /// It is not kept any more; the first that is has this position.
+    /// The event is no longer in the window; the oldest one there has this position.
     Gone(u64),
     End,
 }
 
-/// Why a client goes on.
+/// The reason why a client was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedWake {
-    /// Something has come, or the stage has changed.
+    /// There are new events, or the stage has changed.
     Changed,
-    /// Nothing has come for a while.
+    /// No event came for the duration of a heartbeat.
     Heartbeat,
 }
 
@@ -317,7 +317,7 @@ pub struct FeedClient {
 }
 
 impl FeedClient {
-    /// Waits while the upstream has not answered.
+    /// Waits until the upstream has answered.
     pub async fn opened(&mut self) -> FeedStage {
         poll_fn(|context| match self.feed.stage() {
             FeedStage::Opening => self.wait(context.waker()),
@@ -326,7 +326,7 @@ impl FeedClient {
         .await
     }
 
-    /// Waits until there is more than what comes before this position.
+    /// Waits until there is an event at this position, the stream has ended, or a heartbeat is due.
     pub async fn beyond(&mut self, position: u64) -> FeedWake {
         poll_fn(|context| {
             let beats = self.feed.beats.get();
