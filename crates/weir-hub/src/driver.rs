@@ -27,11 +27,11 @@ pub(crate) enum Message {
     Request(SubscriptionRequest, oneshot::Sender<Result<(), Refusal>>),
     /// Requests the content of a topic by HTTP.
     Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
-    Listen(TopicListener),
+    Listen(EventWaiter),
     Latest(Box<str>, oneshot::Sender<Option<Arc<Event>>>),
     Status(mpsc::SyncSender<HubStatus>),
     /// Runs a closure that reads the engine.
-    Look(Box<dyn FnOnce(&Engine) + Send>),
+    Inspect(Box<dyn FnOnce(&Engine) + Send>),
     /// Queues dead letters for one more delivery.
     Replay(DeadLetterFilter, oneshot::Sender<Result<usize, Refusal>>),
     /// Ends all waiting listeners with an error, so that they reconnect to another process.
@@ -39,7 +39,7 @@ pub(crate) enum Message {
     Reconfigure(Arc<HubSettings>, HttpClientSettings),
     /// An event may have been committed.
     Committed,
-    Recorded(Written),
+    Recorded(PersistedChanges),
     Unrecorded(AppendError),
     Delivered {
         subscription: u64,
@@ -55,7 +55,7 @@ pub(crate) enum Message {
 }
 
 /// A caller that waits for events of a topic.
-pub(crate) struct TopicListener {
+pub(crate) struct EventWaiter {
     pub(crate) topic: Box<str>,
     pub(crate) after: u64,
     pub(crate) limit: usize,
@@ -64,7 +64,7 @@ pub(crate) struct TopicListener {
 
 /// Changes of state that are on disk now.
 #[derive(Default)]
-pub(crate) struct Written {
+pub(crate) struct PersistedChanges {
     /// Subscriptions whose outcomes are written.
     subscriptions: Vec<u64>,
     /// Requests that are written.
@@ -92,7 +92,7 @@ pub(crate) struct HubDriver {
     replies: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
     /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
-    listeners: HashMap<Box<str>, Vec<TopicListener>>,
+    listeners: HashMap<Box<str>, Vec<EventWaiter>>,
     stops_listening: bool,
     release: Option<u64>,
     /// When a write failed. A snapshot has to replace the records that were not written.
@@ -143,7 +143,7 @@ impl HubDriver {
         self.take_in();
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            self.go_on();
+            self.run_due_work();
             let wake = self.wake_at();
             tokio::select! {
                 biased;
@@ -172,7 +172,7 @@ impl HubDriver {
     }
 
     /// Does all work that is due.
-    fn go_on(&mut self) {
+    fn run_due_work(&mut self) {
         self.engine.look(self.now_ms);
         self.look_at_retention();
         self.recover_from_failure();
@@ -223,7 +223,7 @@ impl HubDriver {
                 self.listeners.clear();
             }
             Message::Status(reply) => drop(reply.try_send(self.status())),
-            Message::Look(look) => look(&self.engine),
+            Message::Inspect(look) => look(&self.engine),
             Message::Replay(filter, reply) => self.replay(&filter, reply),
             Message::Reconfigure(settings, base) => {
                 self.sender = Rc::new(HubSender::new(Arc::clone(&settings), &base));
@@ -280,7 +280,7 @@ impl HubDriver {
         self.retain(0);
     }
 
-    fn listen(&mut self, listener: TopicListener) {
+    fn listen(&mut self, listener: EventWaiter) {
         if self.stops_listening {
             return;
         }
@@ -320,7 +320,7 @@ impl HubDriver {
             // After a failure, the next snapshot contains these records.
             return;
         }
-        let mut written = Written { release: self.release.take(), ..Written::default() };
+        let mut written = PersistedChanges { release: self.release.take(), ..PersistedChanges::default() };
         let mut is_vital = false;
         for record in &records {
             match record {
@@ -349,7 +349,7 @@ impl HubDriver {
         }
     }
 
-    fn recorded(&mut self, written: Written) {
+    fn recorded(&mut self, written: PersistedChanges) {
         self.engine.recorded(written.subscriptions, self.now_ms);
         for number in written.requests {
             if let Some(reply) = self.replies.remove(&number) {

@@ -419,7 +419,7 @@ impl Engine {
         let subscription = self.subscriptions.remove(slot);
         if subscription.delivery == DeliveryState::Sending {
             self.in_flight -= 1;
-            self.hosts.abandon(subscription.host);
+            self.hosts.release_unsent(subscription.host);
         }
         self.ended += Tally { cancelled, ..subscription.tally() };
         self.dead_letters.forget(subscription.id);
@@ -466,7 +466,7 @@ impl Engine {
             let (host, slot) = self.hosts.next(delivery.in_flight_per_host)?;
             // The subscription may have ended meanwhile, and its slot may be used by another one.
             if !self.subscriptions.waits_at(slot, host) {
-                self.hosts.abandon(host);
+                self.hosts.release_unsent(host);
                 continue;
             }
             let next = self.next_event(slot);
@@ -474,7 +474,7 @@ impl Engine {
             let id = subscription.id;
             let Some(seq) = next else {
                 subscription.delivery = DeliveryState::Idle;
-                self.hosts.abandon(host);
+                self.hosts.release_unsent(host);
                 continue;
             };
             subscription.delivery = DeliveryState::Sending;
@@ -525,7 +525,7 @@ impl Engine {
             Some(_) => return,
         };
         let at = self.subscriptions.get_mut(slot);
-        at.delivery = DeliveryState::Recording;
+        at.delivery = DeliveryState::PersistingOutcome;
         at.attempts = 0;
         self.mark(slot, Mark { subscription, seq, is_replay, outcome });
     }
@@ -598,7 +598,7 @@ impl Engine {
     pub fn recorded(&mut self, subscriptions: impl IntoIterator<Item = u64>, now_ms: u64) {
         for id in subscriptions {
             let Some(slot) = self.subscriptions.slot_of(id) else { continue };
-            if self.subscriptions.get(slot).delivery == DeliveryState::Recording {
+            if self.subscriptions.get(slot).delivery == DeliveryState::PersistingOutcome {
                 self.queue(slot, now_ms);
             }
         }
@@ -606,7 +606,8 @@ impl Engine {
 
     /// Called when all outcomes are written, by a snapshot.
     pub fn recorded_all(&mut self, now_ms: u64) {
-        let is_recording = |(_, subscription): &(u32, &Subscription)| subscription.delivery == DeliveryState::Recording;
+        let is_recording =
+            |(_, subscription): &(u32, &Subscription)| subscription.delivery == DeliveryState::PersistingOutcome;
         let all: Vec<u64> = self.subscriptions.iter().filter(is_recording).map(|(_, one)| one.id).collect();
         self.recorded(all, now_ms);
     }

@@ -14,7 +14,7 @@ use weir_journal::AppendError;
 
 use crate::account::{HubShares, HubStatus};
 use crate::attempt::DeliveryAttempt;
-use crate::driver::{self, HubDriver, Message, TopicListener};
+use crate::driver::{self, EventWaiter, HubDriver, Message};
 use crate::engine::{DeadLetter, DeadLetterFilter, Engine, SubscriptionEntry};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::kafka::{self, HubDrivers, KafkaThread};
@@ -152,7 +152,7 @@ impl Hub {
     /// # Errors
     /// The hub is closing, or [`Hub::stop_listening`] was called.
     pub async fn events_after(&self, topic: &str, after: u64, limit: usize) -> Result<Vec<Arc<Event>>, Refusal> {
-        self.ask(|reply| Message::Listen(TopicListener { topic: topic.into(), after, limit, reply })).await
+        self.ask(|reply| Message::Listen(EventWaiter { topic: topic.into(), after, limit, reply })).await
     }
 
     /// The newest event of a topic.
@@ -232,7 +232,7 @@ impl Hub {
         for driver in self.delivering() {
             let look = look.clone();
             let message = |reply: oneshot::Sender<T>| {
-                Message::Look(Box::new(move |engine: &Engine| drop(reply.send(look(engine)))))
+                Message::Inspect(Box::new(move |engine: &Engine| drop(reply.send(look(engine)))))
             };
             found.push(ask(&driver, message).await?);
         }

@@ -43,7 +43,7 @@ use appends::appends;
 pub(crate) use drivers::HubDrivers;
 use frame::{FrameKind, HubFrame};
 use nodes::{ClusterView, Membership};
-use topic::{HubTopic, NODES, READ_BYTES, READ_WAIT, Trouble};
+use topic::{HubTopic, LatestFailure, NODES, READ_BYTES, READ_WAIT};
 
 /// The interval of a node's heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
@@ -129,7 +129,7 @@ struct Opening {
 
 impl Opening {
     async fn run(self, opened: mpsc::Sender<Result<OpenedHub, KafkaError>>, closed: oneshot::Receiver<()>) {
-        let trouble = Arc::new(Trouble::new(Arc::clone(&self.tell)));
+        let trouble = Arc::new(LatestFailure::new(Arc::clone(&self.tell)));
         let open = async {
             let topic = HubTopic::open(&self.log, &self.live.http(), fastrand::u64(1..), trouble).await?;
             let (first, end) = topic.ends(topic::EVENTS).await?;
@@ -173,7 +173,7 @@ impl Opening {
     }
 
     /// Starts the driver that serves listeners: it has no subscriptions, and writes no state.
-    fn listen(&self, events: &Arc<EventLog>, trouble: &Arc<Trouble>) -> io::Result<UnboundedSender<Message>> {
+    fn listen(&self, events: &Arc<EventLog>, trouble: &Arc<LatestFailure>) -> io::Result<UnboundedSender<Message>> {
         let settings = self.live.settings.load_full();
         let sender = HubSender::new(Arc::clone(&settings), &self.live.http());
         let (inbox, received) = unbounded_channel();
@@ -192,7 +192,7 @@ impl Opening {
 /// The state log of a driver without subscriptions.
 struct NoState {
     events: Arc<EventLog>,
-    trouble: Arc<Trouble>,
+    trouble: Arc<LatestFailure>,
 }
 
 impl StateLog for NoState {
@@ -299,7 +299,7 @@ async fn read_nodes(topic: &HubTopic, view: &watch::Sender<ClusterView>) {
             before != *view
         });
         let removed = removed.get_or_insert(fetched.next - BEATS_MORE);
-        if membership.is_first() && fetched.next - *removed > BEATS_KEPT + BEATS_MORE {
+        if membership.is_trimmer() && fetched.next - *removed > BEATS_KEPT + BEATS_MORE {
             *removed = fetched.next - BEATS_KEPT;
             if let Err(error) = client.delete_before((*removed).max(0)).await {
                 topic.trouble.report(&error);

@@ -4,6 +4,7 @@
 //! - [`HubForm`] and [`known_topic`] decide about a request from the request alone.
 //! - [`Hub::publish`] appends an event to a journal and returns once it is synced; [`Hub::request`] does the same with a request
 //!   for a subscription, which is then verified.
+//!
 //! The engine decides which event is delivered to which subscription when; it has neither sockets nor a clock, so that it can be
 //! tested by simulation. A thread carries out its decisions.
 //! [`Hub::events_after`] lets other parts of the process listen to a topic.

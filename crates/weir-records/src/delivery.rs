@@ -133,7 +133,7 @@ impl SinkTask {
             rings.append(&mut locked(&self.core.new_rings));
             let drained = self.drain(&mut rings);
             let has_spooled = self.spool().await;
-            self.say_if_full();
+            self.update_full_signal();
             if drained || has_spooled {
                 pause = LOOK;
                 self.added.notify_one();
@@ -150,7 +150,7 @@ impl SinkTask {
     }
 
     /// Sets whether writers should stop, if the sink blocks when it is full.
-    fn say_if_full(&self) {
+    fn update_full_signal(&self) {
         if !self.core.blocks() {
             return;
         }
@@ -223,9 +223,9 @@ impl SinkTask {
             queue.put_back(written.failed, Instant::now());
         }
         if queue.bytes() > self.core.register.limits().sink_memory / LAG {
-            spooling.go_through();
+            spooling.start_spooling();
         }
-        if spooling.is_through() && !spooling.is_broken() && !queue.is_empty() {
+        if spooling.is_spooling() && !spooling.is_broken() && !queue.is_empty() {
             spooling.write(queue.batch(usize::MAX, usize::MAX, Instant::now()));
         }
         written.committed
@@ -367,19 +367,19 @@ impl RecordDelivery {
                 return NextDelivery::End;
             }
             let mut wait = LOOK_UP;
-            if let Some(spooling) = task.spooling.as_ref().filter(|spooling| spooling.is_through()) {
+            if let Some(spooling) = task.spooling.as_ref().filter(|spooling| spooling.is_spooling()) {
                 match spooling.next(most, batching.max_bytes).await {
                     Ok(Some((place, group))) => return NextDelivery::Group(place, group),
                     Ok(None) => {}
                     Err(error) => task.complain(&error.to_string(), "records on disk cannot be read"),
                 }
             }
-            let is_through =
-                task.spooling.as_ref().is_some_and(|spooling| spooling.is_through() && !spooling.is_broken());
+            let is_spooling =
+                task.spooling.as_ref().is_some_and(|spooling| spooling.is_spooling() && !spooling.is_broken());
             let ready = task.queue.borrow().ready(batching, Instant::now());
             match ready {
                 // Records in the queue follow those that are being written to the spool, so they are not sent directly.
-                _ if is_through => {}
+                _ if is_spooling => {}
                 Ready::Now => break,
                 // The last records are sent without waiting for more.
                 Ready::In(_) if task.core.signals.is_closed() => break,
@@ -456,7 +456,7 @@ impl RecordDelivery {
             return batch;
         }
         self.put_back(batch);
-        spooling.go_through();
+        spooling.start_spooling();
         Vec::new()
     }
 

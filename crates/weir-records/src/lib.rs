@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - A worker hands a record over with one copy into its own ring ([`SinkWriter`]): no lock, no allocation, no waiting.
+//!
 //! A sink ([`RecordSink`]) has a task on one of the sink threads: it takes records out of the rings, limits their memory, forms
 //! batches, and sends them with its [`Destination`], with retries.
 //! Its [`Account`] has the outcome of every record:

@@ -15,7 +15,7 @@ use crate::threads::SinkThreads;
 /// How often a process that ends checks whether its sinks have ended.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long sinks may take to book the records that they could not send.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FINAL_BOOKING_LIMIT: Duration = Duration::from_secs(1);
 
 struct RegisteredSpool {
     place: Arc<SpoolPlace>,
@@ -144,7 +144,7 @@ impl SinkRegister {
             std::thread::sleep(LOOK);
         }
         locked(&self.running).iter().for_each(|signals| signals.give_up());
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + FINAL_BOOKING_LIMIT;
         while self.has_tasks() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }

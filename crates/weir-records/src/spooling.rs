@@ -47,7 +47,7 @@ pub struct Spooling {
     /// `None` while a blocking thread reads with it.
     reader: RefCell<Option<Reader>>,
     /// Whether all records go through the disk.
-    is_through: Cell<bool>,
+    is_spooling: Cell<bool>,
     /// Parcels handed to the journal and not committed yet.
     writing: RefCell<BTreeMap<u64, Vec<Record>>>,
     /// The number of the last parcel.
@@ -109,7 +109,7 @@ impl Spooling {
             spool: opened.spool,
             name: name.to_owned(),
             register: Arc::clone(register),
-            is_through: Cell::new(!place.is_empty()),
+            is_spooling: Cell::new(!place.is_empty()),
             used: RefCell::new(vec![Arc::clone(&place)]),
             place,
             backlog: RefCell::default(),
@@ -134,17 +134,17 @@ impl Spooling {
             self.used.borrow_mut().push(Arc::clone(&place));
             let reader = place.journal.reader(place.account.book(|books| books.spool_done));
             self.backlog.borrow_mut().push((place, Some(reader)));
-            self.is_through.set(true);
+            self.is_spooling.set(true);
         }
     }
 
-    pub fn is_through(&self) -> bool {
-        self.is_through.get()
+    pub fn is_spooling(&self) -> bool {
+        self.is_spooling.get()
     }
 
     /// Sends all records through the disk from now on, since the destination lags.
-    pub fn go_through(&self) {
-        self.is_through.set(true);
+    pub fn start_spooling(&self) {
+        self.is_spooling.set(true);
     }
 
     /// Whether the disk has failed recently.
@@ -258,7 +258,7 @@ impl Spooling {
         if let Some(group) = group? {
             return Ok(Some((Arc::clone(&self.place), group)));
         }
-        self.is_through.set(self.is_writing() || !self.place.is_empty());
+        self.is_spooling.set(self.is_writing() || !self.place.is_empty());
         Ok(None)
     }
 }

@@ -201,7 +201,7 @@ fn configure(
     let mut files = target::render(peer, inputs)?;
     for (name, text) in &mut files {
         write(&dir.join(name), text)?;
-        *text = place.left_out(&text.replace(&inputs.dir, "."));
+        *text = place.redacted(&text.replace(&inputs.dir, "."));
     }
     let installed = peer.installed(&place.cache)?.display().to_string();
     let program = Path::new(peer.programs.first().map_or("", String::as_str)).file_name().unwrap_or_default();

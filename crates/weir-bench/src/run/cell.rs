@@ -410,7 +410,7 @@ impl Setting<'_> {
         // The published result must not contain this machine's paths.
         let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
         let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
-        let without_place = |text: String| place.left_out(&text.replace(&inputs.dir, "."));
+        let without_place = |text: String| place.redacted(&text.replace(&inputs.dir, "."));
         let files = rendered.into_iter().map(|(name, text)| (name, without_place(text))).collect();
         let mut configuration = Configuration {
             row: row.name.clone(),
@@ -424,7 +424,7 @@ impl Setting<'_> {
         }
         let command = peer.command(&peer.check, &installed.program.display().to_string(), &inputs.dir, *workers);
         let ConfigurationCheck { passed, output, .. } = check(&command, &peer.environment(&inputs.dir, *workers), dir)?;
-        let output = place.left_out(&output);
+        let output = place.redacted(&output);
         configuration.check =
             Some(ConfigurationCheck { command: recorded(&peer.check), passed, output: output.clone() });
         if passed {

@@ -47,7 +47,7 @@ impl RunDirectory {
     }
 
     /// A text for publication, without private keys and without the paths of this machine.
-    pub fn left_out(&self, text: &str) -> String {
+    pub fn redacted(&self, text: &str) -> String {
         without_private_keys(&text.replace(&self.directory.display().to_string(), ".."))
     }
 

@@ -149,7 +149,7 @@ impl CallbackHosts {
     }
 
     /// Ends a delivery that was not sent, without an effect on the host's limit.
-    pub(super) fn abandon(&mut self, host: u32) {
+    pub(super) fn release_unsent(&mut self, host: u32) {
         self.hosts[host as usize].in_flight -= 1;
         self.make_ready(host, u32::MAX);
         self.forget_unused(host);

@@ -96,7 +96,7 @@ impl Engine {
             state: match subscription.delivery {
                 DeliveryState::Idle => SubscriptionState::Idle,
                 DeliveryState::Queued => SubscriptionState::Queued,
-                DeliveryState::Sending | DeliveryState::Recording => SubscriptionState::Sending,
+                DeliveryState::Sending | DeliveryState::PersistingOutcome => SubscriptionState::Sending,
                 DeliveryState::Waiting => SubscriptionState::Waiting,
             },
             attempts: subscription.attempts,

@@ -52,7 +52,7 @@ pub(super) enum DeliveryState {
     Queued,
     Sending,
     /// The outcome is being written. Nothing else is sent until then, so that a crash repeats at most one delivery.
-    Recording,
+    PersistingOutcome,
     /// The last attempt failed, and a retry is planned.
     Waiting,
 }

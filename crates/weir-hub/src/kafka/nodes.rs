@@ -55,7 +55,7 @@ impl Membership {
     }
 
     /// Whether this node trims the partition for all.
-    pub fn is_first(&self) -> bool {
+    pub fn is_trimmer(&self) -> bool {
         self.heard.keys().next() == Some(&self.node)
     }
 }

@@ -17,8 +17,8 @@ use super::KafkaHub;
 use super::appends::{AppendQueue, Appender, appends};
 use super::frame::{FrameKind, HubFrame};
 use super::nodes::ClusterView;
-use super::tail::{ShareEntry, ShareTail};
-use super::topic::{EVENTS, READ_BYTES, READ_WAIT, Trouble};
+use super::tail::{ShareEntry, ShareOwnership};
+use super::topic::{EVENTS, LatestFailure, READ_BYTES, READ_WAIT};
 use crate::driver::{self, HubDriver, Message};
 use crate::engine::Engine;
 use crate::sending::HubSender;
@@ -35,7 +35,7 @@ pub async fn follow_share(hub: Rc<KafkaHub>, share: u32, mut view: watch::Receiv
 
 /// The state of a share, as far as its partition was read.
 struct ShareReading {
-    tail: ShareTail,
+    tail: ShareOwnership,
     restore: StateRestore,
     /// The next offset to read.
     next: i64,
@@ -46,7 +46,7 @@ impl ShareReading {
     fn new(hub: &KafkaHub, share: SubscriptionShare, next: i64) -> ShareReading {
         let settings = Arc::new(hub.live.settings.load().share_of(share.count));
         let engine = move || Engine::new(Arc::clone(&settings), fastrand::u64(..)).with_ids_from(share.first_number());
-        ShareReading { tail: ShareTail::default(), restore: StateRestore::new(engine), next, bytes: 0 }
+        ShareReading { tail: ShareOwnership::default(), restore: StateRestore::new(engine), next, bytes: 0 }
     }
 
     fn take(&mut self, value: &[u8]) -> Result<(), KafkaError> {
@@ -97,7 +97,7 @@ async fn hold_share(hub: &Rc<KafkaHub>, index: u32, view: &watch::Receiver<Clust
 struct ShareState {
     last: AtomicU64,
     bytes: AtomicU64,
-    trouble: Arc<Trouble>,
+    trouble: Arc<LatestFailure>,
 }
 
 /// A request to remove records before an offset.
@@ -210,7 +210,7 @@ struct RunningShare {
     inbox: UnboundedSender<Message>,
     state: Arc<ShareState>,
     unread: Unread,
-    tail: ShareTail,
+    tail: ShareOwnership,
     next: i64,
     is_closing: Cell<bool>,
 }

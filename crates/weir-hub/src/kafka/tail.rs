@@ -8,7 +8,7 @@ use super::frame::{FrameKind, HubFrame};
 
 /// The owner of a share, as far as its partition was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShareTail {
+pub struct ShareOwnership {
     /// 0 before the first claim.
     pub epoch: u64,
     pub owner: u64,
@@ -27,11 +27,11 @@ pub enum ShareEntry {
     Released,
 }
 
-impl ShareTail {
+impl ShareOwnership {
     pub fn read(&mut self, frame: &HubFrame<'_>) -> ShareEntry {
         match frame.kind {
             FrameKind::Claim if frame.epoch > self.epoch => {
-                *self = ShareTail { epoch: frame.epoch, owner: frame.node, ..ShareTail::default() };
+                *self = ShareOwnership { epoch: frame.epoch, owner: frame.node, ..ShareOwnership::default() };
                 return ShareEntry::Claimed;
             }
             FrameKind::Record | FrameKind::Release => {}
@@ -40,7 +40,7 @@ impl ShareTail {
         // Only a node with a valid claim writes records with its epoch. The claim itself may have been removed, when a snapshot
         // replaced the records before it.
         if frame.epoch > self.epoch || frame.epoch == self.epoch && frame.node != self.owner {
-            *self = ShareTail { epoch: frame.epoch, owner: frame.node, ..ShareTail::default() };
+            *self = ShareOwnership { epoch: frame.epoch, owner: frame.node, ..ShareOwnership::default() };
         }
         if frame.epoch < self.epoch || frame.number <= self.number {
             return ShareEntry::Nothing;
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_first_claim_counts_and_then_nothing_of_the_owner_before() {
-        let mut tail = ShareTail::default();
+        let mut tail = ShareOwnership::default();
         let mut read = |node, epoch, number, kind| tail.read(&frame(node, epoch, number, kind));
         assert_eq!(read(1, 1, 0, FrameKind::Claim), ShareEntry::Claimed);
         assert_eq!(read(1, 1, 1, FrameKind::Record), ShareEntry::Record);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_was_removed_is_known_by_the_records_after_it() {
-        let mut tail = ShareTail::default();
+        let mut tail = ShareOwnership::default();
         // A record of an earlier owner whose claim was removed; then two claims of one epoch, of which the second one is too
         // late.
         assert_eq!(tail.read(&frame(1, 4, 9, FrameKind::Record)), ShareEntry::Record);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_share_is_free_without_an_owner_that_lives() {
-        let mut tail = ShareTail::default();
+        let mut tail = ShareOwnership::default();
         assert!(tail.is_free(1, |_| true));
         tail.read(&frame(2, 1, 0, FrameKind::Claim));
         assert!(!tail.is_free(1, |_| true));

@@ -27,14 +27,14 @@ pub const READ_BYTES: i32 = 1 << 20;
 const MAX_MESSAGE_BYTES: &str = "37748736";
 
 /// The latest failure; `None` once requests succeed again.
-pub struct Trouble {
+pub struct LatestFailure {
     last: Mutex<Option<(String, Instant)>>,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-impl Trouble {
-    pub fn new(tell: Arc<dyn Fn(&str) + Send + Sync>) -> Trouble {
-        Trouble { last: Mutex::default(), tell }
+impl LatestFailure {
+    pub fn new(tell: Arc<dyn Fn(&str) + Send + Sync>) -> LatestFailure {
+        LatestFailure { last: Mutex::default(), tell }
     }
 
     pub fn last(&self) -> Option<String> {
@@ -66,7 +66,7 @@ pub struct HubTopic {
     pub shares: u32,
     /// The id of this process, unique among all users of the topic.
     pub node: u64,
-    pub trouble: Arc<Trouble>,
+    pub trouble: Arc<LatestFailure>,
 }
 
 impl HubTopic {
@@ -78,7 +78,7 @@ impl HubTopic {
         log: &KafkaLogSettings,
         base: &HttpClientSettings,
         node: u64,
-        trouble: Arc<Trouble>,
+        trouble: Arc<LatestFailure>,
     ) -> Result<HubTopic, KafkaError> {
         let verification = |verify| if verify { ServerVerification::Verify } else { ServerVerification::Skip };
         let tls = log.tls.map(|tls| StreamTls { verification: verification(tls.verify), name: None });

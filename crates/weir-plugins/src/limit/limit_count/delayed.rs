@@ -21,7 +21,7 @@ use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
 /// The most keys with unreported counts on a worker. Beyond that, the server is asked about each request.
-const MOST_UNTOLD: usize = 65_536;
+const MAX_UNREPORTED: usize = 65_536;
 
 /// The most keys that a worker reports at the same time.
 const AT_A_TIME: usize = 64;
@@ -37,7 +37,7 @@ struct WindowShare {
     /// Requests that all gateways have let through, as far as is known here; 28 bits.
     total: u64,
     /// Requests let through here and not reported to the server yet; 28 bits.
-    untold: u64,
+    unreported: u64,
 }
 
 const BITS_28: u64 = (1 << 28) - 1;
@@ -47,11 +47,13 @@ const EPOCH: u64 = 15_778_368_000;
 impl PackedCounter for WindowShare {
     fn from_bits(bits: u128) -> WindowShare {
         let count = |shift: u32| (bits >> shift) as u64 & BITS_28;
-        WindowShare { until: (bits >> 56) as u64, total: count(28), untold: count(0) }
+        WindowShare { until: (bits >> 56) as u64, total: count(28), unreported: count(0) }
     }
 
     fn bits(self) -> u128 {
-        u128::from(self.until) << 56 | u128::from(self.total.min(BITS_28)) << 28 | u128::from(self.untold.min(BITS_28))
+        u128::from(self.until) << 56
+            | u128::from(self.total.min(BITS_28)) << 28
+            | u128::from(self.unreported.min(BITS_28))
     }
 
     fn is_live(self, now: u64) -> bool {
@@ -114,9 +116,9 @@ impl DelayedSync {
             if share.total >= asked.limit {
                 return (None, (Some(LimitDecision { accepted: false, remaining: 0, reset_ms }), false));
             }
-            let taken = WindowShare { total: share.total + 1, untold: share.untold + 1, ..share };
+            let taken = WindowShare { total: share.total + 1, unreported: share.unreported + 1, ..share };
             let verdict = LimitDecision { accepted: true, remaining: asked.limit - taken.total, reset_ms };
-            (Some(taken), (Some(verdict), share.untold == 0))
+            (Some(taken), (Some(verdict), share.unreported == 0))
         });
         if is_first {
             self.tell_later(server, key, asked);
@@ -137,17 +139,18 @@ impl DelayedSync {
         let now_tenths = tenths(now);
         let told_later = if self.can_tell(key) { amount } else { 0 };
         let (verdict, is_first) = self.table.update(self.key(key), now_tenths, |share| {
-            let begun = || WindowShare { until: now_tenths + asked.window_s * 10, total: 0, untold: 0 };
+            let begun = || WindowShare { until: now_tenths + asked.window_s * 10, total: 0, unreported: 0 };
             let share = if share.is_live(now_tenths) { share } else { begun() };
             let reset_ms = (share.until - now_tenths) * 100;
             if share.total >= asked.limit {
                 return (None, (LimitDecision { accepted: false, remaining: 0, reset_ms }, false));
             }
             let add = |to: u64, more: u64| to.saturating_add(more).min(BITS_28);
-            let taken = WindowShare { total: add(share.total, amount), untold: add(share.untold, told_later), ..share };
+            let taken =
+                WindowShare { total: add(share.total, amount), unreported: add(share.unreported, told_later), ..share };
             let remaining = asked.limit.saturating_sub(taken.total);
             let verdict = LimitDecision { accepted: true, remaining, reset_ms };
-            (Some(taken), (verdict, share.untold == 0 && taken.untold > 0))
+            (Some(taken), (verdict, share.unreported == 0 && taken.unreported > 0))
         });
         if is_first {
             self.tell_later(server, key, asked);
@@ -179,15 +182,15 @@ impl DelayedSync {
         let now_tenths = tenths(now);
         self.table.update(self.key(key), now_tenths, |share| match share.is_live(now_tenths) {
             // Another request has got an answer for this window meanwhile.
-            true => (Some(WindowShare { total: share.total.max(total + share.untold), ..share }), ()),
-            false => (Some(WindowShare { until, total, untold: 0 }), ()),
+            true => (Some(WindowShare { total: share.total.max(total + share.unreported), ..share }), ()),
+            false => (Some(WindowShare { until, total, unreported: 0 }), ()),
         });
     }
 
     fn can_tell(&self, key: &[u8]) -> bool {
         let unsent = self.unsent.get();
         let unsent = unsent.borrow();
-        unsent.len() < MOST_UNTOLD || unsent.contains_key(key)
+        unsent.len() < MAX_UNREPORTED || unsent.contains_key(key)
     }
 
     /// Adds a key to report, and starts the task that reports after the interval, unless it runs on this worker already.
@@ -212,23 +215,23 @@ impl DelayedSync {
         let place = self.key(key);
         let now = tenths(clock::now());
         // The count of a window that has ended is discarded.
-        let share = self.table.update(place, now, |share| match share.is_live(now) && share.untold > 0 {
-            true => (Some(WindowShare { untold: 0, ..share }), Some(share)),
+        let share = self.table.update(place, now, |share| match share.is_live(now) && share.unreported > 0 {
+            true => (Some(WindowShare { unreported: 0, ..share }), Some(share)),
             false => (None, None),
         });
         let Some(share) = share else { return };
-        match server.ask(&scripts::ADD_TO_FIXED_WINDOW, key, &[share.untold, asked.window_s * 1000]).await {
+        match server.ask(&scripts::ADD_TO_FIXED_WINDOW, key, &[share.unreported, asked.window_s * 1000]).await {
             Ok([total, ends_ms]) => {
                 let now = clock::now();
                 let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));
                 let told = total.max(0).unsigned_abs();
                 self.table.update(place, tenths(now), |share| {
-                    (Some(WindowShare { until, total: told + share.untold, untold: share.untold }), ())
+                    (Some(WindowShare { until, total: told + share.unreported, unreported: share.unreported }), ())
                 });
             }
             Err(NoRedisAnswer) => {
                 let is_same_window = self.table.update(place, now, |newer| match newer.until == share.until {
-                    true => (Some(WindowShare { untold: newer.untold + share.untold, ..newer }), true),
+                    true => (Some(WindowShare { unreported: newer.unreported + share.unreported, ..newer }), true),
                     false => (None, false),
                 });
                 if is_same_window {
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_share_fits_into_its_bits() {
-        let share = WindowShare { until: u64::from(u32::MAX), total: BITS_28, untold: BITS_28 - 1 };
+        let share = WindowShare { until: u64::from(u32::MAX), total: BITS_28, unreported: BITS_28 - 1 };
         assert_eq!(WindowShare::from_bits(share.bits()), share);
         assert_eq!(share.bits() >> crate::store::counters::COUNTER_BITS, 0);
         // The format can represent ends of windows until 2033.

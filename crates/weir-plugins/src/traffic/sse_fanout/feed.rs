@@ -116,7 +116,7 @@ impl Feeds {
     }
 
     /// Removes a stream if no worker has clients for it; `false` if one has.
-    pub fn remove_if_left(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
+    pub fn remove_if_unused(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
         let mut all = self.all();
         let is_left = feed.is_left();
         if is_left && all.get(key).is_some_and(|found| Arc::ptr_eq(found, feed)) {

@@ -89,7 +89,7 @@ impl FeedSource {
         loop {
             self.feed.left().await;
             sleep(self.times.keep_open).await;
-            if self.feeds.remove_if_left(&self.key, &self.feed) {
+            if self.feeds.remove_if_unused(&self.key, &self.feed) {
                 return;
             }
         }
