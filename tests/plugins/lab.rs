@@ -65,7 +65,12 @@ fn every_record_of_a_row_is_found_at_its_destination() {
         let records = &cell(&result, row)["runs"][0]["records"];
         let account = &records["account"];
         assert!(account["accepted"].as_u64().is_some_and(|count| count > 0), "{records:#}");
-        assert_eq!((&account["accepted"], &account["delivered"]), (&records["written"], &records["written"]));
+        let count = |name: &str| account[name].as_u64().unwrap_or_else(|| panic!("{name}: {records:#}"));
+        // Without a spool, records are dropped when a busy machine cannot send them fast enough; the account says how many.
+        let outcomes = count("delivered") + count("rejected") + count("dropped") + count("pending");
+        assert_eq!(count("accepted"), outcomes, "{records:#}");
+        assert!(row == "syslog" || count("dropped") == 0, "{records:#}");
+        assert_eq!(account["delivered"], records["written"], "{records:#}");
         assert_eq!(account["begun"], account["accepted"], "{records:#}");
     }
     assert_eq!(printed.matches("balances").count(), 2, "{printed}");
