@@ -101,6 +101,15 @@ fn publish(address: SocketAddr, number: u64) -> Option<u16> {
     Client::try_connect(address).ok()?.ask([head.as_bytes(), &content].concat()).ok().map(|answer| answer.status)
 }
 
+/// Starts nodes, and waits until each has opened the hub. A broker that has just started refuses connections for a time.
+fn start_nodes<const COUNT: usize>(hub: &str) -> [HubNode; COUNT] {
+    let nodes = [(); COUNT].map(|()| HubNode::with(hub));
+    eventually("every node has opened the hub", SETTLED, || {
+        nodes.iter().all(|node| node.status()["subscriptions"].is_u64())
+    });
+    nodes
+}
+
 /// Subscribes all receivers, through every node in turn.
 fn subscribe(nodes: &[HubNode], hosts: &[SocketAddr], count: usize) {
     for subscriber in 0..count {
@@ -123,7 +132,7 @@ fn nothing_acknowledged_is_lost_over_killed_nodes_and_a_broker_that_restarts() {
     let receivers = Receivers::new(count, u64::MAX);
     let hosts = receivers.serve();
     let hub = hub(&kafka, "takeover");
-    let mut nodes: Vec<HubNode> = (0..3).map(|_| HubNode::with(&hub)).collect();
+    let mut nodes = Vec::from(start_nodes::<3>(&hub));
     subscribe(&nodes, &hosts, count);
     let (publisher, publishing) = Publisher::start(&nodes, Duration::from_millis(scaled(20, 50) as u64));
     for life in 0..kills {
@@ -188,7 +197,7 @@ fn check(nodes: &[HubNode], receivers: &Receivers, publisher: &Publisher, kills:
 fn every_node_takes_requests_and_events_and_shows_them() {
     let Some(kafka) = Kafka::start() else { return };
     let hub = hub(&kafka, "contract");
-    let nodes = [HubNode::with(&hub), HubNode::with(&hub)];
+    let nodes = start_nodes::<2>(&hub);
     let subscriber = Subscriber::start();
     let callback = subscriber.url("/in?own=1");
     let form = |node: &HubNode, mode: &str| {

@@ -1,7 +1,7 @@
 //! Plugins that look into content or change it, on its way both ways.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, eventually_some};
+use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, eventually_some, free_port};
 
 use crate::{Rig, refused};
 
@@ -98,7 +98,7 @@ fn what_was_read_whole_can_be_sent_to_another_endpoint() {
         connection.close();
     });
     let good = Origin::echo(Reading::Strict);
-    let closed = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let nodes = format!("{{ '{}': 1, '{closed}': 1, '{}': 1 }}", flaky.addr(), good.addr());
     let file = |plugins: &str| {
         format!(

@@ -1,8 +1,8 @@
 //! Plugins that decide where a request goes, and when.
 
-use std::net::TcpListener;
+use std::net::SocketAddr;
 
-use weir_testkit::{Answer, Gateway, Origin};
+use weir_testkit::{Answer, Gateway, Origin, free_port};
 
 use crate::{Rig, refused};
 
@@ -44,7 +44,7 @@ routes:
 #[test]
 fn a_diverted_request_is_tried_again_where_it_was_sent() {
     let other = named("other");
-    let closed = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let rig = Rig::with(&format!(
         "{{ traffic-split: {{ rules: [{{ weighted_upstreams: [{{ upstream: {{ type: roundrobin, nodes: \
          {{ \"{closed}\": 1, \"{}\": 1 }} }} }}] }}] }} }}",

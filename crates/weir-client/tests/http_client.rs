@@ -175,7 +175,7 @@ fn an_answer_has_a_time_limit_to_its_last_byte() {
 #[test]
 fn a_refused_connection_is_told_with_its_address() {
     run(async {
-        let address = SocketAddr::from(([127, 0, 0, 1], server::free_port()));
+        let address = SocketAddr::from(([127, 0, 0, 1], weir_testkit::free_port()));
         let error = text(&HttpClient::default(), &url(format!("http://{address}/")), &patient()).await;
         let error = error.expect_err("nothing listens there").to_string();
         assert!(

@@ -52,12 +52,30 @@ impl Drop for TempDir {
 }
 
 /// A free loopback port, for addresses that must refuse connections, and for servers that need a port number in
-/// advance.
-/// Another process may take it later; prefer listening on port 0.
+/// advance. Each call returns another port.
+///
+/// It is below the kernel's range for port 0 and for outgoing connections (`net.ipv4.ip_local_port_range`) where that
+/// leaves room: then no other test is given it, and a client that polls it until a server listens can't connect to
+/// itself.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux has this file");
+    let above: u32 =
+        range.split_whitespace().next().and_then(|low| low.parse().ok()).expect("the range is two numbers");
+    let count = above.saturating_sub(FIRST_PORT);
+    // Processes that run side by side begin at different ports.
+    let start = process::id().wrapping_mul(997);
+    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+    let below = (0..count).find_map(|_| {
+        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        bind((FIRST_PORT + number % count) as u16)
+    });
+    let listener = below.or_else(|| bind(0)).expect("loopback has free ports");
     listener.local_addr().expect("a bound socket has an address").port()
 }
+
+/// Servers of the machine usually listen below this port.
+const FIRST_PORT: u32 = 10_000;
 
 /// Makes the accept queue as short as the kernel allows.
 pub fn shrink_backlog(listener: &TcpListener) {
@@ -67,6 +85,12 @@ pub fn shrink_backlog(listener: &TcpListener) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_port_is_given_out_twice() {
+        let ports: std::collections::HashSet<u16> = (0..50).map(|_| free_port()).collect();
+        assert_eq!(ports.len(), 50);
+    }
 
     #[test]
     fn a_directory_goes_away_with_its_content() {

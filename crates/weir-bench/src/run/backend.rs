@@ -72,14 +72,8 @@ impl RunningBackends {
         workers: u32,
         pinning: &Pinning,
     ) -> Result<RunningBackends, String> {
-        let mut endpoints = Vec::new();
-        while endpoints.len() < backend.instances.max(1) as usize {
-            let endpoint = BackendAddress { host: "127.0.0.1".to_owned(), port: free_port()? };
-            // `free_port` may return the same port twice.
-            if !endpoints.contains(&endpoint) {
-                endpoints.push(endpoint);
-            }
-        }
+        let endpoint = |_| Ok(BackendAddress { host: "127.0.0.1".to_owned(), port: free_port()? });
+        let endpoints = (0..backend.instances.max(1)).map(endpoint).collect::<Result<Vec<_>, String>>()?;
         let cpus = pinning.backend.clone();
         let dir = place.directory("backend")?;
         let mut configuration = None;

@@ -1,6 +1,6 @@
 use std::{
     fs, io,
-    net::TcpListener,
+    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -117,11 +117,28 @@ pub fn raise_open_files() -> u64 {
     limit.current.unwrap_or(1024)
 }
 
-/// A free local port.
+/// A free local port. Each call returns another one.
+///
+/// It is below the kernel's range for outgoing connections (`net.ipv4.ip_local_port_range`) where that leaves room:
+/// otherwise a connection of a load generator could take it before the server listens.
 pub fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let above: u32 = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(0);
+    let count = above.saturating_sub(FIRST_PORT);
+    // Runs side by side begin at different ports.
+    let start = std::process::id().wrapping_mul(997);
+    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let below = (0..count).find_map(|_| {
+        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        bind((FIRST_PORT + number % count) as u16).ok()
+    });
+    let listener = below.map_or_else(|| bind(0), Ok).map_err(|error| format!("no free port: {error}"))?;
     Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
 }
+
+/// Servers of the machine usually listen below this port.
+const FIRST_PORT: u32 = 10_000;
 
 /// The processors that this process may use, with their cores.
 pub fn usable_cpus(cpu: &Cpu) -> Vec<LogicalCpu> {

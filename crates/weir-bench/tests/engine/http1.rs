@@ -1,7 +1,7 @@
 //! The HTTP/1.1 engine against a scripted peer.
 
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -12,6 +12,7 @@ use weir_bench::engine::{
     Errors, LoadPhase, LoadPlan, LoadResult, Pacing, Rate, RequestBody, RequestTemplate, Selection, Spacing,
     StopCondition, Think, run,
 };
+use weir_testkit::free_port;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
 
@@ -183,7 +184,7 @@ fn errors_are_counted_by_cause() {
 
 #[test]
 fn a_refused_connection_is_an_error_and_not_a_busy_loop() {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let free = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let url = format!("http://{free}/");
     let result = load(&LoadPlan::closed(&url, 2, StopCondition::after_ms(500)));
     assert_eq!(result.total.completed, 0);

@@ -160,12 +160,6 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin), log: &Log) -> bool 
     true
 }
 
-/// A port that nothing listens on.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("it is bound").port()
-}
-
 /// An address where connecting takes for ever: its backlog is full, and the kernel drops further SYNs.
 pub struct FullBacklog {
     pub address: SocketAddr,
