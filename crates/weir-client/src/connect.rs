@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use weir_net::connect::refuse_self_connection;
 use weir_net::tls::ServerName;
 
 use crate::client::HttpClient;
@@ -114,7 +115,8 @@ async fn connect_tcp(
         let now = Instant::now();
         let left = (addresses.len() - number) as u32;
         let share = (deadline.at.saturating_duration_since(now) / left).max(MIN_PER_ADDRESS);
-        match timeout_at(deadline.at.min(now + share), TcpStream::connect(address)).await {
+        let connecting = async { refuse_self_connection(TcpStream::connect(address).await?, address) };
+        match timeout_at(deadline.at.min(now + share), connecting).await {
             Ok(Ok(tcp)) => {
                 // Requests are written as a whole, so waiting for more data would only delay them.
                 let delayed = |error| CallError::Connect { host: host.clone(), address, error };

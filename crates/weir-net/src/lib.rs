@@ -1,6 +1,7 @@
 //! Sockets, TLS, timers and clocks of workers, independent of HTTP.
 
 pub mod clock;
+pub mod connect;
 pub mod inherit;
 pub mod limits;
 pub mod listener;

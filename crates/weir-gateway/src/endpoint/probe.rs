@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use weir_net::clock::Clock;
+use weir_net::connect::refuse_self_connection;
 use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
 use weir_net::tls::connect;
@@ -275,7 +276,7 @@ impl CheckTally {
 async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAnswer> {
     let question = &checks.question;
     let addr = question.port.map_or(endpoint, |port| SocketAddr::new(endpoint.ip(), port));
-    let mut tcp = TcpStream::connect(addr).await?;
+    let mut tcp = refuse_self_connection(TcpStream::connect(addr).await?, addr)?;
     if let Some(version) = question.proxy_protocol {
         tcp.write_all(&proxy_protocol::header(version, None)).await?;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
+use weir_net::connect::refuse_self_connection;
 
 /// A peer that acknowledges nothing for this long is dead (RFC 5482). To the kernel so is a peer that keeps its window
 /// closed, so this time-out is raised to the send time-out if that is longer.
@@ -27,5 +28,5 @@ pub(super) async fn connect(addr: SocketAddr, send_timeout: Duration) -> io::Res
         &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
     )?;
     raw.set_tcp_user_timeout(Some(USER_TIMEOUT.max(send_timeout)))?;
-    socket.connect(addr).await
+    refuse_self_connection(socket.connect(addr).await?, addr)
 }
