@@ -32,7 +32,7 @@ impl Etcd {
     /// `None` if etcd is not installed.
     pub fn of(count: usize) -> Option<Etcd> {
         Program::find("etcd").and(Program::find("etcdctl"))?;
-        let member = |_| Member { client: free_port(), peer: free_port(), data: TempDir::new(), program: None };
+        let member = |_| Member { client: free_port(), peer: free_port(), data: TempDir::in_memory(), program: None };
         let mut etcd = Etcd { members: (0..count).map(member).collect() };
         (0..count).for_each(|member| etcd.start(member));
         etcd.wait();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use weir_testkit::{Client, DEADLINE, Gateway, Signal, TempDir, scaled};
+use weir_testkit::{Client, DEADLINE, Gateway, Signal, TempDir, eventually, scaled};
 
 use crate::api::Api;
 use crate::commands::done;
@@ -89,8 +89,12 @@ impl Changes {
         self.made += 1;
         let text = format!("change {}", self.made);
         let node = &nodes[self.made % nodes.len()];
-        let answer = Api::of(node).ask("PUT", "routes/r?wait=60s", "", &mocking(&text));
-        assert!(matches!(answer.status, 200 | 201), "{} {}", answer.status, answer.text());
+        eventually("etcd answers the node", DEADLINE, || {
+            let answer = Api::of(node).ask("PUT", "routes/r?wait=60s", "", &mocking(&text));
+            // 503: etcd did not answer in time, so the change may have been made or not. It is made again.
+            assert!(matches!(answer.status, 200 | 201 | 503), "{} {}", answer.status, answer.text());
+            answer.status != 503
+        });
         for node in nodes {
             assert!(serves(node, "/r", &text), "{} does not serve change {}", node.addr(), self.made);
         }

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
 
+/// The file system in memory that Linux distributions mount.
+const MEMORY: &str = "/dev/shm";
+/// Free bytes that [`TempDir::in_memory`] wants: etcd reserves 64 MB for each log file.
+const IN_MEMORY_FREE: u64 = 2 << 30;
+
 /// A temporary directory, removed with its content when dropped.
 #[derive(Debug)]
 pub struct TempDir {
@@ -15,9 +20,20 @@ impl TempDir {
     /// Creates the directory in the system's directory for temporary files.
     #[allow(clippy::new_without_default)]
     pub fn new() -> TempDir {
+        TempDir::within(std::env::temp_dir())
+    }
+
+    /// Creates the directory in memory where there is room for it, for a server that syncs each write: the disk of a
+    /// busy machine can take seconds for that.
+    pub fn in_memory() -> TempDir {
+        let free = rustix::fs::statvfs(MEMORY).map_or(0, |system| system.f_bavail * system.f_frsize);
+        if free >= IN_MEMORY_FREE { TempDir::within(MEMORY.into()) } else { TempDir::new() }
+    }
+
+    fn within(parent: PathBuf) -> TempDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("weir-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         // A directory of this name can only be left over from an earlier process with the same id.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
