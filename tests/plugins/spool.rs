@@ -120,10 +120,12 @@ fn ask_until_killed(data: &TempDir, mut gateway: Gateway, kill_after: u64) -> u6
     assert_eq!(ask(&gateway, 1), 1);
     eventually("the spool is open", DEADLINE, || accepted_on_disk(data) > before);
     let answered = AtomicU64::new(1);
+    // Connected before the threads start: one of them may run only when the process has been killed.
+    let clients = [(); CLIENTS].map(|()| gateway.client());
     std::thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                let mut client = gateway.client();
+        for mut client in clients {
+            let answered = &answered;
+            scope.spawn(move || {
                 while client.get("/").is_ok_and(|answer| answer.status == 200) {
                     answered.fetch_add(1, Relaxed);
                 }
@@ -136,7 +138,7 @@ fn ask_until_killed(data: &TempDir, mut gateway: Gateway, kill_after: u64) -> u6
     answered.into_inner()
 }
 
-const CLIENTS: u64 = 2;
+const CLIENTS: usize = 2;
 
 #[test]
 fn k03_the_account_survives_kill_9_at_any_moment() {
@@ -152,7 +154,7 @@ fn k03_the_account_survives_kill_9_at_any_moment() {
     let shown = account_on_disk(&data);
     let accepted = shown["sinks"][0]["accepted"]["records"].as_u64().expect("a number");
     // Of each client one exchange is under way at each kill: answered and not recorded, or recorded and not answered.
-    let uncertain = CLIENTS * kills;
+    let uncertain = CLIENTS as u64 * kills;
     assert!(accepted.abs_diff(answered) <= uncertain, "{answered} answered: {shown:#}");
     receiver.is_up.store(true, Relaxed);
     let gateway = start(&text);
@@ -323,7 +325,7 @@ fn ask_at_rate(gateway: &Gateway, rate: usize, seconds: usize) -> u64 {
     let begin = Instant::now();
     let client = |number: usize| {
         let mut client = gateway.client();
-        let due = (0..rate * seconds).skip(number).step_by(CLIENTS as usize);
+        let due = (0..rate * seconds).skip(number).step_by(CLIENTS);
         let answered = due.take_while(|turn| {
             let due = Duration::from_secs_f64(*turn as f64 / rate as f64);
             // It is late where the machine is busy, and catches up.
@@ -333,7 +335,7 @@ fn ask_at_rate(gateway: &Gateway, rate: usize, seconds: usize) -> u64 {
         answered.count() as u64
     };
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS as usize).map(|number| scope.spawn(move || client(number))).collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
         clients.into_iter().map(|client| client.join().expect("no panic")).sum()
     })
 }
