@@ -8,10 +8,10 @@ SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
 help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-run: ## Builds weir, starts it before a demo backend, and sends a first request through it
-	@echo 'Building weir: some 350 crates, about 6 minutes of processor time at the first run, seconds later.'
-	@cargo build --package weir --package xtask
-	@cargo run --quiet --package weir --package xtask --bin xtask -- demo
+run: ## Builds weir, starts it before a demo backend, and sends a first request through it (ONCE=yes: and stops)
+	@echo 'Building weir: some 350 crates, about 5 minutes of processor time at the first run, seconds later.'
+	@cargo build --profile demo --package weir --package xtask
+	@$${CARGO_TARGET_DIR:-target}/demo/xtask demo $(if $(ONCE),--once)
 
 test: ## Installs what the tests need (SETUP=no: does not), checks the sources, and runs all tests
 	@$(SETUP_TESTS)

@@ -1,4 +1,4 @@
-//! `make run`: builds weir, starts it before a small backend in this process, and sends a first request through it.
+//! `make run`: starts weir before a small backend in this process, and sends a first request through it.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,22 +7,32 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{fs, thread, time::Duration};
 
-use crate::{Problems, binary, cargo, step};
+use crate::Problems;
 
 /// What it starts with, kept where it can be edited without changing the checkout.
 const EXAMPLE: &str = "demo/weir.yaml";
 const FILE: &str = "weir.yaml";
 
-/// Builds weir, and runs it until interrupted, or with `once` until the first answer.
+/// Runs the weir that was built beside this program, until interrupted. With `once`: on ports that are free, until the first answer.
 pub fn demo(once: bool) -> Result<(), Problems> {
-    // With the features of both, as this program was built, so that nothing is compiled twice.
-    step("weir does not build", cargo().args(["build", "--quiet", "--package", "weir", "--package", "xtask"]))?;
-    if !Path::new(FILE).exists() {
-        fs::copy(EXAMPLE, FILE).map_err(|error| vec![format!("{FILE}: {error}")])?;
+    let failed = |error: std::io::Error| vec![error.to_string()];
+    let binary = std::env::current_exe().map_err(failed)?.with_file_name("weir");
+    if !binary.is_file() {
+        return Err(vec![format!("{} is not built; `make run` builds it", binary.display())]);
     }
-    let binary = binary()?;
-    let here = std::env::current_dir().map_err(|error| vec![error.to_string()])?;
-    run(binary.strip_prefix(&here).unwrap_or(&binary), FILE, once)
+    let here = std::env::current_dir().map_err(failed)?;
+    let shown = binary.strip_prefix(&here).unwrap_or(&binary);
+    let copy = |to: &Path, text: &str| fs::write(to, text).map_err(|error| vec![format!("{}: {error}", to.display())]);
+    let example = fs::read_to_string(EXAMPLE).map_err(|error| vec![format!("{EXAMPLE}: {error}")])?;
+    if once {
+        let file = binary.with_file_name(FILE);
+        copy(&file, &example.replace("127.0.0.1:9080", "127.0.0.1:0").replace("127.0.0.1:7085", "127.0.0.1:0"))?;
+        return run(shown, &file.display().to_string(), true);
+    }
+    if !Path::new(FILE).exists() {
+        copy(Path::new(FILE), &example)?;
+    }
+    run(shown, FILE, false)
 }
 
 /// Runs a binary with a file before a backend of its own.
@@ -97,7 +107,7 @@ Try next, from another terminal:
     {check}                   # whether the file is valid, and what is wrong with it
 
 Edit the file and save: the next request is served by the new version. A mistake is refused whole and named here,
-and the last good version keeps serving. Ctrl-C stops.
+and the last good version keeps serving. Ctrl-C stops. This build is not optimised: measure the one of `make release`.
 "
     );
     println!("{text}");

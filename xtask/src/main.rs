@@ -24,8 +24,8 @@ const USAGE: &str = "cargo xtask COMMAND
   site    builds the pages as a site, target/site, with mdBook; scripts/mdbook installs it
   package writes a tarball, a Debian and an RPM package, an OCI image, SBOM and checksums to target/packages, or to the
           folder named (with --binary FILE: of this binary, instead of building the profile `dist`)
-  demo    starts weir before a demo backend and sends a first request (with --once: and stops;
-          with --binary BINARY FILE: of this binary with this file, instead of building one)
+  demo    starts the weir built beside it before a demo backend and sends a first request (with --once: on free ports,
+          and stops; with --binary BINARY FILE: this binary with this file)
   draw    prints messages and names drawn at random by a seed, to be read by fresh eyes";
 
 fn main() -> ExitCode {
