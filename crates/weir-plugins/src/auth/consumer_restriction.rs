@@ -25,7 +25,7 @@ pub struct ConsumerRestriction {
     /// in this list may use all methods, unless there is a `whitelist`.
     allowed_by_methods: Option<Vec<MethodRule>>,
     /// The status of a refusal, 200 to 999.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
     /// The message in the body of a refusal: `{"message":"..."}`.
@@ -58,7 +58,7 @@ enum Subject {
     RouteId,
 }
 
-fn forbidden() -> u16 {
+fn default_rejected_code() -> u16 {
     403
 }
 

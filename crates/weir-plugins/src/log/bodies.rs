@@ -24,16 +24,16 @@ pub struct BodyOptions {
     /// An expression, such as `[[status, ">=", 400]]`. The response body is recorded only if the expression is true.
     include_resp_body_expr: Option<Value>,
     /// The maximum number of bytes of a request body in a record. Longer bodies are truncated.
-    #[serde(default = "half_mib")]
+    #[serde(default = "default_max_body_bytes")]
     #[schemars(range(min = 1))]
     max_req_body_bytes: usize,
     /// The maximum number of bytes of a response body in a record. Longer bodies are truncated.
-    #[serde(default = "half_mib")]
+    #[serde(default = "default_max_body_bytes")]
     #[schemars(range(min = 1))]
     max_resp_body_bytes: usize,
 }
 
-fn half_mib() -> usize {
+fn default_max_body_bytes() -> usize {
     512 * 1024
 }
 

@@ -42,11 +42,11 @@ pub struct ClickhouseLogger {
     #[serde(default)]
     logtable: String,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,

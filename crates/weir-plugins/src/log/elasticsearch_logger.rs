@@ -51,10 +51,10 @@ pub struct ElasticsearchLogger {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::ten")]
+    #[serde(default = "options::default_slow_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// How batches are compressed. `gzip` reduces their size to about a fifth, at a cost of about 10 µs of CPU time per

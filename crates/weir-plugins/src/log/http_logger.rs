@@ -30,11 +30,11 @@ pub struct HttpLogger {
     /// The value of the field `Authorization` of the requests.
     auth_header: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Whether the certificate of an `https` service is verified. Off by default in APISIX.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// `json`: a batch is a JSON array, or a JSON object if `batch_max_size` is 1. `new_line`: a batch has one JSON
     /// object per line.

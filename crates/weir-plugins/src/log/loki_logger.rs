@@ -30,22 +30,22 @@ pub struct LokiLogger {
     /// for 30 seconds, as long as another server works.
     endpoint_addrs: Vec<String>,
     /// The path of the push API.
-    #[serde(default = "push")]
+    #[serde(default = "default_endpoint_uri")]
     endpoint_uri: String,
     /// The tenant (`X-Scope-OrgID`).
-    #[serde(default = "fake")]
+    #[serde(default = "default_tenant_id")]
     tenant_id: String,
     /// Header fields that are added to the requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// The labels of the stream: names, and values with `$variables`. Each combination of values is a separate stream.
-    #[serde(default = "job")]
+    #[serde(default = "default_log_labels")]
     log_labels: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified. Off by default in APISIX.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for a batch, in milliseconds, including the time to connect.
-    #[serde(default = "options::three_seconds")]
+    #[serde(default = "options::default_timeout_ms")]
     #[schemars(range(min = 1, max = 60000))]
     timeout: u64,
     /// Has no effect: connections are always kept for the next batch.
@@ -65,15 +65,15 @@ pub struct LokiLogger {
     bodies: BodyOptions,
 }
 
-fn push() -> String {
+fn default_endpoint_uri() -> String {
     "/loki/api/v1/push".to_owned()
 }
 
-fn fake() -> String {
+fn default_tenant_id() -> String {
     "fake".to_owned()
 }
 
-fn job() -> BTreeMap<String, String> {
+fn default_log_labels() -> BTreeMap<String, String> {
     BTreeMap::from([("job".to_owned(), "apisix".to_owned())])
 }
 

@@ -38,10 +38,10 @@ pub struct OtlpLogger {
     #[serde(default)]
     resource: BTreeMap<String, ResourceSpec>,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::ten")]
+    #[serde(default = "options::default_slow_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     #[serde(flatten)]

@@ -27,7 +27,7 @@ pub struct SplunkHecLogging {
     /// The collector.
     endpoint: EndpointOptions,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -48,7 +48,7 @@ struct EndpointOptions {
     /// The channel, required if the collector uses indexer acknowledgement.
     channel: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::ten")]
+    #[serde(default = "options::default_slow_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Has no effect: idle connections are kept for 60 seconds.

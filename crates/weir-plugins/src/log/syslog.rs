@@ -36,10 +36,10 @@ pub struct Syslog {
     #[serde(default)]
     tls: bool,
     /// Whether the certificate of the server is verified. APISIX never verifies it.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for connecting, and for a batch, in milliseconds.
-    #[serde(default = "options::three_seconds")]
+    #[serde(default = "options::default_timeout_ms")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Has no effect: there is one connection.

@@ -28,7 +28,7 @@ pub struct TcpLogger {
     #[schemars(range(min = 1))]
     port: u16,
     /// Time-out for connecting, and for a batch, in milliseconds.
-    #[serde(default = "one_second")]
+    #[serde(default = "default_timeout")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Use TLS.
@@ -37,7 +37,7 @@ pub struct TcpLogger {
     /// The name in the certificate of the receiver, if it differs from `host`.
     tls_options: Option<String>,
     /// Whether the certificate of the receiver is verified. APISIX never verifies it.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -47,7 +47,7 @@ pub struct TcpLogger {
     bodies: BodyOptions,
 }
 
-fn one_second() -> u64 {
+fn default_timeout() -> u64 {
     1000
 }
 

@@ -27,7 +27,7 @@ pub struct UdpLogger {
     #[schemars(range(min = 1))]
     port: u16,
     /// Time-out for resolving the name, and for a batch, in seconds.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     #[serde(flatten)]

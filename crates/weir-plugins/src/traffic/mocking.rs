@@ -24,11 +24,11 @@ pub struct Mocking {
     /// Ignored if there is a `response_example`.
     response_schema: Option<Map<String, Value>>,
     /// The status of the response, 200 to 999.
-    #[serde(default = "ok")]
+    #[serde(default = "default_response_status")]
     #[schemars(range(min = 200, max = 999))]
     response_status: u16,
     /// The `Content-Type` of the response.
-    #[serde(default = "json")]
+    #[serde(default = "default_content_type")]
     content_type: String,
     /// Additional header fields of the response. Values may contain `$variables`.
     #[serde(default)]
@@ -37,19 +37,19 @@ pub struct Mocking {
     #[serde(default)]
     delay: u32,
     /// Adds `x-mock-by: Weir/<version>` to the response.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     with_mock_header: bool,
 }
 
-fn ok() -> u16 {
+fn default_response_status() -> u16 {
     200
 }
 
-fn json() -> String {
+fn default_content_type() -> String {
     "application/json;charset=utf8".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

@@ -38,7 +38,7 @@ pub struct ProxyMirror {
     #[serde(default)]
     path_concat_mode: PathConcatMode,
     /// The fraction of requests that are copied, from 0.00001 to 1.
-    #[serde(default = "all")]
+    #[serde(default = "default_sample_ratio")]
     #[schemars(range(min = 0.00001, max = 1.0))]
     sample_ratio: f64,
 }
@@ -52,7 +52,7 @@ enum PathConcatMode {
     Prefix,
 }
 
-fn all() -> f64 {
+fn default_sample_ratio() -> f64 {
     1.0
 }
 

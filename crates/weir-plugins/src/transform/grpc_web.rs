@@ -33,20 +33,20 @@ use crate::security::cors;
 #[serde(deny_unknown_fields)]
 pub struct GrpcWeb {
     /// The value of `Access-Control-Allow-Headers`: header fields that a page can send, separated by commas.
-    #[serde(default = "usual_headers")]
+    #[serde(default = "default_cors_allow_headers")]
     cors_allow_headers: String,
     /// The maximum size of a request body, in bytes as received (before base64 decoding). A larger body is refused with
     /// 413.
-    #[serde(default = "most")]
+    #[serde(default = "default_max_req_body_size")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
 }
 
-fn usual_headers() -> String {
+fn default_cors_allow_headers() -> String {
     "content-type,x-grpc-web,x-user-agent".to_owned()
 }
 
-fn most() -> u64 {
+fn default_max_req_body_size() -> u64 {
     64 << 20
 }
 
