@@ -180,7 +180,7 @@ impl<'a> Compiler<'a> {
             self.add_obtained(&terms.hosts, &mut certificates);
             match terms.challenge {
                 Challenge::Http01 => routes.add_challenges(&terms.hosts),
-                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&self.node.challenges) as _),
+                Challenge::TlsAlpn01 => certificates.set_challenge_certificates(Arc::clone(&self.node.challenges) as _),
             }
         }
         self.warn_of_silence(&certificates);

@@ -104,14 +104,14 @@ pub fn show(exchange: &Exchange) {
     for tail in tails.iter().filter(|tail| tail.wants(exchange)) {
         if line.is_empty() {
             TEMPLATE.render_as(Style::JSON, &Logged(exchange.shown()), &mut line);
-            write_turns(exchange, &mut line);
+            write_plugin_turns(exchange, &mut line);
             line.extend_from_slice(b"}\n");
         }
         tail.send(&line);
     }
 }
 
-fn write_turns(exchange: &Exchange, line: &mut Vec<u8>) {
+fn write_plugin_turns(exchange: &Exchange, line: &mut Vec<u8>) {
     let Some(turns) = exchange.turns() else { return };
     let turn = |turn: &weir_plugin::PluginTurn| {
         format!(r#"{{"name":"{}","phase":"{}","us":{}}}"#, turn.plugin, turn.phase, turn.ns as f64 / 1e3)

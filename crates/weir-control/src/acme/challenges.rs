@@ -96,7 +96,7 @@ impl PathSet for Challenges {
 }
 
 impl ChallengeCertificates for Challenges {
-    fn prove(&self, name: &str) -> Option<Server> {
+    fn challenge_certificate(&self, name: &str) -> Option<Server> {
         self.0.load().servers.get(name).cloned()
     }
 }
@@ -110,13 +110,16 @@ mod tests {
         let challenges = Challenges::default();
         let identity = weir_testkit::Authority::of_tests().identity(&["a.test"]);
         challenges.open("t.pem", &(identity.key + &identity.certificate));
-        assert!(challenges.prove("a.test").is_some() && challenges.prove("b.test").is_none());
+        assert!(
+            challenges.challenge_certificate("a.test").is_some()
+                && challenges.challenge_certificate("b.test").is_none()
+        );
         for token in ["t.pem", "t"] {
             assert_eq!(challenges.answer(format!("{PREFIX}{token}").as_bytes()), None, "there is a key in it");
         }
         challenges.open("u.pem", "damaged");
         challenges.close("t.pem");
-        assert!(challenges.prove("a.test").is_none());
+        assert!(challenges.challenge_certificate("a.test").is_none());
     }
 
     #[test]

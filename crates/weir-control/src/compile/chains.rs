@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
+use weir_gateway::snapshot::{Chain, ConsumerPlugins, Link, Rank, Reach};
 use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
@@ -228,7 +228,7 @@ impl<'a> Chains<'a> {
     }
 
     /// The plugins that each consumer, or its group, adds to every route.
-    pub(super) fn overlays(&self) -> Vec<Overlay> {
+    pub(super) fn overlays(&self) -> Vec<ConsumerPlugins> {
         let overlay = |layers: &OverlayLayers| {
             let own = layers.consumer.map(|consumer| {
                 // Credentials have been read before, by `consumers::read`.
@@ -242,7 +242,7 @@ impl<'a> Chains<'a> {
             });
             let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &*self.sets[*index].built);
             let built: Vec<&BuiltPlugin> = nearest([own.as_deref(), group]).collect();
-            Overlay {
+            ConsumerPlugins {
                 chain: Chain::new(built.iter().filter_map(|built| built.link.clone()).collect()),
                 overrides: built.iter().filter_map(|built| self.registry.number(&built.name)).collect(),
             }

@@ -11,8 +11,8 @@ use super::guard::{guarded, guarded_wait};
 use super::price::{PricedPhase, Pricing};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::sides::until_client_leaves;
-use crate::snapshot::{Chain, Link, Overlay, Reach};
+use crate::message::sides::until_client_disconnects;
+use crate::snapshot::{Chain, ConsumerPlugins, Link, Reach};
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// The plugins of an exchange: those of its route and, once the consumer is identified, those of the consumer.
@@ -21,7 +21,7 @@ use crate::worker::snapshot::WorkerSnapshot;
 #[derive(Clone, Copy)]
 pub struct Plugins<'a> {
     chain: &'a Chain,
-    overlays: &'a [Overlay],
+    overlays: &'a [ConsumerPlugins],
     pub(super) pricing: Pricing<'a>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Plugins<'a> {
         Plugins { chain, overlays: &snapshot.overlays, pricing: Pricing::of(worker, current) }
     }
 
-    fn overlay(self, exchange: &ServedExchange) -> Option<&'a Overlay> {
+    fn overlay(self, exchange: &ServedExchange) -> Option<&'a ConsumerPlugins> {
         let number = exchange.identity.as_ref()?.consumer.overlay?;
         self.overlays.get(number as usize)
     }
@@ -108,7 +108,7 @@ impl<'a> Plugins<'a> {
             Ok(Flow::Wait(waiting)) if OBSERVED => {
                 Box::pin(self.pricing.attend(price, guarded_wait(waiting), poll_leave)).await
             }
-            Ok(Flow::Wait(waiting)) => Box::pin(until_client_leaves(guarded_wait(waiting), poll_leave)).await,
+            Ok(Flow::Wait(waiting)) => Box::pin(until_client_disconnects(guarded_wait(waiting), poll_leave)).await,
             Err(stop) => Err(stop),
         };
         end.inspect_err(|stop| self.pricing.stopped(link, exchange, *stop))
@@ -259,9 +259,9 @@ impl<'a> PhasePlugins<'a> {
         PhasePlugins { route, order, added: &[], overrides: &[], anonymous: None }
     }
 
-    fn with(self, overlay: Option<&'a Overlay>, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
+    fn with(self, overlay: Option<&'a ConsumerPlugins>, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
         match overlay {
-            Some(Overlay { chain, overrides }) => PhasePlugins { added: phase(chain), overrides, ..self },
+            Some(ConsumerPlugins { chain, overrides }) => PhasePlugins { added: phase(chain), overrides, ..self },
             None => self,
         }
     }
@@ -397,7 +397,7 @@ mod tests {
             mark("access ", 3, Access, Own, 10),
             mark("off ", 4, Access, Own, 5),
         ]);
-        let overlay = Overlay {
+        let overlay = ConsumerPlugins {
             chain: Chain::new(vec![
                 mark("EARLY ", 1, Rewrite, Own, 60),
                 mark("NEW ", 5, Rewrite, Own, 70),

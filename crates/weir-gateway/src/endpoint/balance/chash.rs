@@ -53,7 +53,10 @@ struct Point {
 
 impl Hashing {
     pub fn new(key: HashKey, endpoints: &[Endpoint]) -> Hashing {
-        Hashing { key, rings: seats::tiers(endpoints).into_iter().map(|seats| Ring::new(seats, endpoints)).collect() }
+        Hashing {
+            key,
+            rings: seats::by_priority(endpoints).into_iter().map(|seats| Ring::new(seats, endpoints)).collect(),
+        }
     }
 
     pub(super) fn pick(&self, exchange: &Exchange, usable: impl Fn(usize) -> bool) -> Option<usize> {
@@ -94,7 +97,7 @@ impl Ring {
         for seat in &seats {
             let weight = u64::from(seat.weight / divisor);
             let weight = if total > most { (weight * most / total).max(1) } else { weight };
-            points.extend(placed(endpoints[seat.endpoint].addr, weight as u32 * POINTS, seat.endpoint as u32));
+            points.extend(ring_points(endpoints[seat.endpoint].addr, weight as u32 * POINTS, seat.endpoint as u32));
         }
         // The sort is stable: if two endpoints have the same point, the first one keeps it.
         points.sort_by_key(|point: &Point| point.hash);
@@ -116,7 +119,7 @@ impl Ring {
     }
 }
 
-fn placed(addr: SocketAddr, count: u32, endpoint: u32) -> impl Iterator<Item = Point> {
+fn ring_points(addr: SocketAddr, count: u32, endpoint: u32) -> impl Iterator<Item = Point> {
     let mut base = Hasher::new();
     let host = match addr {
         SocketAddr::V4(addr) => addr.ip().to_string(),

@@ -3,11 +3,11 @@
 //! slow answer.
 
 use super::seats::{self, Seat};
-use super::{Dice, Loads};
+use super::{BalancerRandom, Loads};
 
 pub fn pick(
     seats: &[Seat],
-    dice: &Dice,
+    dice: &BalancerRandom,
     loads: &(impl Loads + ?Sized),
     now_ns: u64,
     usable: &impl Fn(usize) -> bool,

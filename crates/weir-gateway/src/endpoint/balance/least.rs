@@ -5,7 +5,7 @@
 //! and the loss against comparing all is not measurable (Mitzenmacher, "The Power of Two Choices").
 
 use super::seats::{self, Seat};
-use super::{Dice, Loads};
+use super::{BalancerRandom, Loads};
 
 const LOOKED_AT: usize = 16;
 const DRAWN: usize = 4;
@@ -13,7 +13,7 @@ const DRAWN: usize = 4;
 /// The endpoint with the fewest exchanges in flight per weight.
 pub fn connections(
     seats: &[Seat],
-    dice: &Dice,
+    dice: &BalancerRandom,
     loads: &(impl Loads + ?Sized),
     usable: &impl Fn(usize) -> bool,
 ) -> Option<usize> {
@@ -23,7 +23,7 @@ pub fn connections(
 /// The endpoint with the least mean latency, times the exchanges that would then share it, per weight.
 pub fn time(
     seats: &[Seat],
-    dice: &Dice,
+    dice: &BalancerRandom,
     loads: &(impl Loads + ?Sized),
     now_ns: u64,
     usable: &impl Fn(usize) -> bool,
@@ -34,7 +34,12 @@ pub fn time(
     })
 }
 
-fn least(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool, cost: impl Fn(&Seat) -> f64) -> Option<usize> {
+fn least(
+    seats: &[Seat],
+    dice: &BalancerRandom,
+    usable: &impl Fn(usize) -> bool,
+    cost: impl Fn(&Seat) -> f64,
+) -> Option<usize> {
     let mut least = Least { cost: f64::INFINITY, weight: 0, endpoint: None };
     if seats.len() > LOOKED_AT {
         for _ in 0..DRAWN {
@@ -60,7 +65,7 @@ struct Least {
 }
 
 impl Least {
-    fn consider(&mut self, seat: &Seat, cost: f64, dice: &Dice) {
+    fn consider(&mut self, seat: &Seat, cost: f64, dice: &BalancerRandom) {
         let weight = u64::from(seat.weight);
         if self.endpoint.is_none() || cost < self.cost {
             *self = Least { cost, weight, endpoint: Some(seat.endpoint) };

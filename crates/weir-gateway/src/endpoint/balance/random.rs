@@ -1,7 +1,7 @@
 //! Weighted random: each pick is independent of all others. By Vose's alias method a pick costs two random numbers and one
 //! table access, however many endpoints there are.
 
-use super::dice::Dice;
+use super::dice::BalancerRandom;
 use super::seats::{self, Seat};
 
 pub struct WeightedRandom {
@@ -24,7 +24,7 @@ impl WeightedRandom {
         WeightedRandom { columns: columns(&seats), seats: seats.into() }
     }
 
-    pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+    pub fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let drawn = || {
             let column = dice.below(self.columns.len() as u64) as usize;
             let Column { own, other } = self.columns[column];

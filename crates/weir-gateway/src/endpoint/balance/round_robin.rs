@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::dice::Dice;
+use super::dice::BalancerRandom;
 use super::seats::{self, Seat};
 
 /// The longest period that is computed beforehand,
@@ -17,10 +17,10 @@ const MAX_STEPS: u64 = 1 << 22;
 
 pub struct RoundRobin {
     seats: Box<[Seat]>,
-    turns: Turns,
+    turns: WeightedTurnState,
 }
 
-enum Turns {
+enum WeightedTurnState {
     Known { order: Box<[u32]>, next: Cell<usize> },
     Counted(RefCell<Credits>),
 }
@@ -51,18 +51,18 @@ impl Credits {
 
 impl RoundRobin {
     /// Starts at a random position: where configurations change often, the first endpoints must not get more.
-    pub fn new(seats: Vec<Seat>, dice: &Dice) -> RoundRobin {
-        let rotation = RoundRobin { turns: Turns::new(&seats), seats: seats.into() };
-        if let Turns::Known { order, next } = &rotation.turns {
+    pub fn new(seats: Vec<Seat>, dice: &BalancerRandom) -> RoundRobin {
+        let rotation = RoundRobin { turns: WeightedTurnState::new(&seats), seats: seats.into() };
+        if let WeightedTurnState::Known { order, next } = &rotation.turns {
             next.set(dice.below(order.len() as u64) as usize);
         }
         rotation
     }
 
-    pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+    pub fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let (order, next) = match &self.turns {
-            Turns::Known { order, next } => (order, next),
-            Turns::Counted(credits) => {
+            WeightedTurnState::Known { order, next } => (order, next),
+            WeightedTurnState::Counted(credits) => {
                 return credits.borrow_mut().next_seat(&self.seats, usable).map(|seat| self.seats[seat].endpoint);
             }
         };
@@ -77,21 +77,21 @@ impl RoundRobin {
     }
 }
 
-impl Turns {
-    fn new(seats: &[Seat]) -> Turns {
+impl WeightedTurnState {
+    fn new(seats: &[Seat]) -> WeightedTurnState {
         let divisor = seats.iter().fold(0, |divisor, seat| gcd(divisor, seat.weight));
         let count: u64 = seats.iter().map(|seat| u64::from(seat.weight / divisor)).sum();
         let mut credits = Credits::new(seats);
         if count == seats.len() as u64 {
             let order = seats.iter().map(|seat| seat.endpoint as u32).collect();
-            return Turns::Known { order, next: Cell::new(0) };
+            return WeightedTurnState::Known { order, next: Cell::new(0) };
         }
         if count > MAX_TURNS || count * seats.len() as u64 > MAX_STEPS {
-            return Turns::Counted(RefCell::new(credits));
+            return WeightedTurnState::Counted(RefCell::new(credits));
         }
         let turn = |_| credits.next_seat(seats, |_| true).expect("a tier has a seat");
         let order = (0..count).map(turn).map(|seat| seats[seat].endpoint as u32).collect();
-        Turns::Known { order, next: Cell::new(0) }
+        WeightedTurnState::Known { order, next: Cell::new(0) }
     }
 }
 
@@ -106,9 +106,9 @@ mod tests {
     fn picks(weights: &[u32], count: usize) -> Vec<usize> {
         let seats: Vec<Seat> =
             weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
-        let dice = Dice::starting_at(1);
+        let dice = BalancerRandom::with_seed(1);
         let rotation = RoundRobin::new(seats, &dice);
-        if let Turns::Known { next, .. } = &rotation.turns {
+        if let WeightedTurnState::Known { next, .. } = &rotation.turns {
             next.set(0);
         }
         (0..count).map(|_| rotation.pick(&dice, &|_| true).expect("all are usable")).collect()
@@ -126,7 +126,7 @@ mod tests {
         let weights = [65_537, 3];
         let seats: Vec<Seat> =
             weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
-        assert!(matches!(Turns::new(&seats), Turns::Counted(_)));
+        assert!(matches!(WeightedTurnState::new(&seats), WeightedTurnState::Counted(_)));
         let picked = picks(&weights, 65_540);
         assert_eq!(picked.iter().filter(|&&endpoint| endpoint == 1).count(), 3);
     }

@@ -1,6 +1,6 @@
 //! The endpoints that take part in balancing, and drawing from them.
 
-use super::dice::Dice;
+use super::dice::BalancerRandom;
 use crate::snapshot::endpoint::Endpoint;
 
 /// An endpoint that takes part in balancing.
@@ -15,7 +15,7 @@ pub struct Seat {
 const DRAWS: usize = 16;
 
 /// The endpoints with a weight above 0, grouped by priority, the highest first.
-pub fn tiers(endpoints: &[Endpoint]) -> Vec<Vec<Seat>> {
+pub fn by_priority(endpoints: &[Endpoint]) -> Vec<Vec<Seat>> {
     let mut order: Vec<usize> = (0..endpoints.len()).filter(|&index| endpoints[index].weight > 0).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     order
@@ -25,7 +25,7 @@ pub fn tiers(endpoints: &[Endpoint]) -> Vec<Vec<Seat>> {
 }
 
 /// A usable endpoint, each with a probability by its weight. Goes through all seats.
-pub fn any(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+pub fn any(seats: &[Seat], dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
     let mut total = 0;
     let mut chosen = None;
     for seat in seats.iter().filter(|seat| usable(seat.endpoint)) {
