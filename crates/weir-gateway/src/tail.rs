@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockWriteGuard};
 
 use tokio::sync::mpsc;
-use weir_plugin::template::{Style, Template};
-use weir_plugin::{Exchange, Expression, Logged};
+use weir_plugin::template::{Template, TemplateStyle};
+use weir_plugin::{Exchange, Expression, LoggedExchange};
 use weir_proto::RequestHead;
 
 /// The most lines that wait for one reader.
@@ -103,7 +103,7 @@ pub fn show(exchange: &Exchange) {
     let mut line = Vec::new();
     for tail in tails.iter().filter(|tail| tail.wants(exchange)) {
         if line.is_empty() {
-            TEMPLATE.render_as(Style::JSON, &Logged(exchange.shown()), &mut line);
+            TEMPLATE.render_as(TemplateStyle::JSON, &LoggedExchange(exchange.shown()), &mut line);
             write_plugin_turns(exchange, &mut line);
             line.extend_from_slice(b"}\n");
         }

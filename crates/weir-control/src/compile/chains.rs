@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_gateway::snapshot::{Chain, ConsumerPlugins, Link, Rank, Reach};
+use weir_gateway::snapshot::{Chain, ChainReach, ConsumerPlugins, Link, Rank};
 use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
@@ -108,7 +108,7 @@ impl<'a> Chains<'a> {
                 keys
             });
             let built = set.built.iter().filter_map(|built| built.link.clone());
-            global.extend(built.map(|link| Link { rank: Rank { reach: Reach::Global, ..link.rank }, ..link }));
+            global.extend(built.map(|link| Link { rank: Rank { reach: ChainReach::Global, ..link.rank }, ..link }));
         }
         chains.global = global;
         chains.global_key = keys.map(Fingerprint::of);
@@ -316,7 +316,7 @@ impl<'a> Chains<'a> {
         let priority = Reverse(plugin.priority.unwrap_or(entry.priority));
         Some(Link {
             step,
-            rank: Rank { stage: entry.stage, reach: Reach::Own, priority },
+            rank: Rank { stage: entry.stage, reach: ChainReach::Own, priority },
             plugin: self.registry.number(entry.name).expect("it was found there"),
             name: entry.name,
             identifies: entry.identifies,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
-use weir_net::tls::{ACME_TLS, AcceptError, CertificateDer, Facts, Scope, accept};
+use weir_net::tls::{ACME_TLS, AcceptError, CertificateDer, CertificateFacts, Scope, accept};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
@@ -100,7 +100,7 @@ fn tls_facts(stream: &Stream, proof: Scope) -> Tls {
 
 fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
     // The certificate was verified; fields that cannot be parsed stay empty.
-    let Ok(facts) = Facts::of(certificate) else { return ClientCertificate::default() };
+    let Ok(facts) = CertificateFacts::of(certificate) else { return ClientCertificate::default() };
     ClientCertificate {
         subject: facts.subject.into(),
         issuer: facts.issuer.into(),

@@ -12,7 +12,7 @@ use super::price::{PricedPhase, Pricing};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::sides::until_client_disconnects;
-use crate::snapshot::{Chain, ConsumerPlugins, Link, Reach};
+use crate::snapshot::{Chain, ChainReach, ConsumerPlugins, Link};
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// The plugins of an exchange: those of its route and, once the consumer is identified, those of the consumer.
@@ -269,12 +269,13 @@ impl<'a> PhasePlugins<'a> {
     /// Whether the route's configuration of this plugin has run before the consumer was identified; then it does not run
     /// again.
     fn has_run(&self, link: &Link) -> bool {
-        let is_same = |ran: &Link| ran.plugin == link.plugin && ran.rank.reach == Reach::Own;
+        let is_same = |ran: &Link| ran.plugin == link.plugin && ran.rank.reach == ChainReach::Own;
         self.anonymous.is_some_and(|anonymous| anonymous.iter().any(is_same))
     }
 
     fn next_merged(&mut self) -> Option<&'a Link> {
-        let is_overridden = |link: &Link| link.rank.reach != Reach::Global && self.overrides.contains(&link.plugin);
+        let is_overridden =
+            |link: &Link| link.rank.reach != ChainReach::Global && self.overrides.contains(&link.plugin);
         while let Some((_, rest)) = self.route.split_first().filter(|(link, _)| is_overridden(link)) {
             self.route = rest;
         }
@@ -340,14 +341,14 @@ mod tests {
         }
     }
 
-    fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: Reach, priority: i32) -> Link {
+    fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: ChainReach, priority: i32) -> Link {
         let rank = Rank { stage, reach, priority: Reverse(priority) };
         Link { step, rank, plugin, name: "test", identifies: false }
     }
 
     #[tokio::test]
     async fn f31_a_panic_is_a_500_for_that_exchange() {
-        let chain = |step: Arc<dyn Plugin>| Chain::new(vec![link(step, 0, Stage::Rewrite, Reach::Own, 0)]);
+        let chain = |step: Arc<dyn Plugin>| Chain::new(vec![link(step, 0, Stage::Rewrite, ChainReach::Own, 0)]);
         let panics = chain(Arc::new(Panics));
         let plugins = Plugins { chain: &panics, overlays: &[], pricing: Pricing::default() };
         let mut exchange = ServedExchange::default();
@@ -384,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_consumer_says_counts_from_where_it_is_known() {
         use {
-            Reach::{Global, Own},
+            ChainReach::{Global, Own},
             Stage::{Access, Rewrite},
         };
         let mark = |text, plugin, stage, reach, priority| link(Arc::new(Mark(text)), plugin, stage, reach, priority);

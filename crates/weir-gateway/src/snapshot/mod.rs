@@ -227,13 +227,13 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     pub stage: Stage,
-    pub reach: Reach,
+    pub reach: ChainReach,
     pub priority: Reverse<i32>,
 }
 
 /// Which requests a plugin applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
+pub enum ChainReach {
     /// All requests: it is part of a global rule, and cannot be overridden.
     Global,
     /// The requests of a route or a consumer.

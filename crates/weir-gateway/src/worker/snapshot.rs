@@ -12,7 +12,7 @@ use weir_telemetry::upstreams::UpstreamCounters;
 
 use super::Worker;
 use crate::context::WorkerContext;
-use crate::endpoint::balance::{Balancer, BalancerRandom, LatencyEstimate, Loads, RetryBudget, TriedEndpoints};
+use crate::endpoint::balance::{Balancer, BalancerRandom, EndpointLoads, LatencyEstimate, RetryBudget, TriedEndpoints};
 use crate::endpoint::persistence::StickySessions;
 use crate::endpoint::pool::{EndpointPool, Pools, QueueSeats, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
@@ -25,7 +25,7 @@ pub struct WorkerSnapshot {
     published: Arc<Published>,
     /// Has the same indices as [`Snapshot::upstreams`].
     upstreams: Pieces<Rc<WorkerUpstream>>,
-    retired: Rc<Retired>,
+    retired: Rc<RetiredParts>,
 }
 
 /// A worker's state of an upstream.
@@ -84,9 +84,9 @@ impl<'w> SlicedWork<'w> {
 
 /// Upstreams of snapshots that are no longer in use. They are freed piece by piece.
 #[derive(Default)]
-pub struct Retired(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
+pub struct RetiredParts(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
 
-impl Retired {
+impl RetiredParts {
     /// Frees some of them. Called with every tick.
     pub fn free_some(&self, pools: &Pools) {
         let began = Instant::now();
@@ -105,7 +105,7 @@ impl Retired {
 }
 
 impl Drop for WorkerSnapshot {
-    /// Defers the freeing to [`Retired::free_some`], so that the last exchange of a snapshot does not have to do it.
+    /// Defers the freeing to [`RetiredParts::free_some`], so that the last exchange of a snapshot does not have to do it.
     fn drop(&mut self) {
         self.retired.0.borrow_mut().push(std::mem::take(&mut self.upstreams));
     }
@@ -157,7 +157,7 @@ impl WorkerSnapshot {
     }
 
     /// The upstreams of earlier snapshots that are not freed yet.
-    pub fn retired(&self) -> &Retired {
+    pub fn retired(&self) -> &RetiredParts {
         &self.retired
     }
 
@@ -335,7 +335,7 @@ impl WorkerUpstream {
     }
 }
 
-impl Loads for [Rc<EndpointPool>] {
+impl EndpointLoads for [Rc<EndpointPool>] {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self[endpoint].in_flight()
     }

@@ -14,7 +14,7 @@ use crate::answer::RefusalResponse;
 pub struct ConsumerRestriction {
     /// What the entries of the lists are.
     #[serde(default, rename = "type")]
-    subject: Subject,
+    subject: RestrictedSubject,
     /// Only these are allowed, in addition to those that `allowed_by_methods` allows.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
@@ -46,7 +46,7 @@ struct MethodRule {
 /// What is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Subject {
+enum RestrictedSubject {
     /// The name of the consumer.
     #[default]
     ConsumerName,
@@ -89,10 +89,10 @@ impl Definition for ConsumerRestriction {
             }
         }
         let (variable, name) = match self.subject {
-            Subject::ConsumerName => (Variable::ConsumerName, "consumer_name"),
-            Subject::ConsumerGroupId => (Variable::ConsumerGroupId, "consumer_group_id"),
-            Subject::ServiceId => (Variable::ServiceId, "service_id"),
-            Subject::RouteId => (Variable::RouteId, "route_id"),
+            RestrictedSubject::ConsumerName => (Variable::ConsumerName, "consumer_name"),
+            RestrictedSubject::ConsumerGroupId => (Variable::ConsumerGroupId, "consumer_group_id"),
+            RestrictedSubject::ServiceId => (Variable::ServiceId, "service_id"),
+            RestrictedSubject::RouteId => (Variable::RouteId, "route_id"),
         };
         let unknown = format!("The request is rejected, please check the {name} for this request");
         let refused = self.rejected_msg.unwrap_or_else(|| format!("The {name} is forbidden."));

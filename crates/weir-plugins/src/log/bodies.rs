@@ -48,7 +48,7 @@ struct BodyCapture {
 }
 
 /// The content that a logger records.
-pub struct Bodies {
+pub struct BodyCaptures {
     request: Option<BodyCapture>,
     response: Option<BodyCapture>,
 }
@@ -84,8 +84,8 @@ impl BodyCapture {
     }
 }
 
-impl Bodies {
-    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<Bodies, ConfigError> {
+impl BodyCaptures {
+    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<BodyCaptures, ConfigError> {
         let request = BodyCapture::compile(
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
@@ -100,7 +100,7 @@ impl Bodies {
             ["include_resp_body_expr", "max_resp_body_bytes"],
             build,
         )?;
-        Ok(Bodies { request, response })
+        Ok(BodyCaptures { request, response })
     }
 
     pub fn phases(&self) -> Phases {

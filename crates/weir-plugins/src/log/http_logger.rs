@@ -12,7 +12,7 @@ use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::http_service::HttpService;
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
@@ -67,7 +67,7 @@ impl Definition for HttpLogger {
     const EXAMPLE: &'static str = "http-logger: { uri: \"http://127.0.0.1:9000/logs\", batch_max_size: 100 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = options::seconds(self.timeout, "timeout", 1)?;
         let metadata = build.metadata::<HttpLogger>();
         let max_pending = metadata.max_pending_entries;

@@ -9,7 +9,7 @@ use weir_kafka::{BrokerAccess, KafkaMessage, SaslLogin, SaslMechanism, is_topic_
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOutcome, SinkOptions};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
@@ -182,7 +182,7 @@ impl Definition for KafkaLogger {
         "kafka-logger: { brokers: [{ host: 127.0.0.1, port: 9092 }], kafka_topic: weir, key: gateway-1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let metadata = build.metadata::<KafkaLogger>();
         let capture = self.format.compile(&metadata, build)?;
         let client = build.http().clone();

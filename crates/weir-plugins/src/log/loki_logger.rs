@@ -10,7 +10,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
@@ -85,7 +85,7 @@ impl Definition for LokiLogger {
         r#"loki-logger: { endpoint_addrs: ["http://127.0.0.1:3100"], log_labels: { job: weir, route: $route_id } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         if !(1..=60_000).contains(&self.timeout) {
             return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
         }

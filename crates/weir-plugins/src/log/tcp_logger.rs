@@ -6,7 +6,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
@@ -58,7 +58,7 @@ impl Definition for TcpLogger {
     const EXAMPLE: &'static str = "tcp-logger: { host: 127.0.0.1, port: 5044 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let tls = self.tls.then(|| stream_tls(self.ssl_verify, self.tls_options)).transpose()?;
         let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
         let metadata = build.metadata::<TcpLogger>();

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::field;
-use weir_plugin::template::Style;
+use weir_plugin::template::TemplateStyle;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::{Scalar, header_name};
@@ -68,7 +68,7 @@ impl Definition for Mocking {
             return Err(ConfigError::new("content_type", "has a character that is not allowed in a header field"));
         }
         let is_json = self.content_type.contains("json");
-        let style = if is_json { Style::JSON } else { Style::PLAIN };
+        let style = if is_json { TemplateStyle::JSON } else { TemplateStyle::PLAIN };
         let content = match (self.response_example, self.response_schema) {
             (Some(example), _) => {
                 let template = build.template(&example, "response_example");
@@ -116,7 +116,7 @@ struct Mock {
 
 enum MockContent {
     Constant(Box<[u8]>),
-    Template(Template, Style),
+    Template(Template, TemplateStyle),
     Random { shape: SchemaShape, xml: bool },
 }
 

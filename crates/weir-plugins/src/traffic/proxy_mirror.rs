@@ -89,7 +89,7 @@ impl Definition for ProxyMirror {
         if &*service.target != "/" {
             return Err(ConfigError::new("host", "has a path; use the option `path` instead"));
         }
-        Ok(Arc::new(Mirror {
+        Ok(Arc::new(RequestMirror {
             tally: tally_of(&service.name()),
             service,
             path: self.path,
@@ -134,7 +134,7 @@ pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
     tallies.iter().map(tally).collect()
 }
 
-struct Mirror {
+struct RequestMirror {
     service: HttpService,
     path: Option<String>,
     mode: PathConcatMode,
@@ -166,7 +166,7 @@ impl Drop for MirrorPermit {
     }
 }
 
-impl Plugin for Mirror {
+impl Plugin for RequestMirror {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::LOG)
     }
@@ -212,7 +212,7 @@ impl Plugin for Mirror {
     }
 }
 
-impl Mirror {
+impl RequestMirror {
     /// The request as it was sent to the upstream; `None` if its content was not recorded completely, or if it is not
     /// valid for the HTTP client.
     fn copy(&self, exchange: &Exchange) -> Option<(Request<Full<Bytes>>, Held)> {

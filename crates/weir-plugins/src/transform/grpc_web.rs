@@ -67,7 +67,7 @@ impl Definition for GrpcWeb {
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
-        Ok(Arc::new(Translator {
+        Ok(Arc::new(GrpcWebTranslator {
             allowed_headers: self.cors_allow_headers,
             max_bytes: self.max_req_body_size,
             note: NoteKey::unique(),
@@ -92,14 +92,14 @@ static FORMS: [GrpcWebType; 6] = [
     GrpcWebType { web: "application/grpc-web-text+json", plain: "application/grpc+json", text: true },
 ];
 
-struct Translator {
+struct GrpcWebTranslator {
     allowed_headers: String,
     max_bytes: u64,
     /// The note of an exchange that stores the index of its form.
     note: NoteKey,
 }
 
-impl Plugin for Translator {
+impl Plugin for GrpcWebTranslator {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::RESPONSE_BODY)
     }
@@ -168,7 +168,7 @@ impl Plugin for Translator {
     }
 }
 
-impl Translator {
+impl GrpcWebTranslator {
     fn form(&self, exchange: &Exchange) -> Option<&'static GrpcWebType> {
         exchange.notes.read(self.note).map(|[number, ..]| &FORMS[number as usize])
     }

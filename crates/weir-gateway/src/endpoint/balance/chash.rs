@@ -11,7 +11,7 @@ use weir_plugin::template::Template;
 use weir_plugin::{Exchange, Variable, Variables};
 
 use super::round_robin::gcd;
-use super::seats::{self, Seat};
+use super::seats::{self, WeightedEndpoint};
 use crate::snapshot::endpoint::Endpoint;
 use weir_proto::address::write_ip;
 
@@ -40,7 +40,7 @@ pub enum HashKey {
 
 #[derive(Debug)]
 struct Ring {
-    seats: Vec<Seat>,
+    seats: Vec<WeightedEndpoint>,
     /// Sorted by hash, without duplicates.
     points: Box<[Point]>,
 }
@@ -89,7 +89,7 @@ impl HashKey {
 }
 
 impl Ring {
-    fn new(seats: Vec<Seat>, endpoints: &[Endpoint]) -> Ring {
+    fn new(seats: Vec<WeightedEndpoint>, endpoints: &[Endpoint]) -> Ring {
         let divisor = seats.iter().fold(0, |divisor, seat| gcd(divisor, seat.weight));
         let total: u64 = seats.iter().map(|seat| u64::from(seat.weight / divisor)).sum();
         let most = MAX_POINTS / u64::from(POINTS);

@@ -9,9 +9,9 @@ const FORGET_NS: f64 = 10e9;
 #[derive(Debug, Default)]
 pub struct LatencyEstimate {
     /// For `least_time`: an average in which older answers weigh less.
-    pub mean: Average,
+    pub mean: PeakAverage,
     /// For `ewma`: the same, except that a slower answer replaces the average.
-    pub peak: Average,
+    pub peak: PeakAverage,
 }
 
 impl LatencyEstimate {
@@ -27,13 +27,13 @@ impl LatencyEstimate {
 }
 
 #[derive(Debug, Default)]
-pub struct Average {
+pub struct PeakAverage {
     /// 0 before the first answer.
     ns: Cell<f64>,
     at_ns: Cell<u64>,
 }
 
-impl Average {
+impl PeakAverage {
     fn set(&self, ns: f64, now_ns: u64) {
         self.ns.set(ns.max(1.0));
         self.at_ns.set(now_ns);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_unknown_is_tried_once() {
-        let (unknown, known) = (Average::default(), Average::default());
+        let (unknown, known) = (PeakAverage::default(), PeakAverage::default());
         known.add_sample(1e6, 1);
         assert!(unknown.cost(1, 0) < known.cost(1, 0));
         assert!(unknown.cost(1, 1) > known.cost(1, 1_000));

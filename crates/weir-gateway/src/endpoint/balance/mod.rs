@@ -28,14 +28,14 @@ pub use dice::BalancerRandom;
 pub use latency::LatencyEstimate;
 use random::WeightedRandom;
 use round_robin::RoundRobin;
-use seats::Seat;
+use seats::WeightedEndpoint;
 pub use seats::by_priority;
 
 /// The balancer of one worker for one upstream.
 pub struct Balancer {
     policy: Policy,
     /// Used by the policies that compare loads, and to find another endpoint where the picked one has no free permit.
-    seats: PriorityGroups<Box<[Seat]>>,
+    seats: PriorityGroups<Box<[WeightedEndpoint]>>,
     dice: BalancerRandom,
 }
 
@@ -51,7 +51,7 @@ enum Policy {
 }
 
 /// The load of each endpoint by this worker.
-pub trait Loads {
+pub trait EndpointLoads {
     /// Exchanges that have begun and not ended.
     fn in_flight(&self, endpoint: usize) -> u32;
     /// Whether a further exchange would get a permit at once.
@@ -103,7 +103,7 @@ impl Balancer {
     pub fn pick(
         &self,
         exchange: &Exchange,
-        loads: &(impl Loads + ?Sized),
+        loads: &(impl EndpointLoads + ?Sized),
         now_ns: u64,
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
@@ -131,7 +131,7 @@ impl Balancer {
     fn prefer_endpoints_with_room(
         &self,
         picked: usize,
-        loads: &(impl Loads + ?Sized),
+        loads: &(impl EndpointLoads + ?Sized),
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         if loads.has_room(picked) {
@@ -147,7 +147,7 @@ impl Balancer {
 struct PriorityGroups<P>(Vec<P>);
 
 impl<P> PriorityGroups<P> {
-    fn new(endpoints: &[Endpoint], policy: impl Fn(Vec<Seat>) -> P) -> PriorityGroups<P> {
+    fn new(endpoints: &[Endpoint], policy: impl Fn(Vec<WeightedEndpoint>) -> P) -> PriorityGroups<P> {
         PriorityGroups(by_priority(endpoints).into_iter().map(policy).collect())
     }
 

@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::dice::BalancerRandom;
-use super::seats::{self, Seat};
+use super::seats::{self, WeightedEndpoint};
 
 /// The longest period that is computed beforehand,
 const MAX_TURNS: u64 = 1 << 16;
@@ -16,7 +16,7 @@ const MAX_TURNS: u64 = 1 << 16;
 const MAX_STEPS: u64 = 1 << 22;
 
 pub struct RoundRobin {
-    seats: Box<[Seat]>,
+    seats: Box<[WeightedEndpoint]>,
     turns: WeightedTurnState,
 }
 
@@ -29,12 +29,12 @@ enum WeightedTurnState {
 struct Credits(Vec<i64>);
 
 impl Credits {
-    fn new(seats: &[Seat]) -> Credits {
+    fn new(seats: &[WeightedEndpoint]) -> Credits {
         Credits(vec![0; seats.len()])
     }
 
     /// The next seat among the usable ones.
-    fn next_seat(&mut self, seats: &[Seat], usable: impl Fn(usize) -> bool) -> Option<usize> {
+    fn next_seat(&mut self, seats: &[WeightedEndpoint], usable: impl Fn(usize) -> bool) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<usize> = None;
         for (index, seat) in seats.iter().enumerate().filter(|(_, seat)| usable(seat.endpoint)) {
@@ -51,7 +51,7 @@ impl Credits {
 
 impl RoundRobin {
     /// Starts at a random position: where configurations change often, the first endpoints must not get more.
-    pub fn new(seats: Vec<Seat>, dice: &BalancerRandom) -> RoundRobin {
+    pub fn new(seats: Vec<WeightedEndpoint>, dice: &BalancerRandom) -> RoundRobin {
         let rotation = RoundRobin { turns: WeightedTurnState::new(&seats), seats: seats.into() };
         if let WeightedTurnState::Known { order, next } = &rotation.turns {
             next.set(dice.below(order.len() as u64) as usize);
@@ -78,7 +78,7 @@ impl RoundRobin {
 }
 
 impl WeightedTurnState {
-    fn new(seats: &[Seat]) -> WeightedTurnState {
+    fn new(seats: &[WeightedEndpoint]) -> WeightedTurnState {
         let divisor = seats.iter().fold(0, |divisor, seat| gcd(divisor, seat.weight));
         let count: u64 = seats.iter().map(|seat| u64::from(seat.weight / divisor)).sum();
         let mut credits = Credits::new(seats);
@@ -104,8 +104,8 @@ mod tests {
     use super::*;
 
     fn picks(weights: &[u32], count: usize) -> Vec<usize> {
-        let seats: Vec<Seat> =
-            weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
+        let seats: Vec<WeightedEndpoint> =
+            weights.iter().enumerate().map(|(endpoint, &weight)| WeightedEndpoint { endpoint, weight }).collect();
         let dice = BalancerRandom::with_seed(1);
         let rotation = RoundRobin::new(seats, &dice);
         if let WeightedTurnState::Known { next, .. } = &rotation.turns {
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn an_order_too_long_to_keep_is_counted() {
         let weights = [65_537, 3];
-        let seats: Vec<Seat> =
-            weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
+        let seats: Vec<WeightedEndpoint> =
+            weights.iter().enumerate().map(|(endpoint, &weight)| WeightedEndpoint { endpoint, weight }).collect();
         assert!(matches!(WeightedTurnState::new(&seats), WeightedTurnState::Counted(_)));
         let picked = picks(&weights, 65_540);
         assert_eq!(picked.iter().filter(|&&endpoint| endpoint == 1).count(), 3);
