@@ -23,9 +23,9 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// xorshift64*: enough to choose where to cut and what to write.
-struct Dice(u64);
+struct BalancerRandom(u64);
 
-impl Dice {
+impl BalancerRandom {
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -63,7 +63,7 @@ const ODD: &[&[u8]] = &[
     b"&a *a",
 ];
 
-fn changed(data: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
+fn changed(data: &[u8], other: &[u8], dice: &mut BalancerRandom) -> Vec<u8> {
     let mut out = data.to_vec();
     for _ in 0..=dice.below(3) {
         let at = dice.below(out.len() + 1);
@@ -85,7 +85,7 @@ fn changed(data: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
 fn replay(name: &str) {
     let (_, target) = targets::ALL.iter().find(|(own, _)| *own == name).expect("a target of this name");
     let corpus = corpus(name);
-    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    let mut dice = BalancerRandom(0x9E37_79B9_7F4A_7C15);
     for (path, data) in &corpus {
         run(target, data, &path.display().to_string());
         for _ in 0..CHANGES {

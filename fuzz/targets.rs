@@ -9,7 +9,7 @@ use weir_journal::simulation::Simulated;
 use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_kafka::stored_messages;
 use weir_net::proxy_protocol;
-use weir_plugin::template::Style;
+use weir_plugin::template::TemplateStyle;
 use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
@@ -19,7 +19,7 @@ use weir_plugins::fuzzing::{
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
-use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, Pseudo, Role};
+use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, PseudoField, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::path::{Canonical, canonical};
 use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender};
@@ -107,7 +107,7 @@ pub fn response_head(data: &[u8]) {
 /// Fields as HTTP/2 brings them, one on each line: `name: value`, where names may begin with a colon. What is taken of
 /// them goes out as HTTP/1 lines.
 pub fn h2_head(data: &[u8]) {
-    let mut pseudo = Pseudo { method: b"GET", ended: data.len().is_multiple_of(2), ..Pseudo::default() };
+    let mut pseudo = PseudoField { method: b"GET", ended: data.len().is_multiple_of(2), ..PseudoField::default() };
     let mut fields = Vec::new();
     for line in data.split(|&byte| byte == b'\n') {
         let Some(colon) = line.iter().skip(1).position(|&byte| byte == b':') else { continue };
@@ -230,7 +230,7 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
 pub fn hpack(data: &[u8]) {
     let mut fields = Vec::new();
     let decoded = h2::hpack::Decoder::default().decode(data, |class, name, value| {
-        assert_eq!(class, h2::class::Class::of(name, value), "what is remembered of a field is true");
+        assert_eq!(class, h2::class::FieldClass::of(name, value), "what is remembered of a field is true");
         fields.push((name.to_vec(), value.to_vec()));
     });
     if decoded.is_err() {
@@ -381,7 +381,7 @@ pub fn proxy_header(data: &[u8]) {
 pub fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for variables in [Fixed(None), Fixed(Some(data))] {
-        for style in [Style::PLAIN, Style::JSON, Style::LOG_LINE] {
+        for style in [TemplateStyle::PLAIN, TemplateStyle::JSON, TemplateStyle::LOG_LINE] {
             let template = Template::compile_within(text, style);
             let _ = template.variables().count();
             let (mut once, mut again) = (Vec::new(), Vec::new());
@@ -393,7 +393,7 @@ pub fn template(data: &[u8]) {
             }
         }
         let mut string = b"\"".to_vec();
-        Template::compile_within(text, Style::JSON).render_as(Style::JSON, &variables, &mut string);
+        Template::compile_within(text, TemplateStyle::JSON).render_as(TemplateStyle::JSON, &variables, &mut string);
         string.push(b'"');
         assert!(serde_json::from_slice::<String>(&string).is_ok(), "{}", string.escape_ascii());
     }

@@ -84,7 +84,7 @@ pub struct Search {
     pub row: String,
     pub target: String,
     pub connections: u32,
-    #[serde(default = "one")]
+    #[serde(default = "default_workers")]
     pub workers: u32,
     /// Requests per second; absent when even the lowest rate tried broke the objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub struct Search {
     pub attempts: Vec<SearchAttempt>,
 }
 
-fn one() -> u32 {
+fn default_workers() -> u32 {
     1
 }
 

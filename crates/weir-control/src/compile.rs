@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use weir_client::HttpClient;
 use weir_gateway::snapshot::Snapshot;
-use weir_plugin::{Expression, Moment, Registry};
+use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
 use crate::document::{Challenge, Document, Reference, ResourceOrigin};
@@ -180,7 +180,7 @@ impl<'a> Compiler<'a> {
             self.add_obtained(&terms.hosts, &mut certificates);
             match terms.challenge {
                 Challenge::Http01 => routes.add_challenges(&terms.hosts),
-                Challenge::TlsAlpn01 => certificates.answer_with(Arc::clone(&self.node.challenges) as _),
+                Challenge::TlsAlpn01 => certificates.set_challenge_certificates(Arc::clone(&self.node.challenges) as _),
             }
         }
         self.warn_of_silence(&certificates);
@@ -229,7 +229,8 @@ impl<'a> Compiler<'a> {
                 continue;
             }
             let advice = meant(variable).map(|known| format!("did you mean `{known}`?"));
-            let problem = variable.absence(Moment::Record).expect("an unknown variable has no value at any moment");
+            let problem =
+                variable.absence(ExchangePhase::Record).expect("an unknown variable has no value at any moment");
             self.warnings.report_text(path, self.document.place_at(path), problem, advice);
         }
         for doubt in condition.doubts() {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use weir_gateway::route::{Candidate, Lookup, TieBreak, Verdict};
-use weir_gateway::snapshot::Reach;
+use weir_gateway::route::{Candidate, CandidateVerdict, Lookup, TieBreak};
+use weir_gateway::snapshot::ChainReach;
 use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
@@ -40,7 +40,7 @@ pub struct Explanation {
 #[derive(Debug)]
 struct PluginRow {
     stage: Stage,
-    reach: Reach,
+    reach: ChainReach,
     priority: i32,
     plugin: Box<str>,
     /// The kind and id of the resource that contains it.
@@ -81,7 +81,8 @@ pub fn explain(
     let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
     let candidates: Vec<_> =
         snapshot.table.explain(&lookup).into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
-    let chosen = candidates.iter().find(|(_, candidate)| candidate.verdict == Verdict::Chosen).map(|(id, _)| &**id);
+    let chosen =
+        candidates.iter().find(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen).map(|(id, _)| &**id);
     let plugins = rows(document, registry, chosen);
     let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
     Ok(Explanation { candidates, plugins, knows_consumers })
@@ -90,7 +91,7 @@ pub fn explain(
 impl Explanation {
     /// The id of the chosen route.
     pub fn route(&self) -> Option<&str> {
-        let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == Verdict::Chosen;
+        let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
         self.candidates.iter().find(is_chosen).map(|(id, _)| &**id)
     }
 
@@ -131,7 +132,7 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
 }
 
 fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<PluginRow> {
-    let row = |source: String, reach: Reach, plugin: &PluginSpec| {
+    let row = |source: String, reach: ChainReach, plugin: &PluginSpec| {
         let entry = registry.find(&plugin.name)?;
         Some(PluginRow {
             stage: entry.stage,
@@ -146,7 +147,7 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Pl
     };
     let mut rows = Vec::new();
     for PluginSet { id, plugins, .. } in &document.global_rules {
-        rows.extend(plugins.iter().filter_map(|plugin| row(format!("global_rule/{id}"), Reach::Global, plugin)));
+        rows.extend(plugins.iter().filter_map(|plugin| row(format!("global_rule/{id}"), ChainReach::Global, plugin)));
     }
     let route = route.and_then(|id| document.routes.iter().find(|route| &*route.id == id));
     let named = |reference: &Option<Reference>| reference.as_ref().map(|reference| reference.id.clone());
@@ -162,7 +163,7 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Pl
         let mut taken = HashSet::new();
         for (source, plugins) in layers.into_iter().flatten() {
             let nearest = plugins.iter().filter(|plugin| taken.insert(&*plugin.name));
-            rows.extend(nearest.filter_map(|plugin| row(source.clone(), Reach::Own, plugin)));
+            rows.extend(nearest.filter_map(|plugin| row(source.clone(), ChainReach::Own, plugin)));
         }
     }
     rows.sort_by(|a, b| {
@@ -175,7 +176,7 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Pl
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Explanation { candidates, plugins, knows_consumers } = self;
-        if !candidates.iter().any(|(_, candidate)| candidate.verdict == Verdict::Chosen) {
+        if !candidates.iter().any(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen) {
             writeln!(f, "No route matches; the answer is 404.")?;
         }
         if !candidates.is_empty() {
@@ -205,23 +206,23 @@ impl fmt::Display for Explanation {
 }
 
 /// The verdict on a candidate, in words.
-struct VerdictText<'a>(&'a Verdict);
+struct VerdictText<'a>(&'a CandidateVerdict);
 
 impl fmt::Display for VerdictText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Verdict::Chosen => "chosen",
-            Verdict::Outranked(TieBreak::Host) => "outranked: the host is less specific",
-            Verdict::Outranked(TieBreak::Path) => "outranked: the path is less specific",
-            Verdict::Outranked(TieBreak::Priority) => "outranked: the priority is lower",
-            Verdict::Outranked(TieBreak::UriLength) => "outranked: the uri is shorter",
-            Verdict::Outranked(TieBreak::Order) => "outranked: the route comes later in the file",
-            Verdict::Host => "no match: the host is different",
-            Verdict::Uri => "no match: the path differs after the first `*` of the uri",
-            Verdict::Method => "no match: the method is different",
-            Verdict::RemoteAddr => "no match: the client's address is not in `remote_addrs`",
-            Verdict::Among => "no match: this path is not served at present",
-            Verdict::Vars(rule) => return write!(f, "no match: this rule of `vars` is false: {rule}"),
+            CandidateVerdict::Chosen => "chosen",
+            CandidateVerdict::Outranked(TieBreak::Host) => "outranked: the host is less specific",
+            CandidateVerdict::Outranked(TieBreak::Path) => "outranked: the path is less specific",
+            CandidateVerdict::Outranked(TieBreak::Priority) => "outranked: the priority is lower",
+            CandidateVerdict::Outranked(TieBreak::UriLength) => "outranked: the uri is shorter",
+            CandidateVerdict::Outranked(TieBreak::Order) => "outranked: the route comes later in the file",
+            CandidateVerdict::Host => "no match: the host is different",
+            CandidateVerdict::Uri => "no match: the path differs after the first `*` of the uri",
+            CandidateVerdict::Method => "no match: the method is different",
+            CandidateVerdict::RemoteAddr => "no match: the client's address is not in `remote_addrs`",
+            CandidateVerdict::Among => "no match: this path is not served at present",
+            CandidateVerdict::Vars(rule) => return write!(f, "no match: this rule of `vars` is false: {rule}"),
         })
     }
 }

@@ -24,7 +24,7 @@ pub struct RequiredClientCertificate {
 /// Answers a certificate authority that validates, within a TLS handshake, that a name is served here (RFC 8737).
 pub trait ChallengeCertificates: std::fmt::Debug + Send + Sync {
     /// The server identity for the validation of this name, in lower case; `None` if no order for it is open.
-    fn prove(&self, name: &str) -> Option<Server>;
+    fn challenge_certificate(&self, name: &str) -> Option<Server>;
 }
 
 /// All certificates of a configuration.
@@ -78,13 +78,13 @@ impl Certificates {
     }
 
     /// From now on `prover` answers the validations of authorities.
-    pub fn answer_with(&mut self, prover: Arc<dyn ChallengeCertificates>) {
+    pub fn set_challenge_certificates(&mut self, prover: Arc<dyn ChallengeCertificates>) {
         self.prover = Some(prover);
     }
 
     /// The server identity for an authority that validates this name.
-    pub fn prove(&self, name: Option<&str>) -> Option<Server> {
-        self.prover.as_ref()?.prove(name?)
+    pub fn challenge_certificate(&self, name: Option<&str>) -> Option<Server> {
+        self.prover.as_ref()?.challenge_certificate(name?)
     }
 
     /// Whether exactly this name, in lower case, has a certificate.

@@ -16,7 +16,7 @@ pub use crate::connection::listener::{Listener, ListenerProtocol};
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
-use crate::published::{Latest, Published, SnapshotShredder};
+use crate::published::{Latest, Published, RetiredSnapshotDropper};
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
 use crate::worker::client_connections::ClientConnections;
 use crate::worker::commands::WorkerCommand;
@@ -43,7 +43,7 @@ pub struct DataPlane {
     shared: Arc<SharedState>,
     prober: Prober,
     latest: Latest,
-    shredder: SnapshotShredder,
+    shredder: RetiredSnapshotDropper,
     clock: Clock,
     progress: Arc<WorkerProgress>,
 }
@@ -126,7 +126,7 @@ impl DataPlane {
             metrics: Arc::clone(&metrics),
             prober: Prober::new(Arc::clone(&shared.health), clock),
             latest: Latest::new(Arc::clone(&published)),
-            shredder: SnapshotShredder::start(Arc::clone(&shared.health), metrics)?,
+            shredder: RetiredSnapshotDropper::start(Arc::clone(&shared.health), metrics)?,
             shared,
             clock,
             progress,
@@ -186,7 +186,7 @@ impl DataPlane {
     }
 
     /// The cost of plugins is measured on one exchange in this many; 0 measures none.
-    pub fn price_every(&self) -> u32 {
+    pub fn measured_every(&self) -> u32 {
         self.latest.get().snapshot.price_every
     }
 

@@ -17,17 +17,17 @@ pub struct Pieces<P> {
 }
 
 /// A pointer that can be compared with another by address.
-pub trait Shares: Clone {
+pub trait SharedPiece: Clone {
     fn is_same(&self, other: &Self) -> bool;
 }
 
-impl<T: ?Sized> Shares for Arc<T> {
+impl<T: ?Sized> SharedPiece for Arc<T> {
     fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(self, other)
     }
 }
 
-impl<T: ?Sized> Shares for Rc<T> {
+impl<T: ?Sized> SharedPiece for Rc<T> {
     fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(self, other)
     }
@@ -86,7 +86,7 @@ impl<P: Clone> Pieces<P> {
     }
 }
 
-impl<P: Shares> Pieces<P> {
+impl<P: SharedPiece> Pieces<P> {
     /// The numbers whose piece differs from that in `old`, or that have one in only one of the two.
     pub fn changes_from(&self, old: &Pieces<P>) -> Vec<usize> {
         let mut changed = Vec::new();

@@ -85,17 +85,18 @@ fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
 }
 
 /// Holds replaced snapshots until no worker uses them any more, so that no worker has to free them.
-pub struct SnapshotShredder {
+pub struct RetiredSnapshotDropper {
     inbox: Option<mpsc::Sender<Arc<Published>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl SnapshotShredder {
-    pub fn start(table: Arc<HealthTable>, metrics: Arc<Metrics>) -> std::io::Result<SnapshotShredder> {
+impl RetiredSnapshotDropper {
+    pub fn start(table: Arc<HealthTable>, metrics: Arc<Metrics>) -> std::io::Result<RetiredSnapshotDropper> {
         let (inbox, retired) = mpsc::channel();
-        let thread =
-            std::thread::Builder::new().name("snapshots".into()).spawn(move || shred(&retired, &table, &metrics))?;
-        Ok(SnapshotShredder { inbox: Some(inbox), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("snapshots".into())
+            .spawn(move || free_retired_snapshots(&retired, &table, &metrics))?;
+        Ok(RetiredSnapshotDropper { inbox: Some(inbox), thread: Some(thread) })
     }
 
     /// Takes over a snapshot that was replaced.
@@ -105,7 +106,7 @@ impl SnapshotShredder {
     }
 }
 
-impl Drop for SnapshotShredder {
+impl Drop for RetiredSnapshotDropper {
     fn drop(&mut self) {
         self.inbox = None;
         // If the thread has panicked, that has been logged.
@@ -113,7 +114,7 @@ impl Drop for SnapshotShredder {
     }
 }
 
-fn shred(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable, metrics: &Metrics) {
+fn free_retired_snapshots(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable, metrics: &Metrics) {
     let mut held: Vec<Arc<Published>> = Vec::new();
     loop {
         let next = match held.is_empty() {

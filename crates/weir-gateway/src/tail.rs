@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockWriteGuard};
 
 use tokio::sync::mpsc;
-use weir_plugin::template::{Style, Template};
-use weir_plugin::{Exchange, Expression, Logged};
+use weir_plugin::template::{Template, TemplateStyle};
+use weir_plugin::{Exchange, Expression, LoggedExchange};
 use weir_proto::RequestHead;
 
 /// The most lines that wait for one reader.
@@ -103,15 +103,15 @@ pub fn show(exchange: &Exchange) {
     let mut line = Vec::new();
     for tail in tails.iter().filter(|tail| tail.wants(exchange)) {
         if line.is_empty() {
-            TEMPLATE.render_as(Style::JSON, &Logged(exchange.shown()), &mut line);
-            write_turns(exchange, &mut line);
+            TEMPLATE.render_as(TemplateStyle::JSON, &LoggedExchange(exchange.shown()), &mut line);
+            write_plugin_turns(exchange, &mut line);
             line.extend_from_slice(b"}\n");
         }
         tail.send(&line);
     }
 }
 
-fn write_turns(exchange: &Exchange, line: &mut Vec<u8>) {
+fn write_plugin_turns(exchange: &Exchange, line: &mut Vec<u8>) {
     let Some(turns) = exchange.turns() else { return };
     let turn = |turn: &weir_plugin::PluginTurn| {
         format!(r#"{{"name":"{}","phase":"{}","us":{}}}"#, turn.plugin, turn.phase, turn.ns as f64 / 1e3)

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crate::account::{Account, Tally};
 use crate::attempt::{DeliveryAttempt, DeliveryOutcome};
 use crate::form::{Refusal, SubscriptionMode, SubscriptionRequest};
-use crate::record::{EndReason, GivenUp, Mark, MarkOutcome, SavedSubscription, StateRecord};
+use crate::record::{AbandonedDelivery, EndReason, Mark, MarkOutcome, SavedSubscription, StateRecord};
 use crate::settings::HubSettings;
 use crate::topic::origin_of;
 use dead_letters::DeadLetters;
@@ -520,7 +520,7 @@ impl Engine {
             // A dead letter has one attempt, so that newer events are not held up again.
             Some(failure) if is_replay || !self.retry(slot, wait_ms, now_ms) => {
                 let attempts = self.subscriptions.get(slot).attempts;
-                MarkOutcome::Dead(GivenUp { failure, attempts, at_ms: now_ms })
+                MarkOutcome::Dead(AbandonedDelivery { failure, attempts, at_ms: now_ms })
             }
             Some(_) => return,
         };

@@ -56,7 +56,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 const BEATS_KEPT: i64 = 1_000;
 const BEATS_MORE: i64 = 20_000;
 
-type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+type FailureReporter = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The parts of a hub that has been opened.
 pub(crate) struct OpenedHub {
@@ -91,7 +91,7 @@ struct KafkaHub {
     copied: watch::Receiver<i64>,
     drivers: Arc<HubDrivers>,
     live: Arc<LiveSettings>,
-    tell: Tell,
+    tell: FailureReporter,
 }
 
 /// Opens a hub. Blocks until its topic is found and its events are copied, for some seconds at most.
@@ -103,7 +103,7 @@ pub(crate) fn open(
     lock: File,
     log: &KafkaLogSettings,
     live: &Arc<LiveSettings>,
-    tell: Tell,
+    tell: FailureReporter,
 ) -> io::Result<(OpenedHub, KafkaThread)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (opened, answer) = mpsc::channel();
@@ -124,7 +124,7 @@ struct Opening {
     directory: PathBuf,
     log: KafkaLogSettings,
     live: Arc<LiveSettings>,
-    tell: Tell,
+    tell: FailureReporter,
 }
 
 impl Opening {

@@ -54,14 +54,14 @@ pub struct Mark {
 pub enum MarkOutcome {
     Delivered,
     /// Given up after the last attempt.
-    Dead(GivenUp),
+    Dead(AbandonedDelivery),
     /// This many events were removed before they could be delivered.
     Expired(u64),
 }
 
 /// The circumstances in which an event was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct AbandonedDelivery {
     /// The failure of the last attempt.
     pub failure: DeliveryFailure,
     pub attempts: u32,
@@ -73,7 +73,7 @@ pub struct GivenUp {
 pub struct SavedDeadLetter {
     pub subscription: u64,
     pub seq: u64,
-    pub given_up: GivenUp,
+    pub given_up: AbandonedDelivery,
 }
 
 /// Why a subscription ended.
@@ -308,7 +308,7 @@ fn put_mark(out: &mut Vec<u8>, mark: &Mark) {
     }
 }
 
-fn put_given_up(out: &mut Vec<u8>, given_up: &GivenUp) {
+fn put_given_up(out: &mut Vec<u8>, given_up: &AbandonedDelivery) {
     put_numbers(out, [u64::from(given_up.failure.code()), u64::from(given_up.attempts), given_up.at_ms]);
 }
 
@@ -404,10 +404,10 @@ impl<'a> RecordDecoder<'a> {
         Ok(Tally { delivered, dead_lettered, expired, cancelled, replayed })
     }
 
-    fn given_up(&mut self) -> Result<GivenUp, UnknownRecord> {
+    fn given_up(&mut self) -> Result<AbandonedDelivery, UnknownRecord> {
         let code = self.code()?;
         let attempts = u32::try_from(self.number()?).map_err(|_| UnknownRecord)?;
-        Ok(GivenUp { failure: DeliveryFailure::of_code(code), attempts, at_ms: self.number()? })
+        Ok(AbandonedDelivery { failure: DeliveryFailure::of_code(code), attempts, at_ms: self.number()? })
     }
 
     fn code(&mut self) -> Result<u16, UnknownRecord> {
@@ -494,7 +494,7 @@ impl<'a> RecordDecoder<'a> {
             DELIVERED => self.number().map(|_| MarkOutcome::Delivered)?,
             DEAD_WITHOUT_TIME => {
                 let failure = DeliveryFailure::of_code(self.code()?);
-                MarkOutcome::Dead(GivenUp { failure, attempts: 0, at_ms: 0 })
+                MarkOutcome::Dead(AbandonedDelivery { failure, attempts: 0, at_ms: 0 })
             }
             EXPIRED => MarkOutcome::Expired(self.number()?),
             _ => MarkOutcome::Dead(self.given_up()?),
@@ -532,7 +532,7 @@ mod tests {
             done: 128,
             tally,
         };
-        let given_up = GivenUp { failure: DeliveryFailure::Status(503), attempts: 9, at_ms: 1 << 41 };
+        let given_up = AbandonedDelivery { failure: DeliveryFailure::Status(503), attempts: 9, at_ms: 1 << 41 };
         let outcomes = [MarkOutcome::Delivered, MarkOutcome::Dead(given_up), MarkOutcome::Expired(1 << 33)];
         let marks = outcomes.map(|outcome| Mark { subscription: 7, seq: 129, is_replay: false, outcome });
         let of_replays = marks.map(|mark| Mark { is_replay: true, ..mark });
@@ -563,7 +563,7 @@ mod tests {
     fn records_of_versions_without_dead_letters_are_read() {
         let tally = Tally { delivered: 1, dead_lettered: 2, expired: 3, cancelled: 4, replayed: 0 };
         assert!(decode(&[4, 1, 2, 3, 4]).is_ok_and(|read| read == [StateRecord::EndedTally(tally)]));
-        let given_up = GivenUp { failure: DeliveryFailure::Status(100), attempts: 0, at_ms: 0 };
+        let given_up = AbandonedDelivery { failure: DeliveryFailure::Status(100), attempts: 0, at_ms: 0 };
         let mark = Mark { subscription: 7, seq: 9, is_replay: false, outcome: MarkOutcome::Dead(given_up) };
         assert!(decode(&[9, 1, 7, 9, 1, 100]).is_ok_and(|read| read == [StateRecord::Marks(vec![mark])]));
         let subscribed = [7, 1, 5, 6, 2, 3, 1, b't', 1, b'c', 0, 0, 1, 2, 3, 4];

@@ -117,7 +117,7 @@ impl JournalShared {
 pub struct Log {
     shared: Arc<JournalShared>,
     options: Options,
-    current: Option<Writing>,
+    current: Option<OpenSegment>,
     next_seq: Seq,
     /// The encoded frames of the current batch.
     buffer: Vec<u8>,
@@ -125,7 +125,7 @@ pub struct Log {
     is_dirty: bool,
 }
 
-struct Writing {
+struct OpenSegment {
     segment: Arc<Segment>,
     file: Arc<dyn File>,
 }
@@ -194,7 +194,7 @@ impl Log {
             frame::encode(&mut self.buffer, self.shared.id, seq, now_ms, payload.as_ref());
         }
         self.make_room(self.buffer.len() as u64, removed)?;
-        let Writing { segment, file } = self.segment_for(self.buffer.len() as u64).map_err(failed)?;
+        let OpenSegment { segment, file } = self.segment_for(self.buffer.len() as u64).map_err(failed)?;
         let (segment, file, begin) = (Arc::clone(segment), Arc::clone(file), segment.bytes());
         let end = begin + self.buffer.len() as u64;
         if let Err(error) = file.write_at(&self.buffer, begin) {
@@ -261,8 +261,8 @@ impl Log {
     }
 
     /// The segment for a batch of this size; a new one if it does not fit into the current one.
-    fn segment_for(&mut self, bytes: u64) -> io::Result<&Writing> {
-        let fits = |writing: &Writing| {
+    fn segment_for(&mut self, bytes: u64) -> io::Result<&OpenSegment> {
+        let fits = |writing: &OpenSegment| {
             let used = writing.segment.bytes();
             used <= HEADER_BYTES || used + bytes <= self.options.segment_bytes
         };
@@ -294,7 +294,7 @@ impl Log {
         }
         let segment = Arc::new(segment);
         self.shared.segments().push_back(Arc::clone(&segment));
-        self.current = Some(Writing { segment, file });
+        self.current = Some(OpenSegment { segment, file });
         Ok(())
     }
 
@@ -308,7 +308,7 @@ impl Log {
         if !self.is_dirty || self.options.sync == Sync::Never {
             return Ok(());
         }
-        let Some(Writing { file, .. }) = &self.current else { return Ok(()) };
+        let Some(OpenSegment { file, .. }) = &self.current else { return Ok(()) };
         match file.sync() {
             Ok(()) => {
                 self.is_dirty = false;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::Seq;
 use crate::log::JournalShared;
-use crate::segment::{Frames, Peeked, Segment};
+use crate::segment::{Frames, PeekedFrame, Segment};
 
 /// The next item of a reader.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,14 +71,14 @@ impl Reader {
             let is_newest = self.is_newest();
             let (segment, frames) = self.open.as_mut().expect("it has been opened");
             match frames.peek(segment.bytes(), self.seq)? {
-                Peeked::Frame(seq) if seq > self.seq + 1 => {
+                PeekedFrame::Frame(seq) if seq > self.seq + 1 => {
                     let first = self.seq + 1;
                     self.seq = seq - 1;
                     return Ok(Some(Item::Gone { first, last: seq - 1 }));
                 }
-                Peeked::Frame(_) => break,
-                Peeked::End { .. } if is_newest => return Ok(None),
-                Peeked::End { .. } => self.open = None,
+                PeekedFrame::Frame(_) => break,
+                PeekedFrame::End { .. } if is_newest => return Ok(None),
+                PeekedFrame::End { .. } => self.open = None,
             }
         }
         self.seq += 1;

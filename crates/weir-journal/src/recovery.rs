@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::Seq;
 use crate::options::Options;
-use crate::segment::{Frames, HEADER_BYTES, Header, HeaderError, Peeked, Segment, name, parse_name};
+use crate::segment::{Frames, HEADER_BYTES, Header, HeaderError, PeekedFrame, Segment, name, parse_name};
 use crate::storage::{File, Storage};
 
 const SCAN_BYTES: usize = 1 << 20;
@@ -46,7 +46,7 @@ impl Recovery {
 }
 
 /// The recovered segments of a journal.
-pub struct Recovered {
+pub struct RecoveredSegments {
     pub id: u64,
     /// The lowest number for the next record.
     pub next_seq: Seq,
@@ -55,7 +55,7 @@ pub struct Recovered {
 }
 
 /// Reads every segment. Damage is repaired or skipped; the error is a directory or file that cannot be read.
-pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<Recovered> {
+pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<RecoveredSegments> {
     let mut names: Vec<_> = storage.list()?.into_iter().filter_map(|name| Some((parse_name(&name)?, name))).collect();
     names.sort();
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<Recovered
         damage,
     };
     let next_seq = newest_name.max(recovery.last_seq + 1).max(options.min_next_seq);
-    Ok(Recovered { id, next_seq, segments, recovery })
+    Ok(RecoveredSegments { id, next_seq, segments, recovery })
 }
 
 struct SegmentSummary {
@@ -122,7 +122,7 @@ fn new_id() -> u64 {
 }
 
 /// A segment whose frames have been read.
-struct Scanned {
+struct ScannedSegment {
     segment: Segment,
     file: Arc<dyn File>,
     /// The header is valid, and matches the journal's id and the file's name.
@@ -133,14 +133,14 @@ struct Scanned {
     len: u64,
 }
 
-impl Scanned {
+impl ScannedSegment {
     fn has_records(&self) -> bool {
         self.segment.records.load(Ordering::Relaxed) > 0
     }
 }
 
 /// Reads the records before number `until`.
-fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Result<Scanned> {
+fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Result<ScannedSegment> {
     let SegmentSummary { first_seq, name, file, header } = found;
     let own = header.filter(|header| header.id == id && header.first_seq == first_seq);
     // Without a header it is unknown which records preceded the segment.
@@ -152,8 +152,8 @@ fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Res
     let mut gaps = Vec::new();
     let broken_bytes = loop {
         match frames.peek(len, last)? {
-            Peeked::Frame(seq) if seq >= until => break len - segment.bytes(),
-            Peeked::Frame(seq) => {
+            PeekedFrame::Frame(seq) if seq >= until => break len - segment.bytes(),
+            PeekedFrame::Frame(seq) => {
                 if seq != last + 1 {
                     gaps.push(Damage::Lost { first: last + 1, last: seq - 1 });
                 }
@@ -161,10 +161,10 @@ fn scan(found: SegmentSummary, id: u64, until: Seq, max_payload: u32) -> io::Res
                 let newest_ms = frames.take().time_ms;
                 segment.commit(frames.position(), last, 1, newest_ms);
             }
-            Peeked::End { broken_bytes } => break broken_bytes,
+            PeekedFrame::End { broken_bytes } => break broken_bytes,
         }
     };
-    Ok(Scanned { segment, file, has_header: own.is_some(), gaps, broken_bytes, len })
+    Ok(ScannedSegment { segment, file, has_header: own.is_some(), gaps, broken_bytes, len })
 }
 
 /// Repairs or removes each segment, oldest first.
@@ -176,7 +176,7 @@ struct Recoverer<'a> {
 }
 
 impl Recoverer<'_> {
-    fn take(&mut self, scanned: Scanned, is_last: bool) -> io::Result<()> {
+    fn take(&mut self, scanned: ScannedSegment, is_last: bool) -> io::Result<()> {
         let before = self.segments.back().map(|segment| segment.last_seq());
         let Header { first_seq, follows, .. } = scanned.segment.header;
         if !scanned.has_records() {

@@ -142,7 +142,7 @@ pub struct Frames {
 
 /// The result of [`Frames::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peeked {
+pub enum PeekedFrame {
     /// A valid frame with this number. A gap before it is damage that was skipped.
     Frame(Seq),
     /// No further valid frame before the limit, but this many bytes that are not a frame.
@@ -170,19 +170,21 @@ impl Frames {
     }
 
     /// Finds the next frame before `limit` whose number is greater than `after`.
-    pub fn peek(&mut self, limit: u64, after: Seq) -> io::Result<Peeked> {
+    pub fn peek(&mut self, limit: u64, after: Seq) -> io::Result<PeekedFrame> {
         loop {
             match frame::decode(&self.buffer[self.at..], self.id, self.max_payload) {
-                Decoded::Whole(frame, _) if frame.seq > after.max(self.last) => return Ok(Peeked::Frame(frame.seq)),
+                Decoded::Whole(frame, _) if frame.seq > after.max(self.last) => {
+                    return Ok(PeekedFrame::Frame(frame.seq));
+                }
                 Decoded::Whole(frame, total) if frame.seq > self.last => {
                     self.last = frame.seq;
                     self.at += total;
                 }
                 Decoded::Partial(needed) if self.position() + needed as u64 <= limit => self.fill(needed, limit)?,
-                _ if self.position() >= limit => return Ok(Peeked::End { broken_bytes: 0 }),
+                _ if self.position() >= limit => return Ok(PeekedFrame::End { broken_bytes: 0 }),
                 _ => match self.pass_damage(limit)? {
                     0 => {}
-                    broken_bytes => return Ok(Peeked::End { broken_bytes }),
+                    broken_bytes => return Ok(PeekedFrame::End { broken_bytes }),
                 },
             }
         }

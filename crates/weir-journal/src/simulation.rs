@@ -13,10 +13,10 @@ const SECTOR_BYTES: usize = 512;
 /// An in-memory directory, shared by its clones.
 #[derive(Clone)]
 pub struct Simulated {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<SimulatedState>>,
 }
 
-struct Inner {
+struct SimulatedState {
     now: BTreeMap<String, FileContent>,
     /// The directory as of the last sync.
     synced: BTreeMap<String, FileContent>,
@@ -63,7 +63,8 @@ impl Simulated {
 
     fn with(files: BTreeMap<String, FileContent>, seed: u64) -> Simulated {
         let random = fastrand::Rng::with_seed(seed);
-        let inner = Inner { synced: files.clone(), now: files, faults: DiskFaults::default(), random, operations: 0 };
+        let inner =
+            SimulatedState { synced: files.clone(), now: files, faults: DiskFaults::default(), random, operations: 0 };
         Simulated { inner: Arc::new(Mutex::new(inner)) }
     }
 
@@ -112,12 +113,12 @@ impl Simulated {
         bytes.unsynced.clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SimulatedState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl SimulatedState {
     fn fails(&mut self, chance: impl Fn(&DiskFaults) -> f64) -> io::Result<()> {
         self.operations += 1;
         match self.random.f64() < chance(&self.faults) {

@@ -39,7 +39,7 @@ impl ListenerKey {
 
 /// The descriptors and secrets this process was started with.
 #[derive(Debug, Default)]
-pub struct Inherited {
+pub struct InheritedSockets {
     /// Sockets from another gateway, by [`ListenerKey`].
     named: Vec<(String, Vec<TcpListener>)>,
     /// Sockets from systemd, which are found by their bound address.
@@ -49,7 +49,7 @@ pub struct Inherited {
     pub secrets: Vec<u8>,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// Takes over the descriptors described in the environment.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ mod tests {
         let bind = |addr: &str| crate::listener::bind(place("", addr).addr, 1, 16).expect("a free port");
         let activated = bind("0.0.0.0:0").remove(0);
         let port = activated.local_addr().expect("it is bound").port();
-        let mut inherited = Inherited {
+        let mut inherited = InheritedSockets {
             named: vec![
                 ("http 127.0.0.1:0".into(), bind("127.0.0.1:0")),
                 ("http 127.0.0.1:0".into(), bind("127.0.0.1:0")),

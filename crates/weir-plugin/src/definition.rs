@@ -19,7 +19,7 @@ use crate::plugin::Plugin;
 use crate::schema;
 use crate::state::{self, PerWorker};
 use crate::template::Template;
-use crate::variable::Moment;
+use crate::variable::ExchangePhase;
 use crate::vars::Expression;
 
 /// When a plugin runs on a request. All of `Rewrite`, by priority, run before all of `Access` (APISIX phases).
@@ -226,15 +226,15 @@ impl Build {
 
     /// Compiles a text with variables at a place of the options. Warns of variables that can never have a value.
     pub fn template(&mut self, text: &str, place: &str) -> Template {
-        self.template_at(Moment::Answer, text, place)
+        self.template_at(ExchangePhase::Answer, text, place)
     }
 
     /// Like [`Build::template`], for texts rendered into the records of ended exchanges.
     pub fn template_of_record(&mut self, text: &str, place: &str) -> Template {
-        self.template_at(Moment::Record, text, place)
+        self.template_at(ExchangePhase::Record, text, place)
     }
 
-    fn template_at(&mut self, moment: Moment, text: &str, place: &str) -> Template {
+    fn template_at(&mut self, moment: ExchangePhase, text: &str, place: &str) -> Template {
         let template = Template::compile(text);
         for variable in template.variables() {
             let Some(mut problem) = variable.absence(moment) else { continue };
@@ -252,7 +252,7 @@ impl Build {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn condition(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
-        self.condition_at(Moment::Request, value, place)
+        self.condition_at(ExchangePhase::Request, value, place)
     }
 
     /// Like [`Build::condition`], for ended exchanges, including the content that was read of them.
@@ -260,10 +260,10 @@ impl Build {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn condition_of_record(&mut self, value: &Value, place: &str) -> Result<Expression, ConfigError> {
-        self.condition_at(Moment::Record, value, place)
+        self.condition_at(ExchangePhase::Record, value, place)
     }
 
-    fn condition_at(&mut self, moment: Moment, value: &Value, place: &str) -> Result<Expression, ConfigError> {
+    fn condition_at(&mut self, moment: ExchangePhase, value: &Value, place: &str) -> Result<Expression, ConfigError> {
         let condition = Expression::compile(value).map_err(|error| {
             ConfigError::new(format!("{place}{}", error.place), format!("{}; {}", error.reason, error.help))
         })?;

@@ -26,7 +26,7 @@ mod post_path;
 mod uri_parameters;
 mod variables;
 
-pub use logged::Logged;
+pub use logged::LoggedExchange;
 pub use masked::BodyMask;
 pub use uri_parameters::{UriParameters, UriTemplate};
 

@@ -31,7 +31,7 @@ pub use definition::{
     MetadataEntry, Registry, SecretFields, Stage,
 };
 pub use exchange::{
-    AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, Logged, MatchedRoute, NoteKey, Notes,
+    AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute, NoteKey, Notes,
     PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
@@ -48,7 +48,7 @@ pub use state::PerWorker;
 pub use stop::{EndedBy, Ending, Retry, Stop};
 pub use template::Template;
 pub use tls::{ClientCertificate, Tls};
-pub use variable::{Moment, Variable, Variables};
+pub use variable::{ExchangePhase, Variable, Variables};
 pub use vars::Expression;
 /// The HTTP messages exchanges consist of.
 pub use weir_proto as proto;

@@ -17,17 +17,17 @@ pub struct Row {
 
 /// Every option of a schema, each followed by those nested in it.
 pub fn rows(schema: &Value) -> Vec<Row> {
-    let walk = Walk { definitions: &schema["$defs"] };
+    let walk = SchemaWalk { definitions: &schema["$defs"] };
     let mut rows = Vec::new();
     walk.within("", schema, &mut Vec::new(), &mut rows);
     rows
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     definitions: &'a Value,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalk<'a> {
     /// Appends the rows of the options within `schema`, which is at `path` itself. `open` contains the definitions being walked,
     /// so that a recursive one is not followed twice.
     fn within(&self, path: &str, schema: &'a Value, open: &mut Vec<&'a str>, rows: &mut Vec<Row>) {

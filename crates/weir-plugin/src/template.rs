@@ -24,31 +24,31 @@ enum TemplatePart {
 
 /// How values are escaped for the text around them.
 #[derive(Clone, Copy)]
-pub struct Style {
+pub struct TemplateStyle {
     /// Escapes and appends a value. Not called for the template's own text.
     pub escape: fn(value: &[u8], out: &mut Vec<u8>),
     /// The text for a missing value without a default.
     pub missing: &'static str,
 }
 
-impl Style {
+impl TemplateStyle {
     /// Values unchanged.
-    pub const PLAIN: Style = Style { escape: copy, missing: "" };
+    pub const PLAIN: TemplateStyle = TemplateStyle { escape: copy, missing: "" };
     /// Values as parts of a JSON string; invalid UTF-8 becomes U+FFFD.
-    pub const JSON: Style = Style { escape: |value, out| escape::json(out, value), missing: "" };
+    pub const JSON: TemplateStyle = TemplateStyle { escape: |value, out| escape::json(out, value), missing: "" };
     /// Values in a line of a log, as nginx escapes them: `"`, `\`, control characters and everything beyond ASCII as
     /// `\xHH`. A missing value is `-`.
-    pub const LOG_LINE: Style = Style { escape: escape_log_line, missing: "-" };
+    pub const LOG_LINE: TemplateStyle = TemplateStyle { escape: escape_log_line, missing: "-" };
 }
 
 impl Template {
     /// Compiles a text. Every text is a template.
     pub fn compile(text: &str) -> Template {
-        Template::compile_within(text, Style::PLAIN)
+        Template::compile_within(text, TemplateStyle::PLAIN)
     }
 
     /// Compiles a text whose own characters are escaped as well, as for one that becomes part of a JSON string.
-    pub fn compile_within(text: &str, style: Style) -> Template {
+    pub fn compile_within(text: &str, style: TemplateStyle) -> Template {
         let mut segments = Vec::new();
         let mut literal = Vec::new();
         let mut rest = text;
@@ -83,11 +83,11 @@ impl Template {
 
     /// Appends the text with the values inserted.
     pub fn render(&self, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
-        self.render_as(Style::PLAIN, variables, out);
+        self.render_as(TemplateStyle::PLAIN, variables, out);
     }
 
     /// Appends the text with the values inserted and escaped in a style.
-    pub fn render_as(&self, style: Style, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
+    pub fn render_as(&self, style: TemplateStyle, variables: &(impl Variables + ?Sized), out: &mut Vec<u8>) {
         for segment in &self.segments {
             match segment {
                 TemplatePart::Text(text) => out.extend_from_slice(text),
@@ -123,7 +123,7 @@ impl Template {
     }
 }
 
-fn push_text(segments: &mut Vec<TemplatePart>, literal: &mut Vec<u8>, style: Style) {
+fn push_text(segments: &mut Vec<TemplatePart>, literal: &mut Vec<u8>, style: TemplateStyle) {
     if !literal.is_empty() {
         let mut text = Vec::with_capacity(literal.len());
         (style.escape)(literal, &mut text);
@@ -192,7 +192,7 @@ fn push_hexadecimal(byte: u8, digits: &[u8; 16], out: &mut Vec<u8>) {
     out.extend_from_slice(&[digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]);
 }
 
-impl fmt::Debug for Style {
+impl fmt::Debug for TemplateStyle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Style").field("missing", &self.missing).finish_non_exhaustive()
     }
@@ -223,14 +223,14 @@ mod tests {
         }
     }
 
-    fn render_as(style: Style, text: &str) -> String {
+    fn render_as(style: TemplateStyle, text: &str) -> String {
         let mut out = Vec::new();
         Template::compile_within(text, style).render_as(style, &Request, &mut out);
         String::from_utf8(out).expect("the tests render text")
     }
 
     fn render(text: &str) -> String {
-        render_as(Style::PLAIN, text)
+        render_as(TemplateStyle::PLAIN, text)
     }
 
     #[test]
@@ -266,10 +266,10 @@ mod tests {
 
     #[test]
     fn values_are_escaped_for_where_they_stand() {
-        assert_eq!(render_as(Style::JSON, "\"$arg_name"), "\\\"a\\\"\\\\\\n\\u0001b");
-        assert_eq!(render_as(Style::JSON, "$http_user_agent $http_raw"), "caf\u{e9} \u{fffd}!");
+        assert_eq!(render_as(TemplateStyle::JSON, "\"$arg_name"), "\\\"a\\\"\\\\\\n\\u0001b");
+        assert_eq!(render_as(TemplateStyle::JSON, "$http_user_agent $http_raw"), "caf\u{e9} \u{fffd}!");
         assert_eq!(
-            render_as(Style::LOG_LINE, "$arg_name $http_user_agent $arg_none"),
+            render_as(TemplateStyle::LOG_LINE, "$arg_name $http_user_agent $arg_none"),
             r"a\x22\x5C\x0A\x01b caf\xC3\xA9 -"
         );
     }

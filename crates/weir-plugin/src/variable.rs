@@ -26,7 +26,7 @@ pub trait Variables {
 
 /// When variables are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Moment {
+pub enum ExchangePhase {
     /// A route is being chosen.
     Routing,
     /// Plugins process the request.
@@ -292,11 +292,11 @@ impl Variable {
     }
 
     /// The earliest moment at which it may have a value; `None` is never, since content is not read for it.
-    pub fn since(&self) -> Option<Moment> {
+    pub fn since(&self) -> Option<ExchangePhase> {
         use Variable::*;
         Some(match self {
             RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId
-            | UriParameter(_) => Moment::Request,
+            | UriParameter(_) => ExchangePhase::Request,
             Status
             | BytesSent
             | BodyBytesSent
@@ -314,21 +314,21 @@ impl Variable {
             | UpstreamBytesReceived
             | UpstreamBytesSent
             | BalancerIp
-            | BalancerPort => Moment::Answer,
-            RequestBody | PostArgument(_) | PostPath(_) => Moment::Record,
+            | BalancerPort => ExchangePhase::Answer,
+            RequestBody | PostArgument(_) | PostPath(_) => ExchangePhase::Record,
             GraphqlName | GraphqlOperation | GraphqlRootFields | Unknown(_) => return None,
-            _ => Moment::Routing,
+            _ => ExchangePhase::Routing,
         })
     }
 
     /// Why it has no value at this moment; `None` if it may have one.
-    pub fn absence(&self, at: Moment) -> Option<String> {
+    pub fn absence(&self, at: ExchangePhase) -> Option<String> {
         let why = match (self, self.since()) {
             (Variable::Unknown(_), _) => "which does not exist",
             (_, Some(since)) if since <= at => return None,
-            (_, Some(Moment::Routing | Moment::Request)) => "which has no value before a route is chosen",
-            (_, Some(Moment::Answer)) => "which has no value before the request is answered",
-            (_, Some(Moment::Record) | None) => "which needs the request body, and the body is not read here",
+            (_, Some(ExchangePhase::Routing | ExchangePhase::Request)) => "which has no value before a route is chosen",
+            (_, Some(ExchangePhase::Answer)) => "which has no value before the request is answered",
+            (_, Some(ExchangePhase::Record) | None) => "which needs the request body, and the body is not read here",
         };
         Some(format!("names the variable `{self}`, {why}"))
     }
@@ -364,22 +364,22 @@ mod tests {
     #[test]
     fn what_has_no_value_says_why() {
         for (name, at, why) in [
-            ("resp_body", Moment::Record, "which does not exist"),
-            ("consumer_name", Moment::Routing, "which has no value before a route is chosen"),
-            ("sent_http_a", Moment::Request, "which has no value before the request is answered"),
-            ("post_arg_a", Moment::Answer, "which needs the request body, and the body is not read here"),
-            ("post_arg.a.b", Moment::Answer, "which needs the request body, and the body is not read here"),
-            ("graphql_name", Moment::Record, "which needs the request body, and the body is not read here"),
-            ("uri_param_a", Moment::Routing, "which has no value before a route is chosen"),
+            ("resp_body", ExchangePhase::Record, "which does not exist"),
+            ("consumer_name", ExchangePhase::Routing, "which has no value before a route is chosen"),
+            ("sent_http_a", ExchangePhase::Request, "which has no value before the request is answered"),
+            ("post_arg_a", ExchangePhase::Answer, "which needs the request body, and the body is not read here"),
+            ("post_arg.a.b", ExchangePhase::Answer, "which needs the request body, and the body is not read here"),
+            ("graphql_name", ExchangePhase::Record, "which needs the request body, and the body is not read here"),
+            ("uri_param_a", ExchangePhase::Routing, "which has no value before a route is chosen"),
         ] {
             let told = Variable::named(name).absence(at);
             assert_eq!(told, Some(format!("names the variable `{name}`, {why}")), "{name}");
         }
         for (name, at) in [
-            ("remote_addr", Moment::Routing),
-            ("consumer_name", Moment::Request),
-            ("status", Moment::Answer),
-            ("post_arg_a", Moment::Record),
+            ("remote_addr", ExchangePhase::Routing),
+            ("consumer_name", ExchangePhase::Request),
+            ("status", ExchangePhase::Answer),
+            ("post_arg_a", ExchangePhase::Record),
         ] {
             assert_eq!(Variable::named(name).absence(at), None, "{name}");
         }

@@ -82,7 +82,7 @@ impl RouteTotals {
 }
 
 #[derive(Debug)]
-struct Owner {
+struct SlotOwner {
     id: String,
     /// Whether the last published configuration contains this route.
     configured: bool,
@@ -102,7 +102,7 @@ pub struct RouteSlots {
 #[derive(Debug, Default)]
 struct Owners {
     /// `owners[n]` owns slot `n + 1`.
-    owners: Vec<Owner>,
+    owners: Vec<SlotOwner>,
     by_id: HashMap<String, u16>,
 }
 
@@ -141,11 +141,11 @@ impl RouteSlots {
                     return RouteSlot(slot);
                 }
                 let place = if table.owners.len() < self.limit {
-                    table.owners.push(Owner { id: id.to_owned(), configured: true, base: RouteTotals::default() });
+                    table.owners.push(SlotOwner { id: id.to_owned(), configured: true, base: RouteTotals::default() });
                     table.owners.len() - 1
                 } else if let Some(place) = free.pop() {
                     let base = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
-                    let new = Owner { id: id.to_owned(), configured: true, base };
+                    let new = SlotOwner { id: id.to_owned(), configured: true, base };
                     let old = std::mem::replace(&mut table.owners[place], new);
                     table.by_id.remove(&old.id);
                     place

@@ -30,7 +30,7 @@ use tokio::time::{Interval, interval};
 use weir_control::document::{AdminAddress, NodeSettings};
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
 use weir_gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
-use weir_net::inherit::{Inherited, ListenerKey};
+use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_net::tls::TicketKeys;
 use weir_telemetry::error_log;
@@ -118,7 +118,7 @@ impl GatewayNode {
         // Long, since it is the order in which a node starts: each step needs what those before it have opened.
         let invocation = Invocation::of_this_process();
         // SAFETY: the process has not opened a file yet, so all descriptors named in the environment are inherited ones.
-        let inherited = unsafe { Inherited::from_environment() };
+        let inherited = unsafe { InheritedSockets::from_environment() };
         let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
             say!("the session ticket keys of the previous process cannot be read; clients cannot resume TLS sessions");
@@ -294,7 +294,7 @@ impl Control {
         listening: &[(SocketAddr, &str)],
         status_on: Option<SocketAddr>,
         admin_on: Option<&str>,
-        inherited: &mut Inherited,
+        inherited: &mut InheritedSockets,
     ) -> Result<(), ExitFailure> {
         // Not earlier: until here, the previous process may have to continue.
         if let Some(admin) = &self.admin {

@@ -24,7 +24,7 @@ pub struct LoadPlan {
     /// (HTTP/2: `streams` exchanges).
     pub connections: usize,
     /// Threads the clients are spread over. One thread is one processor's worth of load.
-    #[serde(default = "one")]
+    #[serde(default = "default_one")]
     pub threads: usize,
     /// When requests are due.
     #[serde(default)]
@@ -37,7 +37,7 @@ pub struct LoadPlan {
     #[serde(default)]
     pub timeouts: LoadTimeouts,
     /// Keep connections open between requests. Otherwise each request opens and closes one.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub keep_alive: bool,
     /// Local addresses that connections are bound to, in turn (each has about 28,000 ports for one destination). Empty:
     /// the kernel chooses.
@@ -49,7 +49,7 @@ pub struct LoadPlan {
     #[serde(default)]
     pub tls: ClientTls,
     /// Length of one interval of the result's time series.
-    #[serde(default = "one_second_ms")]
+    #[serde(default = "default_interval_ms")]
     pub interval_ms: u64,
     /// Processors the threads are pinned to, in turn. Empty: not pinned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -70,7 +70,7 @@ pub struct RequestTemplate {
     /// Label of the request in results; the URL when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(default = "get")]
+    #[serde(default = "default_method")]
     pub method: String,
     /// Absolute, `http://`, `https://`, `ws://` or `wss://`.
     pub url: String,
@@ -80,7 +80,7 @@ pub struct RequestTemplate {
     #[serde(default, skip_serializing_if = "RequestBody::is_empty")]
     pub body: RequestBody,
     /// Share of this request among all under [`Selection::Weighted`].
-    #[serde(default = "one_u32")]
+    #[serde(default = "default_weight")]
     pub weight: u32,
     /// The statuses that are a success. Empty: 100 to 399. Responses with others are measured as well, and counted as
     /// `unexpected`.
@@ -93,7 +93,7 @@ impl RequestTemplate {
     pub fn get(url: impl Into<String>) -> Self {
         Self {
             name: None,
-            method: get(),
+            method: default_method(),
             url: url.into(),
             headers: Vec::new(),
             body: RequestBody::Empty,
@@ -150,7 +150,7 @@ pub enum Protocol {
     /// HTTP/2: ALPN for `https://`, prior knowledge for `http://`.
     Http2 {
         /// Concurrent streams per connection.
-        #[serde(default = "one")]
+        #[serde(default = "default_one")]
         streams: usize,
     },
     /// WebSocket. An exchange is a message and the answer to it; several may be in flight on one connection, answers
@@ -176,7 +176,7 @@ pub enum Protocol {
     /// Connections that are opened and held until the end. An exchange is one connection opened.
     Idle {
         /// Send the first request once on each connection before it idles, so that the peer has certainly accepted it.
-        #[serde(default = "yes")]
+        #[serde(default = "default_true")]
         first_request: bool,
     },
     /// WebSub: `connections` subscribers of one topic, each with a callback of its own on one listener of the
@@ -438,23 +438,23 @@ impl std::error::Error for PlanError {}
 /// Counts keyed by HTTP status.
 pub type Statuses = BTreeMap<u16, u64>;
 
-fn one() -> usize {
+fn default_one() -> usize {
     1
 }
 
-fn one_u32() -> u32 {
+fn default_weight() -> u32 {
     1
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn get() -> String {
+fn default_method() -> String {
     "GET".to_owned()
 }
 
-fn one_second_ms() -> u64 {
+fn default_interval_ms() -> u64 {
     1_000
 }
 

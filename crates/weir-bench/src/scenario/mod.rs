@@ -43,7 +43,7 @@ pub struct Scenario {
     /// The target that the others are compared with.
     pub baseline: String,
     /// Workers of the targets: a sweep when there are several.
-    #[serde(default = "one_worker")]
+    #[serde(default = "default_workers")]
     pub workers: Vec<u32>,
     /// Clients, ascending: the axis of the plots.
     pub connections: Vec<u32>,
@@ -265,7 +265,7 @@ pub struct ScenarioRow {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
     /// Routes of the target; four of them are asked for.
-    #[serde(default = "one")]
+    #[serde(default = "default_routes")]
     pub routes: u32,
     /// Endpoints of each route, which has an upstream of its own then. Routes that are asked for have the backends; those of the
     /// others are addresses on which nothing listens. 0: all routes share one upstream, the backends.
@@ -575,11 +575,11 @@ impl ScenarioRow {
     }
 }
 
-fn one_worker() -> Vec<u32> {
+fn default_workers() -> Vec<u32> {
     vec![1]
 }
 
-fn one() -> u32 {
+fn default_routes() -> u32 {
     1
 }
 

@@ -58,7 +58,7 @@ pub struct PeerDefinition {
     #[serde(default)]
     pub log: Option<String>,
     /// Words that mark a log line as an error.
-    #[serde(default = "error_words")]
+    #[serde(default = "default_log_errors")]
     pub log_errors: Vec<String>,
     /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`,
     /// `upstream-settings`. Of a backend: `tls`, `websocket`, `sse`, `delay`.
@@ -143,7 +143,7 @@ pub struct InstallSource {
     pub path: Option<String>,
 }
 
-fn error_words() -> Vec<String> {
+fn default_log_errors() -> Vec<String> {
     ["ERROR", "error", "critical", "CRITICAL", "panic"].map(str::to_owned).to_vec()
 }
 

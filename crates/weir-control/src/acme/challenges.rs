@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use weir_gateway::route::PathSet;
 use weir_gateway::snapshot::ChallengeCertificates;
-use weir_net::tls::{self, ACME_TLS, Facts, Server, ServerTerms, Versions};
+use weir_net::tls::{self, ACME_TLS, CertificateFacts, Server, ServerTerms, Versions};
 
 /// The path prefix of HTTP challenges, before the token.
 pub const PREFIX: &str = "/.well-known/acme-challenge/";
@@ -44,7 +44,7 @@ impl OpenChallenges {
 /// The host and the server identity of a certificate. `None` if it is damaged; the validation then fails.
 fn server(pem: &str) -> Option<(Box<str>, Server)> {
     let chain = tls::certificates(pem.as_bytes()).ok()?;
-    let host = Facts::of(&chain[0]).ok()?.names.first()?.as_str().into();
+    let host = CertificateFacts::of(&chain[0]).ok()?.names.first()?.as_str().into();
     let keys = vec![tls::unchecked(chain, pem.as_bytes()).ok()?];
     let terms = ServerTerms { keys, versions: Versions::ALL, clients: None, protocols: &[ACME_TLS] };
     Some((host, Server::new(terms).ok()?))
@@ -96,7 +96,7 @@ impl PathSet for Challenges {
 }
 
 impl ChallengeCertificates for Challenges {
-    fn prove(&self, name: &str) -> Option<Server> {
+    fn challenge_certificate(&self, name: &str) -> Option<Server> {
         self.0.load().servers.get(name).cloned()
     }
 }
@@ -110,13 +110,16 @@ mod tests {
         let challenges = Challenges::default();
         let identity = weir_testkit::Authority::of_tests().identity(&["a.test"]);
         challenges.open("t.pem", &(identity.key + &identity.certificate));
-        assert!(challenges.prove("a.test").is_some() && challenges.prove("b.test").is_none());
+        assert!(
+            challenges.challenge_certificate("a.test").is_some()
+                && challenges.challenge_certificate("b.test").is_none()
+        );
         for token in ["t.pem", "t"] {
             assert_eq!(challenges.answer(format!("{PREFIX}{token}").as_bytes()), None, "there is a key in it");
         }
         challenges.open("u.pem", "damaged");
         challenges.close("t.pem");
-        assert!(challenges.prove("a.test").is_none());
+        assert!(challenges.challenge_certificate("a.test").is_none());
     }
 
     #[test]

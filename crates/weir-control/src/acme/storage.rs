@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_net::tls::{self, Facts};
+use weir_net::tls::{self, CertificateFacts};
 
 /// The folder of one authority.
 #[derive(Clone, Debug)]
@@ -188,7 +188,7 @@ impl Validity {
     /// Why it cannot be used for this host.
     pub(super) fn of(pem: &[u8], host: &str) -> Result<Validity, String> {
         let chain = tls::certificates(pem).map_err(|error| format!("the certificate {error}"))?;
-        let facts = Facts::of(&chain[0]).map_err(|error| format!("the certificate {error}"))?;
+        let facts = CertificateFacts::of(&chain[0]).map_err(|error| format!("the certificate {error}"))?;
         if !facts.is_good_for(host) {
             return Err(format!("the certificate is for {}", facts.names.join(", ")));
         }

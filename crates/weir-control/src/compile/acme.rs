@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use weir_gateway::snapshot::{Certificate, Certificates, Chain, Link, Rank, Reach, Route, RouteRule, Target};
-use weir_net::tls::{self, Facts, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
+use weir_gateway::snapshot::{Certificate, Certificates, Chain, ChainReach, Link, Rank, Route, RouteRule, Target};
+use weir_net::tls::{
+    self, CertificateFacts, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions,
+};
 use weir_plugin::{Exchange, Flow, Plugin, RouteFacts, Stage, Stop};
 use weir_proto::Method;
 
@@ -92,7 +94,7 @@ impl Compiler<'_> {
 
     fn obtained(&self, host: &AcmeHost, text: &[u8]) -> Result<Certificate, String> {
         let chain = tls::certificates(text).map_err(|error| error.to_string())?;
-        let facts = Facts::of(&chain[0]).map_err(|error| error.to_string())?;
+        let facts = CertificateFacts::of(&chain[0]).map_err(|error| error.to_string())?;
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if facts.until < i64::try_from(now).unwrap_or(i64::MAX) {
             // The warning names the host, and `/status` shows why the renewal failed.
@@ -123,7 +125,7 @@ impl Compiler<'_> {
         };
         let link = Link {
             step: Arc::new(ChallengeAnswer(Arc::clone(challenges))),
-            rank: Rank { stage: Stage::Access, reach: Reach::Own, priority: std::cmp::Reverse(0) },
+            rank: Rank { stage: Stage::Access, reach: ChainReach::Own, priority: std::cmp::Reverse(0) },
             // It is not a plugin that can be configured, so it has no plugin number and its cost is not measured.
             plugin: u16::MAX,
             name: "acme",

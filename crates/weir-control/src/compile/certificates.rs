@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use regex::bytes::RegexSetBuilder;
 use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
-use weir_net::tls::{self, CertificateDer, CertifiedKey, ClientTerms, Facts, KeyError, Server, ServerTerms};
+use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, ClientTerms, KeyError, Server, ServerTerms};
 
 use super::Compiler;
 use crate::document::{Pem, PemSource, ServerName, Ssl};
@@ -130,7 +130,7 @@ impl Compiler<'_> {
         // Both are read before returning, so that the faults of both are reported.
         let (chain, text) = (self.chain(cert), self.text(key));
         let (chain, text) = (chain?, text?);
-        let facts = Facts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
+        let facts = CertificateFacts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
         let certified = tls::certified(chain, &text);
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
         self.present(cert, &facts);
@@ -142,7 +142,7 @@ impl Compiler<'_> {
     }
 
     /// Warns of a certificate that is not valid now; whether it is refused depends on what is served already.
-    fn present(&self, cert: &Pem, facts: &Facts) {
+    fn present(&self, cert: &Pem, facts: &CertificateFacts) {
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let wrong = match (facts.since > now, facts.until < now) {

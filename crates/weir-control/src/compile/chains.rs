@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_gateway::snapshot::{Chain, Link, Overlay, Rank, Reach};
+use weir_gateway::snapshot::{Chain, ChainReach, ConsumerPlugins, Link, Rank};
 use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
@@ -108,7 +108,7 @@ impl<'a> Chains<'a> {
                 keys
             });
             let built = set.built.iter().filter_map(|built| built.link.clone());
-            global.extend(built.map(|link| Link { rank: Rank { reach: Reach::Global, ..link.rank }, ..link }));
+            global.extend(built.map(|link| Link { rank: Rank { reach: ChainReach::Global, ..link.rank }, ..link }));
         }
         chains.global = global;
         chains.global_key = keys.map(Fingerprint::of);
@@ -228,7 +228,7 @@ impl<'a> Chains<'a> {
     }
 
     /// The plugins that each consumer, or its group, adds to every route.
-    pub(super) fn overlays(&self) -> Vec<Overlay> {
+    pub(super) fn overlays(&self) -> Vec<ConsumerPlugins> {
         let overlay = |layers: &OverlayLayers| {
             let own = layers.consumer.map(|consumer| {
                 // Credentials have been read before, by `consumers::read`.
@@ -242,7 +242,7 @@ impl<'a> Chains<'a> {
             });
             let group = layers.group.and_then(|set| self.groups.get(&*set.id)).map(|index| &*self.sets[*index].built);
             let built: Vec<&BuiltPlugin> = nearest([own.as_deref(), group]).collect();
-            Overlay {
+            ConsumerPlugins {
                 chain: Chain::new(built.iter().filter_map(|built| built.link.clone()).collect()),
                 overrides: built.iter().filter_map(|built| self.registry.number(&built.name)).collect(),
             }
@@ -316,7 +316,7 @@ impl<'a> Chains<'a> {
         let priority = Reverse(plugin.priority.unwrap_or(entry.priority));
         Some(Link {
             step,
-            rank: Rank { stage: entry.stage, reach: Reach::Own, priority },
+            rank: Rank { stage: entry.stage, reach: ChainReach::Own, priority },
             plugin: self.registry.number(entry.name).expect("it was found there"),
             name: entry.name,
             identifies: entry.identifies,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use weir_plugin::{Moment, Template, Variable};
+use weir_plugin::{ExchangePhase, Template, Variable};
 
 use crate::text::read::{NodeReader, shortened};
 use crate::text::suggest::meant;
@@ -75,7 +75,7 @@ fn format(at: &NodeReader) -> Option<AccessLogFormat> {
 /// Checks a template: each of its variables must exist, and be available when a record is written.
 fn template_of(at: &NodeReader, text: &str) -> Option<String> {
     let template = Template::compile(text);
-    let absent = |variable: &Variable| Some((variable.absence(Moment::Record)?, meant(variable)));
+    let absent = |variable: &Variable| Some((variable.absence(ExchangePhase::Record)?, meant(variable)));
     let Some((problem, meant)) = template.variables().find_map(absent) else { return Some(text.to_owned()) };
     at.report_advising(
         problem,

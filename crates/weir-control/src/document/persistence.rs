@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_gateway::snapshot::{Endpoint, WhenGone};
+use weir_gateway::snapshot::{Endpoint, WhenEndpointGone};
 
 use crate::text::read::{MapReader, NodeReader, shortened};
 
@@ -10,8 +10,8 @@ use crate::text::read::{MapReader, NodeReader, shortened};
 #[derive(Clone, PartialEq, Eq)]
 pub enum PersistenceSpec {
     ClientIp,
-    Cookie { name: Box<str>, attributes: Box<str>, secret: Option<Box<str>>, when_gone: WhenGone },
-    AppCookie { name: Box<str>, idle: Duration, when_gone: WhenGone },
+    Cookie { name: Box<str>, attributes: Box<str>, secret: Option<Box<str>>, when_gone: WhenEndpointGone },
+    AppCookie { name: Box<str>, idle: Duration, when_gone: WhenEndpointGone },
 }
 
 /// Without the secret.
@@ -32,10 +32,10 @@ impl PersistenceSpec {
         match self {
             PersistenceSpec::ClientIp => None,
             PersistenceSpec::Cookie { name, attributes, secret, when_gone } => {
-                Some(Compiled::own_cookie(name, attributes, secret.as_deref(), *when_gone, endpoints))
+                Some(Compiled::gateway_cookie(name, attributes, secret.as_deref(), *when_gone, endpoints))
             }
             PersistenceSpec::AppCookie { name, idle, when_gone } => {
-                Some(Compiled::learnt_cookie(name, *idle, *when_gone))
+                Some(Compiled::application_cookie(name, *idle, *when_gone))
             }
         }
     }
@@ -55,7 +55,8 @@ const TYPES: &[(&str, PersistenceType)] = &[
     ("cookie", PersistenceType::Cookie),
     ("app_cookie", PersistenceType::AppCookie),
 ];
-const WHEN_GONE: &[(&str, WhenGone)] = &[("another", WhenGone::Another), ("refuse", WhenGone::Refuse)];
+const WHEN_GONE: &[(&str, WhenEndpointGone)] =
+    &[("another", WhenEndpointGone::Another), ("refuse", WhenEndpointGone::Refuse)];
 const SAME_SITE: &[(&str, &str)] = &[("Lax", "Lax"), ("Strict", "Strict"), ("None", "None")];
 
 const DEFAULT_NAME: &str = "weir_endpoint";

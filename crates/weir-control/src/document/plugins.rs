@@ -1,7 +1,7 @@
 //! The `plugins` of a resource, each with its `_meta`.
 
 use serde_json::Value;
-use weir_plugin::{Expression, Moment};
+use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
 use super::shares::{self, TrafficShare};
@@ -97,7 +97,7 @@ fn read_meta(at: &NodeReader, plugin: &mut PluginSpec) {
     plugin.filter = fields
         .get("filter")
         .filter(|at| !at.is_list() || at.items().next().is_some())
-        .and_then(|at| condition::read(&at, Moment::Answer));
+        .and_then(|at| condition::read(&at, ExchangePhase::Answer));
     plugin.error_response = fields.get("error_response").and_then(|at| match &at.node().kind {
         NodeKind::Text(text) => Some(ErrorResponse::Text(text.clone())),
         NodeKind::Map(_) => Some(ErrorResponse::Json(at.node().to_json())),

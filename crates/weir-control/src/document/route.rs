@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use weir_gateway::snapshot::Timeouts;
 use weir_plugin::vars::parse_network;
-use weir_plugin::{Expression, Moment};
+use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
 use super::plugins::{self, PluginSpecs};
@@ -115,7 +115,7 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
         methods: methods(&fields),
         remote_addrs: networks(&fields),
         priority: fields.get("priority").and_then(|at| at.whole()).unwrap_or(0),
-        vars: fields.get("vars").and_then(|at| condition::read(&at, Moment::Routing)),
+        vars: fields.get("vars").and_then(|at| condition::read(&at, ExchangePhase::Routing)),
         enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
         timeouts: fields.get("timeout").and_then(|at| upstream::timeouts(&at)),
         enable_websocket: fields.get("enable_websocket").and_then(|at| at.boolean()),

@@ -8,7 +8,7 @@ use weir_net::stream::Stream;
 
 use super::accepted::Accepted;
 use super::listener::ListenerProtocol;
-use super::{h1, h2, in_time, reset, secure};
+use super::{h1, h2, reset, secure, within_timeout};
 use crate::context::lifecycle::WaitsFor;
 use crate::worker::{TaskGuard, Worker};
 
@@ -40,7 +40,7 @@ async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<
         clients.header_timeout.as_nanos() as u64
     };
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
-    match in_time(worker, WaitsFor::RestOfHead, deadline_ns, receive(tcp)).await {
+    match within_timeout(worker, WaitsFor::RestOfHead, deadline_ns, receive(tcp)).await {
         Some(Ok(announced)) => return Some(announced.client.unwrap_or(sender)),
         Some(Err(error)) => tracing::info!("reading the PROXY header of {sender} failed: {error}"),
         None => tracing::info!("PROXY header of {sender} not received within {} s", timeout_ns as f64 / 1e9),

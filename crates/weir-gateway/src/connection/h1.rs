@@ -22,7 +22,7 @@ use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, Sending};
-use crate::message::unsent::Unsent;
+use crate::message::unsent::UnsentBytes;
 use crate::serve::serve;
 use crate::snapshot::ClientSettings;
 
@@ -40,7 +40,7 @@ const MAX_AHEAD: usize = 16 * 1024;
 pub struct H1Client {
     /// Its stash holds a partial head, the start of a body, or pipelined requests.
     connection: Accepted,
-    unsent: Unsent,
+    unsent: UnsentBytes,
     requests: u64,
     /// When the client closed its sending side; 0 if it has not.
     ended_ns: u64,
@@ -49,7 +49,7 @@ pub struct H1Client {
 /// Serves one connection from accept to close. Not an `async fn`, whose future would keep the argument beside the
 /// `H1Client` built from it for as long as the connection lives.
 pub fn run(connection: Accepted) -> impl Future<Output = ()> {
-    let mut client = H1Client { connection, unsent: Unsent::default(), requests: 0, ended_ns: 0 };
+    let mut client = H1Client { connection, unsent: UnsentBytes::default(), requests: 0, ended_ns: 0 };
     Frame::new(async move {
         client.connection.watch(own_waker().await);
         let worker = Rc::clone(&client.connection.worker);
@@ -85,7 +85,7 @@ impl H1Client {
             let settings = &current.snapshot.clients;
             loop {
                 if parse_stash {
-                    let exchange = self.parse_stash(settings, head_since_ns.unwrap_or(waiting_since_ns));
+                    let exchange = self.parse_buffered(settings, head_since_ns.unwrap_or(waiting_since_ns));
                     if exchange.is_some() {
                         return Poll::Ready(exchange);
                     }
@@ -102,12 +102,12 @@ impl H1Client {
                     if !self.connection.stash.is_empty() {
                         parse_stash = memchr::memchr(b'\n', received).is_some()
                             || self.connection.stash.len() + count > settings.limits.target_bytes;
-                        worker.buffers.stash(&mut self.connection.stash, received);
+                        worker.buffers.append_unread(&mut self.connection.stash, received);
                         return Poll::Ready(Some(None));
                     }
                     head_since_ns = Some(now_ns);
                     let (exchange, used) = self.parse(received, settings, now_ns);
-                    worker.buffers.stash(&mut self.connection.stash, &received[used..]);
+                    worker.buffers.append_unread(&mut self.connection.stash, &received[used..]);
                     Poll::Ready(Some(exchange))
                 });
                 match read {
@@ -154,7 +154,7 @@ impl H1Client {
         }))
     }
 
-    fn parse_stash(&mut self, settings: &ClientSettings, now_ns: u64) -> Option<Box<ServedExchange>> {
+    fn parse_buffered(&mut self, settings: &ClientSettings, now_ns: u64) -> Option<Box<ServedExchange>> {
         let stash = std::mem::take(&mut self.connection.stash);
         let (exchange, used) = self.parse(&stash, settings, now_ns);
         self.connection.stash = stash;
@@ -172,7 +172,7 @@ impl H1Client {
         let mut exchange = self.connection.worker.buffers.take_exchange();
         match parse_request(received, &settings.limits, &mut exchange.request) {
             Ok(None) => {
-                self.connection.worker.buffers.give_exchange(exchange);
+                self.connection.worker.buffers.recycle_exchange(exchange);
                 (None, 0)
             }
             Ok(Some(length)) => {
@@ -181,7 +181,7 @@ impl H1Client {
                 (Some(exchange), length)
             }
             Err(Reject::Version) if settings.http2 && self.may_begin_http2(received) => {
-                self.connection.worker.buffers.give_exchange(exchange);
+                self.connection.worker.buffers.recycle_exchange(exchange);
                 (None, 0)
             }
             Err(reject) => {
@@ -257,7 +257,7 @@ impl ClientSide for H1Client {
         self.connection.set_deadline(deadline_ns);
     }
 
-    fn stash(&mut self) -> &mut Vec<u8> {
+    fn unread_bytes(&mut self) -> &mut Vec<u8> {
         &mut self.connection.stash
     }
 
@@ -286,7 +286,7 @@ impl ClientSide for H1Client {
         worker.buffers.with_read_buffer(|buffer| match self.poll_read(context, &mut buffer[..MAX_AHEAD]) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) => {
-                worker.buffers.stash(&mut self.connection.stash, &buffer[..count]);
+                worker.buffers.append_unread(&mut self.connection.stash, &buffer[..count]);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),

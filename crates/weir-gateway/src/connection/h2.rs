@@ -17,7 +17,7 @@ use crate::context::buffers::READ_BYTES;
 use crate::context::frame::{Frame, own_waker};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::http2::Session;
-use crate::http2::silence::{Silence, SilenceVerdict};
+use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::message::sides::StreamLoss;
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
@@ -78,7 +78,7 @@ fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
         stash,
         head_since_ns: None,
         ending: ClosingStep::No,
-        silence: Silence::new(SILENCE_NS, now_ns),
+        silence: SilenceWatch::new(SILENCE_NS, now_ns),
     };
     Frame::new(async move {
         let waker = own_waker().await;
@@ -122,7 +122,7 @@ struct Driver {
     /// When the preface, a head or a frame began that is not complete yet.
     head_since_ns: Option<u64>,
     ending: ClosingStep,
-    silence: Silence,
+    silence: SilenceWatch,
 }
 
 impl Driver {
@@ -136,7 +136,7 @@ impl Driver {
             polled = self.keep_deadlines(now_ns);
         }
         if polled.is_ready() {
-            self.shared.session.state().lose_all(StreamLoss::Connection);
+            self.shared.session.state().fail_all_streams(StreamLoss::Connection);
         }
         polled
     }
@@ -152,7 +152,7 @@ impl Driver {
         self.leave_if_due();
         let mut state = self.shared.session.state();
         // While output waits for the socket, the client's silence is not measured: it cannot read a PING either.
-        let (heard, waits) = (state.take_heard(), state.len() > 0 && state.protocol.output().is_empty());
+        let (heard, waits) = (state.take_received_frames(), state.len() > 0 && state.protocol.output().is_empty());
         match self.silence.look(now_ns, heard, waits) {
             SilenceVerdict::Alive => {}
             SilenceVerdict::SendPing => state.protocol().send_ping(),
@@ -196,7 +196,7 @@ impl Driver {
                     self.shared.worker.metrics.errors.increment("flood");
                 }
                 state.protocol().fail(code);
-                state.lose_all(StreamLoss::Connection);
+                state.fail_all_streams(StreamLoss::Connection);
                 self.ending = ClosingStep::Failed { until_ns: now_ns + FAREWELL_NS };
                 Poll::Pending
             }
@@ -282,7 +282,7 @@ impl Driver {
         if deadline_ns <= now_ns {
             return Poll::Ready(());
         }
-        if state.len() == 0 && !state.is_at_rest() {
+        if state.len() == 0 && !state.is_idle() {
             let rest_ns = idle_since_ns + REST_NS;
             match rest_ns <= now_ns {
                 true => state.rest(),

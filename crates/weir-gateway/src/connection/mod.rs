@@ -39,7 +39,7 @@ pub fn reset(tcp: &TcpStream) {
 }
 
 /// Awaits what must precede a client's first request. `None` if it takes too long, or if the worker is stopping.
-async fn in_time<T>(
+async fn within_timeout<T>(
     worker: &WorkerContext,
     waits_for: WaitsFor,
     deadline_ns: u64,

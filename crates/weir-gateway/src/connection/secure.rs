@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
-use weir_net::tls::{ACME_TLS, AcceptError, CertificateDer, Facts, Scope, accept};
+use weir_net::tls::{ACME_TLS, AcceptError, CertificateDer, CertificateFacts, Scope, accept};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
-use super::{h1, h2, in_time};
+use super::{h1, h2, within_timeout};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::worker::{TaskGuard, Worker};
 
@@ -38,7 +38,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
 async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
     let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
-    let is_begun = in_time(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
+    let is_begun = within_timeout(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
     let mut proof = Scope::default();
     // Boxed, since the handshake is over before the long part of a connection's life, and its state would take room all the
     // time.
@@ -47,7 +47,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
         let current = worker.current();
         let certificates = &current.snapshot.certificates;
         if wanted.proof
-            && let Some(server) = certificates.prove(wanted.name.as_deref())
+            && let Some(server) = certificates.challenge_certificate(wanted.name.as_deref())
         {
             return Some(server);
         }
@@ -56,7 +56,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
         Some(certificate.server.clone())
     }));
     let outcome = match is_begun {
-        true => in_time(worker, WaitsFor::RestOfHead, deadline_ns, accepting).await,
+        true => within_timeout(worker, WaitsFor::RestOfHead, deadline_ns, accepting).await,
         false => {
             drop(accepting);
             None
@@ -64,7 +64,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
     };
     match outcome {
         Some(Ok(stream)) => {
-            let tls = Rc::new(described(&stream, proof));
+            let tls = Rc::new(tls_facts(&stream, proof));
             worker.metrics.tls_handshakes.increment();
             if tls.resumed {
                 worker.metrics.tls_resumptions.increment();
@@ -74,7 +74,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
         Some(Err(error)) => {
             tracing::info!("TLS handshake with {peer} failed: {error}");
             if let AcceptError::NotTls(stream, said) = error {
-                answer_in_the_clear(stream, &said).await;
+                answer_plain_http(stream, &said).await;
             }
         }
         None if worker.now_ns() < deadline_ns && worker.phase() != WorkerPhase::Stopping => {
@@ -86,7 +86,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
     None
 }
 
-fn described(stream: &Stream, proof: Scope) -> Tls {
+fn tls_facts(stream: &Stream, proof: Scope) -> Tls {
     let session = stream.tls().expect("its handshake is done");
     Tls {
         version: session.version(),
@@ -100,7 +100,7 @@ fn described(stream: &Stream, proof: Scope) -> Tls {
 
 fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
     // The certificate was verified; fields that cannot be parsed stay empty.
-    let Ok(facts) = Facts::of(certificate) else { return ClientCertificate::default() };
+    let Ok(facts) = CertificateFacts::of(certificate) else { return ClientCertificate::default() };
     ClientCertificate {
         subject: facts.subject.into(),
         issuer: facts.issuer.into(),
@@ -111,7 +111,7 @@ fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
 }
 
 /// Answers a plain HTTP request with an explanation that a browser shows. Other protocols get no answer.
-async fn answer_in_the_clear(mut stream: Stream, said: &[u8]) {
+async fn answer_plain_http(mut stream: Stream, said: &[u8]) {
     if said.first().is_some_and(u8::is_ascii_uppercase) {
         // The answer fits into the socket's send buffer unless the client has gone.
         let _ = poll_fn(|context| stream.poll_write(context, NOT_TLS.as_bytes())).await;

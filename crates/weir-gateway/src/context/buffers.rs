@@ -53,7 +53,7 @@ impl Buffers {
         self.exchanges.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub fn give_exchange(&self, mut exchange: Box<ServedExchange>) {
+    pub fn recycle_exchange(&self, mut exchange: Box<ServedExchange>) {
         exchange.clear();
         let mut exchanges = self.exchanges.borrow_mut();
         if exchanges.len() < KEEP && exchange.capacity() <= KEPT_EXCHANGE {
@@ -62,7 +62,7 @@ impl Buffers {
     }
 
     /// Keeps bytes that a peer does not take yet, or that are not a complete head yet.
-    pub fn stash(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
+    pub fn append_unread(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }

@@ -147,14 +147,14 @@ impl EpochResult {
     }
 
     /// More in flight than `before` have raised throughput, and not at the expense of the group.
-    fn has_gained(&self, before: &EpochResult) -> bool {
+    fn throughput_rose(&self, before: &EpochResult) -> bool {
         self.rate >= before.rate * GAINED
             && (self.whole_rate >= before.whole_rate * GAINED
                 || self.fastest_ns as f64 <= before.fastest_ns as f64 * NO_SLOWER)
     }
 
     /// Fewer in flight than `before` have lowered throughput, and not because the group does more.
-    fn has_lost(&self, before: &EpochResult) -> bool {
+    fn throughput_fell(&self, before: &EpochResult) -> bool {
         self.rate < before.rate * KEPT && (self.whole_rate < before.whole_rate * KEPT || !self.is_faster(before))
     }
 
@@ -207,7 +207,7 @@ impl ConcurrencyLimiter {
     fn set(&self, setting: Concurrency) {
         self.setting.set(setting);
         self.trial.set(Trial::Nothing);
-        self.limit.set(self.asked(setting));
+        self.limit.set(self.configured_limit(setting));
     }
 
     /// The most exchanges that this worker should have in flight at the endpoint.
@@ -247,7 +247,7 @@ impl ConcurrencyLimiter {
         self.epoch.set(epoch);
         if epoch.fastest_ns >= EPOCH_NS
             && epoch.exchanges >= self.least.into()
-            && self.gives_up(epoch.fastest_ns, now_ns)
+            && self.should_end_trial(epoch.fastest_ns, now_ns)
         {
             return;
         }
@@ -281,18 +281,18 @@ impl ConcurrencyLimiter {
             && self.seems_to_queue(&before)
         {
             self.start_epoch(now_ns);
-            self.halve(before);
+            self.halve_limit(before);
         }
     }
 
     /// Called when exchanges take long. If the fastest takes no less time with fewer in flight, throughput follows the
     /// limit, and the trial ends without waiting for a whole epoch. Returns whether it did.
-    fn gives_up(&self, fastest_ns: u64, now_ns: u64) -> bool {
+    fn should_end_trial(&self, fastest_ns: u64, now_ns: u64) -> bool {
         match self.trial.get() {
             Trial::Down { from, before } if fastest_ns as f64 >= before.fastest_ns as f64 * NO_FASTER => {
                 self.start_epoch(now_ns);
                 self.record_ns.set(fastest_ns);
-                self.settle(from, before.rate, false, now_ns);
+                self.settle_on_limit(from, before.rate, false, now_ns);
                 true
             }
             _ => false,
@@ -312,23 +312,25 @@ impl ConcurrencyLimiter {
         );
         match self.trial.get() {
             Trial::Nothing => self.consider(seen, now_ns),
-            Trial::Down { from, before } if seen.has_lost(&before) => {
+            Trial::Down { from, before } if seen.throughput_fell(&before) => {
                 // Throughput follows the limit, so nothing queues: the new record is how long an exchange takes now.
                 self.record_ns.set(seen.fastest_ns);
-                self.settle(from, before.rate, false, now_ns);
+                self.settle_on_limit(from, before.rate, false, now_ns);
             }
             // While even the fastest exchange gets faster, requests still queue.
             Trial::Down { before, .. } if seen.fastest_ns < before.fastest_ns / 4 * 3 && limit > self.least => {
                 let before = EpochResult { fastest_ns: seen.fastest_ns, ..before };
-                self.begin(Trial::Down { from: limit, before }, limit / 2);
+                self.begin_trial(Trial::Down { from: limit, before }, limit / 2);
             }
-            Trial::Down { .. } => self.settle(limit.min(2 * in_flight as u32), seen.rate, true, now_ns),
-            Trial::Up { before, .. } if seen.has_gained(&before) && in_flight >= BINDING * f64::from(limit) => {
-                self.begin(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
+            Trial::Down { .. } => self.settle_on_limit(limit.min(2 * in_flight as u32), seen.rate, true, now_ns),
+            Trial::Up { before, .. } if seen.throughput_rose(&before) && in_flight >= BINDING * f64::from(limit) => {
+                self.begin_trial(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
             }
-            Trial::Up { .. } if !self.explored.get() => self.try_less(seen),
-            Trial::Up { from, before } if !seen.has_gained(&before) => self.settle(from, seen.rate, false, now_ns),
-            Trial::Up { .. } => self.settle(limit, seen.rate, true, now_ns),
+            Trial::Up { .. } if !self.explored.get() => self.try_lower_limit(seen),
+            Trial::Up { from, before } if !seen.throughput_rose(&before) => {
+                self.settle_on_limit(from, seen.rate, false, now_ns)
+            }
+            Trial::Up { .. } => self.settle_on_limit(limit, seen.rate, true, now_ns),
         }
     }
 
@@ -339,9 +341,9 @@ impl ConcurrencyLimiter {
         let queues = seen.whole_rate * seen.latency_ns as f64 >= self.worthwhile && self.seems_to_queue(&seen);
         let binds = seen.queued && seen.in_flight() >= BINDING * f64::from(limit);
         if rested && binds && (!queues || !self.explored.get() || limit == self.least) {
-            self.begin(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
+            self.begin_trial(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
         } else if rested && queues {
-            self.try_less(seen);
+            self.try_lower_limit(seen);
         }
     }
 
@@ -352,31 +354,31 @@ impl ConcurrencyLimiter {
     }
 
     /// Halves the limit, here and in the rest of the group.
-    fn try_less(&self, seen: EpochResult) {
+    fn try_lower_limit(&self, seen: EpochResult) {
         let group = self.group.borrow();
         group.reductions.set(group.reductions.get() + 1);
         self.noted.set(group.reductions.get());
-        self.halve(seen);
+        self.halve_limit(seen);
     }
 
-    fn halve(&self, seen: EpochResult) {
+    fn halve_limit(&self, seen: EpochResult) {
         let limit = self.limit.get();
-        self.begin(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
+        self.begin_trial(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
     }
 
     /// Called while requests wait; with `anywhere` only in a shared queue, for a permit of any endpoint of the group.
     /// Raises a limit that is too low; returns whether it did.
-    pub fn lift_if_too_low(&self, anywhere: bool, now_ns: u64) -> bool {
+    pub fn raise_if_too_low(&self, anywhere: bool, now_ns: u64) -> bool {
         match self.setting.get() {
             // An endpoint that hangs must not get the requests that others could serve, so only a stall of the whole group
             // counts.
-            Concurrency::Auto if anywhere => self.lift_if_stalled(self.group.borrow().last_ns.get(), now_ns),
-            Concurrency::Auto => self.lift_if_stalled(self.last_ns.get(), now_ns),
+            Concurrency::Auto if anywhere => self.raise_if_stalled(self.group.borrow().last_ns.get(), now_ns),
+            Concurrency::Auto => self.raise_if_stalled(self.last_ns.get(), now_ns),
             setting => {
                 // Only a shortage of file descriptors has lowered it, and that may be over.
-                let lowered = self.limit.get() < self.asked(setting) && now_ns >= self.paused_until_ns.get();
+                let lowered = self.limit.get() < self.configured_limit(setting) && now_ns >= self.paused_until_ns.get();
                 if lowered {
-                    self.limit.set(self.asked(setting));
+                    self.limit.set(self.configured_limit(setting));
                 }
                 lowered
             }
@@ -385,13 +387,13 @@ impl ConcurrencyLimiter {
 
     /// If no exchange has completed since `last_ns` for too long, what was learnt no longer holds, and the limit is
     /// doubled.
-    fn lift_if_stalled(&self, last_ns: u64, now_ns: u64) -> bool {
+    fn raise_if_stalled(&self, last_ns: u64, now_ns: u64) -> bool {
         let limit = self.limit.get();
         if limit == u32::MAX || now_ns < last_ns + STALLED_NS {
             return false;
         }
         self.record_ns.set(u64::MAX);
-        self.settle(limit.saturating_mul(2), 0.0, false, now_ns);
+        self.settle_on_limit(limit.saturating_mul(2), 0.0, false, now_ns);
         self.explored.set(false);
         true
     }
@@ -412,12 +414,12 @@ impl ConcurrencyLimiter {
         true
     }
 
-    fn begin(&self, trial: Trial, limit: u32) {
+    fn begin_trial(&self, trial: Trial, limit: u32) {
         self.trial.set(trial);
         self.limit.set(limit.max(self.least));
     }
 
-    fn settle(&self, limit: u32, rate: f64, helped: bool, now_ns: u64) {
+    fn settle_on_limit(&self, limit: u32, rate: f64, helped: bool, now_ns: u64) {
         self.explored.set(true);
         self.trial.set(Trial::Nothing);
         self.limit.set(limit.max(self.least));
@@ -428,7 +430,7 @@ impl ConcurrencyLimiter {
     }
 
     /// The limit of a setting before anything has been learnt.
-    fn asked(&self, setting: Concurrency) -> u32 {
+    fn configured_limit(&self, setting: Concurrency) -> u32 {
         match setting {
             Concurrency::Auto => self.first,
             Concurrency::Unlimited => u32::MAX,

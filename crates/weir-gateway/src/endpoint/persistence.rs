@@ -22,12 +22,12 @@ pub struct Persistence {
     cookie: Variable,
     name: Box<str>,
     kind: PersistenceKind,
-    pub when_gone: WhenGone,
+    pub when_gone: WhenEndpointGone,
 }
 
 /// What happens to a client whose endpoint is out of rotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenGone {
+pub enum WhenEndpointGone {
     /// Another endpoint serves it from then on.
     #[default]
     Another,
@@ -47,11 +47,11 @@ enum PersistenceKind {
 impl Persistence {
     /// A cookie of this name that the gateway sets. `attributes` follow its value, as in `; Path=/; HttpOnly`. Without a
     /// secret, a random one is used that lasts as long as the process.
-    pub fn own_cookie(
+    pub fn gateway_cookie(
         name: &str,
         attributes: &str,
         secret: Option<&str>,
-        when_gone: WhenGone,
+        when_gone: WhenEndpointGone,
         endpoints: &[Endpoint],
     ) -> Persistence {
         let given = secret.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()));
@@ -67,13 +67,13 @@ impl Persistence {
     }
 
     /// The application's cookie of this name. An endpoint is forgotten when the cookie has not been seen for `idle`.
-    pub fn learnt_cookie(name: &str, idle: Duration, when_gone: WhenGone) -> Persistence {
+    pub fn application_cookie(name: &str, idle: Duration, when_gone: WhenEndpointGone) -> Persistence {
         let kind = PersistenceKind::Learnt { idle };
         Persistence { cookie: Variable::Cookie(name.into()), name: name.into(), kind, when_gone }
     }
 
     /// The endpoint that the client's cookie stands for, if it is known.
-    pub fn home(
+    pub fn persistent_endpoint(
         &self,
         exchange: &Exchange,
         sessions: &StickySessions,
@@ -108,7 +108,8 @@ impl Persistence {
                 }
             }
             PersistenceKind::Learnt { .. } => {
-                let set = exchange.response.head.values(b"set-cookie").find_map(|field| value_of(field, &self.name));
+                let set =
+                    exchange.response.head.values(b"set-cookie").find_map(|field| cookie_value(field, &self.name));
                 match set {
                     Some(value) => sessions.learn(&self.name, value, endpoint.1, now_ns),
                     // The cookie is unknown after a restart, or its endpoint is gone: it now belongs to this endpoint.
@@ -135,7 +136,7 @@ fn code(key: &hmac::Key, endpoint: &Endpoint) -> Box<str> {
 }
 
 /// The value that a `Set-Cookie` field gives to a cookie of this name (RFC 6265 §4.1.1).
-fn value_of<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
+fn cookie_value<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let pair = field.split(|&byte| byte == b';').next()?.trim_ascii();
     let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
     (!value.is_empty()).then_some(value)
@@ -210,8 +211,13 @@ mod tests {
     #[test]
     fn a_code_shows_nothing_and_needs_the_secret() {
         let codes = |secret| {
-            let persistence =
-                Persistence::own_cookie("c", "", secret, WhenGone::Another, &[endpoint(8001), endpoint(8002)]);
+            let persistence = Persistence::gateway_cookie(
+                "c",
+                "",
+                secret,
+                WhenEndpointGone::Another,
+                &[endpoint(8001), endpoint(8002)],
+            );
             let PersistenceKind::Own { codes, .. } = persistence.kind else { panic!("it is our own") };
             codes
         };
@@ -224,11 +230,11 @@ mod tests {
 
     #[test]
     fn a_set_cookie_field_gives_one_value() {
-        assert_eq!(value_of(b"SID=abc; Path=/", "SID"), Some(&b"abc"[..]));
-        assert_eq!(value_of(b" SID=a=b", "SID"), Some(&b"a=b"[..]));
-        assert_eq!(value_of(b"SIDE=abc", "SID"), None);
-        assert_eq!(value_of(b"x=1; SID=abc", "SID"), None);
-        assert_eq!(value_of(b"SID=; Max-Age=0", "SID"), None);
+        assert_eq!(cookie_value(b"SID=abc; Path=/", "SID"), Some(&b"abc"[..]));
+        assert_eq!(cookie_value(b" SID=a=b", "SID"), Some(&b"a=b"[..]));
+        assert_eq!(cookie_value(b"SIDE=abc", "SID"), None);
+        assert_eq!(cookie_value(b"x=1; SID=abc", "SID"), None);
+        assert_eq!(cookie_value(b"SID=; Max-Age=0", "SID"), None);
     }
 
     #[test]

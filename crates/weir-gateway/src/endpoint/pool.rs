@@ -30,7 +30,7 @@ use crate::endpoint::concurrency::{ConcurrencyLimiter, LimiterGroup};
 use crate::endpoint::state::Health;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{Received, RequestTerms, Sending, UpstreamSide};
-use crate::message::unsent::Unsent;
+use crate::message::unsent::UnsentBytes;
 use crate::snapshot::{self, Keepalive, Timeouts};
 
 use connect::{connect, is_shortage};
@@ -186,7 +186,7 @@ impl Pools {
         shared.limiter.join(group);
         shared.queue.configure(upstream.queue);
         // Upstreams may share an endpoint; latency is recorded if one of them uses it.
-        shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.goes_by_latency());
+        shared.goes_by_latency.set(shared.goes_by_latency.get() || upstream.balance.uses_latency());
         shared.add_health(health);
         Rc::clone(shared)
     }
@@ -201,7 +201,7 @@ impl Pools {
                 shared_queues.push((Rc::clone(shared_queue), seat));
             }
             drop(shared_queues);
-            self.await_turn_at(endpoint);
+            self.check_queues_each_tick(endpoint);
         }
         let mut shared_queues = self.shared_queues.borrow_mut();
         if !shared_queues.iter().any(|known| Rc::ptr_eq(known, shared_queue)) {
@@ -210,7 +210,7 @@ impl Pools {
     }
 
     /// Has the endpoint's queues checked at every tick, while exchanges wait.
-    fn await_turn_at(&self, endpoint: &Rc<EndpointPool>) {
+    fn check_queues_each_tick(&self, endpoint: &Rc<EndpointPool>) {
         if !endpoint.is_waited_for.replace(true) {
             self.waited_for.borrow_mut().push(Rc::clone(endpoint));
         }
@@ -229,7 +229,7 @@ impl Pools {
         self.released.borrow_mut().extend(endpoints);
     }
 
-    fn drop_released(&self, worker: &WorkerContext) {
+    fn drop_unused_endpoints(&self, worker: &WorkerContext) {
         let mut released = self.released.borrow_mut();
         let few = released.len().saturating_sub(RELEASED_AT_ONCE);
         let looked_at = released.split_off(few);
@@ -260,14 +260,14 @@ impl Pools {
     }
 
     /// The regular work, called at every tick.
-    pub fn look_after(&self, worker: &WorkerContext) {
-        self.look_after_queues(worker.now_ns());
+    pub fn maintain(&self, worker: &WorkerContext) {
+        self.maintain_queues(worker.now_ns());
         self.sweep(worker);
-        self.drop_released(worker);
+        self.drop_unused_endpoints(worker);
     }
 
     /// Raises limits that have become too low, and ends waits that have lasted too long.
-    fn look_after_queues(&self, now_ns: u64) {
+    fn maintain_queues(&self, now_ns: u64) {
         self.waited_for.borrow_mut().retain(|endpoint| {
             let stays = endpoint.on_queue_tick(now_ns);
             endpoint.is_waited_for.set(stays);
@@ -310,7 +310,7 @@ impl Pools {
 
 impl EndpointPool {
     /// Called when it has a connection that is idle or shared.
-    fn note_connection(self: &Rc<EndpointPool>) {
+    fn register_connection(self: &Rc<EndpointPool>) {
         if !self.is_connected.get()
             && let Some(pools) = self.pools.upgrade()
         {
@@ -319,11 +319,11 @@ impl EndpointPool {
     }
 
     /// Called when an exchange waits for it.
-    fn note_waiter(self: &Rc<EndpointPool>) {
+    fn register_waiter(self: &Rc<EndpointPool>) {
         if !self.is_waited_for.get()
             && let Some(pools) = self.pools.upgrade()
         {
-            pools.await_turn_at(self);
+            pools.check_queues_each_tick(self);
         }
     }
 
@@ -369,7 +369,7 @@ pub struct UpstreamConnection<'w> {
     permit: Permit<'w>,
     stream: Option<Stream>,
     client: Option<SocketAddr>,
-    unsent: Unsent,
+    unsent: UnsentBytes,
     /// Exchanges it carried before this one.
     pub requests: u64,
 }
@@ -391,7 +391,7 @@ impl<'w> Permit<'w> {
         if freshness == Freshness::New {
             return Err(self);
         }
-        let client = self.announced_client(exchange);
+        let client = self.proxy_protocol_source(exchange);
         match self.endpoint.take_idle(self.worker, freshness, exchange.request.host(), client) {
             Some(IdleConnection { stream, requests, .. }) => {
                 self.worker.metrics.upstream_reuses.increment();
@@ -413,7 +413,7 @@ impl<'w> Permit<'w> {
         let began_ns = worker.now_ns();
         loop {
             let connecting = self.endpoint.connect(worker, timeouts.send, exchange);
-            match in_time(worker, timeouts.connect, connecting).await {
+            match within_timeout(worker, timeouts.connect, connecting).await {
                 Err(Stop::Overloaded)
                     if self.endpoint.should_wait_for_connection(began_ns, timeouts.connect, worker.now_ns()) =>
                 {
@@ -423,7 +423,7 @@ impl<'w> Permit<'w> {
                     };
                 }
                 connected => {
-                    let client = self.announced_client(exchange);
+                    let client = self.proxy_protocol_source(exchange);
                     return Ok(UpstreamConnection::new(self, connected?, client, 0));
                 }
             }
@@ -431,8 +431,8 @@ impl<'w> Permit<'w> {
     }
 
     /// The client that a connection's PROXY header must name, if it has one.
-    fn announced_client(&self, exchange: &Exchange) -> Option<SocketAddr> {
-        self.endpoint.proxy_protocol.map(|_| announced(exchange))
+    fn proxy_protocol_source(&self, exchange: &Exchange) -> Option<SocketAddr> {
+        self.endpoint.proxy_protocol.map(|_| proxy_protocol_client(exchange))
     }
 }
 
@@ -459,7 +459,8 @@ impl EndpointPool {
             if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
         if let Some(version) = self.proxy_protocol {
-            let header = proxy_protocol::header(version, Some((announced(exchange), exchange.client.local)));
+            let header =
+                proxy_protocol::header(version, Some((proxy_protocol_client(exchange), exchange.client.local)));
             // The first bytes on a connection fit into its send buffer.
             let sent = tcp.try_write(&header);
             if !sent.is_ok_and(|count| count == header.len()) {
@@ -525,7 +526,7 @@ impl EndpointPool {
 
 /// Opens a connection with a time limit. Boxed, so that the state of connecting is not part of every client connection's
 /// task.
-async fn in_time<T>(
+async fn within_timeout<T>(
     worker: &WorkerContext,
     patience: Duration,
     connecting: impl Future<Output = Result<T, Stop>>,
@@ -538,14 +539,14 @@ async fn in_time<T>(
 }
 
 /// The client that a connection's PROXY header names: the peer with its port, or the address that a trusted peer reported.
-fn announced(exchange: &Exchange) -> SocketAddr {
+fn proxy_protocol_client(exchange: &Exchange) -> SocketAddr {
     let client = &exchange.client;
     if client.addr == client.peer.ip() { client.peer } else { SocketAddr::new(client.addr, 0) }
 }
 
 impl<'w> UpstreamConnection<'w> {
     fn new(permit: Permit<'w>, stream: Stream, client: Option<SocketAddr>, requests: u64) -> UpstreamConnection<'w> {
-        UpstreamConnection { permit, stream: Some(stream), client, unsent: Unsent::default(), requests }
+        UpstreamConnection { permit, stream: Some(stream), client, unsent: UnsentBytes::default(), requests }
     }
 
     pub fn stream(&mut self) -> &mut Stream {
@@ -560,7 +561,7 @@ impl<'w> UpstreamConnection<'w> {
         if requests < keepalive.requests && idle.len() < keepalive.size {
             let stream = self.stream.take().expect(HAS_STREAM);
             idle.push(IdleConnection { stream, client: self.client, requests, since_ns: now_ns });
-            self.permit.endpoint.note_connection();
+            self.permit.endpoint.register_connection();
         }
     }
 }

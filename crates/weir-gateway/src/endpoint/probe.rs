@@ -26,7 +26,7 @@ use weir_net::tls::connect;
 use weir_proto::h1::{Limits, Tolerance, parse_response};
 use weir_proto::{Method, ResponseHead};
 
-use crate::endpoint::balance::Dice;
+use crate::endpoint::balance::BalancerRandom;
 use crate::endpoint::state::{Health, HealthTable};
 use crate::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckSpec, Snapshot};
 
@@ -128,7 +128,7 @@ struct RunningCheck {
 /// Keeps one task running for each check that is wanted.
 async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<HealthTable>, clock: Clock) {
     let mut running: HashMap<(SocketAddr, CheckSpec), RunningCheck> = HashMap::new();
-    let dice = Dice::shaken();
+    let dice = BalancerRandom::from_entropy();
     while let Some(mut wanted) = inbox.recv().await {
         running.retain(|question, running| {
             let stays = wanted.contains_key(question);
@@ -146,7 +146,7 @@ async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<
                     let delay = SPREAD.min(checks.healthy_interval).mul_f64(dice.below(1_000) as f64 / 1_000.0);
                     let (terms, told) = watch::channel(checks);
                     let endpoint = vacant.key().0;
-                    let task = ask_again_and_again(endpoint, told, health, places, Arc::clone(&table), clock, delay);
+                    let task = repeat_check(endpoint, told, health, places, Arc::clone(&table), clock, delay);
                     vacant.insert(RunningCheck { terms, task: tokio::spawn(task).abort_handle() });
                 }
             }
@@ -154,7 +154,7 @@ async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<
     }
 }
 
-async fn ask_again_and_again(
+async fn repeat_check(
     endpoint: SocketAddr,
     terms: watch::Receiver<Arc<ActiveChecks>>,
     health: Arc<Health>,
@@ -291,7 +291,7 @@ async fn ask(endpoint: SocketAddr, checks: &ActiveChecks) -> io::Result<CheckAns
         CheckKind::Tcp => Ok(CheckAnswer::Serving),
         CheckKind::Http { asked, http2: true, .. } => http2::status(stream, asked).await,
         CheckKind::Http { asked, .. } => status(stream, asked).await,
-        CheckKind::Grpc { service, host, .. } => http2::serves(stream, service, host).await,
+        CheckKind::Grpc { service, host, .. } => http2::check_grpc_health(stream, service, host).await,
     }
 }
 

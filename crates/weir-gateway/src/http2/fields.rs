@@ -82,7 +82,7 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &Reque
     // RFC 8441 §5: `Sec-WebSocket-Key` is not used in HTTP/2.
     let is_key = |field: &Field| request.head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-key");
     write(writer, &request.head, |field| {
-        forward::goes_upstream(exchange, field) && !(target.is_websocket && is_key(field))
+        forward::is_forwarded_upstream(exchange, field) && !(target.is_websocket && is_key(field))
     });
     forward::forwarding_fields(scratch, exchange);
     for line in scratch.split(|&byte| byte == b'\n') {

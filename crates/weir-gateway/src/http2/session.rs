@@ -154,7 +154,7 @@ impl<P: Pipe> Session<P> {
         let taken = if before == 0 && state.may_pass_at_once() { state.pass(key, bytes, usize::MAX) } else { 0 };
         if taken < bytes.len() {
             let State { worker, slots, held, .. } = &mut *state;
-            worker.buffers.stash(&mut slots[key].unsent, &bytes[taken..]);
+            worker.buffers.append_unread(&mut slots[key].unsent, &bytes[taken..]);
             *held += bytes.len() - taken;
             state.wait(key);
         }

@@ -32,7 +32,7 @@ pub enum SilenceVerdict {
 
 /// Tracks how long a peer has been silent.
 #[derive(Debug)]
-pub struct Silence {
+pub struct SilenceWatch {
     patience_ns: u64,
     since_ns: u64,
     asked_ns: Option<u64>,
@@ -41,10 +41,10 @@ pub struct Silence {
     is_expected: bool,
 }
 
-impl Silence {
+impl SilenceWatch {
     /// Sends a PING after a silence of `patience_ns`.
-    pub fn new(patience_ns: u64, now_ns: u64) -> Silence {
-        Silence { patience_ns, since_ns: now_ns, asked_ns: None, next_ns: 0, is_expected: false }
+    pub fn new(patience_ns: u64, now_ns: u64) -> SilenceWatch {
+        SilenceWatch { patience_ns, since_ns: now_ns, asked_ns: None, next_ns: 0, is_expected: false }
     }
 
     /// Called with what has been received since the last call; `is_expected`: a message of the peer is expected.
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_answer_is_gone() {
-        let mut silence = Silence::new(15 * S, 0);
+        let mut silence = SilenceWatch::new(15 * S, 0);
         assert_eq!(
             silence.look(100 * S, ReceivedFrames::Nothing, true),
             SilenceVerdict::Alive,
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn one_that_answers_is_not_asked_again_soon() {
-        let mut silence = Silence::new(15 * S, 0);
+        let mut silence = SilenceWatch::new(15 * S, 0);
         silence.look(0, ReceivedFrames::Nothing, true);
         assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::SendPing);
         assert_eq!(silence.look(16 * S, ReceivedFrames::Frames, true), SilenceVerdict::Alive);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_of_a_peer_that_owes_nothing() {
-        let mut silence = Silence::new(15 * S, 0);
+        let mut silence = SilenceWatch::new(15 * S, 0);
         silence.look(0, ReceivedFrames::Nothing, true);
         assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::SendPing);
         assert_eq!(silence.look(16 * S, ReceivedFrames::Nothing, false), SilenceVerdict::Alive);

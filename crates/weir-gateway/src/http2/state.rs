@@ -125,7 +125,7 @@ impl<P> State<P> {
     }
 
     /// No stream has begun since [`State::rest`], or ever.
-    pub fn is_at_rest(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.slots.capacity() == 0
     }
 
@@ -143,7 +143,7 @@ impl<P> State<P> {
     }
 
     /// What has been received since the last call.
-    pub fn take_heard(&mut self) -> ReceivedFrames {
+    pub fn take_received_frames(&mut self) -> ReceivedFrames {
         std::mem::take(&mut self.heard)
     }
 
@@ -174,7 +174,7 @@ impl<P> State<P> {
     }
 
     /// Marks a stream as ended early, and wakes its task.
-    pub fn lose(&mut self, key: usize, lost: StreamLoss) {
+    pub fn fail_stream(&mut self, key: usize, lost: StreamLoss) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.lost.get_or_insert(lost);
             self.wake(key);
@@ -182,17 +182,17 @@ impl<P> State<P> {
     }
 
     /// The same for all streams; nothing more can be received or sent.
-    pub fn lose_all(&mut self, lost: StreamLoss) {
+    pub fn fail_all_streams(&mut self, lost: StreamLoss) {
         self.over = true;
         let keys: Vec<usize> = self.slots.iter().map(|(key, _)| key).collect();
-        keys.into_iter().for_each(|key| self.lose(key, lost));
+        keys.into_iter().for_each(|key| self.fail_stream(key, lost));
     }
 
     /// The peer will close the connection, and does not process streams after `last`.
-    pub fn leaves(&mut self, last: u32, lost: StreamLoss) {
+    pub fn receive_goaway(&mut self, last: u32, lost: StreamLoss) {
         self.leaving = true;
         let late: Vec<usize> = self.slots.iter().filter(|(_, slot)| slot.id > last).map(|(key, _)| key).collect();
-        late.into_iter().for_each(|key| self.lose(key, lost));
+        late.into_iter().for_each(|key| self.fail_stream(key, lost));
     }
 
     pub fn is_leaving(&self) -> bool {
@@ -239,7 +239,7 @@ impl<P: Pipe> State<P> {
     pub fn received(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<(), ErrorCode> {
         if self.stash.is_empty() {
             let used = self.take(bytes, handler)?;
-            self.worker.buffers.stash(&mut self.stash, &bytes[used..]);
+            self.worker.buffers.append_unread(&mut self.stash, &bytes[used..]);
             return Ok(());
         }
         let mut stash = std::mem::take(&mut self.stash);
@@ -270,7 +270,7 @@ impl<P: Pipe> State<P> {
                         _ if bytes.is_empty() => {}
                         _ => {
                             let mut piece = Vec::new();
-                            self.worker.buffers.stash(&mut piece, bytes);
+                            self.worker.buffers.append_unread(&mut piece, bytes);
                             slot.incoming.push_back(piece);
                         }
                     }
@@ -286,7 +286,7 @@ impl<P: Pipe> State<P> {
                         (slot.trailers, slot.ended) = (trailers, true);
                         self.wake(key);
                     } else {
-                        self.lose(key, StreamLoss::Failed(ErrorCode::ENHANCE_YOUR_CALM));
+                        self.fail_stream(key, StreamLoss::Failed(ErrorCode::ENHANCE_YOUR_CALM));
                     }
                 }
                 ConnectionEvent::Response { key, ended, parsed } => {
@@ -298,8 +298,8 @@ impl<P: Pipe> State<P> {
                     slot.ended |= ended;
                     self.wake(key);
                 }
-                ConnectionEvent::Reset { key, code } => self.lose(key, StreamLoss::Reset(code)),
-                ConnectionEvent::Failed { key, code } => self.lose(key, StreamLoss::Failed(code)),
+                ConnectionEvent::Reset { key, code } => self.fail_stream(key, StreamLoss::Reset(code)),
+                ConnectionEvent::Failed { key, code } => self.fail_stream(key, StreamLoss::Failed(code)),
                 ConnectionEvent::WindowOpened { key: Some(_) | None } => {}
                 event => handler.event(self, event),
             }

@@ -27,7 +27,7 @@ pub enum HopFraming {
 /// are written after those of the client, so that a `Connection` field of the client cannot nominate them for removal.
 pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> HopFraming {
     let request = &exchange.request;
-    request.write(out, host(exchange, pass_host, endpoint), |field| goes_upstream(exchange, field));
+    request.write(out, host(exchange, pass_host, endpoint), |field| is_forwarded_upstream(exchange, field));
     forwarding_fields(out, exchange);
     if request.upgrade {
         out.extend_from_slice(b"Connection: upgrade\r\n");
@@ -51,13 +51,13 @@ pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost
 }
 
 /// Whether a forwarding field is kept: a trusted client's fields are, and so are those that a plugin has added.
-fn is_believed(trusted: bool, field: &Field) -> bool {
+fn is_trusted_field(trusted: bool, field: &Field) -> bool {
     trusted || field.added
 }
 
 /// The same for `X-Real-IP`. The client's own is not kept if a plugin has determined another client address.
-fn is_believed_real_ip(client: &ClientFacts, field: &Field) -> bool {
-    is_believed(client.trusted && client.addr == client.peer.ip(), field)
+fn is_trusted_real_ip(client: &ClientFacts, field: &Field) -> bool {
+    is_trusted_field(client.trusted && client.addr == client.peer.ip(), field)
 }
 
 /// The authority (`Host`) of the request to the upstream.
@@ -72,14 +72,14 @@ pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a E
 
 /// Whether a field of the request is sent to the upstream unchanged; the gateway writes some of the others itself.
 #[inline]
-pub fn goes_upstream(exchange: &Exchange, field: &Field) -> bool {
+pub fn is_forwarded_upstream(exchange: &Exchange, field: &Field) -> bool {
     match field.known {
         Known::Other => true,
         Known::Host | Known::ContentLength => false,
         Known::XForwardedFor => false,
-        Known::XRealIp => is_believed_real_ip(&exchange.client, field),
+        Known::XRealIp => is_trusted_real_ip(&exchange.client, field),
         Known::Expect => exchange.request.expects_continue,
-        known => is_believed(exchange.client.trusted, field) || !known.is_forwarding(),
+        known => is_trusted_field(exchange.client.trusted, field) || !known.is_forwarding(),
     }
 }
 
@@ -100,7 +100,7 @@ impl TrustedForwarding {
         for field in exchange.request.head.present() {
             let place = match field.known {
                 Known::XRealIp => {
-                    said.real_ip |= is_believed_real_ip(client, field);
+                    said.real_ip |= is_trusted_real_ip(client, field);
                     continue;
                 }
                 Known::XForwardedFor => &mut said.list,
@@ -109,7 +109,7 @@ impl TrustedForwarding {
                 Known::XForwardedPort => &mut said.port,
                 _ => continue,
             };
-            *place |= is_believed(client.trusted, field);
+            *place |= is_trusted_field(client.trusted, field);
         }
         said
     }
@@ -133,7 +133,7 @@ pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
         lines.push(b"X-Forwarded-For: ");
         if said.list {
             lines.flush(out);
-            let is_said = |field: &&Field| field.known == Known::XForwardedFor && is_believed(trusted, field);
+            let is_said = |field: &&Field| field.known == Known::XForwardedFor && is_trusted_field(trusted, field);
             for field in head.present().filter(is_said) {
                 out.extend_from_slice(head.slice(field.value));
                 out.extend_from_slice(b", ");
@@ -231,7 +231,7 @@ fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> 
     let head = &exchange.request.head;
     let value = |known: Known| {
         let mut fields = head.present().filter(|field| field.known == known);
-        fields.find(|field| is_believed(exchange.client.trusted, field)).map(|field| head.slice(field.value))
+        fields.find(|field| is_trusted_field(exchange.client.trusted, field)).map(|field| head.slice(field.value))
     };
     let port = match said.host {
         true => value(Known::XForwardedHost).and_then(|host| HostPort::parse(host).ok()?.port),
@@ -263,7 +263,7 @@ pub fn content_length(out: &mut Vec<u8>, length: u64) {
 /// on which it depends (RFC 9112 §6.3). A body that the client must not get is read and dropped; one that is missing is
 /// empty.
 #[inline]
-pub fn reframe(exchange: &mut Exchange) {
+pub fn correct_response_framing(exchange: &mut Exchange) {
     let is_bare = exchange.request.client_method() == Method::Head || is_bodiless(exchange.response.status);
     if is_bare == (exchange.response.framing == Framing::None) {
         return;

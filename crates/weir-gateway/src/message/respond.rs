@@ -92,7 +92,7 @@ async fn refuse(
             Err(_) => write_answer(exchange, 500, Stop::Internal),
         }
     }
-    let drainable = drainable(exchange);
+    let drainable = remaining_body_to_drain(exchange);
     let keep_alive = exchange.request.keep_alive
         && !ending.close
         && drainable.is_some()
@@ -271,7 +271,7 @@ async fn flush<C: ClientSide>(
 
 /// How many bytes of the request's body have to be discarded before the next request can be read; `None` if the connection
 /// must be closed instead: the rest is too long, of unknown length, or may never come.
-fn drainable(exchange: &ServedExchange) -> Option<u64> {
+fn remaining_body_to_drain(exchange: &ServedExchange) -> Option<u64> {
     let request = &exchange.request;
     match request.framing {
         _ if exchange.body_taken == ContentTaken::All => Some(0),
@@ -284,8 +284,8 @@ fn drainable(exchange: &ServedExchange) -> Option<u64> {
 
 /// Discards the rest of a request's body; `false` if it does not come in time.
 async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u64) -> bool {
-    let stashed = (client.stash().len() as u64).min(rest);
-    worker.buffers.consume(client.stash(), stashed as usize);
+    let stashed = (client.unread_bytes().len() as u64).min(rest);
+    worker.buffers.consume(client.unread_bytes(), stashed as usize);
     rest -= stashed;
     if rest == 0 {
         return true;

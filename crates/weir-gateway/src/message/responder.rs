@@ -88,7 +88,7 @@ struct ResponderSide<'a> {
 }
 
 impl ResponderSide<'_> {
-    fn go_on(&mut self, context: &mut Context<'_>) -> Option<&mut ResponderCall> {
+    fn poll_responder(&mut self, context: &mut Context<'_>) -> Option<&mut ResponderCall> {
         let call = self.call.as_mut()?;
         let polled = guarded(|| {
             call.poll(context);
@@ -123,7 +123,7 @@ impl Sending for ResponderSide<'_> {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.go_on(context);
+        self.poll_responder(context);
         if self.is_blocked() { Poll::Pending } else { Poll::Ready(Ok(0)) }
     }
 }
@@ -150,7 +150,7 @@ impl UpstreamSide for ResponderSide<'_> {
         response: &mut ResponseHead,
     ) -> Poll<io::Result<Received>> {
         let (method, limits) = (self.method, self.limits);
-        let Some(call) = self.go_on(context) else {
+        let Some(call) = self.poll_responder(context) else {
             return self.failed(Stop::Internal);
         };
         if let Some(head) = call.take_head() {

@@ -47,7 +47,7 @@ pub trait ClientSide: Sending {
     fn set_deadline(&self, deadline_ns: u64);
 
     /// Bytes received and not used yet.
-    fn stash(&mut self) -> &mut Vec<u8>;
+    fn unread_bytes(&mut self) -> &mut Vec<u8>;
 
     /// Reads the request's body, in the framing that its head names; 0 is the end.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
@@ -119,23 +119,23 @@ pin_project! {
     /// Awaits a future for an exchange, and gives up when the client leaves: see [`ClientSide::poll_leave`].
     ///
     /// Not an `async fn`, whose future would hold the awaited one twice: as its argument, and pinned.
-    pub struct UntilClientLeaves<F, L> {
+    pub struct UntilClientDisconnects<F, L> {
         #[pin]
         waiting: F,
         poll_leave: L,
     }
 }
 
-/// Builds an [`UntilClientLeaves`].
-pub fn until_client_leaves<T, F, L>(waiting: F, poll_leave: L) -> UntilClientLeaves<F, L>
+/// Builds an [`UntilClientDisconnects`].
+pub fn until_client_disconnects<T, F, L>(waiting: F, poll_leave: L) -> UntilClientDisconnects<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
     L: FnMut(&mut Context<'_>) -> Poll<Stop>,
 {
-    UntilClientLeaves { waiting, poll_leave }
+    UntilClientDisconnects { waiting, poll_leave }
 }
 
-impl<T, F, L> Future for UntilClientLeaves<F, L>
+impl<T, F, L> Future for UntilClientDisconnects<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
     L: FnMut(&mut Context<'_>) -> Poll<Stop>,

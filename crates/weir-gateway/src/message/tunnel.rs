@@ -43,8 +43,8 @@ pub async fn run(
     worker.metrics.tunnels_opened.increment();
     let protocol = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
     let frames = protocol.eq_ignore_ascii_case(b"websocket").then(FrameBoundary::default);
-    let mut up =
-        Direction { held: std::mem::take(client.stash()), ended: client.ended(), frames, ..Direction::default() };
+    let held = std::mem::take(client.unread_bytes());
+    let mut up = Direction { held, ended: client.ended(), frames, ..Direction::default() };
     up.frames.iter_mut().for_each(|frames| frames.pass(&up.held));
     let mut down = Direction { frames, ..Direction::default() };
     let mut has_left = false;
@@ -139,7 +139,7 @@ impl Direction {
                     Poll::Pending => break,
                 }
             }
-            worker.buffers.stash(&mut self.held, &bytes[sent..]);
+            worker.buffers.append_unread(&mut self.held, &bytes[sent..]);
             Poll::Ready(Ok(sent))
         })
     }

@@ -9,9 +9,9 @@ use crate::context::WorkerContext;
 
 /// Bytes that a stream has not taken yet. If there are none, it owns no memory.
 #[derive(Default)]
-pub struct Unsent(Vec<u8>);
+pub struct UnsentBytes(Vec<u8>);
 
-impl Unsent {
+impl UnsentBytes {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -33,7 +33,7 @@ impl Unsent {
                 Poll::Pending => break,
             }
         }
-        worker.buffers.stash(&mut self.0, &bytes[sent..]);
+        worker.buffers.append_unread(&mut self.0, &bytes[sent..]);
         Ok(sent)
     }
 

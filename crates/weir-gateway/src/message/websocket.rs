@@ -36,7 +36,7 @@ pub async fn run(
 ) -> AfterExchange {
     worker.metrics.tunnels_opened.increment();
     let mut tunnel = MessageTunnel::new(worker, exchange, opening);
-    tunnel.up.early = std::mem::take(client.stash());
+    tunnel.up.early = std::mem::take(client.unread_bytes());
     tunnel.up.has_ended = client.ended();
     poll_fn(|context| tunnel.poll(context, client, upstream, exchange)).await;
     tunnel.up.finish(worker);

@@ -11,8 +11,8 @@ use super::guard::{guarded, guarded_wait};
 use super::price::{PricedPhase, Pricing};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::sides::until_client_leaves;
-use crate::snapshot::{Chain, Link, Overlay, Reach};
+use crate::message::sides::until_client_disconnects;
+use crate::snapshot::{Chain, ChainReach, ConsumerPlugins, Link};
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// The plugins of an exchange: those of its route and, once the consumer is identified, those of the consumer.
@@ -21,7 +21,7 @@ use crate::worker::snapshot::WorkerSnapshot;
 #[derive(Clone, Copy)]
 pub struct Plugins<'a> {
     chain: &'a Chain,
-    overlays: &'a [Overlay],
+    overlays: &'a [ConsumerPlugins],
     pub(super) pricing: Pricing<'a>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Plugins<'a> {
         Plugins { chain, overlays: &snapshot.overlays, pricing: Pricing::of(worker, current) }
     }
 
-    fn overlay(self, exchange: &ServedExchange) -> Option<&'a Overlay> {
+    fn overlay(self, exchange: &ServedExchange) -> Option<&'a ConsumerPlugins> {
         let number = exchange.identity.as_ref()?.consumer.overlay?;
         self.overlays.get(number as usize)
     }
@@ -108,7 +108,7 @@ impl<'a> Plugins<'a> {
             Ok(Flow::Wait(waiting)) if OBSERVED => {
                 Box::pin(self.pricing.attend(price, guarded_wait(waiting), poll_leave)).await
             }
-            Ok(Flow::Wait(waiting)) => Box::pin(until_client_leaves(guarded_wait(waiting), poll_leave)).await,
+            Ok(Flow::Wait(waiting)) => Box::pin(until_client_disconnects(guarded_wait(waiting), poll_leave)).await,
             Err(stop) => Err(stop),
         };
         end.inspect_err(|stop| self.pricing.stopped(link, exchange, *stop))
@@ -259,9 +259,9 @@ impl<'a> PhasePlugins<'a> {
         PhasePlugins { route, order, added: &[], overrides: &[], anonymous: None }
     }
 
-    fn with(self, overlay: Option<&'a Overlay>, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
+    fn with(self, overlay: Option<&'a ConsumerPlugins>, phase: fn(&Chain) -> &Vec<Link>) -> PhasePlugins<'a> {
         match overlay {
-            Some(Overlay { chain, overrides }) => PhasePlugins { added: phase(chain), overrides, ..self },
+            Some(ConsumerPlugins { chain, overrides }) => PhasePlugins { added: phase(chain), overrides, ..self },
             None => self,
         }
     }
@@ -269,12 +269,13 @@ impl<'a> PhasePlugins<'a> {
     /// Whether the route's configuration of this plugin has run before the consumer was identified; then it does not run
     /// again.
     fn has_run(&self, link: &Link) -> bool {
-        let is_same = |ran: &Link| ran.plugin == link.plugin && ran.rank.reach == Reach::Own;
+        let is_same = |ran: &Link| ran.plugin == link.plugin && ran.rank.reach == ChainReach::Own;
         self.anonymous.is_some_and(|anonymous| anonymous.iter().any(is_same))
     }
 
     fn next_merged(&mut self) -> Option<&'a Link> {
-        let is_overridden = |link: &Link| link.rank.reach != Reach::Global && self.overrides.contains(&link.plugin);
+        let is_overridden =
+            |link: &Link| link.rank.reach != ChainReach::Global && self.overrides.contains(&link.plugin);
         while let Some((_, rest)) = self.route.split_first().filter(|(link, _)| is_overridden(link)) {
             self.route = rest;
         }
@@ -340,14 +341,14 @@ mod tests {
         }
     }
 
-    fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: Reach, priority: i32) -> Link {
+    fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: ChainReach, priority: i32) -> Link {
         let rank = Rank { stage, reach, priority: Reverse(priority) };
         Link { step, rank, plugin, name: "test", identifies: false }
     }
 
     #[tokio::test]
     async fn f31_a_panic_is_a_500_for_that_exchange() {
-        let chain = |step: Arc<dyn Plugin>| Chain::new(vec![link(step, 0, Stage::Rewrite, Reach::Own, 0)]);
+        let chain = |step: Arc<dyn Plugin>| Chain::new(vec![link(step, 0, Stage::Rewrite, ChainReach::Own, 0)]);
         let panics = chain(Arc::new(Panics));
         let plugins = Plugins { chain: &panics, overlays: &[], pricing: Pricing::default() };
         let mut exchange = ServedExchange::default();
@@ -384,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_consumer_says_counts_from_where_it_is_known() {
         use {
-            Reach::{Global, Own},
+            ChainReach::{Global, Own},
             Stage::{Access, Rewrite},
         };
         let mark = |text, plugin, stage, reach, priority| link(Arc::new(Mark(text)), plugin, stage, reach, priority);
@@ -397,7 +398,7 @@ mod tests {
             mark("access ", 3, Access, Own, 10),
             mark("off ", 4, Access, Own, 5),
         ]);
-        let overlay = Overlay {
+        let overlay = ConsumerPlugins {
             chain: Chain::new(vec![
                 mark("EARLY ", 1, Rewrite, Own, 60),
                 mark("NEW ", 5, Rewrite, Own, 70),

@@ -35,7 +35,7 @@ impl<'a> WholeBody<'a> {
     ) -> Result<WholeBody<'a>, Stop> {
         let mut whole = WholeBody { links: Vec::new(), limit: u64::MAX, narrowest: None };
         for link in links {
-            plugins.pricing.meet_content(link, exchange, phase);
+            plugins.pricing.count_content_decision(link, exchange, phase);
             if let Some(limit) = plugins.pricing.on_content(link, exchange, |exchange| wants(&*link.step, exchange))? {
                 whole.links.push(link);
                 if limit < whole.limit {
@@ -81,7 +81,7 @@ pub async fn request(
         return Ok(());
     }
     let mut body = Vec::new();
-    let taken = take_whole(worker, settings, client, exchange, whole.limit, &mut body).await;
+    let taken = read_whole_body(worker, settings, client, exchange, whole.limit, &mut body).await;
     plugins.pricing.hold(&whole.links, exchange, body.len());
     taken.map_err(|stop| match whole.narrowest {
         Some(link) if stop == Stop::BodyTooLarge && whole.limit < exchange.body_limit => {
@@ -119,7 +119,7 @@ fn filters_of_request(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Re
 }
 
 /// Reads the whole content of a request.
-async fn take_whole(
+async fn read_whole_body(
     worker: &WorkerContext,
     settings: &ClientSettings,
     client: &mut impl ClientSide,
@@ -145,7 +145,7 @@ async fn take_whole(
         worker.wake_up();
         if !is_invited {
             is_invited = true;
-            invite(worker, client, exchange, context)?;
+            send_continue(worker, client, exchange, context)?;
         }
         if client.is_blocked() && client.poll_flush(context).map_err(|_| Stop::ClientGone)?.is_pending() {
             return taking.wait(client);
@@ -157,7 +157,7 @@ async fn take_whole(
 
 /// Sends a 100 (RFC 9110 §10.1.1): the client waits for one, and the upstream, which usually sends it, is not connected
 /// yet.
-fn invite(
+fn send_continue(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
@@ -193,11 +193,11 @@ impl BodyReader<'_> {
     ) -> Poll<Result<(), Stop>> {
         let worker = self.worker;
         while !self.body.is_done() {
-            if !client.stash().is_empty() {
-                let mut stash = std::mem::take(client.stash());
+            if !client.unread_bytes().is_empty() {
+                let mut stash = std::mem::take(client.unread_bytes());
                 let used = self.take(&stash, exchange);
                 worker.buffers.consume(&mut stash, *used.as_ref().unwrap_or(&0));
-                *client.stash() = stash;
+                *client.unread_bytes() = stash;
                 used?;
                 continue;
             }
@@ -205,7 +205,7 @@ impl BodyReader<'_> {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Ok(count)) if count > 0 => {
                     let used = self.take(&buffer[..count], exchange)?;
-                    worker.buffers.stash(client.stash(), &buffer[used..count]);
+                    worker.buffers.append_unread(client.unread_bytes(), &buffer[used..count]);
                     Poll::Ready(Ok(()))
                 }
                 Poll::Ready(Ok(_)) => {

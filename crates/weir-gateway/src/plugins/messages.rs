@@ -135,7 +135,7 @@ pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<()
 ///
 /// # Errors
 /// The upstream has accepted an extension that was not offered (RFC 6455 §4.1), so its frames could not be parsed.
-pub fn agree(exchange: &mut ServedExchange) -> Result<(), Stop> {
+pub fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop> {
     let agreed = extensions::agreed(exchange.response.head.values(EXTENSIONS));
     let Some(opening) = &mut exchange.opening else { return Ok(()) };
     opening.may_compress = match agreed {

@@ -12,7 +12,7 @@ use weir_telemetry::routes::{RouteCells, RouteSlot};
 use super::guard::{guarded, guarded_wait};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::sides::until_client_leaves;
+use crate::message::sides::until_client_disconnects;
 use crate::snapshot::Link;
 use crate::worker::snapshot::WorkerSnapshot;
 
@@ -63,10 +63,10 @@ impl<'a> Pricing<'a> {
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
     ) -> Result<(), Stop> {
         let (Some(price), Some((worker, _))) = (price, self.site) else {
-            return until_client_leaves(waiting, poll_leave).await;
+            return until_client_disconnects(waiting, poll_leave).await;
         };
         let (began, mut cpu_ns) = (Instant::now(), 0);
-        let end = until_client_leaves(worker.meter.over(&mut cpu_ns, waiting), poll_leave).await;
+        let end = until_client_disconnects(worker.meter.over(&mut cpu_ns, waiting), poll_leave).await;
         price.cpu_ns.add(cpu_ns);
         price.waited_ns.add((began.elapsed().as_nanos() as u64).saturating_sub(cpu_ns));
         end
@@ -102,7 +102,7 @@ impl<'a> Pricing<'a> {
     }
 
     /// Counts that a plugin is asked what it wants of a message's content.
-    pub fn meet_content(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
+    pub fn count_content_decision(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
         note(self.price_if_measured(link, exchange), phase);
     }
 

@@ -72,8 +72,8 @@ pub(super) fn edited(
         return Err(errors);
     }
     let removed: HashSet<u32> = removed.iter().copied().collect();
-    in_places(&gone, |host, uri, _| table.remove(host, uri, &removed));
-    in_places(&rules, |host, uri, entries| table.add(host, uri, entries));
+    for_each_placement(&gone, |host, uri, _| table.remove(host, uri, &removed));
+    for_each_placement(&rules, |host, uri, entries| table.add(host, uri, entries));
     rules.into_iter().for_each(|rule| table.rules.set(rule.route as usize, rule));
     Ok(table)
 }
@@ -133,7 +133,7 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Compile
 
 /// Calls `each` for every pair of host and key that the rules have entries for, with these entries in the order they are
 /// tried.
-fn in_places(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &Uri, &[PlacedRule<'_>])) {
+fn for_each_placement(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &Uri, &[PlacedRule<'_>])) {
     let mut placed = Vec::with_capacity(rules.len());
     for rule in rules {
         for (index, uri) in rule.uris.iter().enumerate() {
@@ -155,14 +155,14 @@ fn in_places(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&Host>, &U
     let place = |a: &PlacedRule<'_>, b: &PlacedRule<'_>| {
         (a.host, a.uri.is_exact(), a.uri.key()).cmp(&(b.host, b.uri.is_exact(), b.uri.key()))
     };
-    placed.sort_by(|a, b| place(a, b).then_with(|| by_turn(&a.entry, &b.entry)));
+    placed.sort_by(|a, b| place(a, b).then_with(|| by_precedence(&a.entry, &b.entry)));
     for there in placed.chunk_by(|a, b| place(a, b).is_eq()) {
         each(there[0].host, there[0].uri, there);
     }
 }
 
 /// Which of two entries under the same host and key is tried first.
-fn by_turn(one: &RuleEntry, other: &RuleEntry) -> Ordering {
+fn by_precedence(one: &RuleEntry, other: &RuleEntry) -> Ordering {
     let rank = |it: &RuleEntry| {
         (Reverse(it.rule.priority), Reverse(it.rule.uris[it.uri as usize].text().len()), it.rule.order)
     };
@@ -181,7 +181,7 @@ impl RouteTable {
             None => new.collect(),
             Some(known) => {
                 let mut all: Vec<RuleEntry> = known.iter().cloned().chain(new).collect();
-                all.sort_by(by_turn);
+                all.sort_by(by_precedence);
                 all.into()
             }
         };

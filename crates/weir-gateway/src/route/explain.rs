@@ -10,14 +10,14 @@ pub struct Candidate {
     pub route: u32,
     /// The `uri` that matches, in canonical form.
     pub uri: String,
-    /// The host that matches; `None` for a rule without hosts. With [`Verdict::Host`], the list of its hosts.
+    /// The host that matches; `None` for a rule without hosts. With [`CandidateVerdict::Host`], the list of its hosts.
     pub host: Option<String>,
     pub priority: i64,
-    pub verdict: Verdict,
+    pub verdict: CandidateVerdict,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CandidateVerdict {
     /// The request is sent to this route.
     Chosen,
     /// It would take the request, but the chosen one comes first, for this reason.
@@ -59,10 +59,10 @@ pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate>
                 (Some(refusal), _) => refused(entry, refusal, lookup),
                 // The chosen rule again, under another of its uris.
                 (None, Some((_, winner))) if winner.route == entry.route => continue,
-                (None, Some(winner)) => Verdict::Outranked(advantage(winner, (station, entry))),
+                (None, Some(winner)) => CandidateVerdict::Outranked(advantage(winner, (station, entry))),
                 (None, None) => {
                     chosen = Some((station, entry));
-                    Verdict::Chosen
+                    CandidateVerdict::Chosen
                 }
             };
             candidates.push(Candidate {
@@ -79,15 +79,15 @@ pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate>
     candidates
 }
 
-fn refused(entry: &RuleEntry, refusal: RuleMismatch, lookup: &Lookup<'_>) -> Verdict {
+fn refused(entry: &RuleEntry, refusal: RuleMismatch, lookup: &Lookup<'_>) -> CandidateVerdict {
     match refusal {
-        RuleMismatch::Pattern => Verdict::Uri,
-        RuleMismatch::Method => Verdict::Method,
-        RuleMismatch::RemoteAddr => Verdict::RemoteAddr,
-        RuleMismatch::Among => Verdict::Among,
+        RuleMismatch::Pattern => CandidateVerdict::Uri,
+        RuleMismatch::Method => CandidateVerdict::Method,
+        RuleMismatch::RemoteAddr => CandidateVerdict::RemoteAddr,
+        RuleMismatch::Among => CandidateVerdict::Among,
         RuleMismatch::Vars => {
             let vars = entry.rule.vars.as_ref();
-            Verdict::Vars(vars.and_then(|vars| vars.unmet(lookup.variables)).unwrap_or_default())
+            CandidateVerdict::Vars(vars.and_then(|vars| vars.unmet(lookup.variables)).unwrap_or_default())
         }
     }
 }
@@ -120,7 +120,7 @@ fn of_other_hosts(table: &RouteTable, lookup: &Lookup<'_>) -> impl Iterator<Item
             uri: uri.text().to_owned(),
             host: Some(hosts.join(", ")),
             priority: rule.priority,
-            verdict: Verdict::Host,
+            verdict: CandidateVerdict::Host,
         })
     })
 }

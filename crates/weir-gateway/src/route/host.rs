@@ -96,7 +96,7 @@ impl Hosts {
                 let own = hash_of(&random, name.as_bytes());
                 &mut self.names.find_or_insert(own, |known| *known.name == **name, named, hash).paths
             }
-            Some(Host::Suffix(suffix)) => self.suffixes.get_or_insert(&turned(suffix), new),
+            Some(Host::Suffix(suffix)) => self.suffixes.get_or_insert(&reversed(suffix), new),
         };
         Arc::make_mut(paths)
     }
@@ -110,7 +110,7 @@ impl Hosts {
             Some(Host::Name(name)) => {
                 self.names.remove(hash_of(&self.random, name.as_bytes()), |known| *known.name == **name);
             }
-            Some(Host::Suffix(suffix)) => self.suffixes.remove(&turned(suffix)),
+            Some(Host::Suffix(suffix)) => self.suffixes.remove(&reversed(suffix)),
         }
     }
 
@@ -138,7 +138,7 @@ impl Hosts {
     }
 }
 
-fn turned(suffix: &str) -> Vec<u8> {
+fn reversed(suffix: &str) -> Vec<u8> {
     suffix.bytes().rev().collect()
 }
 

@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use build::BuildError;
-pub use explain::{Candidate, TieBreak, Verdict};
+pub use explain::{Candidate, CandidateVerdict, TieBreak};
 use foldhash::fast::RandomState;
 use host::{Host, Hosts};
 use ipnet::IpNet;

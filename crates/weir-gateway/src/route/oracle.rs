@@ -237,7 +237,7 @@ proptest! {
         let candidates = table.explain(&request.lookup());
         let chosen: Vec<u32> = candidates
             .iter()
-            .filter(|candidate| candidate.verdict == Verdict::Chosen)
+            .filter(|candidate| candidate.verdict == CandidateVerdict::Chosen)
             .map(|candidate| candidate.route)
             .collect();
         let found: Vec<u32> = table.find(&request.lookup()).into_iter().collect();
@@ -249,7 +249,7 @@ proptest! {
                 prop_assert!(!told.is_empty(), "rule {} is not told of", rule.route);
             }
             let host_fits = host_rank(&rule.hosts, &request.host).is_some();
-            prop_assert!(told.iter().all(|candidate| (candidate.verdict == Verdict::Host) != host_fits));
+            prop_assert!(told.iter().all(|candidate| (candidate.verdict == CandidateVerdict::Host) != host_fits));
         }
     }
 
@@ -449,19 +449,19 @@ fn explanation_says_why_each_lost() {
         rule(8, &["/b"]),
     ]);
     let told = table.explain(&Request::get("any", "/a").lookup());
-    let verdicts: Vec<(u32, Verdict)> = told.into_iter().map(|told| (told.route, told.verdict)).collect();
+    let verdicts: Vec<(u32, CandidateVerdict)> = told.into_iter().map(|told| (told.route, told.verdict)).collect();
     assert_eq!(
         verdicts,
         [
-            (1, Verdict::Method),
-            (2, Verdict::Vars(r#"arg_v == "2""#.to_owned())),
-            (3, Verdict::RemoteAddr),
-            (4, Verdict::Chosen),
-            (5, Verdict::Outranked(TieBreak::Priority)),
-            (6, Verdict::Outranked(TieBreak::Priority)),
-            (7, Verdict::Uri),
-            (6, Verdict::Outranked(TieBreak::Path)),
-            (0, Verdict::Host),
+            (1, CandidateVerdict::Method),
+            (2, CandidateVerdict::Vars(r#"arg_v == "2""#.to_owned())),
+            (3, CandidateVerdict::RemoteAddr),
+            (4, CandidateVerdict::Chosen),
+            (5, CandidateVerdict::Outranked(TieBreak::Priority)),
+            (6, CandidateVerdict::Outranked(TieBreak::Priority)),
+            (7, CandidateVerdict::Uri),
+            (6, CandidateVerdict::Outranked(TieBreak::Path)),
+            (0, CandidateVerdict::Host),
         ]
     );
 }
@@ -483,5 +483,5 @@ fn paths_come_and_go_while_a_table_is_in_use() {
     assert_eq!((find("/a/x"), find("/a/y"), find("/b")), (Some(2), Some(1), Some(1)));
     open.0.lock().expect("no test panics with it").clear();
     assert_eq!(find("/a/x"), Some(1));
-    assert_eq!(table.explain(&Request::get("any", "/a/x").lookup())[0].verdict, Verdict::Among);
+    assert_eq!(table.explain(&Request::get("any", "/a/x").lookup())[0].verdict, CandidateVerdict::Among);
 }

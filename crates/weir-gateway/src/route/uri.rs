@@ -55,7 +55,7 @@ impl Uri {
             return Err(format!("a uri has 1 to {MAX_LENGTH} bytes, this one has {}", written.len()));
         }
         let text = canonical(written)?;
-        let gaps = gaps(&text);
+        let gaps = wildcards(&text);
         let shape = match gaps[..] {
             [] => UriPattern::Exact,
             [UriWildcard { start, end, is_parameter: false }] if end == text.len() => UriPattern::Prefix(start),
@@ -73,7 +73,7 @@ impl Uri {
     pub(super) fn without_names(&self) -> String {
         let mut text = String::with_capacity(self.text.len());
         let mut written = 0;
-        for gap in gaps(&self.text) {
+        for gap in wildcards(&self.text) {
             text.push_str(&self.text[written..gap.start]);
             text.push(if gap.is_parameter { ':' } else { '*' });
             written = gap.end;
@@ -159,7 +159,7 @@ struct UriWildcard {
 }
 
 /// The wildcards and parameters of a text, with their names.
-fn gaps(text: &str) -> Vec<UriWildcard> {
+fn wildcards(text: &str) -> Vec<UriWildcard> {
     let mut gaps = Vec::new();
     let mut start = 0;
     for segment in text.split('/') {

@@ -8,9 +8,9 @@ use weir_plugin::{Exchange, Stop};
 
 use super::attempt::attempt_record;
 use crate::context::WorkerContext;
-use crate::endpoint::balance::Tried;
+use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Permit;
-use crate::message::sides::{ClientSide, until_client_leaves};
+use crate::message::sides::{ClientSide, until_client_disconnects};
 use crate::snapshot;
 use crate::worker::snapshot::WorkerUpstream;
 
@@ -19,7 +19,7 @@ pub struct PermitRequest<'a> {
     pub settings: &'a snapshot::Upstream,
     pub upstream: &'a WorkerUpstream,
     pub picked: usize,
-    pub tried: Tried,
+    pub tried: TriedEndpoints,
     pub patience: Duration,
 }
 
@@ -57,7 +57,7 @@ impl PermitRequest<'_> {
                     }
                 }
             };
-            if let Some(found) = until_client_leaves(waiting, |context| client.poll_leave(context)).await? {
+            if let Some(found) = until_client_disconnects(waiting, |context| client.poll_leave(context)).await? {
                 return Ok(found);
             }
             picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;

@@ -9,7 +9,7 @@ use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
-use crate::message::sides::{ClientSide, Pipe, until_client_leaves};
+use crate::message::sides::{ClientSide, Pipe, until_client_disconnects};
 use crate::message::{tunnel, websocket};
 use crate::plugins::chain::Plugins;
 use crate::snapshot::{self, Timeouts};
@@ -104,7 +104,7 @@ async fn over_http1(
         Err(permit) => {
             let opening = permit.open(freshness, terms.timeouts, exchange);
             // Boxed: most exchanges reuse a connection, and need no memory for the state of opening one.
-            let opened = Box::pin(until_client_leaves(opening, |context| client.poll_leave(context))).await;
+            let opened = Box::pin(until_client_disconnects(opening, |context| client.poll_leave(context))).await;
             opened.map_err(|stop| (stop, false))?
         }
     };
@@ -134,7 +134,7 @@ async fn over_http2(
 ) -> Result<AfterExchange, Failure> {
     let worker = permit.worker();
     let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
-    let opened = until_client_leaves(opening, |context| client.poll_leave(context)).await;
+    let opened = until_client_disconnects(opening, |context| client.poll_leave(context)).await;
     let mut stream = opened.map_err(|stop| (stop, false))?;
     let reused = stream.is_reused();
     exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { connected(worker, counted) };

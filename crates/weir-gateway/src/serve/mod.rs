@@ -43,7 +43,7 @@ pub async fn serve(
     }
     let end = answer(worker, &current, client, &mut exchange).await;
     let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
-    worker.buffers.give_exchange(exchange);
+    worker.buffers.recycle_exchange(exchange);
     after
 }
 
@@ -69,7 +69,7 @@ async fn observed(
         price.sampled.increment();
         price.cpu_ns.add(cpu_ns);
     }
-    worker.buffers.give_exchange(exchange);
+    worker.buffers.recycle_exchange(exchange);
     after
 }
 
@@ -83,7 +83,7 @@ async fn answer(
     exchange: &mut ServedExchange,
 ) -> ExchangeEnd {
     admit(current, exchange)?;
-    let Some(route) = matched(current, exchange) else {
+    let Some(route) = find_route(current, exchange) else {
         Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
         return Err(final_recipient::without_route(exchange));
     };
@@ -122,7 +122,7 @@ async fn answer(
 }
 
 /// Finds the route, and stores it in the exchange.
-fn matched<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Option<&'a Route> {
+fn find_route<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Option<&'a Route> {
     let request = &exchange.request;
     let number = current.snapshot.table.find(&Lookup {
         host: request.host(),

@@ -5,7 +5,7 @@ use weir_plugin::{EndedBy, Exchange, Retry, Stop};
 use super::attempt::Failure;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
-use crate::endpoint::balance::Tried;
+use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot;
 use crate::worker::snapshot::WorkerUpstream;
@@ -25,7 +25,7 @@ pub struct Attempts {
     pub first_ns: u64,
     idempotent: bool,
     pub freshness: Freshness,
-    pub tried: Tried,
+    pub tried: TriedEndpoints,
     retries: u32,
     retried_unprocessed: bool,
 }
@@ -37,7 +37,7 @@ impl Attempts {
             first_ns,
             idempotent,
             freshness: if idempotent { Freshness::Any } else { Freshness::Checked },
-            tried: Tried::default(),
+            tried: TriedEndpoints::default(),
             retries: settings.retries,
             retried_unprocessed: false,
         }

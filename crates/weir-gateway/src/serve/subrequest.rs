@@ -64,7 +64,7 @@ impl RouteUpstream for SubrequestTarget {
             let route = &current.snapshot.routes[route];
             let end = proxy(&worker, &current, route, upstream, &mut client, &mut exchange).await;
             client.end(end.map(drop));
-            worker.buffers.give_exchange(exchange);
+            worker.buffers.recycle_exchange(exchange);
         });
         answer
     }
@@ -145,7 +145,7 @@ impl ClientSide for SubrequestClient {
         self.worker.wheel.set(&self.timer, deadline_ns);
     }
 
-    fn stash(&mut self) -> &mut Vec<u8> {
+    fn unread_bytes(&mut self) -> &mut Vec<u8> {
         &mut self.stash
     }
 

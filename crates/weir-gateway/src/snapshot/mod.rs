@@ -20,7 +20,7 @@ pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSp
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::endpoint::balance::chash::{HashKey, Hashing};
-pub use crate::endpoint::persistence::{Persistence, WhenGone};
+pub use crate::endpoint::persistence::{Persistence, WhenEndpointGone};
 pub use crate::pieces::Pieces;
 pub use crate::route::{RouteRule, RouteTable};
 
@@ -38,7 +38,7 @@ pub struct Snapshot {
     /// The server certificates for TLS.
     pub certificates: Certificates,
     /// Indexed by [`weir_plugin::Consumer::overlay`].
-    pub overlays: Vec<Overlay>,
+    pub overlays: Vec<ConsumerPlugins>,
     /// Names of query arguments whose values are secret on some route.
     pub secret_arguments: Vec<Arc<[u8]>>,
     /// The cost of plugins is measured on one exchange in this many; 0 measures none.
@@ -125,7 +125,7 @@ impl ClientSettings {
     }
 
     /// The most connections that a client may have, of the `room` that the node has; `None` is no limit.
-    pub fn most_connections(&self, client: IpAddr, room: usize) -> Option<usize> {
+    pub fn connection_limit(&self, client: IpAddr, room: usize) -> Option<usize> {
         match self.connections {
             _ if self.trusts(client) => None,
             ConnectionShare::Unlimited => None,
@@ -227,13 +227,13 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     pub stage: Stage,
-    pub reach: Reach,
+    pub reach: ChainReach,
     pub priority: Reverse<i32>,
 }
 
 /// Which requests a plugin applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
+pub enum ChainReach {
     /// All requests: it is part of a global rule, and cannot be overridden.
     Global,
     /// The requests of a route or a consumer.
@@ -261,7 +261,7 @@ impl Chain {
 
 /// What a consumer, or its group, adds to the chain of every route.
 #[derive(Clone, Default)]
-pub struct Overlay {
+pub struct ConsumerPlugins {
     pub chain: Chain,
     /// The numbers of the plugins that the consumer configures or switches off. The route's configuration of these does not
     /// apply.
@@ -333,7 +333,7 @@ pub enum Balance {
 
 impl Balance {
     /// Whether latencies have to be recorded.
-    pub fn goes_by_latency(&self) -> bool {
+    pub fn uses_latency(&self) -> bool {
         matches!(self, Balance::LeastTime | Balance::Ewma)
     }
 }

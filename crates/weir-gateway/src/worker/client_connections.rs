@@ -33,7 +33,7 @@ impl ClientConnections {
     }
 
     /// Counts one more connection of a client, unless it has `most` already.
-    pub fn claim(self: &Arc<Self>, client: IpAddr, most: usize) -> Option<ClientPlace> {
+    pub fn claim(self: &Arc<Self>, client: IpAddr, most: usize) -> Option<ClientConnectionPermit> {
         let client = client_network(client);
         let mut table = self.table(client);
         let count = table.entry(client).or_default();
@@ -41,11 +41,11 @@ impl ClientConnections {
             return None; // a new entry cannot be left behind, as `most` is not 0
         }
         *count += 1;
-        Some(ClientPlace { client, among: Arc::clone(self) })
+        Some(ClientConnectionPermit { client, among: Arc::clone(self) })
     }
 
     /// Whether it should be logged now that a client has too many connections.
-    pub fn is_to_be_told(&self, now_ns: u64) -> bool {
+    pub fn should_log(&self, now_ns: u64) -> bool {
         let told_ns = self.told_ns.load(Relaxed);
         let is_due = told_ns == 0 || now_ns >= told_ns.saturating_add(TELL_NS);
         is_due && self.told_ns.compare_exchange(told_ns, now_ns.max(1), Relaxed, Relaxed).is_ok()
@@ -58,12 +58,12 @@ impl ClientConnections {
 }
 
 /// One counted connection of a client, until it is dropped.
-pub struct ClientPlace {
+pub struct ClientConnectionPermit {
     client: IpAddr,
     among: Arc<ClientConnections>,
 }
 
-impl Drop for ClientPlace {
+impl Drop for ClientConnectionPermit {
     fn drop(&mut self) {
         let mut table = self.among.table(self.client);
         let count = table.get_mut(&self.client).expect("it was counted when it was made");
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_log_is_told_once_in_a_while() {
         let clients = ClientConnections::new(1);
-        assert!(clients.is_to_be_told(5) && !clients.is_to_be_told(5 + TELL_NS - 1));
-        assert!(clients.is_to_be_told(5 + TELL_NS));
+        assert!(clients.should_log(5) && !clients.should_log(5 + TELL_NS - 1));
+        assert!(clients.should_log(5 + TELL_NS));
     }
 }

@@ -21,7 +21,7 @@ use weir_plugin::HeldBudget;
 
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
-use client_connections::{ClientConnections, ClientPlace};
+use client_connections::{ClientConnectionPermit, ClientConnections};
 use snapshot::WorkerSnapshot;
 
 /// The state that all connections of one thread share. Only this thread uses it.
@@ -92,7 +92,7 @@ impl Deref for Worker {
 /// Keeps a worker running: it ends only after all its guards have been dropped.
 pub struct TaskGuard {
     worker: Rc<Worker>,
-    place: Option<ClientPlace>,
+    place: Option<ClientConnectionPermit>,
 }
 
 impl TaskGuard {
@@ -100,11 +100,11 @@ impl TaskGuard {
     pub fn claim(&mut self, client: IpAddr) -> bool {
         let current = self.worker.current();
         let clients = &self.worker.clients;
-        let Some(most) = current.snapshot.clients.most_connections(client, clients.room()) else { return true };
+        let Some(most) = current.snapshot.clients.connection_limit(client, clients.room()) else { return true };
         self.place = clients.claim(client, most);
         if self.place.is_none() {
             self.worker.metrics.connections_over_share.increment();
-            if clients.is_to_be_told(self.worker.now_ns()) {
+            if clients.should_log(self.worker.now_ns()) {
                 tracing::warn!(
                     "new connections of {client} are closed: the limit of {most} connections for one client address is \
                      reached; if the client is a load balancer, add it to trusted_addresses, or set client_max_connections"

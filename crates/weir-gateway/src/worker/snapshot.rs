@@ -12,20 +12,20 @@ use weir_telemetry::upstreams::UpstreamCounters;
 
 use super::Worker;
 use crate::context::WorkerContext;
-use crate::endpoint::balance::{Balancer, Dice, LatencyEstimate, Loads, RetryBudget, Tried};
+use crate::endpoint::balance::{Balancer, BalancerRandom, EndpointLoads, LatencyEstimate, RetryBudget, TriedEndpoints};
 use crate::endpoint::persistence::StickySessions;
 use crate::endpoint::pool::{EndpointPool, Pools, QueueSeats, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
 use crate::pieces::Pieces;
 use crate::published::Published;
-use crate::snapshot::{self, AllDownPolicy, Snapshot, WhenGone};
+use crate::snapshot::{self, AllDownPolicy, Snapshot, WhenEndpointGone};
 
 pub struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
     published: Arc<Published>,
     /// Has the same indices as [`Snapshot::upstreams`].
     upstreams: Pieces<Rc<WorkerUpstream>>,
-    retired: Rc<Retired>,
+    retired: Rc<RetiredParts>,
 }
 
 /// A worker's state of an upstream.
@@ -36,7 +36,7 @@ pub struct WorkerUpstream {
     balancer: Balancer,
     /// For exchanges that any endpoint of the upstream may serve; `None` if the policy assigns each to one endpoint.
     shared_queue: Option<Rc<SharedQueue>>,
-    dice: Dice,
+    dice: BalancerRandom,
     pub sessions: Arc<StickySessions>,
     pub retries: RetryBudget,
     pub counters: Arc<UpstreamCounters>,
@@ -69,7 +69,7 @@ impl<'w> SlicedWork<'w> {
     }
 
     /// Yields if the slice is over. Called where the work may be interrupted.
-    async fn give_way(&mut self) {
+    async fn yield_if_slice_used(&mut self) {
         if self.began.elapsed() >= SLICE {
             self.end_slice();
             tokio::task::yield_now().await;
@@ -84,9 +84,9 @@ impl<'w> SlicedWork<'w> {
 
 /// Upstreams of snapshots that are no longer in use. They are freed piece by piece.
 #[derive(Default)]
-pub struct Retired(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
+pub struct RetiredParts(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
 
-impl Retired {
+impl RetiredParts {
     /// Frees some of them. Called with every tick.
     pub fn free_some(&self, pools: &Pools) {
         let began = Instant::now();
@@ -105,7 +105,7 @@ impl Retired {
 }
 
 impl Drop for WorkerSnapshot {
-    /// Defers the freeing to [`Retired::free_some`], so that the last exchange of a snapshot does not have to do it.
+    /// Defers the freeing to [`RetiredParts::free_some`], so that the last exchange of a snapshot does not have to do it.
     fn drop(&mut self) {
         self.retired.0.borrow_mut().push(std::mem::take(&mut self.upstreams));
     }
@@ -125,7 +125,7 @@ impl WorkerSnapshot {
 
     /// The next snapshot of the same worker. Upstreams that did not change keep what the worker has learnt about them; the
     /// others are built in slices, between which other tasks run.
-    pub async fn followed_by(
+    pub async fn replaced_by(
         &self,
         published: Arc<Published>,
         worker: &Worker,
@@ -146,7 +146,7 @@ impl WorkerSnapshot {
                 }
                 None => drop(upstreams.remove(number)),
             }
-            work.give_way().await;
+            work.yield_if_slice_used().await;
         }
         work.end_slice();
         WorkerSnapshot { snapshot, published, upstreams, retired: Rc::clone(&self.retired) }
@@ -157,7 +157,7 @@ impl WorkerSnapshot {
     }
 
     /// The upstreams of earlier snapshots that are not freed yet.
-    pub fn retired(&self) -> &Retired {
+    pub fn retired(&self) -> &RetiredParts {
         &self.retired
     }
 
@@ -193,7 +193,7 @@ struct BalancePlan {
 impl BalancePlan {
     fn new(upstream: &snapshot::Upstream, health: &[Arc<Health>]) -> BalancePlan {
         let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
-        let seats = balancer.is_by_turns().then(|| QueueSeats::new(&upstream.endpoints, health));
+        let seats = balancer.is_round_robin().then(|| QueueSeats::new(&upstream.endpoints, health));
         BalancePlan { balancer, seats }
     }
 }
@@ -222,7 +222,7 @@ impl WorkerUpstream {
         let mut endpoints = Vec::with_capacity(upstream.endpoints.len());
         for (endpoint, health) in upstream.endpoints.iter().zip(kept.health.iter()) {
             endpoints.push(pools.endpoint(endpoint, health, upstream, &group));
-            work.give_way().await;
+            work.yield_if_slice_used().await;
         }
         work.end_slice();
         let plan = plan.await.expect("planning does not panic, and is not cancelled while the runtime lives");
@@ -243,7 +243,7 @@ impl WorkerUpstream {
             health: Arc::clone(kept.health),
             balancer,
             shared_queue,
-            dice: Dice::shaken(),
+            dice: BalancerRandom::from_entropy(),
             sessions: Arc::clone(kept.sessions),
             retries: RetryBudget::default(),
             counters: Arc::clone(kept.counters),
@@ -257,24 +257,30 @@ impl WorkerUpstream {
         settings: &snapshot::Upstream,
         exchange: &Exchange,
         picked: usize,
-        tried: Tried,
+        tried: TriedEndpoints,
         now_ns: u64,
     ) -> Option<&Rc<SharedQueue>> {
         let shared_queue = self.shared_queue.as_ref()?;
         // An endpoint that is on trial, or picked because all are down or the others have been tried, was picked on
         // purpose.
-        let is_any = self.health[picked].is_proven() && tried == Tried::default();
-        (is_any && self.home(settings, exchange, now_ns).is_none()).then_some(shared_queue)
+        let is_any = self.health[picked].is_proven() && tried == TriedEndpoints::default();
+        (is_any && self.persistent_endpoint(settings, exchange, now_ns).is_none()).then_some(shared_queue)
     }
 
     /// The endpoint that persistence assigns to the client, if there is one. Otherwise an endpoint in rotation that has not
     /// been tried; if none is, any that has not been tried, unless the upstream refuses requests then.
-    pub fn pick(&self, settings: &snapshot::Upstream, exchange: &Exchange, tried: Tried, now_ns: u64) -> Option<usize> {
-        if let Some((home, when_gone)) = self.home(settings, exchange, now_ns) {
+    pub fn pick(
+        &self,
+        settings: &snapshot::Upstream,
+        exchange: &Exchange,
+        tried: TriedEndpoints,
+        now_ns: u64,
+    ) -> Option<usize> {
+        if let Some((home, when_gone)) = self.persistent_endpoint(settings, exchange, now_ns) {
             if !tried.contains(home) && self.health[home].is_up(now_ns) {
                 return Some(home);
             }
-            if when_gone == WhenGone::Refuse {
+            if when_gone == WhenEndpointGone::Refuse {
                 return None;
             }
         }
@@ -295,9 +301,14 @@ impl WorkerUpstream {
     }
 
     /// The endpoint that persistence assigns to the client, and what to do if it is out of rotation.
-    fn home(&self, settings: &snapshot::Upstream, exchange: &Exchange, now_ns: u64) -> Option<(usize, WhenGone)> {
+    fn persistent_endpoint(
+        &self,
+        settings: &snapshot::Upstream,
+        exchange: &Exchange,
+        now_ns: u64,
+    ) -> Option<(usize, WhenEndpointGone)> {
         let persistence = settings.persistence.as_ref()?;
-        let home = persistence.home(exchange, &self.sessions, &settings.endpoints, now_ns)?;
+        let home = persistence.persistent_endpoint(exchange, &self.sessions, &settings.endpoints, now_ns)?;
         Some((home, persistence.when_gone))
     }
 
@@ -305,7 +316,7 @@ impl WorkerUpstream {
         &self,
         settings: &snapshot::Upstream,
         exchange: &Exchange,
-        tried: Tried,
+        tried: TriedEndpoints,
         now_ns: u64,
     ) -> Option<usize> {
         let in_rotation = |index: usize| !tried.contains(index) && self.health[index].is_up(now_ns);
@@ -313,7 +324,7 @@ impl WorkerUpstream {
             // The part that an endpoint in slow start does not get yet goes to the others.
             let takes_its_share = |index: usize| {
                 let share = self.health[index].share(ramp, now_ns);
-                in_rotation(index) && (share >= 1.0 || self.dice.shows(share))
+                in_rotation(index) && (share >= 1.0 || self.dice.is_chosen_with_probability(share))
             };
             let picked = self.balancer.pick(exchange, &*self.endpoints, now_ns, takes_its_share);
             if picked.is_some() {
@@ -324,7 +335,7 @@ impl WorkerUpstream {
     }
 }
 
-impl Loads for [Rc<EndpointPool>] {
+impl EndpointLoads for [Rc<EndpointPool>] {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self[endpoint].in_flight()
     }

@@ -16,7 +16,7 @@ pub async fn tick(worker: Rc<Worker>) {
         worker.metrics.tick_delay.record(due.elapsed());
         let now_ns = worker.wake_up();
         worker.wheel.advance(now_ns);
-        worker.pools.look_after(&worker);
+        worker.pools.maintain(&worker);
         worker.current().retired().free_some(&worker.pools);
         if let Some(log) = &worker.access_log {
             log.flush_if_due(now_ns);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-use crate::record::{GivenUp, SavedDeadLetter};
+use crate::record::{AbandonedDelivery, SavedDeadLetter};
 
 /// The most dead letters of a hub. Beyond that, those of the oldest events are forgotten.
 const MAX_DEAD_LETTERS: usize = 100_000;
@@ -12,7 +12,7 @@ const MAX_DEAD_LETTERS: usize = 100_000;
 #[derive(Default)]
 pub(super) struct DeadLetters {
     /// Keyed by event and subscription.
-    letters: BTreeMap<(u64, u64), GivenUp>,
+    letters: BTreeMap<(u64, u64), AbandonedDelivery>,
     /// The same, keyed by subscription and event.
     of_subscriptions: BTreeSet<(u64, u64)>,
     /// Dead letters queued for one more delivery, by subscription and event.
@@ -24,7 +24,7 @@ fn all_of(subscription: u64) -> std::ops::RangeInclusive<(u64, u64)> {
 }
 
 impl DeadLetters {
-    pub(super) fn add(&mut self, subscription: u64, seq: u64, given_up: GivenUp) {
+    pub(super) fn add(&mut self, subscription: u64, seq: u64, given_up: AbandonedDelivery) {
         self.letters.insert((seq, subscription), given_up);
         self.of_subscriptions.insert((subscription, seq));
         if self.letters.len() > MAX_DEAD_LETTERS
@@ -35,13 +35,13 @@ impl DeadLetters {
     }
 
     /// In the order of event and subscription, those after this pair.
-    pub(super) fn after(&self, event: u64, subscription: u64) -> impl Iterator<Item = (u64, u64, GivenUp)> {
+    pub(super) fn after(&self, event: u64, subscription: u64) -> impl Iterator<Item = (u64, u64, AbandonedDelivery)> {
         let letters = self.letters.range((Excluded((event, subscription)), Unbounded));
         letters.map(|((seq, subscription), given_up)| (*seq, *subscription, *given_up))
     }
 
     /// Dead letters of one subscription, after this event.
-    pub(super) fn of(&self, subscription: u64, after: u64) -> impl Iterator<Item = (u64, u64, GivenUp)> {
+    pub(super) fn of(&self, subscription: u64, after: u64) -> impl Iterator<Item = (u64, u64, AbandonedDelivery)> {
         let own = self.of_subscriptions.range((Excluded((subscription, after)), Unbounded));
         let own = own.take_while(move |(owner, _)| *owner == subscription);
         own.filter_map(|(subscription, seq)| Some((*seq, *subscription, *self.letters.get(&(*seq, *subscription))?)))
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn there_are_no_more_than_allowed_and_the_oldest_go() {
         let mut letters = DeadLetters::default();
-        let given_up = GivenUp { failure: DeliveryFailure::Status(500), attempts: 3, at_ms: 9 };
+        let given_up = AbandonedDelivery { failure: DeliveryFailure::Status(500), attempts: 3, at_ms: 9 };
         for seq in 1..=MAX_DEAD_LETTERS as u64 + 10 {
             letters.add(7, seq, given_up);
         }

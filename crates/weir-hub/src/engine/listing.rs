@@ -4,7 +4,7 @@ use super::Engine;
 use super::subscriptions::{DeliveryState, Subscription};
 use crate::account::Tally;
 use crate::attempt::{DeliveryAttempt, DeliveryFailure};
-use crate::record::GivenUp;
+use crate::record::AbandonedDelivery;
 
 /// An active subscription, without its secret. The callback may contain secrets of its own.
 #[derive(Clone, PartialEq, Eq)]
@@ -108,12 +108,12 @@ impl Engine {
 
     /// Dead letters after this pair of event and subscription, at most `limit`, oldest events first.
     pub fn dead_letters(&self, filter: &DeadLetterFilter, after: (u64, u64), limit: usize) -> Vec<DeadLetter> {
-        let letter = |(event, subscription, given_up): (u64, u64, GivenUp)| {
+        let letter = |(event, subscription, given_up): (u64, u64, AbandonedDelivery)| {
             let subscription = self.subscriptions.get(self.subscriptions.slot_of(subscription)?);
             let topic = &self.topics.get(subscription.topic).name;
             let is_wanted = filter.topic.as_ref().is_none_or(|wanted| **wanted == **topic)
                 && filter.event.is_none_or(|wanted| wanted == event);
-            let GivenUp { failure, attempts, at_ms } = given_up;
+            let AbandonedDelivery { failure, attempts, at_ms } = given_up;
             is_wanted.then(|| DeadLetter {
                 event,
                 subscription: subscription.id,

@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 use super::keys::Keys;
 use super::provider;
 use super::tickets::{Scope, TicketKeys, Tickets};
-use super::verify::{AnyServer, ClientVerifier};
+use super::verify::{AcceptAnyServer, ClientVerifier};
 
 /// The TLS versions allowed; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl TlsConnector {
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;
         let builder = match terms.trust {
-            Trust::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer)),
+            Trust::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer)),
             Trust::Authorities(authorities) => {
                 hash_authorities(&mut hash, authorities);
                 builder.with_root_certificates(roots(authorities)?)

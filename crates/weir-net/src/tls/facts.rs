@@ -13,7 +13,7 @@ use super::KeyError;
 
 /// The contents of a certificate as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct CertificateFacts {
     /// Distinguished names as RFC 4514 writes them, the most specific part first.
     pub subject: String,
     pub issuer: String,
@@ -29,15 +29,15 @@ pub struct Facts {
     pub until: i64,
 }
 
-impl Facts {
+impl CertificateFacts {
     /// # Errors
     /// The bytes are not a certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Facts, KeyError> {
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<CertificateFacts, KeyError> {
         let parsed = X509Certificate::from_der(certificate);
         let (_, parsed) = parsed.map_err(|error| KeyError::Damaged(error.to_string()))?;
         let names = parsed.subject_alternative_name().ok().flatten();
         let names = names.map(|names| names.value.general_names.iter().filter_map(shown).collect());
-        Ok(Facts {
+        Ok(CertificateFacts {
             subject: distinguished(parsed.subject()),
             issuer: distinguished(parsed.issuer()),
             serial: hexadecimal(parsed.raw_serial()).to_ascii_uppercase(),
@@ -168,7 +168,7 @@ mod tests {
         params.serial_number = Some(SerialNumber::from_slice(&[1, 0xab]));
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
-        let facts = Facts::of(certificate.der()).expect("it is one");
+        let facts = CertificateFacts::of(certificate.der()).expect("it is one");
         assert_eq!(facts.subject, "CN=\\ #jack\\0A,O=Dam\\, Weir \\+ Sons,C=DE");
         assert_eq!(facts.issuer, facts.subject);
         assert_eq!((facts.serial.as_str(), facts.fingerprint.len()), ("01AB", 40));
@@ -184,6 +184,6 @@ mod tests {
             assert_eq!(facts.is_good_for(name), good, "{name}");
         }
         assert!(facts.until > 0);
-        assert!(Facts::of(&CertificateDer::from(vec![0; 10])).is_err());
+        assert!(CertificateFacts::of(&CertificateDer::from(vec![0; 10])).is_err());
     }
 }

@@ -17,7 +17,7 @@ use rustls::crypto::CryptoProvider;
 pub use accept::{ACME_TLS, AcceptError, RequestedServer, accept};
 pub use config::{ClientTerms, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
 pub use connect::connect;
-pub use facts::Facts;
+pub use facts::CertificateFacts;
 pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;

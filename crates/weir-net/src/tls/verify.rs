@@ -95,9 +95,9 @@ impl ClientCertVerifier for ClientVerifier {
 
 /// Accepts every server certificate, for upstreams with `tls.verify: false`. The server must still own the certificate's key.
 #[derive(Debug)]
-pub struct AnyServer;
+pub struct AcceptAnyServer;
 
-impl ServerCertVerifier for AnyServer {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _server: &CertificateDer<'_>,

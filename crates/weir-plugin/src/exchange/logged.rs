@@ -13,11 +13,11 @@ const MASK: &[u8] = b"***";
 const REFERER: &str = "referer";
 
 /// The variables of an exchange, with the values of its secret arguments replaced by `***`.
-pub struct Logged<'a>(pub &'a Exchange);
+pub struct LoggedExchange<'a>(pub &'a Exchange);
 
-impl Variables for Logged<'_> {
+impl Variables for LoggedExchange<'_> {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
-        let Logged(exchange) = self;
+        let LoggedExchange(exchange) = self;
         let value = exchange.variable(variable);
         if exchange.secret_arguments().is_empty() {
             return value;
@@ -41,7 +41,7 @@ impl Variables for Logged<'_> {
     }
 }
 
-impl Logged<'_> {
+impl LoggedExchange<'_> {
     fn is_secret(&self, name: &[u8]) -> bool {
         self.0.secret_arguments().iter().any(|secret| **secret == *name)
     }
@@ -87,7 +87,7 @@ mod tests {
         let head = "GET /a?b=1&apikey=k&%61pikey=k2&apikey&c=apikey HTTP/1.1\r\nHost: h\r\n\r\n";
         parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
         let shown = |exchange: &Exchange, name: &str| {
-            let logged = Logged(exchange);
+            let logged = LoggedExchange(exchange);
             let value = logged.variable(&Variable::named(name)).expect("there");
             String::from_utf8(value.into_owned()).expect("text")
         };
@@ -113,7 +113,7 @@ mod tests {
         let head = "GET / HTTP/1.1\r\nHost: h\r\nReferer: http://h/a?b=1&apikey=k#c\r\n\r\n";
         parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
         exchange.hide_argument(b"apikey"[..].into());
-        let logged = Logged(&exchange);
+        let logged = LoggedExchange(&exchange);
         let shown = logged.variable(&Variable::named("http_referer")).expect("there");
         assert_eq!(&*shown, b"http://h/a?b=1&apikey=***#c");
         assert_eq!(&*logged.field(b"Referer", b"/?apikey=k"), b"/?apikey=***");

@@ -27,13 +27,13 @@ use names::{NameAndPassword, NameTable};
 pub struct BasicAuth {
     /// Removes the field `Authorization` before the request is forwarded. APISIX's default is `false`, which sends
     /// passwords to upstreams.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     hide_credentials: bool,
     /// The consumer that requests without a valid password are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
-    #[serde(default = "realm")]
+    #[serde(default = "default_realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
 }
@@ -50,11 +50,11 @@ pub struct PasswordCredential {
     password: String,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn realm() -> String {
+fn default_realm() -> String {
     "basic".to_owned()
 }
 

@@ -14,7 +14,7 @@ use crate::answer::RefusalResponse;
 pub struct ConsumerRestriction {
     /// What the entries of the lists are.
     #[serde(default, rename = "type")]
-    subject: Subject,
+    subject: RestrictedSubject,
     /// Only these are allowed, in addition to those that `allowed_by_methods` allows.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
@@ -25,7 +25,7 @@ pub struct ConsumerRestriction {
     /// in this list may use all methods, unless there is a `whitelist`.
     allowed_by_methods: Option<Vec<MethodRule>>,
     /// The status of a refusal, 200 to 999.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
     /// The message in the body of a refusal: `{"message":"..."}`.
@@ -46,7 +46,7 @@ struct MethodRule {
 /// What is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Subject {
+enum RestrictedSubject {
     /// The name of the consumer.
     #[default]
     ConsumerName,
@@ -58,7 +58,7 @@ enum Subject {
     RouteId,
 }
 
-fn forbidden() -> u16 {
+fn default_rejected_code() -> u16 {
     403
 }
 
@@ -89,10 +89,10 @@ impl Definition for ConsumerRestriction {
             }
         }
         let (variable, name) = match self.subject {
-            Subject::ConsumerName => (Variable::ConsumerName, "consumer_name"),
-            Subject::ConsumerGroupId => (Variable::ConsumerGroupId, "consumer_group_id"),
-            Subject::ServiceId => (Variable::ServiceId, "service_id"),
-            Subject::RouteId => (Variable::RouteId, "route_id"),
+            RestrictedSubject::ConsumerName => (Variable::ConsumerName, "consumer_name"),
+            RestrictedSubject::ConsumerGroupId => (Variable::ConsumerGroupId, "consumer_group_id"),
+            RestrictedSubject::ServiceId => (Variable::ServiceId, "service_id"),
+            RestrictedSubject::RouteId => (Variable::RouteId, "route_id"),
         };
         let unknown = format!("The request is rejected, please check the {name} for this request");
         let refused = self.rejected_msg.unwrap_or_else(|| format!("The {name} is forbidden."));

@@ -46,32 +46,32 @@ pub struct ForwardAuth {
     #[serde(default)]
     client_headers: Vec<String>,
     /// Time-out for a request to the service, in milliseconds, including the time to connect.
-    #[serde(default = "three_seconds_ms")]
+    #[serde(default = "default_timeout")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
     /// Reuses connections to the service (keep-alive).
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     keepalive: bool,
     /// How long an idle connection is kept, in milliseconds.
-    #[serde(default = "minute_ms")]
+    #[serde(default = "default_keepalive_timeout")]
     #[schemars(range(min = 1000))]
     keepalive_timeout: u64,
     /// The maximum number of idle connections of each worker.
-    #[serde(default = "five")]
+    #[serde(default = "default_keepalive_pool")]
     #[schemars(range(min = 1))]
     keepalive_pool: usize,
     /// Whether the certificate of an `https` service is verified, against the CA certificates of the system.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     ssl_verify: bool,
     /// Allows requests when the service does not answer.
     #[serde(default)]
     allow_degradation: bool,
     /// The status of refusals when the service does not answer, 200 to 599.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_status_on_error")]
     #[schemars(range(min = 200, max = 599))]
     status_on_error: u16,
     /// With `POST`, the maximum size of a request body, in bytes. Requests with a larger body are refused with 413.
-    #[serde(default = "mib_64")]
+    #[serde(default = "default_max_req_body_size")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
 }
@@ -85,27 +85,27 @@ enum RequestMethod {
     Post,
 }
 
-fn three_seconds_ms() -> u64 {
+fn default_timeout() -> u64 {
     3000
 }
 
-fn minute_ms() -> u64 {
+fn default_keepalive_timeout() -> u64 {
     60_000
 }
 
-fn five() -> usize {
+fn default_keepalive_pool() -> usize {
     5
 }
 
-fn mib_64() -> u64 {
+fn default_max_req_body_size() -> u64 {
     64 << 20
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn forbidden() -> u16 {
+fn default_status_on_error() -> u16 {
     403
 }
 

@@ -30,16 +30,16 @@ use body::Digested;
 #[serde(deny_unknown_fields)]
 pub struct HmacAuth {
     /// The algorithms that are accepted.
-    #[serde(default = "every_algorithm")]
+    #[serde(default = "default_allowed_algorithms")]
     #[schemars(length(min = 1))]
     allowed_algorithms: Vec<HmacAlgorithm>,
     /// The maximum difference between the field `Date` and the gateway's clock, in seconds.
-    #[serde(default = "five_minutes")]
+    #[serde(default = "default_clock_skew")]
     #[schemars(range(min = 1))]
     clock_skew: u64,
     /// Header fields that clients must sign. The default leaves the method and the target unsigned, so an attacker who
     /// captures a request can reuse its signature for a different request; `weir check` warns of that.
-    #[serde(default = "date")]
+    #[serde(default = "default_signed_headers")]
     signed_headers: Vec<String>,
     /// Refuses a signature that was already used within `clock_skew`, on any worker of this gateway. Clients that send
     /// identical requests within one second need a signed field that differs, such as `X-Nonce`. Not in APISIX.
@@ -50,17 +50,17 @@ pub struct HmacAuth {
     #[serde(default)]
     validate_request_body: bool,
     /// The largest body that is read for the digest, in bytes. A larger body is refused with 413.
-    #[serde(default = "max_body")]
+    #[serde(default = "default_max_req_body_size")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
     /// Removes the field `Authorization` before the request is forwarded. APISIX's default is `false`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     hide_credentials: bool,
     /// The consumer that requests without a valid signature are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
-    #[serde(default = "realm")]
+    #[serde(default = "default_realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
 }
@@ -108,27 +108,27 @@ impl HmacAlgorithm {
     }
 }
 
-fn every_algorithm() -> Vec<HmacAlgorithm> {
+fn default_allowed_algorithms() -> Vec<HmacAlgorithm> {
     vec![HmacAlgorithm::Sha1, HmacAlgorithm::Sha256, HmacAlgorithm::Sha512]
 }
 
-fn five_minutes() -> u64 {
+fn default_clock_skew() -> u64 {
     300
 }
 
-fn date() -> Vec<String> {
+fn default_signed_headers() -> Vec<String> {
     vec!["date".to_owned()]
 }
 
-fn max_body() -> u64 {
+fn default_max_req_body_size() -> u64 {
     64 << 20
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn realm() -> String {
+fn default_realm() -> String {
     "hmac".to_owned()
 }
 

@@ -35,19 +35,19 @@ use verified::{KeySet, VerifiedTokens};
 pub struct JwtAuth {
     /// The header field that contains the token, with or without the prefix `Bearer`. It takes precedence over the
     /// query.
-    #[serde(default = "authorization")]
+    #[serde(default = "default_header")]
     header: String,
     /// The query argument that contains the token. It takes precedence over the cookie. Its value is masked in logs.
-    #[serde(default = "jwt")]
+    #[serde(default = "default_jwt")]
     query: String,
     /// The cookie that contains the token.
-    #[serde(default = "jwt")]
+    #[serde(default = "default_jwt")]
     cookie: String,
     /// Removes the token before the request is forwarded. APISIX's default is `false`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     hide_credentials: bool,
     /// The claim that contains the `key` of the consumer's credential.
-    #[serde(default = "key")]
+    #[serde(default = "default_key_claim_name")]
     #[schemars(length(min = 1))]
     key_claim_name: String,
     /// Claims that a token must have. Claims that are present are verified even if they are not in this list.
@@ -57,7 +57,7 @@ pub struct JwtAuth {
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
-    #[serde(default = "jwt")]
+    #[serde(default = "default_jwt")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
     /// Accepted for compatibility; has no effect.
@@ -81,7 +81,7 @@ pub struct TokenCredential {
     #[schemars(length(min = 1))]
     key: String,
     /// The signature algorithm: HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA.
-    #[serde(default = "hs256")]
+    #[serde(default = "default_algorithm")]
     algorithm: String,
     /// The shared secret of the HS algorithms.
     secret: Option<String>,
@@ -100,23 +100,23 @@ pub struct TokenCredential {
     exp: Option<u64>,
 }
 
-fn authorization() -> String {
+fn default_header() -> String {
     "authorization".to_owned()
 }
 
-fn jwt() -> String {
+fn default_jwt() -> String {
     "jwt".to_owned()
 }
 
-fn key() -> String {
+fn default_key_claim_name() -> String {
     "key".to_owned()
 }
 
-fn hs256() -> String {
+fn default_algorithm() -> String {
     "HS256".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

@@ -20,20 +20,20 @@ use crate::options::headers::header_name;
 #[serde(deny_unknown_fields)]
 pub struct KeyAuth {
     /// The header field that contains the key. It takes precedence over the query.
-    #[serde(default = "apikey")]
+    #[serde(default = "default_apikey")]
     header: String,
     /// The query argument that contains the key. Its value is masked in logs.
-    #[serde(default = "apikey")]
+    #[serde(default = "default_apikey")]
     query: String,
     /// Removes the key before the request is forwarded. APISIX's default is `false`, which sends keys to upstreams and
     /// into their logs.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     hide_credentials: bool,
     /// The consumer that requests without a valid key are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
-    #[serde(default = "realm")]
+    #[serde(default = "default_realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
 }
@@ -46,15 +46,15 @@ pub struct KeyCredential {
     key: String,
 }
 
-fn apikey() -> String {
+fn default_apikey() -> String {
     "apikey".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn realm() -> String {
+fn default_realm() -> String {
     "key".to_owned()
 }
 

@@ -42,34 +42,34 @@ pub struct LdapAuth {
     start_tls: bool,
     /// Whether the certificate of the directory is verified, against the CA certificates of the system. Off by default
     /// in APISIX.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     tls_verify: bool,
     /// The attribute of the distinguished name that contains the user's name.
-    #[serde(default = "cn")]
+    #[serde(default = "default_uid")]
     uid: String,
     /// Time-out for a password check, in milliseconds, including the time to get a connection.
-    #[serde(default = "three_seconds_ms")]
+    #[serde(default = "default_timeout")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
     /// The maximum number of connections of each worker to the directory. When all are in use, requests wait for a
     /// connection, up to the time-out.
-    #[serde(default = "eight")]
+    #[serde(default = "default_connections")]
     #[schemars(range(min = 1, max = 256))]
     connections: usize,
     /// Seconds for which each worker caches a correct password; 0 asks the directory for each request. A password that is
     /// changed or revoked in the directory stays valid for this long.
-    #[serde(default = "thirty")]
+    #[serde(default = "default_cache_ttl")]
     #[schemars(range(max = 3600))]
     cache_ttl: u64,
     /// Removes the field `Authorization` before the request is forwarded. APISIX sends passwords to upstreams by
     /// default.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     hide_credentials: bool,
     /// The consumer that requests without a valid password are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
-    #[serde(default = "realm")]
+    #[serde(default = "default_realm")]
     #[schemars(length(min = 1, max = 128))]
     realm: String,
 }
@@ -84,27 +84,27 @@ pub struct DirectoryCredential {
     user_dn: String,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn cn() -> String {
+fn default_uid() -> String {
     "cn".to_owned()
 }
 
-fn three_seconds_ms() -> u64 {
+fn default_timeout() -> u64 {
     3000
 }
 
-fn eight() -> usize {
+fn default_connections() -> usize {
     8
 }
 
-fn thirty() -> u64 {
+fn default_cache_ttl() -> u64 {
     30
 }
 
-fn realm() -> String {
+fn default_realm() -> String {
     "ldap".to_owned()
 }
 

@@ -61,7 +61,7 @@ pub struct OpenidConnect {
     /// The URL of the introspection endpoint. Without it, the URL from the discovery document.
     introspection_endpoint: Option<String>,
     /// How the gateway authenticates at the introspection endpoint: `client_secret_basic` or `client_secret_post`.
-    #[serde(default = "client_secret_basic")]
+    #[serde(default = "default_introspection_endpoint_auth_method")]
     introspection_endpoint_auth_method: String,
     /// Header fields of the client's request that are sent to the introspection endpoint.
     #[serde(default)]
@@ -71,18 +71,18 @@ pub struct OpenidConnect {
     #[serde(default)]
     introspection_interval: u64,
     /// The member of the introspection result that contains the expiry of the token.
-    #[serde(default = "exp")]
+    #[serde(default = "default_introspection_expiry_claim")]
     introspection_expiry_claim: String,
     /// How long the provider's keys and discovery document are cached, in seconds. For a token with an unknown key, the
     /// keys are fetched again, at most every 5 seconds.
-    #[serde(default = "day_s")]
+    #[serde(default = "default_jwk_expires_in")]
     #[schemars(range(min = 1))]
     jwk_expires_in: u64,
     /// Verifies the token of every request, instead of caching verified tokens.
     #[serde(default)]
     jwt_verification_cache_ignore: bool,
     /// How far in the future the claim `iat` of a token can be, in seconds.
-    #[serde(default = "two_minutes_s")]
+    #[serde(default = "default_iat_slack")]
     iat_slack: u32,
     /// Which issuers and audiences are accepted.
     #[serde(default)]
@@ -95,23 +95,23 @@ pub struct OpenidConnect {
     #[serde(default)]
     unauth_action: UnauthAction,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
-    #[serde(default = "realm")]
+    #[serde(default = "default_realm")]
     realm: String,
     /// Sends the access token to the upstream, in `X-Access-Token`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     set_access_token_header: bool,
     /// Sends the access token to the upstream in `Authorization`, instead of `X-Access-Token`.
     #[serde(default)]
     access_token_in_authorization_header: bool,
     /// Sends the claims to the upstream, in `X-Userinfo`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     set_userinfo_header: bool,
     /// Time-out for all calls to the provider that a request needs together, in seconds, including the time to connect.
-    #[serde(default = "three")]
+    #[serde(default = "default_timeout")]
     #[schemars(range(min = 1, max = 60))]
     timeout: u64,
     /// Whether the certificate of the provider is verified, against the CA certificates of the system.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     ssl_verify: bool,
     /// Only `false` is accepted: unsigned tokens are always refused.
     #[serde(default)]
@@ -175,31 +175,31 @@ enum UnauthAction {
 const NO_PROVIDER: &str =
     "is missing: the URL of the provider's discovery document; an issuer without one has `jwks_uri` instead";
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn three() -> u64 {
+fn default_timeout() -> u64 {
     3
 }
 
-fn two_minutes_s() -> u32 {
+fn default_iat_slack() -> u32 {
     120
 }
 
-fn day_s() -> u64 {
+fn default_jwk_expires_in() -> u64 {
     86_400
 }
 
-fn exp() -> String {
+fn default_introspection_expiry_claim() -> String {
     "exp".to_owned()
 }
 
-fn realm() -> String {
+fn default_realm() -> String {
     "apisix".to_owned()
 }
 
-fn client_secret_basic() -> String {
+fn default_introspection_endpoint_auth_method() -> String {
     "client_secret_basic".to_owned()
 }
 

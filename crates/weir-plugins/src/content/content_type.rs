@@ -9,13 +9,13 @@ use weir_plugin::{Exchange, Stop};
 
 /// The head has several types, or an invalid one; recipients would read it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ambiguous;
+pub struct AmbiguousContentType;
 
 /// The media type of a message's content; `None` if there is none.
-pub fn of(head: &Head) -> Result<Option<&[u8]>, Ambiguous> {
+pub fn of(head: &Head) -> Result<Option<&[u8]>, AmbiguousContentType> {
     let mut values = head.values(b"content-type");
     let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() || !is_one(value) { Err(Ambiguous) } else { Ok(Some(value)) }
+    if values.next().is_some() || !is_one(value) { Err(AmbiguousContentType) } else { Ok(Some(value)) }
 }
 
 /// The same for a request, which is refused if its type is ambiguous.
@@ -158,7 +158,7 @@ mod tests {
             &["application/"],
             &[""],
         ] {
-            assert_eq!(of(&head(values)), Err(Ambiguous), "{values:?}");
+            assert_eq!(of(&head(values)), Err(AmbiguousContentType), "{values:?}");
         }
     }
 }

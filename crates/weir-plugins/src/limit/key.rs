@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Exchange, Moment, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, ExchangePhase, Template, Variable, Variables};
 
 use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 
@@ -37,7 +37,7 @@ pub enum LimitKey {
 
 impl LimitKey {
     pub fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
-        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence(Moment::Request)?));
+        let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence(ExchangePhase::Request)?));
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
             KeyType::Var => match Variable::named(text.strip_prefix('$').unwrap_or(text)) {
@@ -183,7 +183,7 @@ impl Amount {
     }
 
     fn rendered(template: Template, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
-        if let Some(problem) = template.variables().find_map(|variable| variable.absence(Moment::Request)) {
+        if let Some(problem) = template.variables().find_map(|variable| variable.absence(ExchangePhase::Request)) {
             return Err(ConfigError::new(path, problem));
         }
         // The value for a request that has none of the variables; checked only if the template has defaults.

@@ -51,7 +51,7 @@ pub struct LimitConn {
     #[schemars(length(min = 1))]
     rules: Option<Vec<ConnRuleOptions>>,
     /// The status of a refusal, 200 to 599.
-    #[serde(default = "unavailable")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
     /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
@@ -64,7 +64,7 @@ pub struct LimitConn {
     /// Only with the Redis policies: seconds after which a request no longer counts if its end could not be reported,
     /// because the gateway crashed or the server was not reachable. Values above 30 have the effect of 30. Requests in
     /// progress are renewed before this time, however long they take.
-    #[serde(default = "hour_s")]
+    #[serde(default = "default_key_ttl")]
     #[schemars(range(min = 1))]
     key_ttl: u64,
 }
@@ -86,11 +86,11 @@ struct ConnRuleOptions {
     key: String,
 }
 
-fn unavailable() -> u16 {
+fn default_rejected_code() -> u16 {
     503
 }
 
-fn hour_s() -> u64 {
+fn default_key_ttl() -> u64 {
     3600
 }
 

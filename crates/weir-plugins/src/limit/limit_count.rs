@@ -50,7 +50,7 @@ pub struct LimitCount {
     window_type: WindowType,
     /// The key by which requests are counted, as `key_type` defines. A request without this key is counted by the
     /// client's address.
-    #[serde(default = "remote_addr")]
+    #[serde(default = "default_key")]
     key: String,
     /// How `key` is interpreted.
     #[serde(default)]
@@ -59,10 +59,10 @@ pub struct LimitCount {
     /// up.
     #[schemars(length(min = 1))]
     rules: Option<Vec<CountRuleOptions>>,
-    /// Shares the counters with all plugins of the same group. All plugins of a group must have the same options.
+    /// SharedPiece the counters with all plugins of the same group. All plugins of a group must have the same options.
     group: Option<String>,
     /// The status of a refusal, 200 to 599.
-    #[serde(default = "unavailable")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
     /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
@@ -74,7 +74,7 @@ pub struct LimitCount {
     allow_degradation: bool,
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) to every response, and
     /// `Retry-After` to refusals.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     show_limit_quota_header: bool,
     /// Also adds the header fields `RateLimit-Policy` and `RateLimit` of the IETF draft. Not an option of APISIX.
     #[serde(default)]
@@ -83,7 +83,7 @@ pub struct LimitCount {
     /// server for each request. All gateways together can then let through `count` requests, plus those that other
     /// gateways let through since the last synchronization. At least 0.1, and less than `time_window`; -1 disables it.
     /// Not available with the policy `local`, nor with sliding windows.
-    #[serde(default = "never")]
+    #[serde(default = "default_sync_interval")]
     sync_interval: f64,
 }
 }
@@ -137,19 +137,19 @@ pub(super) enum WindowType {
     Sliding,
 }
 
-fn remote_addr() -> String {
+fn default_key() -> String {
     "remote_addr".to_owned()
 }
 
-fn unavailable() -> u16 {
+fn default_rejected_code() -> u16 {
     503
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn never() -> f64 {
+fn default_sync_interval() -> f64 {
     -1.0
 }
 

@@ -58,7 +58,7 @@ pub struct LimitEvents {
     window_type: WindowType,
     /// The key by which events are counted, as `key_type` defines; it is read once, when the stream begins. An exchange
     /// without this key is counted by the client's address.
-    #[serde(default = "remote_addr")]
+    #[serde(default = "default_key")]
     key: String,
     /// How `key` is interpreted.
     #[serde(default)]
@@ -74,7 +74,7 @@ pub struct LimitEvents {
     #[serde(default)]
     action: ExcessAction,
     /// The reason that the client is told. A close frame has room for 123 bytes.
-    #[serde(default = "used_up")]
+    #[serde(default = "default_rejected_msg")]
     #[schemars(length(min = 1, max = 123))]
     rejected_msg: String,
     /// Does not limit a stream whose limit cannot be determined, because a variable holds no number, and counts in this gateway
@@ -85,7 +85,7 @@ pub struct LimitEvents {
     /// With the `redis` policies: the interval of the synchronization with the server, in seconds. All gateways together can let
     /// through the limit, plus what other gateways let through since the last synchronization. At least 0.1, and less than
     /// `time_window`.
-    #[serde(default = "half_second")]
+    #[serde(default = "default_sync_interval")]
     sync_interval: f64,
 }
 }
@@ -114,15 +114,15 @@ enum ExcessAction {
     Drop,
 }
 
-fn remote_addr() -> String {
+fn default_key() -> String {
     "remote_addr".to_owned()
 }
 
-fn used_up() -> String {
+fn default_rejected_msg() -> String {
     "the quota of events is used up".to_owned()
 }
 
-fn half_second() -> f64 {
+fn default_sync_interval() -> f64 {
     0.5
 }
 

@@ -38,7 +38,7 @@ pub struct LimitReq {
     #[serde(default)]
     key_type: KeyType,
     /// The status of a refusal, 200 to 599.
-    #[serde(default = "unavailable")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
     /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
@@ -53,7 +53,7 @@ pub struct LimitReq {
 }
 }
 
-fn unavailable() -> u16 {
+fn default_rejected_code() -> u16 {
     503
 }
 

@@ -50,7 +50,7 @@ macro_rules! counted_somewhere {
             #[schemars(length(min = 2))]
             redis_host: Option<String>,
             /// `redis`: the server's port.
-            #[serde(default = "crate::limit::policy::port")]
+            #[serde(default = "crate::limit::policy::default_port")]
             #[schemars(range(min = 1))]
             redis_port: u16,
             /// The user name, if the server has ACL users.
@@ -63,14 +63,14 @@ macro_rules! counted_somewhere {
             redis_database: u32,
             /// `redis` and `redis-cluster`: time-out for an answer of the server, in milliseconds, including the time
             /// to connect.
-            #[serde(default = "crate::limit::policy::second_ms")]
+            #[serde(default = "crate::limit::policy::default_timeout_ms")]
             #[schemars(range(min = 1))]
             redis_timeout: u64,
             /// `redis`: use TLS for the connection to the server.
             #[serde(default)]
             redis_ssl: bool,
             /// `redis`: whether the certificate of the server is verified. Off by default in APISIX.
-            #[serde(default = "crate::limit::policy::yes")]
+            #[serde(default = "crate::limit::policy::default_true")]
             redis_ssl_verify: bool,
             /// Accepted for compatibility; has no effect. Each worker keeps one connection for as long as the server is
             /// used.
@@ -90,7 +90,7 @@ macro_rules! counted_somewhere {
             #[serde(default)]
             redis_cluster_ssl: bool,
             /// `redis-cluster`: whether the certificates of the nodes are verified. Off by default in APISIX.
-            #[serde(default = "crate::limit::policy::yes")]
+            #[serde(default = "crate::limit::policy::default_true")]
             redis_cluster_ssl_verify: bool,
             /// `redis-sentinel`: the sentinels.
             #[schemars(length(min = 1))]
@@ -107,11 +107,11 @@ macro_rules! counted_somewhere {
             sentinel_password: Option<String>,
             /// `redis-sentinel`: time-out for finding the master and connecting to it, in milliseconds. It is added to
             /// `redis_read_timeout`.
-            #[serde(default = "crate::limit::policy::second_ms")]
+            #[serde(default = "crate::limit::policy::default_timeout_ms")]
             #[schemars(range(min = 1))]
             redis_connect_timeout: u64,
             /// `redis-sentinel`: time-out for an answer of the server, in milliseconds.
-            #[serde(default = "crate::limit::policy::second_ms")]
+            #[serde(default = "crate::limit::policy::default_timeout_ms")]
             #[schemars(range(min = 1))]
             redis_read_timeout: u64,
         }
@@ -150,15 +150,15 @@ macro_rules! counted_somewhere {
 
 pub(crate) use counted_somewhere;
 
-pub fn port() -> u16 {
+pub fn default_port() -> u16 {
     6379
 }
 
-pub fn second_ms() -> u64 {
+pub fn default_timeout_ms() -> u64 {
     1000
 }
 
-pub fn yes() -> bool {
+pub fn default_true() -> bool {
     true
 }
 

@@ -24,16 +24,16 @@ pub struct BodyOptions {
     /// An expression, such as `[[status, ">=", 400]]`. The response body is recorded only if the expression is true.
     include_resp_body_expr: Option<Value>,
     /// The maximum number of bytes of a request body in a record. Longer bodies are truncated.
-    #[serde(default = "half_mib")]
+    #[serde(default = "default_max_body_bytes")]
     #[schemars(range(min = 1))]
     max_req_body_bytes: usize,
     /// The maximum number of bytes of a response body in a record. Longer bodies are truncated.
-    #[serde(default = "half_mib")]
+    #[serde(default = "default_max_body_bytes")]
     #[schemars(range(min = 1))]
     max_resp_body_bytes: usize,
 }
 
-fn half_mib() -> usize {
+fn default_max_body_bytes() -> usize {
     512 * 1024
 }
 
@@ -48,7 +48,7 @@ struct BodyCapture {
 }
 
 /// The content that a logger records.
-pub struct Bodies {
+pub struct BodyCaptures {
     request: Option<BodyCapture>,
     response: Option<BodyCapture>,
 }
@@ -84,8 +84,8 @@ impl BodyCapture {
     }
 }
 
-impl Bodies {
-    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<Bodies, ConfigError> {
+impl BodyCaptures {
+    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<BodyCaptures, ConfigError> {
         let request = BodyCapture::compile(
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
@@ -100,7 +100,7 @@ impl Bodies {
             ["include_resp_body_expr", "max_resp_body_bytes"],
             build,
         )?;
-        Ok(Bodies { request, response })
+        Ok(BodyCaptures { request, response })
     }
 
     pub fn phases(&self) -> Phases {

@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use weir_plugin::proto::Head;
-use weir_plugin::{Build, ConfigError, Exchange, Logged, SecretFields, Template, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Exchange, LoggedExchange, SecretFields, Template, Variable, Variables};
 
 /// Fields whose values are masked, because they contain secrets. Apache APISIX logs them.
 const SECRET_FIELDS: [&str; 6] =
@@ -96,7 +96,7 @@ impl SecretNames {
 
 /// The variables of an exchange for records: secret header fields are masked, even if a format names them.
 struct RecordVariables<'a> {
-    logged: &'a Logged<'a>,
+    logged: &'a LoggedExchange<'a>,
     secrets: &'a SecretNames,
 }
 
@@ -158,7 +158,7 @@ impl Capture {
 
     /// Appends a record. `bodies` are the flags of the attachments.
     pub fn write(&self, exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
-        let logged = Logged(exchange);
+        let logged = LoggedExchange(exchange);
         let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
         let shown = RecordVariables { logged: &logged, secrets };
         out.push(if self.format.is_none() { EVERYTHING } else { FORMAT });
@@ -257,7 +257,7 @@ fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-fn fields(out: &mut Vec<u8>, head: &Head, logged: &Logged<'_>, secrets: &SecretNames) {
+fn fields(out: &mut Vec<u8>, head: &Head, logged: &LoggedExchange<'_>, secrets: &SecretNames) {
     let begin = out.len();
     out.extend_from_slice(&[0; 4]);
     let mut count = 0_u32;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
@@ -42,11 +42,11 @@ pub struct ClickhouseLogger {
     #[serde(default)]
     logtable: String,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -63,7 +63,7 @@ impl Definition for ClickhouseLogger {
     const EXAMPLE: &'static str = r#"clickhouse-logger: { endpoint_addrs: ["http://127.0.0.1:8123"], database: logs, logtable: weir, log_format: { host: $host, status: $status } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = options::seconds(self.timeout, "timeout", 1)?;
         let is_name = |char: char| char.is_alphanumeric() || "_.`-".contains(char);
         if self.logtable.is_empty() || !self.logtable.chars().all(is_name) {

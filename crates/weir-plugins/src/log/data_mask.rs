@@ -23,11 +23,11 @@ pub struct DataMask {
     #[serde(default)]
     request: Vec<MaskRule>,
     /// The largest body that is masked, in bytes. Larger bodies are left out of records.
-    #[serde(default = "mib")]
+    #[serde(default = "default_max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: usize,
     /// The largest number of fields of a form that is masked; 0 is no limit. Forms with more fields are left out of records.
-    #[serde(default = "hundred")]
+    #[serde(default = "default_max_req_post_args")]
     max_req_post_args: usize,
 }
 
@@ -76,11 +76,11 @@ enum MaskBodyFormat {
     Urlencoded,
 }
 
-fn mib() -> usize {
+fn default_max_body_size() -> usize {
     1 << 20
 }
 
-fn hundred() -> usize {
+fn default_max_req_post_args() -> usize {
     100
 }
 

@@ -19,7 +19,7 @@ use weir_client::CallError;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
@@ -51,10 +51,10 @@ pub struct ElasticsearchLogger {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::ten")]
+    #[serde(default = "options::default_slow_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// How batches are compressed. `gzip` reduces their size to about a fifth, at a cost of about 10 µs of CPU time per
@@ -118,7 +118,7 @@ impl Definition for ElasticsearchLogger {
         r#"elasticsearch-logger: { endpoint_addrs: ["http://127.0.0.1:9200"], field: { index: "weir-{%Y.%m.%d}" } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = options::seconds(self.timeout, "timeout", 1)?;
         let metadata = build.metadata::<ElasticsearchLogger>();
         let (index, hidden) = IndexName::compile(&self.field.index, build)?;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{FormatOptions, LoggerMetadata};
@@ -61,7 +61,7 @@ impl Definition for FileLogger {
     const EXAMPLE: &'static str = r#"file-logger: { path: logs/errors.log, match: [[status, ">=", 400]] }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let metadata = build.metadata::<FileLogger>();
         let records = metadata.of_records();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());

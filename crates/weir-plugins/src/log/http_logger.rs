@@ -12,7 +12,7 @@ use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::http_service::HttpService;
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
@@ -30,11 +30,11 @@ pub struct HttpLogger {
     /// The value of the field `Authorization` of the requests.
     auth_header: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Whether the certificate of an `https` service is verified. Off by default in APISIX.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// `json`: a batch is a JSON array, or a JSON object if `batch_max_size` is 1. `new_line`: a batch has one JSON
     /// object per line.
@@ -67,7 +67,7 @@ impl Definition for HttpLogger {
     const EXAMPLE: &'static str = "http-logger: { uri: \"http://127.0.0.1:9000/logs\", batch_max_size: 100 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = options::seconds(self.timeout, "timeout", 1)?;
         let metadata = build.metadata::<HttpLogger>();
         let max_pending = metadata.max_pending_entries;

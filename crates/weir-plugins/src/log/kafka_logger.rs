@@ -9,7 +9,7 @@ use weir_kafka::{BrokerAccess, KafkaMessage, SaslLogin, SaslMechanism, is_topic_
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOutcome, SinkOptions};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
@@ -43,15 +43,15 @@ pub struct KafkaLogger {
     /// Which replicas must acknowledge a batch before it counts as delivered: all in-sync replicas (-1), or only the
     /// leader of the partition (1). With 1, records that the leader has just acknowledged are lost if it fails.
     /// APISIX's default is 1.
-    #[serde(default = "all")]
+    #[serde(default = "default_required_acks")]
     #[schemars(range(min = -1, max = 1))]
     required_acks: i16,
     /// Time-out for connecting, and for a batch, in seconds.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// The interval at which the metadata of the topic (the leaders of its partitions) is refreshed, in seconds.
-    #[serde(default = "thirty")]
+    #[serde(default = "default_meta_refresh_interval")]
     #[schemars(range(min = 1))]
     meta_refresh_interval: u64,
     /// The format of records. Only `default` (JSON) is supported.
@@ -60,16 +60,16 @@ pub struct KafkaLogger {
     /// Use TLS for connections to brokers.
     tls: Option<KafkaTlsOptions>,
     /// The maximum number of messages in a batch, if `batch_max_size` is 1.
-    #[serde(default = "two_hundred")]
+    #[serde(default = "default_producer_batch_num")]
     #[schemars(range(min = 1))]
     producer_batch_num: usize,
     /// The maximum size of the records in a batch, in bytes of their internal form. As JSON they are about 1.5 times as
     /// large, and brokers accept 1 MiB by default. A batch that a broker refuses as too large is split. APISIX's
     /// default is 1048576.
-    #[serde(default = "half_mib")]
+    #[serde(default = "default_producer_batch_size")]
     producer_batch_size: usize,
     /// How long a message waits for further messages of the batch, in seconds, if `batch_max_size` is 1.
-    #[serde(default = "one")]
+    #[serde(default = "default_producer_time_linger")]
     #[schemars(range(min = 1))]
     producer_time_linger: u64,
     /// Has no effect: requests never wait for the logger.
@@ -154,23 +154,23 @@ enum ProducerType {
     Sync,
 }
 
-fn all() -> i16 {
+fn default_required_acks() -> i16 {
     -1
 }
 
-fn one() -> u64 {
+fn default_producer_time_linger() -> u64 {
     1
 }
 
-fn thirty() -> u64 {
+fn default_meta_refresh_interval() -> u64 {
     30
 }
 
-fn two_hundred() -> usize {
+fn default_producer_batch_num() -> usize {
     200
 }
 
-fn half_mib() -> usize {
+fn default_producer_batch_size() -> usize {
     512 << 10
 }
 
@@ -182,7 +182,7 @@ impl Definition for KafkaLogger {
         "kafka-logger: { brokers: [{ host: 127.0.0.1, port: 9092 }], kafka_topic: weir, key: gateway-1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let metadata = build.metadata::<KafkaLogger>();
         let capture = self.format.compile(&metadata, build)?;
         let client = build.http().clone();

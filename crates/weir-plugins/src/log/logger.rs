@@ -10,7 +10,7 @@ use weir_records::{
     AccountReading, Destination, OpenDestination, RecordSink, SinkLimits, SinkOptions, SinkRegister, SinkWriter,
 };
 
-use crate::log::bodies::Bodies;
+use crate::log::bodies::BodyCaptures;
 use crate::log::capture::Capture;
 
 /// The sinks of this process.
@@ -37,7 +37,7 @@ pub fn finish(patience: Duration) {
 /// A plugin that records exchanges.
 pub struct ExchangeLogger {
     capture: Capture,
-    bodies: Bodies,
+    bodies: BodyCaptures,
     /// If set, only exchanges for which this is true are recorded.
     only: Option<Expression>,
     sink: Arc<RecordSink>,
@@ -50,7 +50,7 @@ impl ExchangeLogger {
     /// Builds a logger whose destination accepts batches. Plugins of a type with the same options share a sink.
     pub fn with_batches<D: Definition>(
         build: &Build,
-        (capture, bodies): (Capture, Bodies),
+        (capture, bodies): (Capture, BodyCaptures),
         options: SinkOptions,
         destination: impl Destination + Send + 'static,
     ) -> Arc<dyn Plugin> {
@@ -63,7 +63,7 @@ impl ExchangeLogger {
     /// creates its destination when it is started.
     pub fn build(
         build: &Build,
-        (capture, bodies, only): (Capture, Bodies, Option<Expression>),
+        (capture, bodies, only): (Capture, BodyCaptures, Option<Expression>),
         identity: &str,
         options: SinkOptions,
         open: OpenDestination,

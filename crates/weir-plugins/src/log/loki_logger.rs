@@ -10,7 +10,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
@@ -30,22 +30,22 @@ pub struct LokiLogger {
     /// for 30 seconds, as long as another server works.
     endpoint_addrs: Vec<String>,
     /// The path of the push API.
-    #[serde(default = "push")]
+    #[serde(default = "default_endpoint_uri")]
     endpoint_uri: String,
     /// The tenant (`X-Scope-OrgID`).
-    #[serde(default = "fake")]
+    #[serde(default = "default_tenant_id")]
     tenant_id: String,
     /// Header fields that are added to the requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// The labels of the stream: names, and values with `$variables`. Each combination of values is a separate stream.
-    #[serde(default = "job")]
+    #[serde(default = "default_log_labels")]
     log_labels: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified. Off by default in APISIX.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for a batch, in milliseconds, including the time to connect.
-    #[serde(default = "options::three_seconds")]
+    #[serde(default = "options::default_timeout_ms")]
     #[schemars(range(min = 1, max = 60000))]
     timeout: u64,
     /// Has no effect: connections are always kept for the next batch.
@@ -65,15 +65,15 @@ pub struct LokiLogger {
     bodies: BodyOptions,
 }
 
-fn push() -> String {
+fn default_endpoint_uri() -> String {
     "/loki/api/v1/push".to_owned()
 }
 
-fn fake() -> String {
+fn default_tenant_id() -> String {
     "fake".to_owned()
 }
 
-fn job() -> BTreeMap<String, String> {
+fn default_log_labels() -> BTreeMap<String, String> {
     BTreeMap::from([("job".to_owned(), "apisix".to_owned())])
 }
 
@@ -85,7 +85,7 @@ impl Definition for LokiLogger {
         r#"loki-logger: { endpoint_addrs: ["http://127.0.0.1:3100"], log_labels: { job: weir, route: $route_id } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         if !(1..=60_000).contains(&self.timeout) {
             return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
         }

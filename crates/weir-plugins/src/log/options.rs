@@ -20,15 +20,15 @@ use crate::log::captured::RecordWriter;
 #[derive(Deserialize, JsonSchema)]
 pub struct BatchOptions {
     /// The maximum number of records in a batch.
-    #[serde(default = "thousand")]
+    #[serde(default = "default_batch_max_size")]
     #[schemars(range(min = 1))]
     batch_max_size: usize,
     /// A batch is sent when no record was added to it for this many seconds.
-    #[serde(default = "five")]
+    #[serde(default = "default_inactive_timeout")]
     #[schemars(range(min = 1))]
     inactive_timeout: u64,
     /// A batch is sent when it is this many seconds old.
-    #[serde(default = "sixty")]
+    #[serde(default = "default_buffer_duration")]
     #[schemars(range(min = 1))]
     buffer_duration: u64,
     /// The number of retries for a batch that could not be delivered. Its records are dropped after the last retry.
@@ -36,7 +36,7 @@ pub struct BatchOptions {
     /// are dropped only when there is no room for them. APISIX's default is 0.
     max_retry_count: Option<u32>,
     /// The pause before each of these retries, in seconds.
-    #[serde(default = "one")]
+    #[serde(default = "default_retry_delay")]
     retry_delay: u64,
     /// Stores records on disk, in the node's `data_dir`, while the destination cannot keep up.
     spool: Option<SpoolSpec>,
@@ -142,41 +142,41 @@ impl SpoolSpec {
 }
 
 /// A default of several loggers.
-pub fn yes() -> bool {
+pub fn default_true() -> bool {
     true
 }
 
 /// Seconds: a default of several loggers.
-pub fn three() -> u64 {
+pub fn default_timeout_s() -> u64 {
     3
 }
 
 /// Seconds: a default of several loggers.
-pub fn ten() -> u64 {
+pub fn default_slow_timeout_s() -> u64 {
     10
 }
 
 /// In milliseconds: a default of several loggers.
-pub fn three_seconds() -> u64 {
+pub fn default_timeout_ms() -> u64 {
     3000
 }
 
 /// Four files of the least size.
 const MIN_SPOOL_BYTES: u64 = 4 << 20;
 
-fn one() -> u64 {
+fn default_retry_delay() -> u64 {
     1
 }
 
-fn five() -> u64 {
+fn default_inactive_timeout() -> u64 {
     5
 }
 
-fn sixty() -> u64 {
+fn default_buffer_duration() -> u64 {
     60
 }
 
-fn thousand() -> usize {
+fn default_batch_max_size() -> usize {
     1000
 }
 

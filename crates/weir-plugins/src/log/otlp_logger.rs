@@ -7,7 +7,7 @@ use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Record, RecordSending};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
@@ -38,10 +38,10 @@ pub struct OtlpLogger {
     #[serde(default)]
     resource: BTreeMap<String, ResourceSpec>,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::ten")]
+    #[serde(default = "options::default_slow_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     #[serde(flatten)]
@@ -60,7 +60,7 @@ impl Definition for OtlpLogger {
         r#"otlp-logger: { endpoint_addrs: ["http://127.0.0.1:4318"], resource: { service.name: front-gateway } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = options::seconds(self.timeout, "timeout", 1)?;
         let metadata = build.metadata::<OtlpLogger>();
         let capture = self.format.compile(&metadata, build)?.with_hidden(HIDDEN.map(Template::compile).into());

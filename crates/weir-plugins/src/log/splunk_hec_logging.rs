@@ -9,7 +9,7 @@ use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
@@ -27,7 +27,7 @@ pub struct SplunkHecLogging {
     /// The collector.
     endpoint: EndpointOptions,
     /// Whether the certificate of an `https` server is verified.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -48,7 +48,7 @@ struct EndpointOptions {
     /// The channel, required if the collector uses indexer acknowledgement.
     channel: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[serde(default = "options::ten")]
+    #[serde(default = "options::default_slow_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Has no effect: idle connections are kept for 60 seconds.
@@ -63,7 +63,7 @@ impl Definition for SplunkHecLogging {
     const EXAMPLE: &'static str = r#"splunk-hec-logging: { endpoint: { uri: "http://127.0.0.1:8088/services/collector", token: $env://HEC_TOKEN } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = options::seconds(self.endpoint.timeout, "endpoint.timeout", 1)?;
         let metadata = build.metadata::<SplunkHecLogging>();
         let capture = self.format.compile(&metadata, build)?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
@@ -36,10 +36,10 @@ pub struct Syslog {
     #[serde(default)]
     tls: bool,
     /// Whether the certificate of the server is verified. APISIX never verifies it.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     /// Time-out for connecting, and for a batch, in milliseconds.
-    #[serde(default = "options::three_seconds")]
+    #[serde(default = "options::default_timeout_ms")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Has no effect: there is one connection.
@@ -81,7 +81,7 @@ impl Definition for Syslog {
     const EXAMPLE: &'static str = "syslog: { host: 127.0.0.1, port: 5140, sock_type: udp }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         if self.tls && self.sock_type == SocketType::Udp {
             return Err(ConfigError::new("tls", "can be used with `sock_type: tcp` only"));
         }
@@ -93,9 +93,9 @@ impl Definition for Syslog {
         let carrier = match self.sock_type {
             SocketType::Tcp => {
                 let framing = if tls.is_some() { SyslogFraming::Counted } else { SyslogFraming::LineFeed };
-                Carrier::Tcp(TcpReceiver::new(build.http().clone(), address, tls), framing)
+                SyslogTransport::Tcp(TcpReceiver::new(build.http().clone(), address, tls), framing)
             }
-            SocketType::Udp => Carrier::Udp(UdpReceiver::new(address)),
+            SocketType::Udp => SyslogTransport::Udp(UdpReceiver::new(address)),
         };
         let server = SyslogServer { carrier, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, server))
@@ -110,7 +110,7 @@ impl HasMetadata for Syslog {
     }
 }
 
-enum Carrier {
+enum SyslogTransport {
     Tcp(TcpReceiver, SyslogFraming),
     Udp(UdpReceiver),
 }
@@ -138,7 +138,7 @@ impl SyslogFraming {
 }
 
 struct SyslogServer {
-    carrier: Carrier,
+    carrier: SyslogTransport,
     writer: RecordWriter,
 }
 
@@ -158,7 +158,7 @@ impl Destination for SyslogServer {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let writer = &self.writer;
         match &mut self.carrier {
-            Carrier::Tcp(receiver, framing) => {
+            SyslogTransport::Tcp(receiver, framing) => {
                 let (mut messages, mut message) = (Vec::with_capacity(batch.len() * 1024), Vec::new());
                 for record in batch {
                     message.clear();
@@ -172,7 +172,7 @@ impl Destination for SyslogServer {
                     }
                 })
             }
-            Carrier::Udp(receiver) => Box::pin(async move {
+            SyslogTransport::Udp(receiver) => Box::pin(async move {
                 let (mut outcomes, mut error) = (Vec::with_capacity(batch.len()), None);
                 for record in batch {
                     let mut message = Vec::new();

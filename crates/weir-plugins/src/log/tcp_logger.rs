@@ -6,7 +6,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
@@ -28,7 +28,7 @@ pub struct TcpLogger {
     #[schemars(range(min = 1))]
     port: u16,
     /// Time-out for connecting, and for a batch, in milliseconds.
-    #[serde(default = "one_second")]
+    #[serde(default = "default_timeout")]
     #[schemars(range(min = 1))]
     timeout: u64,
     /// Use TLS.
@@ -37,7 +37,7 @@ pub struct TcpLogger {
     /// The name in the certificate of the receiver, if it differs from `host`.
     tls_options: Option<String>,
     /// Whether the certificate of the receiver is verified. APISIX never verifies it.
-    #[serde(default = "options::yes")]
+    #[serde(default = "options::default_true")]
     ssl_verify: bool,
     #[serde(flatten)]
     format: FormatOptions,
@@ -47,7 +47,7 @@ pub struct TcpLogger {
     bodies: BodyOptions,
 }
 
-fn one_second() -> u64 {
+fn default_timeout() -> u64 {
     1000
 }
 
@@ -58,7 +58,7 @@ impl Definition for TcpLogger {
     const EXAMPLE: &'static str = "tcp-logger: { host: 127.0.0.1, port: 5044 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let tls = self.tls.then(|| stream_tls(self.ssl_verify, self.tls_options)).transpose()?;
         let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
         let metadata = build.metadata::<TcpLogger>();

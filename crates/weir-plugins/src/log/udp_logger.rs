@@ -5,7 +5,7 @@ use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{Bodies, BodyOptions};
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
@@ -27,7 +27,7 @@ pub struct UdpLogger {
     #[schemars(range(min = 1))]
     port: u16,
     /// Time-out for resolving the name, and for a batch, in seconds.
-    #[serde(default = "options::three")]
+    #[serde(default = "options::default_timeout_s")]
     #[schemars(range(min = 1))]
     timeout: u64,
     #[serde(flatten)]
@@ -48,7 +48,7 @@ impl Definition for UdpLogger {
     const EXAMPLE: &'static str = "udp-logger: { host: 127.0.0.1, port: 5045, batch_max_size: 1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = Bodies::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let address = SocketAddress::new(self.host, self.port, options::seconds(self.timeout, "timeout", 1)?)?;
         let metadata = build.metadata::<UdpLogger>();
         let capture = self.format.compile(&metadata, build)?;

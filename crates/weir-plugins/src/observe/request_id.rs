@@ -14,10 +14,10 @@ use crate::options::headers::header_name;
 #[serde(deny_unknown_fields)]
 pub struct RequestId {
     /// The header field that carries the id.
-    #[serde(default = "header")]
+    #[serde(default = "default_header_name")]
     header_name: String,
     /// Adds the id to the response, unless the response has one already.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     include_in_response: bool,
     /// The algorithm that generates ids.
     #[serde(default)]
@@ -50,34 +50,34 @@ enum IdAlgorithm {
 #[serde(deny_unknown_fields)]
 struct RangeId {
     /// The number of characters, at least 6.
-    #[serde(default = "range_length")]
+    #[serde(default = "default_length")]
     #[schemars(range(min = 6, max = 256))]
     length: usize,
     /// The characters ids are made of, at least 6.
-    #[serde(default = "range_characters")]
+    #[serde(default = "default_char_set")]
     #[schemars(length(min = 6))]
     char_set: String,
 }
 
 impl Default for RangeId {
     fn default() -> RangeId {
-        RangeId { length: range_length(), char_set: range_characters() }
+        RangeId { length: default_length(), char_set: default_char_set() }
     }
 }
 
-fn header() -> String {
+fn default_header_name() -> String {
     "X-Request-Id".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn range_length() -> usize {
+fn default_length() -> usize {
     16
 }
 
-fn range_characters() -> String {
+fn default_char_set() -> String {
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123456789".to_owned()
 }
 

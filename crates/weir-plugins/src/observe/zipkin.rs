@@ -39,21 +39,21 @@ pub struct Zipkin {
     #[schemars(range(min = 0.00001, max = 1))]
     sample_ratio: f64,
     /// What the gateway is called in traces.
-    #[serde(default = "apisix")]
+    #[serde(default = "default_service_name")]
     service_name: String,
     /// The IPv4 address of the gateway in traces. Without it, the address that the client is connected to.
     server_addr: Option<Ipv4Addr>,
     /// Has no effect: spans are always those described above.
-    #[serde(default = "two", rename = "span_version")]
+    #[serde(default = "default_span_version", rename = "span_version")]
     #[schemars(range(min = 1, max = 2))]
     _span_version: u8,
 }
 
-fn apisix() -> String {
+fn default_service_name() -> String {
     "APISIX".to_owned()
 }
 
-fn two() -> u8 {
+fn default_span_version() -> u8 {
     2
 }
 

@@ -34,11 +34,11 @@ pub struct ContentFilter {
     rules: Vec<ContentRuleOptions>,
     /// The largest body that rules can read, in bytes after decoding. A larger request is refused with 413, a larger
     /// response with 502.
-    #[serde(default = "one_mebibyte")]
+    #[serde(default = "default_max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
     /// The status of a refused request, 400 to 599. A refused response is replaced by a response with the status 502.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
     /// The text of a refusal, in `{"message": ...}`.
@@ -71,7 +71,7 @@ struct ContentRuleOptions {
     /// `mask` replaces the matches.
     action: FilterAction,
     /// The text that replaces a match; `$1`, `$2`... are the capture groups of the pattern.
-    #[serde(default = "stars")]
+    #[serde(default = "default_replacement")]
     replacement: String,
 }
 
@@ -91,11 +91,11 @@ enum TextLocation {
     Body,
 }
 
-fn one_mebibyte() -> u64 {
+fn default_max_body_size() -> u64 {
     1 << 20
 }
 
-fn forbidden() -> u16 {
+fn default_rejected_code() -> u16 {
     403
 }
 
@@ -103,7 +103,7 @@ fn default_message() -> String {
     "Not allowed".to_owned()
 }
 
-fn stars() -> String {
+fn default_replacement() -> String {
     "***".to_owned()
 }
 

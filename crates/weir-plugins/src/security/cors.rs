@@ -19,19 +19,19 @@ use crate::options::pattern;
 pub struct Cors {
     /// Allowed origins, such as `https://a.example`, separated by commas. `*` allows all origins. `**` allows all
     /// origins also with credentials, so any web page can send requests in the name of the user.
-    #[serde(default = "any")]
+    #[serde(default = "default_any")]
     allow_origins: String,
     /// Allowed methods, separated by commas. `*` allows all methods; `**` allows all methods also with credentials.
-    #[serde(default = "any")]
+    #[serde(default = "default_any")]
     allow_methods: String,
     /// Allowed request header fields, separated by commas. `*` allows all fields; `**` allows the fields that the
     /// browser asks for.
-    #[serde(default = "any")]
+    #[serde(default = "default_any")]
     allow_headers: String,
     /// Header fields of the response that a page may read, separated by commas.
     expose_headers: Option<String>,
     /// How long a browser may cache the answer to a preflight request, in seconds; -1 disables caching.
-    #[serde(default = "max_age")]
+    #[serde(default = "default_max_age")]
     max_age: i64,
     /// Allows requests with credentials, such as cookies. Other options cannot be `*` then.
     #[serde(default)]
@@ -56,11 +56,11 @@ pub struct CorsMetadata {
     allow_origins: BTreeMap<String, String>,
 }
 
-fn any() -> String {
+fn default_any() -> String {
     "*".to_owned()
 }
 
-fn max_age() -> i64 {
+fn default_max_age() -> i64 {
     5
 }
 

@@ -22,18 +22,18 @@ pub struct Csrf {
     /// The secret that tokens are signed with.
     key: String,
     /// The name of the cookie and of the header field.
-    #[serde(default = "token_name")]
+    #[serde(default = "default_name")]
     name: String,
     /// The lifetime of a token, in seconds; 0 means that tokens do not expire.
-    #[serde(default = "two_hours")]
+    #[serde(default = "default_expires")]
     expires: u64,
 }
 
-fn token_name() -> String {
+fn default_name() -> String {
     "apisix-csrf-token".to_owned()
 }
 
-fn two_hours() -> u64 {
+fn default_expires() -> u64 {
     7200
 }
 

@@ -18,20 +18,20 @@ pub struct IpRestriction {
     /// Addresses and networks that are refused; all others are allowed.
     blacklist: Option<Vec<String>>,
     /// The message in the body of a refusal: `{"message":"..."}`.
-    #[serde(default = "message")]
+    #[serde(default = "default_message")]
     #[schemars(length(min = 1, max = 1024))]
     message: String,
     /// The status of a refusal, 403 or 404.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_response_code")]
     #[schemars(range(min = 403, max = 404))]
     response_code: u16,
 }
 
-fn message() -> String {
+fn default_message() -> String {
     "Your IP address is not allowed".to_owned()
 }
 
-fn forbidden() -> u16 {
+fn default_response_code() -> u16 {
     403
 }
 

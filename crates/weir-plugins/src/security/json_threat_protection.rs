@@ -18,27 +18,27 @@ use crate::security::threat::{self, ThreatBounds};
 #[serde(deny_unknown_fields)]
 pub struct JsonThreatProtection {
     /// The largest body, in bytes after decoding. A larger body is refused with 413.
-    #[serde(default = "threat::max_body_size")]
+    #[serde(default = "threat::default_max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
     /// The maximum nesting depth of objects and arrays, 1 to 1000.
-    #[serde(default = "threat::max_depth")]
+    #[serde(default = "threat::default_max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
     /// The maximum number of members of an object.
-    #[serde(default = "thousand")]
+    #[serde(default = "default_max_members")]
     max_members: u64,
     /// The maximum number of items of an array.
-    #[serde(default = "threat::most_parts")]
+    #[serde(default = "threat::default_max_parts")]
     max_items: u64,
     /// The maximum length of a string, in bytes of UTF-8.
-    #[serde(default = "threat::longest_text")]
+    #[serde(default = "threat::default_max_text_length")]
     max_string_length: usize,
     /// The maximum length of the name of a member, in bytes of UTF-8.
-    #[serde(default = "kibibyte")]
+    #[serde(default = "default_max_name_length")]
     max_name_length: usize,
     /// The maximum number of characters of a number.
-    #[serde(default = "sixty_four")]
+    #[serde(default = "default_max_number_length")]
     max_number_length: usize,
     /// Allows duplicate names in an object. JSON parsers disagree about which of the values they use.
     #[serde(default)]
@@ -47,20 +47,20 @@ pub struct JsonThreatProtection {
     #[serde(default)]
     only_json_types: bool,
     /// The status of a refusal, 400 to 599.
-    #[serde(default = "threat::rejected_code")]
+    #[serde(default = "threat::default_rejected_code")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
 }
 
-fn thousand() -> u64 {
+fn default_max_members() -> u64 {
     1000
 }
 
-fn kibibyte() -> usize {
+fn default_max_name_length() -> usize {
     1024
 }
 
-fn sixty_four() -> usize {
+fn default_max_number_length() -> usize {
     64
 }
 

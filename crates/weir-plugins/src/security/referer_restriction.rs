@@ -20,12 +20,12 @@ pub struct RefererRestriction {
     /// Hosts that are refused; all others are allowed.
     blacklist: Option<Vec<String>>,
     /// The message in the body of a refusal, whose status is 403: `{"message":"..."}`.
-    #[serde(default = "message")]
+    #[serde(default = "default_message")]
     #[schemars(length(min = 1, max = 1024))]
     message: String,
 }
 
-fn message() -> String {
+fn default_message() -> String {
     "Your referer host is not allowed".to_owned()
 }
 

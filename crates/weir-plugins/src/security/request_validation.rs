@@ -35,20 +35,20 @@ pub struct RequestValidation {
     body_schema: Option<Map<String, Value>>,
     /// The largest body, in bytes, both as received and after decoding. A larger body is refused. APISIX's default is
     /// 64 MiB.
-    #[serde(default = "max_body")]
+    #[serde(default = "default_max_req_body_size")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
     /// The maximum number of values in a body: objects, arrays, strings, numbers and literals, or the fields of a form.
     /// Not in APISIX.
-    #[serde(default = "max_values")]
+    #[serde(default = "default_max_values")]
     #[schemars(range(min = 1))]
     max_values: usize,
     /// The maximum nesting depth of a body, up to 1000. Not in APISIX.
-    #[serde(default = "max_depth")]
+    #[serde(default = "default_max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
     /// The status of a refusal, 200 to 599.
-    #[serde(default = "bad_request")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
     /// The message of a refusal, instead of a description of the error.
@@ -56,19 +56,19 @@ pub struct RequestValidation {
     rejected_msg: Option<String>,
 }
 
-fn max_body() -> u64 {
+fn default_max_req_body_size() -> u64 {
     1 << 20
 }
 
-fn max_values() -> usize {
+fn default_max_values() -> usize {
     100_000
 }
 
-fn max_depth() -> usize {
+fn default_max_depth() -> usize {
     100
 }
 
-fn bad_request() -> u16 {
+fn default_rejected_code() -> u16 {
     400
 }
 
@@ -302,7 +302,7 @@ impl BodyRules {
 
     /// The rules for JSON messages; `path` is the path of the schema in the options.
     pub(super) fn of_messages(schema: Map<String, Value>, path: &str) -> Result<BodyRules, ConfigError> {
-        let (max_values, max_depth) = (max_values(), max_depth());
+        let (max_values, max_depth) = (default_max_values(), default_max_depth());
         Ok(BodyRules { validator: compile(schema, path)?, max_bytes: u64::MAX, max_values, max_depth })
     }
 

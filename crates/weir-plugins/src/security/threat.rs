@@ -45,24 +45,24 @@ impl ThreatBounds {
 
 // Defaults of the options.
 
-pub fn max_body_size() -> u64 {
+pub fn default_max_body_size() -> u64 {
     1 << 20
 }
 
-pub fn max_depth() -> usize {
+pub fn default_max_depth() -> usize {
     32
 }
 
 /// The default for items of a list, or child elements of an element.
-pub fn most_parts() -> u64 {
+pub fn default_max_parts() -> u64 {
     10_000
 }
 
 /// The default in bytes of UTF-8.
-pub fn longest_text() -> usize {
+pub fn default_max_text_length() -> usize {
     1 << 18
 }
 
-pub fn rejected_code() -> u16 {
+pub fn default_rejected_code() -> u16 {
     400
 }

@@ -23,13 +23,13 @@ pub struct TimeRestriction {
     #[serde(default)]
     deny: Vec<WindowOptions>,
     /// The IANA name of the time zone, such as `Europe/Zurich`. The program contains the time zone database.
-    #[serde(default = "utc")]
+    #[serde(default = "default_time_zone")]
     time_zone: String,
     /// The text of the refusal, in `{"message": ...}`.
     #[serde(default = "default_message")]
     message: String,
     /// The status of the refusal, 400 to 599.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
 }
@@ -43,11 +43,11 @@ struct WindowOptions {
     #[serde(default)]
     days: Vec<Day>,
     /// The time at which the window begins, such as `08:00`.
-    #[serde(default = "midnight")]
+    #[serde(default = "default_from")]
     from: String,
     /// The time at which the window ends, such as `18:00`; `24:00` is the end of the day. If this time is not after
     /// `from`, the window ends on the next day.
-    #[serde(default = "end_of_day")]
+    #[serde(default = "default_to")]
     to: String,
 }
 
@@ -63,7 +63,7 @@ enum Day {
     Sun,
 }
 
-fn utc() -> String {
+fn default_time_zone() -> String {
     "UTC".to_owned()
 }
 
@@ -71,15 +71,15 @@ fn default_message() -> String {
     "Not allowed at this time".to_owned()
 }
 
-fn forbidden() -> u16 {
+fn default_rejected_code() -> u16 {
     403
 }
 
-fn midnight() -> String {
+fn default_from() -> String {
     "00:00".to_owned()
 }
 
-fn end_of_day() -> String {
+fn default_to() -> String {
     "24:00".to_owned()
 }
 

@@ -22,12 +22,12 @@ pub struct UaRestriction {
     /// Regular expressions. Requests that match one of them are refused; all others are allowed.
     denylist: Option<Vec<String>>,
     /// The message in the body of a refusal, whose status is 403: `{"message":"..."}`.
-    #[serde(default = "message")]
+    #[serde(default = "default_message")]
     #[schemars(length(min = 1, max = 1024))]
     message: String,
 }
 
-fn message() -> String {
+fn default_message() -> String {
     "Not allowed".to_owned()
 }
 

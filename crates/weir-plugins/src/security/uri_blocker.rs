@@ -18,7 +18,7 @@ pub struct UriBlocker {
     /// Regular expressions that are matched against the path with its query.
     block_rules: Vec<String>,
     /// The status of a refusal, 200 to 999.
-    #[serde(default = "forbidden")]
+    #[serde(default = "default_rejected_code")]
     #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
     /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
@@ -29,7 +29,7 @@ pub struct UriBlocker {
     case_insensitive: bool,
 }
 
-fn forbidden() -> u16 {
+fn default_rejected_code() -> u16 {
     403
 }
 

@@ -38,11 +38,11 @@ pub struct WebsocketPolicy {
     #[schemars(range(min = 1, max = 86400))]
     ping_interval: Option<u64>,
     /// How long a client may be silent after a ping, in seconds. Then the connection is closed with code 1011.
-    #[serde(default = "ten")]
+    #[serde(default = "default_ping_timeout")]
     #[schemars(range(min = 1, max = 86400))]
     ping_timeout: u64,
     /// Closes the connection with code 1008 when the credential that opened it expires: `exp` of the token of `jwt-auth`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     close_on_expiry: bool,
 }
 
@@ -73,11 +73,11 @@ enum MessageType {
     Binary,
 }
 
-fn ten() -> u64 {
+fn default_ping_timeout() -> u64 {
     10
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

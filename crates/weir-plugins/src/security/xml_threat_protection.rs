@@ -20,46 +20,46 @@ use crate::security::threat::{self, ThreatBounds};
 #[serde(deny_unknown_fields)]
 pub struct XmlThreatProtection {
     /// The largest body, in bytes after decoding. A larger body is refused with 413.
-    #[serde(default = "threat::max_body_size")]
+    #[serde(default = "threat::default_max_body_size")]
     #[schemars(range(min = 1))]
     max_body_size: u64,
     /// The maximum nesting depth of elements, 1 to 1000.
-    #[serde(default = "threat::max_depth")]
+    #[serde(default = "threat::default_max_depth")]
     #[schemars(range(min = 1, max = 1000))]
     max_depth: usize,
     /// The maximum number of direct child elements of an element.
-    #[serde(default = "threat::most_parts")]
+    #[serde(default = "threat::default_max_parts")]
     max_children: u64,
     /// The maximum number of attributes of an element, including namespace declarations.
-    #[serde(default = "hundred")]
+    #[serde(default = "default_max_attributes")]
     max_attributes: usize,
     /// The maximum length of a text between tags, in bytes of UTF-8.
-    #[serde(default = "threat::longest_text")]
+    #[serde(default = "threat::default_max_text_length")]
     max_text_length: usize,
     /// The maximum length of the value of an attribute, in bytes of UTF-8.
-    #[serde(default = "some")]
+    #[serde(default = "default_max_attribute_length")]
     max_attribute_length: usize,
     /// The maximum length of the name of an element or an attribute, in bytes of UTF-8.
-    #[serde(default = "few")]
+    #[serde(default = "default_max_name_length")]
     max_name_length: usize,
     /// Does not check bodies whose `Content-Type` is not XML.
     #[serde(default)]
     only_xml_types: bool,
     /// The status of a refusal, 400 to 599.
-    #[serde(default = "threat::rejected_code")]
+    #[serde(default = "threat::default_rejected_code")]
     #[schemars(range(min = 400, max = 599))]
     rejected_code: u16,
 }
 
-fn hundred() -> usize {
+fn default_max_attributes() -> usize {
     100
 }
 
-fn some() -> usize {
+fn default_max_attribute_length() -> usize {
     4096
 }
 
-fn few() -> usize {
+fn default_max_name_length() -> usize {
     256
 }
 

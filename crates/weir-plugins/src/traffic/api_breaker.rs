@@ -26,7 +26,7 @@ pub struct ApiBreaker {
     #[serde(default)]
     break_response_headers: Vec<FieldOptions>,
     /// The longest time, in seconds, for which the circuit stays open; at least 3.
-    #[serde(default = "five_minutes")]
+    #[serde(default = "default_max_breaker_sec")]
     #[schemars(range(min = 3))]
     max_breaker_sec: u64,
     /// Which responses count as failures.
@@ -52,11 +52,11 @@ struct FieldOptions {
 #[serde(deny_unknown_fields)]
 struct Unhealthy {
     /// Statuses of the upstream that count as failures, 500 to 599.
-    #[serde(default = "failed")]
+    #[serde(default = "default_unhealthy_statuses")]
     #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
     http_statuses: Vec<u16>,
     /// The number of failures after which the circuit opens.
-    #[serde(default = "three")]
+    #[serde(default = "default_threshold")]
     #[schemars(range(min = 1))]
     failures: u64,
 }
@@ -66,40 +66,40 @@ struct Unhealthy {
 #[serde(deny_unknown_fields)]
 struct Healthy {
     /// Statuses of the upstream that count as successful, 200 to 499.
-    #[serde(default = "good")]
+    #[serde(default = "default_healthy_statuses")]
     #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
     http_statuses: Vec<u16>,
     /// The number of successful responses in a row that resets the count of failures.
-    #[serde(default = "three")]
+    #[serde(default = "default_threshold")]
     #[schemars(range(min = 1))]
     successes: u64,
 }
 
 impl Default for Unhealthy {
     fn default() -> Unhealthy {
-        Unhealthy { http_statuses: failed(), failures: three() }
+        Unhealthy { http_statuses: default_unhealthy_statuses(), failures: default_threshold() }
     }
 }
 
 impl Default for Healthy {
     fn default() -> Healthy {
-        Healthy { http_statuses: good(), successes: three() }
+        Healthy { http_statuses: default_healthy_statuses(), successes: default_threshold() }
     }
 }
 
-fn failed() -> Vec<u16> {
+fn default_unhealthy_statuses() -> Vec<u16> {
     vec![500]
 }
 
-fn good() -> Vec<u16> {
+fn default_healthy_statuses() -> Vec<u16> {
     vec![200]
 }
 
-fn three() -> u64 {
+fn default_threshold() -> u64 {
     3
 }
 
-fn five_minutes() -> u64 {
+fn default_max_breaker_sec() -> u64 {
     300
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::field;
-use weir_plugin::template::Style;
+use weir_plugin::template::TemplateStyle;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::{Scalar, header_name};
@@ -24,11 +24,11 @@ pub struct Mocking {
     /// Ignored if there is a `response_example`.
     response_schema: Option<Map<String, Value>>,
     /// The status of the response, 200 to 999.
-    #[serde(default = "ok")]
+    #[serde(default = "default_response_status")]
     #[schemars(range(min = 200, max = 999))]
     response_status: u16,
     /// The `Content-Type` of the response.
-    #[serde(default = "json")]
+    #[serde(default = "default_content_type")]
     content_type: String,
     /// Additional header fields of the response. Values may contain `$variables`.
     #[serde(default)]
@@ -37,19 +37,19 @@ pub struct Mocking {
     #[serde(default)]
     delay: u32,
     /// Adds `x-mock-by: Weir/<version>` to the response.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     with_mock_header: bool,
 }
 
-fn ok() -> u16 {
+fn default_response_status() -> u16 {
     200
 }
 
-fn json() -> String {
+fn default_content_type() -> String {
     "application/json;charset=utf8".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -68,7 +68,7 @@ impl Definition for Mocking {
             return Err(ConfigError::new("content_type", "has a character that is not allowed in a header field"));
         }
         let is_json = self.content_type.contains("json");
-        let style = if is_json { Style::JSON } else { Style::PLAIN };
+        let style = if is_json { TemplateStyle::JSON } else { TemplateStyle::PLAIN };
         let content = match (self.response_example, self.response_schema) {
             (Some(example), _) => {
                 let template = build.template(&example, "response_example");
@@ -116,7 +116,7 @@ struct Mock {
 
 enum MockContent {
     Constant(Box<[u8]>),
-    Template(Template, Style),
+    Template(Template, TemplateStyle),
     Random { shape: SchemaShape, xml: bool },
 }
 

@@ -38,7 +38,7 @@ pub struct ProxyMirror {
     #[serde(default)]
     path_concat_mode: PathConcatMode,
     /// The fraction of requests that are copied, from 0.00001 to 1.
-    #[serde(default = "all")]
+    #[serde(default = "default_sample_ratio")]
     #[schemars(range(min = 0.00001, max = 1.0))]
     sample_ratio: f64,
 }
@@ -52,7 +52,7 @@ enum PathConcatMode {
     Prefix,
 }
 
-fn all() -> f64 {
+fn default_sample_ratio() -> f64 {
     1.0
 }
 
@@ -89,7 +89,7 @@ impl Definition for ProxyMirror {
         if &*service.target != "/" {
             return Err(ConfigError::new("host", "has a path; use the option `path` instead"));
         }
-        Ok(Arc::new(Mirror {
+        Ok(Arc::new(RequestMirror {
             tally: tally_of(&service.name()),
             service,
             path: self.path,
@@ -134,7 +134,7 @@ pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
     tallies.iter().map(tally).collect()
 }
 
-struct Mirror {
+struct RequestMirror {
     service: HttpService,
     path: Option<String>,
     mode: PathConcatMode,
@@ -166,7 +166,7 @@ impl Drop for MirrorPermit {
     }
 }
 
-impl Plugin for Mirror {
+impl Plugin for RequestMirror {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::LOG)
     }
@@ -212,7 +212,7 @@ impl Plugin for Mirror {
     }
 }
 
-impl Mirror {
+impl RequestMirror {
     /// The request as it was sent to the upstream; `None` if its content was not recorded completely, or if it is not
     /// valid for the HTTP client.
     fn copy(&self, exchange: &Exchange) -> Option<(Request<Full<Bytes>>, Held)> {

@@ -31,7 +31,7 @@ pub struct Redirect {
     /// Requests that do not match are not redirected.
     regex_uri: Option<Vec<String>>,
     /// The status of the redirect, 200 to 999. Ignored with `http_to_https`.
-    #[serde(default = "found")]
+    #[serde(default = "default_ret_code")]
     #[schemars(range(min = 200, max = 999))]
     ret_code: u16,
     /// Percent-encodes the target of the redirect, except its delimiters.
@@ -42,7 +42,7 @@ pub struct Redirect {
     append_query_string: bool,
 }
 
-fn found() -> u16 {
+fn default_ret_code() -> u16 {
     302
 }
 

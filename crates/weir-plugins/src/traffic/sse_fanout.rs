@@ -15,11 +15,11 @@ mod feed;
 mod source;
 mod window;
 
-use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, Joining, OtherAnswer, WorkerFeeds};
+use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, OtherAnswer, WorkerFeeds};
 use source::{FeedSource, SourceTimes, shared_fields};
 use window::WindowLimits;
 
-/// Shares one event stream of the upstream (server-sent events) among all clients that ask for the same.
+/// SharedPiece one event stream of the upstream (server-sent events) among all clients that ask for the same.
 ///
 /// The gateway opens the stream once for all workers, keeps its newest events, and sends each event to every client. A
 /// client that connects again with `Last-Event-ID` gets what it has missed from these events. If the upstream's stream
@@ -307,7 +307,7 @@ impl StreamSharing {
     ) -> Option<(FeedClient, u64)> {
         let key = self.key(scope, head);
         let (limits, heartbeat, totals) = (self.limits, self.heartbeat, &self.totals);
-        let joining = Joining { key: &key, last_event_id, upstream, limits, heartbeat, totals };
+        let joining = JoinRequest { key: &key, last_event_id, upstream, limits, heartbeat, totals };
         let joined = self.worker_feeds.get().join(&self.feeds, &joining);
         let worker_feed = joined.worker_feed;
         if let Some(feed) = joined.new_feed {

@@ -53,11 +53,11 @@ struct ShareOptions {
     #[expect(dead_code, reason = "read by the compiler of the document, which knows all upstreams")]
     upstream_id: Option<Value>,
     /// The weight relative to the other entries; 0 means no requests.
-    #[serde(default = "one")]
+    #[serde(default = "default_weight")]
     weight: u32,
 }
 
-fn one() -> u32 {
+fn default_weight() -> u32 {
     1
 }
 

@@ -24,7 +24,7 @@ pub struct Brotli {
     #[schemars(extend("default" = ["text/html"]))]
     types: Types,
     /// Responses whose `Content-Length` is smaller, in bytes, are not compressed.
-    #[serde(default = "twenty")]
+    #[serde(default = "default_min_length")]
     #[schemars(range(min = 1))]
     min_length: u64,
     /// The kind of content for which the encoder is tuned: 0 for any content, 1 for text, 2 for fonts.
@@ -32,11 +32,11 @@ pub struct Brotli {
     #[schemars(range(min = 0, max = 2))]
     mode: u8,
     /// The compression level: 0 is the fastest, 11 compresses best.
-    #[serde(default = "six")]
+    #[serde(default = "default_comp_level")]
     #[schemars(range(min = 0, max = 11))]
     comp_level: u8,
     /// The window size, as a power of two: 0 (the same as 22), or 10 to 24.
-    #[serde(default = "nineteen")]
+    #[serde(default = "default_lgwin")]
     lgwin: u8,
     /// The block size, as a power of two: 0 (chosen by the compression level), or 16 to 24.
     #[serde(default)]
@@ -47,23 +47,23 @@ pub struct Brotli {
     http_version: MinHttpVersion,
     /// Adds `Vary: Accept-Encoding`, so that caches store the compressed and the uncompressed response separately.
     /// APISIX's default is `false`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     vary: bool,
 }
 
-fn twenty() -> u64 {
+fn default_min_length() -> u64 {
     20
 }
 
-fn six() -> u8 {
+fn default_comp_level() -> u8 {
     6
 }
 
-fn nineteen() -> u8 {
+fn default_lgwin() -> u8 {
     19
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

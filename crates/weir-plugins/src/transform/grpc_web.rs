@@ -33,20 +33,20 @@ use crate::security::cors;
 #[serde(deny_unknown_fields)]
 pub struct GrpcWeb {
     /// The value of `Access-Control-Allow-Headers`: header fields that a page can send, separated by commas.
-    #[serde(default = "usual_headers")]
+    #[serde(default = "default_cors_allow_headers")]
     cors_allow_headers: String,
     /// The maximum size of a request body, in bytes as received (before base64 decoding). A larger body is refused with
     /// 413.
-    #[serde(default = "most")]
+    #[serde(default = "default_max_req_body_size")]
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
 }
 
-fn usual_headers() -> String {
+fn default_cors_allow_headers() -> String {
     "content-type,x-grpc-web,x-user-agent".to_owned()
 }
 
-fn most() -> u64 {
+fn default_max_req_body_size() -> u64 {
     64 << 20
 }
 
@@ -67,7 +67,7 @@ impl Definition for GrpcWeb {
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
-        Ok(Arc::new(Translator {
+        Ok(Arc::new(GrpcWebTranslator {
             allowed_headers: self.cors_allow_headers,
             max_bytes: self.max_req_body_size,
             note: NoteKey::unique(),
@@ -92,14 +92,14 @@ static FORMS: [GrpcWebType; 6] = [
     GrpcWebType { web: "application/grpc-web-text+json", plain: "application/grpc+json", text: true },
 ];
 
-struct Translator {
+struct GrpcWebTranslator {
     allowed_headers: String,
     max_bytes: u64,
     /// The note of an exchange that stores the index of its form.
     note: NoteKey,
 }
 
-impl Plugin for Translator {
+impl Plugin for GrpcWebTranslator {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::RESPONSE_BODY)
     }
@@ -168,7 +168,7 @@ impl Plugin for Translator {
     }
 }
 
-impl Translator {
+impl GrpcWebTranslator {
     fn form(&self, exchange: &Exchange) -> Option<&'static GrpcWebType> {
         exchange.notes.read(self.note).map(|[number, ..]| &FORMS[number as usize])
     }

@@ -22,11 +22,11 @@ pub struct Gzip {
     #[schemars(extend("default" = ["text/html"]))]
     types: Types,
     /// Responses whose `Content-Length` is smaller, in bytes, are not compressed.
-    #[serde(default = "twenty")]
+    #[serde(default = "default_min_length")]
     #[schemars(range(min = 1))]
     min_length: u64,
     /// The compression level: 1 is the fastest, 9 compresses best.
-    #[serde(default = "fast")]
+    #[serde(default = "default_comp_level")]
     #[schemars(range(min = 1, max = 9))]
     comp_level: u32,
     /// The lowest HTTP version of requests whose responses are compressed.
@@ -35,7 +35,7 @@ pub struct Gzip {
     http_version: MinHttpVersion,
     /// Adds `Vary: Accept-Encoding`, so that caches store the compressed and the uncompressed response separately.
     /// APISIX's default is `false`.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     vary: bool,
     /// Accepted for compatibility with APISIX. Has no effect, because compressed content is not buffered.
     #[expect(dead_code, reason = "compressed content is not buffered")]
@@ -55,15 +55,15 @@ struct BufferOptions {
     size: Option<u64>,
 }
 
-fn twenty() -> u64 {
+fn default_min_length() -> u64 {
     20
 }
 
-fn fast() -> u32 {
+fn default_comp_level() -> u32 {
     1
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

@@ -37,7 +37,7 @@ pub struct ResponseRewrite {
     #[serde(default)]
     filters: Vec<FilterOptions>,
     /// The largest body for `filters`, in bytes. A larger response is replaced by a response with the status 502.
-    #[serde(default = "max_body")]
+    #[serde(default = "default_max_resp_body_size")]
     #[schemars(range(min = 1))]
     max_resp_body_size: u64,
 }
@@ -57,7 +57,7 @@ struct FilterOptions {
     scope: ReplaceScope,
     /// Flags of the regular expression: `i` ignores case, `s` lets a dot match line ends, `m` lets `^` and `$` match at
     /// line ends, `x` ignores white space in the expression. `j`, `o` and `u` have no effect.
-    #[serde(default = "usual_options")]
+    #[serde(default = "default_options")]
     options: String,
 }
 
@@ -69,11 +69,11 @@ enum ReplaceScope {
     Global,
 }
 
-fn max_body() -> u64 {
+fn default_max_resp_body_size() -> u64 {
     64 << 20
 }
 
-fn usual_options() -> String {
+fn default_options() -> String {
     "jo".to_owned()
 }
 

@@ -5,7 +5,7 @@ use crate::field::{self, Known};
 
 /// The role of a field, with its name and value checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum FieldClass {
     Method,
     Scheme,
     Authority,
@@ -20,47 +20,47 @@ pub enum Class {
     Malformed,
 }
 
-impl Class {
+impl FieldClass {
     /// The class of a field with this name, if its value is valid.
-    pub fn of_name(name: &[u8]) -> Class {
+    pub fn of_name(name: &[u8]) -> FieldClass {
         match name {
-            b":method" => Class::Method,
-            b":scheme" => Class::Scheme,
-            b":authority" => Class::Authority,
-            b":path" => Class::Path,
-            b":protocol" => Class::Protocol,
-            b":status" => Class::Status,
-            b"cookie" => Class::Cookie,
-            _ if !is_lower_case_name(name) => Class::Malformed,
+            b":method" => FieldClass::Method,
+            b":scheme" => FieldClass::Scheme,
+            b":authority" => FieldClass::Authority,
+            b":path" => FieldClass::Path,
+            b":protocol" => FieldClass::Protocol,
+            b":status" => FieldClass::Status,
+            b"cookie" => FieldClass::Cookie,
+            _ if !is_lower_case_name(name) => FieldClass::Malformed,
             _ => match Known::parse(name) {
                 // RFC 9113 §8.2.2: connection-specific fields are forbidden.
                 Known::Connection
                 | Known::KeepAlive
                 | Known::ProxyConnection
                 | Known::TransferEncoding
-                | Known::Upgrade => Class::Malformed,
-                known => Class::Field(known),
+                | Known::Upgrade => FieldClass::Malformed,
+                known => FieldClass::Field(known),
             },
         }
     }
 
     /// The class after checking the value: bytes that could end a line, and blanks at the ends of a value, make the field
     /// malformed.
-    pub fn with_value(self, value: &[u8]) -> Class {
+    pub fn with_value(self, value: &[u8]) -> FieldClass {
         if !field::is_value(value) {
-            return Class::Malformed;
+            return FieldClass::Malformed;
         }
         let is_padded = matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
         match self {
-            Class::Field(_) | Class::Cookie if is_padded => Class::Malformed,
-            Class::Field(Known::Te) if !value.eq_ignore_ascii_case(b"trailers") => Class::Malformed,
+            FieldClass::Field(_) | FieldClass::Cookie if is_padded => FieldClass::Malformed,
+            FieldClass::Field(Known::Te) if !value.eq_ignore_ascii_case(b"trailers") => FieldClass::Malformed,
             class => class,
         }
     }
 
     /// The class of a field, by name and value.
-    pub fn of(name: &[u8], value: &[u8]) -> Class {
-        Class::of_name(name).with_value(value)
+    pub fn of(name: &[u8], value: &[u8]) -> FieldClass {
+        FieldClass::of_name(name).with_value(value)
     }
 }
 
@@ -85,13 +85,13 @@ mod tests {
     #[test]
     fn names_and_values_are_checked() {
         for (name, value, class) in [
-            (":path", "/", Class::Path),
-            ("cookie", "a=b", Class::Cookie),
-            ("te", "Trailers", Class::Field(Known::Te)),
-            ("x", "a\tb\u{fc}", Class::Field(Known::Other)),
-            ("content-length", "1", Class::Field(Known::ContentLength)),
+            (":path", "/", FieldClass::Path),
+            ("cookie", "a=b", FieldClass::Cookie),
+            ("te", "Trailers", FieldClass::Field(Known::Te)),
+            ("x", "a\tb\u{fc}", FieldClass::Field(Known::Other)),
+            ("content-length", "1", FieldClass::Field(Known::ContentLength)),
         ] {
-            assert_eq!(Class::of(name.as_bytes(), value.as_bytes()), class, "{name}: {value}");
+            assert_eq!(FieldClass::of(name.as_bytes(), value.as_bytes()), class, "{name}: {value}");
         }
         for (name, value) in [
             ("X", "a"),
@@ -110,7 +110,7 @@ mod tests {
             ("upgrade", "h2c"),
             ("transfer-encoding", "chunked"),
         ] {
-            assert_eq!(Class::of(name.as_bytes(), value.as_bytes()), Class::Malformed, "{name:?}: {value:?}");
+            assert_eq!(FieldClass::of(name.as_bytes(), value.as_bytes()), FieldClass::Malformed, "{name:?}: {value:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ pub mod window;
 pub use connection::{Connection, ConnectionEvent, FieldWriter, HeadTarget, PeerLimits, Role, Sent};
 pub use frame::ErrorCode;
 pub use priority::Priority;
-pub use request::{Pseudo, RequestReader, request_head};
+pub use request::{PseudoField, RequestReader, request_head};
 pub use response::{ResponseReader, response_head};
 
 use crate::field::Known;

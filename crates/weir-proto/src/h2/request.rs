@@ -1,6 +1,6 @@
 //! Request heads (RFC 9113 §8.3.1), and WebSockets by extended CONNECT (RFC 8441).
 
-use super::class::Class;
+use super::class::FieldClass;
 use super::priority::Priority;
 use super::{add_crumb, push};
 use crate::field::{self, Known};
@@ -13,7 +13,7 @@ use crate::request::{Reject, is_dropped_for_underscore, method, set_host, set_ta
 
 /// The pseudo-fields of a request, and whether the request has no content.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pseudo<'a> {
+pub struct PseudoField<'a> {
     pub method: &'a [u8],
     pub scheme: Option<&'a [u8]>,
     pub authority: Option<&'a [u8]>,
@@ -27,7 +27,7 @@ pub struct Pseudo<'a> {
 /// Makes a head of a request's field section; `request` must be clear. What HTTP/1 refuses is refused here with the same reason;
 /// errors that only HTTP/2 can have are [`Reject::Malformed`].
 pub fn request_head<'a>(
-    pseudo: &Pseudo<'a>,
+    pseudo: &PseudoField<'a>,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     limits: &Limits,
     request: &mut RequestHead,
@@ -41,7 +41,7 @@ pub fn request_head<'a>(
         (b":protocol", pseudo.protocol),
     ];
     for (name, value) in known.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(fields) {
-        reader.field(Class::of(name, value), name, value);
+        reader.field(FieldClass::of(name, value), name, value);
     }
     reader.finish(pseudo.ended)
 }
@@ -87,15 +87,15 @@ impl<'r> RequestReader<'r> {
     }
 
     /// Adds a field of a known class.
-    pub fn field(&mut self, class: Class, name: &[u8], value: &[u8]) {
+    pub fn field(&mut self, class: FieldClass, name: &[u8], value: &[u8]) {
         // A malformed field makes the request malformed, even if it was refused for another reason before.
-        if self.refused.is_some() && class != Class::Malformed {
+        if self.refused.is_some() && class != FieldClass::Malformed {
             return;
         }
         let taken = match class {
-            Class::Field(known) => self.regular(known, name, value),
-            Class::Cookie => self.cookie(name, value),
-            Class::Malformed | Class::Status => Err(Reject::Malformed),
+            FieldClass::Field(known) => self.regular(known, name, value),
+            FieldClass::Cookie => self.cookie(name, value),
+            FieldClass::Malformed | FieldClass::Status => Err(Reject::Malformed),
             class => self.pseudo(class, value),
         };
         if let Err(reject) = taken {
@@ -103,13 +103,13 @@ impl<'r> RequestReader<'r> {
         }
     }
 
-    fn pseudo(&mut self, class: Class, value: &[u8]) -> Result<(), Reject> {
+    fn pseudo(&mut self, class: FieldClass, value: &[u8]) -> Result<(), Reject> {
         let (seen, request) = (&mut self.seen, &mut *self.request);
         if seen.field {
             return Err(Reject::Malformed);
         }
         let twice = match class {
-            Class::Method => {
+            FieldClass::Method => {
                 if !field::is_name(value) {
                     return Err(Reject::Malformed);
                 }
@@ -117,18 +117,18 @@ impl<'r> RequestReader<'r> {
                 request.method_name = request.head.append(value);
                 std::mem::replace(&mut seen.method, true)
             }
-            Class::Scheme => {
+            FieldClass::Scheme => {
                 if !is_http(value) {
                     self.refused = Some(Reject::Target);
                 }
                 std::mem::replace(&mut seen.scheme, true)
             }
-            Class::Authority => {
+            FieldClass::Authority => {
                 push(&mut request.head, Known::Host, b"host", value); // so that a lookup of `Host` finds it
                 seen.host = request.head.fields.last().map(|field| field.value);
                 std::mem::replace(&mut seen.authority, true)
             }
-            Class::Path => {
+            FieldClass::Path => {
                 if value.len() > self.limits.target_bytes {
                     return Err(Reject::TargetTooLong);
                 }

@@ -1,6 +1,6 @@
 //! Response heads from upstreams (RFC 9113 §8.3.2), which are trusted no more than clients.
 
-use super::class::Class;
+use super::class::FieldClass;
 use super::push;
 use crate::field::Known;
 use crate::h1::{BadResponse, Limits, content_length};
@@ -18,8 +18,8 @@ pub fn response_head<'a>(
     response: &mut ResponseHead,
 ) -> Result<(), BadResponse> {
     let mut reader = ResponseReader::new(response, limits);
-    reader.field(Class::Status, b":status", format!("{status:03}").as_bytes());
-    fields.for_each(|(name, value)| reader.field(Class::of(name, value), name, value));
+    reader.field(FieldClass::Status, b":status", format!("{status:03}").as_bytes());
+    fields.for_each(|(name, value)| reader.field(FieldClass::of(name, value), name, value));
     reader.finish(ended, method)
 }
 
@@ -40,14 +40,14 @@ impl<'r> ResponseReader<'r> {
     }
 
     /// Adds a field of a known class.
-    pub fn field(&mut self, class: Class, name: &[u8], value: &[u8]) {
+    pub fn field(&mut self, class: FieldClass, name: &[u8], value: &[u8]) {
         if self.refused.is_some() {
             return;
         }
         let taken = match class {
-            Class::Status => self.status(value),
-            Class::Field(known) => self.regular(known, name, value),
-            Class::Cookie => self.regular(Known::Other, name, value),
+            FieldClass::Status => self.status(value),
+            FieldClass::Field(known) => self.regular(known, name, value),
+            FieldClass::Cookie => self.regular(Known::Other, name, value),
             _ => Err(BadResponse::Syntax),
         };
         self.refused = taken.err();

@@ -8,7 +8,7 @@ pub struct SendWindow(i64);
 
 /// An update would open a window beyond 2^31-1 (§6.9.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadUpdate;
+pub struct WindowOverflow;
 
 impl SendWindow {
     pub fn new(bytes: u32) -> SendWindow {
@@ -25,9 +25,9 @@ impl SendWindow {
     }
 
     /// Changes the window by `bytes`, which is negative if a setting reduced it.
-    pub fn open(&mut self, bytes: i64) -> Result<(), BadUpdate> {
+    pub fn open(&mut self, bytes: i64) -> Result<(), WindowOverflow> {
         self.0 += bytes;
-        if self.0 > i64::from(MAX_STREAM_ID) { Err(BadUpdate) } else { Ok(()) }
+        if self.0 > i64::from(MAX_STREAM_ID) { Err(WindowOverflow) } else { Ok(()) }
     }
 }
 
@@ -44,7 +44,7 @@ pub struct ReceiveWindow {
 
 /// The peer has sent more than its window allows (§6.9.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overrun;
+pub struct WindowExceeded;
 
 impl ReceiveWindow {
     pub fn new(bytes: u32) -> ReceiveWindow {
@@ -59,8 +59,8 @@ impl ReceiveWindow {
         more
     }
 
-    pub fn receive(&mut self, bytes: u32) -> Result<(), Overrun> {
-        self.open = self.open.checked_sub(bytes).ok_or(Overrun)?;
+    pub fn receive(&mut self, bytes: u32) -> Result<(), WindowExceeded> {
+        self.open = self.open.checked_sub(bytes).ok_or(WindowExceeded)?;
         Ok(())
     }
 
@@ -92,16 +92,16 @@ mod tests {
         assert_eq!(window.room(), 0);
         assert_eq!(window.open(8), Ok(()));
         assert_eq!(window.room(), 3);
-        assert_eq!(window.open(i64::from(MAX_STREAM_ID)), Err(BadUpdate));
+        assert_eq!(window.open(i64::from(MAX_STREAM_ID)), Err(WindowOverflow));
     }
 
     #[test]
     fn a_window_to_receive_opens_as_content_is_taken() {
         let mut window = ReceiveWindow::new(100);
         assert_eq!(window.receive(90), Ok(()));
-        assert_eq!((window.receive(11), window.held()), (Err(Overrun), 90));
+        assert_eq!((window.receive(11), window.held()), (Err(WindowExceeded), 90));
         assert_eq!((window.take(49), window.take(1)), (None, Some(50)));
-        assert_eq!((window.held(), window.receive(60), window.receive(1)), (40, Ok(()), Err(Overrun)));
+        assert_eq!((window.held(), window.receive(60), window.receive(1)), (40, Ok(()), Err(WindowExceeded)));
         assert_eq!(window.grow(1_000), 900);
         assert_eq!((window.grow(10), window.receive(900)), (0, Ok(())));
     }

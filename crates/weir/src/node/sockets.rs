@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 
 use weir_control::document::ListenAddress;
-use weir_net::inherit::{Inherited, ListenerKey};
+use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::listener;
 
 /// An address that cannot be listened on, with the reason.
@@ -49,7 +49,7 @@ impl Sockets {
         place: ListenerKey,
         count: usize,
         backlog: i32,
-        inherited: &mut Inherited,
+        inherited: &mut InheritedSockets,
     ) -> Result<SocketAddr, CannotListen> {
         let addr = place.addr;
         let opened = || {

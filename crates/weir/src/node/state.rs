@@ -109,7 +109,7 @@ impl NodeState {
 
     /// The content of `/policies`.
     pub fn policies(&self) -> Value {
-        let every = self.gateway().map_or(0, |gateway| gateway.price_every());
+        let every = self.gateway().map_or(0, |gateway| gateway.measured_every());
         policies::report(&self.metrics, every)
     }
 

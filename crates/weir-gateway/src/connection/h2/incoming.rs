@@ -37,13 +37,13 @@ impl Incoming {
     pub(super) fn begin_streams(&mut self) {
         let worker = &self.shared.session.worker;
         if let Some(next) = self.next.take() {
-            worker.buffers.give_exchange(next);
+            worker.buffers.recycle_exchange(next);
         }
         for (key, exchange) in self.begun.drain(..) {
             let stream = H2ClientStream::new(Rc::clone(&self.shared), key, &exchange.request);
             if self.shared.session.lost(key).is_some() {
                 worker.metrics.errors.increment(Stop::ClientGone.ending().name); // the stream has been reset
-                worker.buffers.give_exchange(exchange);
+                worker.buffers.recycle_exchange(exchange);
                 continue;
             }
             // Boxed, because the runtime moves the future several times before it is polled.
@@ -59,7 +59,7 @@ impl Incoming {
         if !self.shared.has_room(state.len(), size, state.protocol.sections()) {
             // RFC 9113 §8.7: the client may send the request again once other streams have ended.
             state.protocol.reset(stream, ErrorCode::REFUSED_STREAM);
-            return worker.buffers.give_exchange(exchange);
+            return worker.buffers.recycle_exchange(exchange);
         }
         state.pipe.describe(&mut exchange, self.requests, self.now_ns);
         exchange.request_bytes = size as u64;

@@ -154,7 +154,7 @@ impl ClientSide for H2ClientStream {
         self.connection.session.worker.wheel.set(&self.timer, deadline_ns);
     }
 
-    fn stash(&mut self) -> &mut Vec<u8> {
+    fn unread_bytes(&mut self) -> &mut Vec<u8> {
         &mut self.stash
     }
 

@@ -11,7 +11,7 @@ use weir_plugin::template::Template;
 use weir_plugin::{Exchange, Variable, Variables};
 
 use super::round_robin::gcd;
-use super::seats::{self, Seat};
+use super::seats::{self, WeightedEndpoint};
 use crate::snapshot::endpoint::Endpoint;
 use weir_proto::address::write_ip;
 
@@ -40,7 +40,7 @@ pub enum HashKey {
 
 #[derive(Debug)]
 struct Ring {
-    seats: Vec<Seat>,
+    seats: Vec<WeightedEndpoint>,
     /// Sorted by hash, without duplicates.
     points: Box<[Point]>,
 }
@@ -53,7 +53,10 @@ struct Point {
 
 impl Hashing {
     pub fn new(key: HashKey, endpoints: &[Endpoint]) -> Hashing {
-        Hashing { key, rings: seats::tiers(endpoints).into_iter().map(|seats| Ring::new(seats, endpoints)).collect() }
+        Hashing {
+            key,
+            rings: seats::by_priority(endpoints).into_iter().map(|seats| Ring::new(seats, endpoints)).collect(),
+        }
     }
 
     pub(super) fn pick(&self, exchange: &Exchange, usable: impl Fn(usize) -> bool) -> Option<usize> {
@@ -86,7 +89,7 @@ impl HashKey {
 }
 
 impl Ring {
-    fn new(seats: Vec<Seat>, endpoints: &[Endpoint]) -> Ring {
+    fn new(seats: Vec<WeightedEndpoint>, endpoints: &[Endpoint]) -> Ring {
         let divisor = seats.iter().fold(0, |divisor, seat| gcd(divisor, seat.weight));
         let total: u64 = seats.iter().map(|seat| u64::from(seat.weight / divisor)).sum();
         let most = MAX_POINTS / u64::from(POINTS);
@@ -94,7 +97,7 @@ impl Ring {
         for seat in &seats {
             let weight = u64::from(seat.weight / divisor);
             let weight = if total > most { (weight * most / total).max(1) } else { weight };
-            points.extend(placed(endpoints[seat.endpoint].addr, weight as u32 * POINTS, seat.endpoint as u32));
+            points.extend(ring_points(endpoints[seat.endpoint].addr, weight as u32 * POINTS, seat.endpoint as u32));
         }
         // The sort is stable: if two endpoints have the same point, the first one keeps it.
         points.sort_by_key(|point: &Point| point.hash);
@@ -116,7 +119,7 @@ impl Ring {
     }
 }
 
-fn placed(addr: SocketAddr, count: u32, endpoint: u32) -> impl Iterator<Item = Point> {
+fn ring_points(addr: SocketAddr, count: u32, endpoint: u32) -> impl Iterator<Item = Point> {
     let mut base = Hasher::new();
     let host = match addr {
         SocketAddr::V4(addr) => addr.ip().to_string(),

@@ -3,19 +3,19 @@
 use std::cell::Cell;
 use std::hash::BuildHasher;
 
-pub struct Dice(Cell<u64>);
+pub struct BalancerRandom(Cell<u64>);
 
-impl Dice {
+impl BalancerRandom {
     /// Starts at a random state, so that workers and upstreams are not correlated.
-    pub fn shaken() -> Dice {
-        Dice::starting_at(foldhash::fast::RandomState::default().hash_one(0))
+    pub fn from_entropy() -> BalancerRandom {
+        BalancerRandom::with_seed(foldhash::fast::RandomState::default().hash_one(0))
     }
 
-    pub fn starting_at(seed: u64) -> Dice {
-        Dice(Cell::new(seed | 1))
+    pub fn with_seed(seed: u64) -> BalancerRandom {
+        BalancerRandom(Cell::new(seed | 1))
     }
 
-    pub fn roll(&self) -> u64 {
+    pub fn next_u64(&self) -> u64 {
         let mut state = self.0.get();
         state ^= state >> 12;
         state ^= state << 25;
@@ -26,11 +26,11 @@ impl Dice {
 
     /// A number from 0 to less than `end`, which is not 0.
     pub fn below(&self, end: u64) -> u64 {
-        ((u128::from(self.roll()) * u128::from(end)) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
     /// `true` with probability `part`.
-    pub fn shows(&self, part: f64) -> bool {
-        ((self.roll() >> 11) as f64) < part * (1_u64 << 53) as f64
+    pub fn is_chosen_with_probability(&self, part: f64) -> bool {
+        ((self.next_u64() >> 11) as f64) < part * (1_u64 << 53) as f64
     }
 }

@@ -2,13 +2,13 @@
 //! follows a peak at once and forgets it slowly, so that an endpoint which begins to stall loses its traffic with the first
 //! slow answer.
 
-use super::seats::{self, Seat};
-use super::{Dice, Loads};
+use super::seats::{self, WeightedEndpoint};
+use super::{BalancerRandom, EndpointLoads};
 
 pub fn pick(
-    seats: &[Seat],
-    dice: &Dice,
-    loads: &(impl Loads + ?Sized),
+    seats: &[WeightedEndpoint],
+    dice: &BalancerRandom,
+    loads: &(impl EndpointLoads + ?Sized),
     now_ns: u64,
     usable: &impl Fn(usize) -> bool,
 ) -> Option<usize> {
@@ -23,7 +23,7 @@ pub fn pick(
     let Some(other) = drawn(&|endpoint| endpoint != one.endpoint && usable(endpoint)) else {
         return Some(one.endpoint);
     };
-    let cost = |seat: &Seat| {
+    let cost = |seat: &WeightedEndpoint| {
         let latency = loads.latency(seat.endpoint);
         latency.peak.cost(now_ns, loads.in_flight(seat.endpoint)) / f64::from(seat.weight)
     };

@@ -9,31 +9,31 @@ const FORGET_NS: f64 = 10e9;
 #[derive(Debug, Default)]
 pub struct LatencyEstimate {
     /// For `least_time`: an average in which older answers weigh less.
-    pub mean: Average,
+    pub mean: PeakAverage,
     /// For `ewma`: the same, except that a slower answer replaces the average.
-    pub peak: Average,
+    pub peak: PeakAverage,
 }
 
 impl LatencyEstimate {
     pub fn record(&self, took_ns: u64, now_ns: u64) {
         let took_ns = took_ns as f64;
-        self.mean.mix(took_ns, now_ns);
-        if took_ns > self.peak.aged(now_ns) {
+        self.mean.add_sample(took_ns, now_ns);
+        if took_ns > self.peak.decayed(now_ns) {
             self.peak.set(took_ns, now_ns);
         } else {
-            self.peak.mix(took_ns, now_ns);
+            self.peak.add_sample(took_ns, now_ns);
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Average {
+pub struct PeakAverage {
     /// 0 before the first answer.
     ns: Cell<f64>,
     at_ns: Cell<u64>,
 }
 
-impl Average {
+impl PeakAverage {
     fn set(&self, ns: f64, now_ns: u64) {
         self.ns.set(ns.max(1.0));
         self.at_ns.set(now_ns);
@@ -41,19 +41,19 @@ impl Average {
 
     /// The decay factor for the time since the last answer. A quotient and not an exponential: it starts alike, decays more
     /// slowly, and costs one division.
-    fn kept(&self, now_ns: u64) -> f64 {
+    fn decay_factor(&self, now_ns: u64) -> f64 {
         FORGET_NS / (FORGET_NS + now_ns.saturating_sub(self.at_ns.get()) as f64)
     }
 
     /// Adds a new time to the average. Answers in quick succession weigh little each, but never less than a hundredth.
-    fn mix(&self, took_ns: f64, now_ns: u64) {
-        let kept = if self.ns.get() == 0.0 { 0.0 } else { self.kept(now_ns).min(0.99) };
+    fn add_sample(&self, took_ns: f64, now_ns: u64) {
+        let kept = if self.ns.get() == 0.0 { 0.0 } else { self.decay_factor(now_ns).min(0.99) };
         self.set(self.ns.get() * kept + took_ns * (1.0 - kept), now_ns);
     }
 
     /// The decayed average: an endpoint that was slow gets another exchange after a while.
-    fn aged(&self, now_ns: u64) -> f64 {
-        self.ns.get() * self.kept(now_ns)
+    fn decayed(&self, now_ns: u64) -> f64 {
+        self.ns.get() * self.decay_factor(now_ns)
     }
 
     /// The expected time of a further exchange beside those in flight. An endpoint without an answer yet gets one exchange,
@@ -62,7 +62,7 @@ impl Average {
         match (self.ns.get() == 0.0, in_flight) {
             (true, 0) => 0.0,
             (true, waiting) => f64::MAX / 1e6 + f64::from(waiting),
-            (false, others) => self.aged(now_ns) * (f64::from(others) + 1.0),
+            (false, others) => self.decayed(now_ns) * (f64::from(others) + 1.0),
         }
     }
 }
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn the_unknown_is_tried_once() {
-        let (unknown, known) = (Average::default(), Average::default());
-        known.mix(1e6, 1);
+        let (unknown, known) = (PeakAverage::default(), PeakAverage::default());
+        known.add_sample(1e6, 1);
         assert!(unknown.cost(1, 0) < known.cost(1, 0));
         assert!(unknown.cost(1, 1) > known.cost(1, 1_000));
     }

@@ -4,17 +4,17 @@
 //! Of more than sixteen endpoints four are drawn and the least of them is taken: a pick then costs the same for a thousand,
 //! and the loss against comparing all is not measurable (Mitzenmacher, "The Power of Two Choices").
 
-use super::seats::{self, Seat};
-use super::{Dice, Loads};
+use super::seats::{self, WeightedEndpoint};
+use super::{BalancerRandom, EndpointLoads};
 
 const LOOKED_AT: usize = 16;
 const DRAWN: usize = 4;
 
 /// The endpoint with the fewest exchanges in flight per weight.
 pub fn connections(
-    seats: &[Seat],
-    dice: &Dice,
-    loads: &(impl Loads + ?Sized),
+    seats: &[WeightedEndpoint],
+    dice: &BalancerRandom,
+    loads: &(impl EndpointLoads + ?Sized),
     usable: &impl Fn(usize) -> bool,
 ) -> Option<usize> {
     least(seats, dice, usable, |seat| f64::from(loads.in_flight(seat.endpoint)) / f64::from(seat.weight))
@@ -22,9 +22,9 @@ pub fn connections(
 
 /// The endpoint with the least mean latency, times the exchanges that would then share it, per weight.
 pub fn time(
-    seats: &[Seat],
-    dice: &Dice,
-    loads: &(impl Loads + ?Sized),
+    seats: &[WeightedEndpoint],
+    dice: &BalancerRandom,
+    loads: &(impl EndpointLoads + ?Sized),
     now_ns: u64,
     usable: &impl Fn(usize) -> bool,
 ) -> Option<usize> {
@@ -34,8 +34,13 @@ pub fn time(
     })
 }
 
-fn least(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool, cost: impl Fn(&Seat) -> f64) -> Option<usize> {
-    let mut least = Least { cost: f64::INFINITY, weight: 0, endpoint: None };
+fn least(
+    seats: &[WeightedEndpoint],
+    dice: &BalancerRandom,
+    usable: &impl Fn(usize) -> bool,
+    cost: impl Fn(&WeightedEndpoint) -> f64,
+) -> Option<usize> {
+    let mut least = LeastCost { cost: f64::INFINITY, weight: 0, endpoint: None };
     if seats.len() > LOOKED_AT {
         for _ in 0..DRAWN {
             let drawn = || seats[dice.below(seats.len() as u64) as usize];
@@ -53,17 +58,17 @@ fn least(seats: &[Seat], dice: &Dice, usable: &impl Fn(usize) -> bool, cost: imp
 }
 
 /// The best so far, and the weight of all that are equally good.
-struct Least {
+struct LeastCost {
     cost: f64,
     weight: u64,
     endpoint: Option<usize>,
 }
 
-impl Least {
-    fn consider(&mut self, seat: &Seat, cost: f64, dice: &Dice) {
+impl LeastCost {
+    fn consider(&mut self, seat: &WeightedEndpoint, cost: f64, dice: &BalancerRandom) {
         let weight = u64::from(seat.weight);
         if self.endpoint.is_none() || cost < self.cost {
-            *self = Least { cost, weight, endpoint: Some(seat.endpoint) };
+            *self = LeastCost { cost, weight, endpoint: Some(seat.endpoint) };
         } else if cost == self.cost {
             self.weight += weight;
             if dice.below(self.weight) < weight {

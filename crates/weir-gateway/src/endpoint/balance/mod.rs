@@ -24,26 +24,26 @@ mod seats;
 
 pub use budget::RetryBudget;
 use chash::Hashing;
-pub use dice::Dice;
+pub use dice::BalancerRandom;
 pub use latency::LatencyEstimate;
 use random::WeightedRandom;
 use round_robin::RoundRobin;
-use seats::Seat;
-pub use seats::tiers;
+use seats::WeightedEndpoint;
+pub use seats::by_priority;
 
 /// The balancer of one worker for one upstream.
 pub struct Balancer {
     policy: Policy,
     /// Used by the policies that compare loads, and to find another endpoint where the picked one has no free permit.
-    seats: Tiers<Box<[Seat]>>,
-    dice: Dice,
+    seats: PriorityGroups<Box<[WeightedEndpoint]>>,
+    dice: BalancerRandom,
 }
 
 enum Policy {
     /// There is a single endpoint.
     One,
-    RoundRobin(Tiers<RoundRobin>),
-    WeightedRandom(Tiers<WeightedRandom>),
+    RoundRobin(PriorityGroups<RoundRobin>),
+    WeightedRandom(PriorityGroups<WeightedRandom>),
     LeastConn,
     LeastTime,
     Ewma,
@@ -51,7 +51,7 @@ enum Policy {
 }
 
 /// The load of each endpoint by this worker.
-pub trait Loads {
+pub trait EndpointLoads {
     /// Exchanges that have begun and not ended.
     fn in_flight(&self, endpoint: usize) -> u32;
     /// Whether a further exchange would get a permit at once.
@@ -63,9 +63,9 @@ pub trait Loads {
 ///
 /// Two words and not a `u128`: a future that holds 16 bytes aligned to 16 costs 250 instructions more to allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tried([u64; 2]);
+pub struct TriedEndpoints([u64; 2]);
 
-impl Tried {
+impl TriedEndpoints {
     pub fn contains(self, endpoint: usize) -> bool {
         self.0.get(endpoint / 64).is_some_and(|word| word >> (endpoint % 64) & 1 == 1)
     }
@@ -79,21 +79,23 @@ impl Tried {
 
 impl Balancer {
     pub fn new(balance: &Balance, endpoints: &[Endpoint]) -> Balancer {
-        let dice = Dice::shaken();
+        let dice = BalancerRandom::from_entropy();
         let policy = match balance {
             _ if matches!(endpoints, [only] if only.weight > 0) => Policy::One,
-            Balance::RoundRobin => Policy::RoundRobin(Tiers::new(endpoints, |seats| RoundRobin::new(seats, &dice))),
-            Balance::Random => Policy::WeightedRandom(Tiers::new(endpoints, WeightedRandom::new)),
+            Balance::RoundRobin => {
+                Policy::RoundRobin(PriorityGroups::new(endpoints, |seats| RoundRobin::new(seats, &dice)))
+            }
+            Balance::Random => Policy::WeightedRandom(PriorityGroups::new(endpoints, WeightedRandom::new)),
             Balance::LeastConn => Policy::LeastConn,
             Balance::LeastTime => Policy::LeastTime,
             Balance::Ewma => Policy::Ewma,
             Balance::Hash(hashing) => Policy::Hash(Arc::clone(hashing)),
         };
-        Balancer { policy, seats: Tiers::new(endpoints, Into::into), dice }
+        Balancer { policy, seats: PriorityGroups::new(endpoints, Into::into), dice }
     }
 
     /// Whether the policy may give an exchange to any endpoint, as long as the shares are kept.
-    pub fn is_by_turns(&self) -> bool {
+    pub fn is_round_robin(&self) -> bool {
         matches!(self.policy, Policy::RoundRobin(_) | Policy::WeightedRandom(_))
     }
 
@@ -101,7 +103,7 @@ impl Balancer {
     pub fn pick(
         &self,
         exchange: &Exchange,
-        loads: &(impl Loads + ?Sized),
+        loads: &(impl EndpointLoads + ?Sized),
         now_ns: u64,
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
@@ -110,13 +112,13 @@ impl Balancer {
             Policy::One => usable(0).then_some(0),
             // A retry does not advance the rotation, which would change the order for the other requests.
             Policy::RoundRobin(_) if exchange.upstream.attempts > 0 => {
-                self.or_with_room(seats.pick(|seats| seats::any(seats, dice, &usable))?, loads, usable)
+                self.prefer_endpoints_with_room(seats.pick(|seats| seats::any(seats, dice, &usable))?, loads, usable)
             }
             Policy::RoundRobin(tiers) => {
-                self.or_with_room(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
+                self.prefer_endpoints_with_room(tiers.pick(|rotation| rotation.pick(dice, &usable))?, loads, usable)
             }
             Policy::WeightedRandom(tiers) => {
-                self.or_with_room(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable)
+                self.prefer_endpoints_with_room(tiers.pick(|random| random.pick(dice, &usable))?, loads, usable)
             }
             Policy::LeastConn => seats.pick(|seats| least::connections(seats, dice, loads, &usable)),
             Policy::LeastTime => seats.pick(|seats| least::time(seats, dice, loads, now_ns, &usable)),
@@ -126,10 +128,10 @@ impl Balancer {
     }
 
     /// The picked endpoint, or, if it has no free permit, another of its tier that has one.
-    fn or_with_room(
+    fn prefer_endpoints_with_room(
         &self,
         picked: usize,
-        loads: &(impl Loads + ?Sized),
+        loads: &(impl EndpointLoads + ?Sized),
         usable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         if loads.has_room(picked) {
@@ -142,11 +144,11 @@ impl Balancer {
 }
 
 /// The state of a policy for each priority, the highest first.
-struct Tiers<P>(Vec<P>);
+struct PriorityGroups<P>(Vec<P>);
 
-impl<P> Tiers<P> {
-    fn new(endpoints: &[Endpoint], policy: impl Fn(Vec<Seat>) -> P) -> Tiers<P> {
-        Tiers(tiers(endpoints).into_iter().map(policy).collect())
+impl<P> PriorityGroups<P> {
+    fn new(endpoints: &[Endpoint], policy: impl Fn(Vec<WeightedEndpoint>) -> P) -> PriorityGroups<P> {
+        PriorityGroups(by_priority(endpoints).into_iter().map(policy).collect())
     }
 
     fn pick(&self, pick: impl FnMut(&P) -> Option<usize>) -> Option<usize> {

@@ -1,17 +1,17 @@
 //! Weighted random: each pick is independent of all others. By Vose's alias method a pick costs two random numbers and one
 //! table access, however many endpoints there are.
 
-use super::dice::Dice;
-use super::seats::{self, Seat};
+use super::dice::BalancerRandom;
+use super::seats::{self, WeightedEndpoint};
 
 pub struct WeightedRandom {
-    seats: Box<[Seat]>,
-    columns: Box<[Column]>,
+    seats: Box<[WeightedEndpoint]>,
+    columns: Box<[AliasColumn]>,
 }
 
 /// All columns are equally likely; in a column its own seat has the probability `own` / 2^32, and seat `other` the rest.
 #[derive(Clone, Copy)]
-struct Column {
+struct AliasColumn {
     own: u64,
     other: u32,
 }
@@ -20,14 +20,14 @@ struct Column {
 const WHOLE: u64 = 1 << 32;
 
 impl WeightedRandom {
-    pub fn new(seats: Vec<Seat>) -> WeightedRandom {
+    pub fn new(seats: Vec<WeightedEndpoint>) -> WeightedRandom {
         WeightedRandom { columns: columns(&seats), seats: seats.into() }
     }
 
-    pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+    pub fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let drawn = || {
             let column = dice.below(self.columns.len() as u64) as usize;
-            let Column { own, other } = self.columns[column];
+            let AliasColumn { own, other } = self.columns[column];
             let seat = if dice.below(WHOLE) < own { column } else { other as usize };
             self.seats[seat].endpoint
         };
@@ -35,17 +35,18 @@ impl WeightedRandom {
     }
 }
 
-fn columns(seats: &[Seat]) -> Box<[Column]> {
+fn columns(seats: &[WeightedEndpoint]) -> Box<[AliasColumn]> {
     let total: u128 = seats.iter().map(|seat| u128::from(seat.weight)).sum();
     // As fractions of the mean weight, which fills one column.
     let mut parts: Vec<u64> = seats
         .iter()
         .map(|seat| (u128::from(seat.weight) * seats.len() as u128 * u128::from(WHOLE) / total) as u64)
         .collect();
-    let mut columns: Box<[Column]> = (0..seats.len()).map(|seat| Column { own: WHOLE, other: seat as u32 }).collect();
+    let mut columns: Box<[AliasColumn]> =
+        (0..seats.len()).map(|seat| AliasColumn { own: WHOLE, other: seat as u32 }).collect();
     let (mut poor, mut rich): (Vec<usize>, Vec<usize>) = (0..seats.len()).partition(|&seat| parts[seat] < WHOLE);
     while let (Some(&giver), Some(taker)) = (rich.last(), poor.pop()) {
-        columns[taker] = Column { own: parts[taker], other: giver as u32 };
+        columns[taker] = AliasColumn { own: parts[taker], other: giver as u32 };
         parts[giver] -= WHOLE - parts[taker];
         if parts[giver] < WHOLE {
             rich.pop();

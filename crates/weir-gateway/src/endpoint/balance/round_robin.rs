@@ -7,8 +7,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::dice::Dice;
-use super::seats::{self, Seat};
+use super::dice::BalancerRandom;
+use super::seats::{self, WeightedEndpoint};
 
 /// The longest period that is computed beforehand,
 const MAX_TURNS: u64 = 1 << 16;
@@ -16,11 +16,11 @@ const MAX_TURNS: u64 = 1 << 16;
 const MAX_STEPS: u64 = 1 << 22;
 
 pub struct RoundRobin {
-    seats: Box<[Seat]>,
-    turns: Turns,
+    seats: Box<[WeightedEndpoint]>,
+    turns: WeightedTurnState,
 }
 
-enum Turns {
+enum WeightedTurnState {
     Known { order: Box<[u32]>, next: Cell<usize> },
     Counted(RefCell<Credits>),
 }
@@ -29,12 +29,12 @@ enum Turns {
 struct Credits(Vec<i64>);
 
 impl Credits {
-    fn new(seats: &[Seat]) -> Credits {
+    fn new(seats: &[WeightedEndpoint]) -> Credits {
         Credits(vec![0; seats.len()])
     }
 
     /// The next seat among the usable ones.
-    fn next_seat(&mut self, seats: &[Seat], usable: impl Fn(usize) -> bool) -> Option<usize> {
+    fn next_seat(&mut self, seats: &[WeightedEndpoint], usable: impl Fn(usize) -> bool) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<usize> = None;
         for (index, seat) in seats.iter().enumerate().filter(|(_, seat)| usable(seat.endpoint)) {
@@ -51,18 +51,18 @@ impl Credits {
 
 impl RoundRobin {
     /// Starts at a random position: where configurations change often, the first endpoints must not get more.
-    pub fn new(seats: Vec<Seat>, dice: &Dice) -> RoundRobin {
-        let rotation = RoundRobin { turns: Turns::new(&seats), seats: seats.into() };
-        if let Turns::Known { order, next } = &rotation.turns {
+    pub fn new(seats: Vec<WeightedEndpoint>, dice: &BalancerRandom) -> RoundRobin {
+        let rotation = RoundRobin { turns: WeightedTurnState::new(&seats), seats: seats.into() };
+        if let WeightedTurnState::Known { order, next } = &rotation.turns {
             next.set(dice.below(order.len() as u64) as usize);
         }
         rotation
     }
 
-    pub fn pick(&self, dice: &Dice, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+    pub fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let (order, next) = match &self.turns {
-            Turns::Known { order, next } => (order, next),
-            Turns::Counted(credits) => {
+            WeightedTurnState::Known { order, next } => (order, next),
+            WeightedTurnState::Counted(credits) => {
                 return credits.borrow_mut().next_seat(&self.seats, usable).map(|seat| self.seats[seat].endpoint);
             }
         };
@@ -77,21 +77,21 @@ impl RoundRobin {
     }
 }
 
-impl Turns {
-    fn new(seats: &[Seat]) -> Turns {
+impl WeightedTurnState {
+    fn new(seats: &[WeightedEndpoint]) -> WeightedTurnState {
         let divisor = seats.iter().fold(0, |divisor, seat| gcd(divisor, seat.weight));
         let count: u64 = seats.iter().map(|seat| u64::from(seat.weight / divisor)).sum();
         let mut credits = Credits::new(seats);
         if count == seats.len() as u64 {
             let order = seats.iter().map(|seat| seat.endpoint as u32).collect();
-            return Turns::Known { order, next: Cell::new(0) };
+            return WeightedTurnState::Known { order, next: Cell::new(0) };
         }
         if count > MAX_TURNS || count * seats.len() as u64 > MAX_STEPS {
-            return Turns::Counted(RefCell::new(credits));
+            return WeightedTurnState::Counted(RefCell::new(credits));
         }
         let turn = |_| credits.next_seat(seats, |_| true).expect("a tier has a seat");
         let order = (0..count).map(turn).map(|seat| seats[seat].endpoint as u32).collect();
-        Turns::Known { order, next: Cell::new(0) }
+        WeightedTurnState::Known { order, next: Cell::new(0) }
     }
 }
 
@@ -104,11 +104,11 @@ mod tests {
     use super::*;
 
     fn picks(weights: &[u32], count: usize) -> Vec<usize> {
-        let seats: Vec<Seat> =
-            weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
-        let dice = Dice::starting_at(1);
+        let seats: Vec<WeightedEndpoint> =
+            weights.iter().enumerate().map(|(endpoint, &weight)| WeightedEndpoint { endpoint, weight }).collect();
+        let dice = BalancerRandom::with_seed(1);
         let rotation = RoundRobin::new(seats, &dice);
-        if let Turns::Known { next, .. } = &rotation.turns {
+        if let WeightedTurnState::Known { next, .. } = &rotation.turns {
             next.set(0);
         }
         (0..count).map(|_| rotation.pick(&dice, &|_| true).expect("all are usable")).collect()
@@ -124,9 +124,9 @@ mod tests {
     #[test]
     fn an_order_too_long_to_keep_is_counted() {
         let weights = [65_537, 3];
-        let seats: Vec<Seat> =
-            weights.iter().enumerate().map(|(endpoint, &weight)| Seat { endpoint, weight }).collect();
-        assert!(matches!(Turns::new(&seats), Turns::Counted(_)));
+        let seats: Vec<WeightedEndpoint> =
+            weights.iter().enumerate().map(|(endpoint, &weight)| WeightedEndpoint { endpoint, weight }).collect();
+        assert!(matches!(WeightedTurnState::new(&seats), WeightedTurnState::Counted(_)));
         let picked = picks(&weights, 65_540);
         assert_eq!(picked.iter().filter(|&&endpoint| endpoint == 1).count(), 3);
     }

@@ -28,7 +28,7 @@ impl FakeLoads {
     }
 }
 
-impl Loads for FakeLoads {
+impl EndpointLoads for FakeLoads {
     fn in_flight(&self, endpoint: usize) -> u32 {
         self.in_flight.borrow()[endpoint]
     }

@@ -17,7 +17,7 @@ fn run(
     while *now_ns + 10_000_000 < served_ns {
         *now_ns += 10_000_000;
         if clients > limiter.limit() {
-            limiter.lift_if_too_low(false, *now_ns);
+            limiter.raise_if_too_low(false, *now_ns);
         }
     }
     while *now_ns < end_ns {
@@ -121,9 +121,9 @@ fn a_limit_under_which_nothing_completes_is_lifted() {
     let (limiter, mut now_ns) = warmed(50_000);
     run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
     let low = limiter.limit();
-    assert!(!limiter.lift_if_too_low(false, now_ns));
+    assert!(!limiter.raise_if_too_low(false, now_ns));
     for tick in 1..=20 {
-        limiter.lift_if_too_low(false, now_ns + STALLED_NS + tick * 20_000_000);
+        limiter.raise_if_too_low(false, now_ns + STALLED_NS + tick * 20_000_000);
     }
     assert!(limiter.limit() >= low * 1000, "{low} {}", limiter.limit());
 }
@@ -136,14 +136,14 @@ fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
     for tick in 1..=20 {
         let now_ns = now_ns + tick * 20_000_000;
         other.completed(now_ns - 1_000_000, now_ns, true);
-        hung.lift_if_too_low(true, now_ns);
+        hung.raise_if_too_low(true, now_ns);
     }
     assert_eq!(hung.limit(), FIRST);
     let reloaded = Rc::default();
     limiters.iter().for_each(|limiter| limiter.join(&reloaded));
-    assert!(!hung.lift_if_too_low(true, now_ns + 20 * 20_000_000), "what others did is not forgotten");
-    assert!(hung.lift_if_too_low(false, now_ns + 20 * 20_000_000), "who waits for it alone has nobody else");
-    assert!(hung.lift_if_too_low(true, now_ns + 20 * 20_000_000 + STALLED_NS), "all of them hang");
+    assert!(!hung.raise_if_too_low(true, now_ns + 20 * 20_000_000), "what others did is not forgotten");
+    assert!(hung.raise_if_too_low(false, now_ns + 20 * 20_000_000), "who waits for it alone has nobody else");
+    assert!(hung.raise_if_too_low(true, now_ns + 20 * 20_000_000 + STALLED_NS), "all of them hang");
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn where_descriptors_run_out_fewer_do_for_a_while() {
         assert_eq!(limiter.limit(), 7000);
         assert!(limiter.lower_for_shortage(7999, 1), "one of the same wave waits too");
         assert_eq!(limiter.limit(), 7000, "and changes nothing");
-        assert!(!limiter.lift_if_too_low(false, PAUSE_NS));
-        assert!(limiter.lift_if_too_low(false, 1 + PAUSE_NS));
-        assert_eq!(limiter.limit(), limiter.asked(setting));
+        assert!(!limiter.raise_if_too_low(false, PAUSE_NS));
+        assert!(limiter.raise_if_too_low(false, 1 + PAUSE_NS));
+        assert_eq!(limiter.limit(), limiter.configured_limit(setting));
         assert!(!limiter.lower_for_shortage(LEAST, 1), "these few have not taken the descriptors");
     }
 }
@@ -218,7 +218,7 @@ fn fellows_that_were_given_too_much_give_it_back_together() {
     // All stall for a moment, and each gets all waiting requests.
     limiters
         .iter()
-        .for_each(|limiter| while limiter.limit() < 1000 && limiter.lift_if_too_low(false, now_ns + STALLED_NS) {});
+        .for_each(|limiter| while limiter.limit() < 1000 && limiter.raise_if_too_low(false, now_ns + STALLED_NS) {});
     now_ns += STALLED_NS;
     let limits = run_together(&limiters, 50_000.0, 50_000.0, 20.0, &mut now_ns);
     assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");

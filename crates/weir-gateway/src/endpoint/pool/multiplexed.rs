@@ -19,7 +19,7 @@ use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, PeerLimits, R
 use super::{EndpointPool, Freshness};
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
-use crate::http2::silence::{Silence, SilenceVerdict};
+use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
 
@@ -142,7 +142,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
                 let _ = state.poll_send(context); // as much as the socket takes at once
                 // The endpoint violated the protocol. That is not the fate of a stale connection, so none of its requests
                 // is sent again.
-                state.lose_all(StreamLoss::Failed(code));
+                state.fail_all_streams(StreamLoss::Failed(code));
                 return Poll::Ready(());
             }
             Poll::Ready(_) => return Poll::Ready(()),
@@ -168,7 +168,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
     })
     .await;
     let mut state = session.state();
-    state.lose_all(StreamLoss::Connection);
+    state.fail_all_streams(StreamLoss::Connection);
     state.pipe.send_close_notify();
     worker.metrics.upstream_connections_closed.increment();
 }
@@ -176,7 +176,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
 /// Notices when an endpoint no longer answers.
 struct Watch {
     worker: Rc<WorkerContext>,
-    silence: Silence,
+    silence: SilenceWatch,
     timer: Timer,
 }
 
@@ -184,7 +184,7 @@ impl Watch {
     fn new(worker: &Rc<WorkerContext>) -> Watch {
         Watch {
             worker: Rc::clone(worker),
-            silence: Silence::new(SILENCE_NS, worker.now_ns()),
+            silence: SilenceWatch::new(SILENCE_NS, worker.now_ns()),
             timer: worker.wheel.add(),
         }
     }
@@ -196,7 +196,7 @@ impl Watch {
     }
 
     fn look(&mut self, state: &mut State<ByteStream>, now_ns: u64) -> SilenceVerdict {
-        let (heard, waits) = (state.take_heard(), state.len() > 0);
+        let (heard, waits) = (state.take_received_frames(), state.len() > 0);
         let finding = self.silence.look(now_ns, heard, waits);
         self.worker.wheel.set(&self.timer, self.silence.deadline_ns());
         finding
@@ -228,7 +228,7 @@ impl Handler<ByteStream> for Answers {
         if let ConnectionEvent::GoAway { last, code } = event {
             // RFC 9113 §6.8: later streams were not processed. After a GOAWAY with an error this is not relied on.
             let lost = if code == ErrorCode::NO_ERROR { StreamLoss::NotProcessed } else { StreamLoss::Reset(code) };
-            state.leaves(last, lost);
+            state.receive_goaway(last, lost);
         }
     }
 }

@@ -40,7 +40,7 @@ impl EndpointPool {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut permit = Permit { worker, endpoint: Rc::clone(self), since_ns: None };
         let ticket = self.queue.enter(patience, since_ns, worker.now_ns(), working_set).ok_or(Stop::Overloaded)?;
-        self.note_waiter();
+        self.register_waiter();
         match (Queued { worker, endpoints: std::slice::from_ref(self), ticket: &ticket }).turn().await {
             WaitOutcome::Granted(_) => {
                 permit.since_ns = Some(worker.now_ns());
@@ -105,7 +105,7 @@ impl EndpointPool {
         if self.is_waited_for(now_ns) {
             // An endpoint with free permits is not stalled; it just has nothing to do.
             if !self.has_room() {
-                self.limiter.lift_if_too_low(self.queue.is_empty(), now_ns);
+                self.limiter.raise_if_too_low(self.queue.is_empty(), now_ns);
             }
             self.admit(now_ns);
         }

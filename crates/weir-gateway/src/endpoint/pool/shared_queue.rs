@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::{Ticket, WaitQueue, WorkingSet};
-use crate::endpoint::balance::{Dice, tiers};
+use crate::endpoint::balance::{BalancerRandom, by_priority};
 use crate::endpoint::state::Health;
 use crate::snapshot;
 
@@ -17,7 +17,7 @@ pub struct SharedQueue {
     queue: WaitQueue,
     seats: QueueSeats,
     slow_start: Option<Duration>,
-    dice: Dice,
+    dice: BalancerRandom,
 }
 
 /// The seats of an upstream's endpoints, by their numbers; `None` for an endpoint of weight 0.
@@ -27,7 +27,7 @@ impl QueueSeats {
     /// `health` has the same indices as `endpoints`.
     pub fn new(endpoints: &[snapshot::Endpoint], health: &[Arc<Health>]) -> QueueSeats {
         let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
-        for (tier, members) in tiers(endpoints).into_iter().enumerate() {
+        for (tier, members) in by_priority(endpoints).into_iter().enumerate() {
             for member in members {
                 let health = Arc::clone(&health[member.endpoint]);
                 seats[member.endpoint] = Some(QueueSeat { tier, health });
@@ -52,7 +52,7 @@ impl SharedQueue {
     ) -> SharedQueue {
         let count = seats.0.iter().flatten().count();
         let queue = WaitQueue::new(snapshot::Queue { size: size.saturating_mul(count), timeout });
-        SharedQueue { queue, seats, slow_start, dice: Dice::shaken() }
+        SharedQueue { queue, seats, slow_start, dice: BalancerRandom::from_entropy() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,7 +102,7 @@ impl SharedQueue {
         let (Some(ramp), Some(own)) = (self.slow_start, &self.seats.0[seat]) else { return true };
         let share = own.health.share(ramp, now_ns);
         let takes_all = |other: &QueueSeat| self.is_warm(other, now_ns) && self.takes(other, now_ns);
-        share >= 1.0 || self.dice.shows(share) || !self.seats.0.iter().flatten().any(takes_all)
+        share >= 1.0 || self.dice.is_chosen_with_probability(share) || !self.seats.0.iter().flatten().any(takes_all)
     }
 
     /// Called with every tick. If no endpoint may serve the waiting exchanges any more, they have to pick an endpoint

@@ -38,17 +38,21 @@ pub async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
 }
 
 /// Calls a gRPC server's health service (`grpc.health.v1.Health/Check`). Any answer but `SERVING` counts as not serving.
-pub async fn serves(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
+pub async fn check_grpc_health(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
     let asked =
         CheckRequest { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..CheckRequest::of(host) };
     let mut fields = request(&asked, stream.tls().is_some())?;
     fields.push(("content-type".into(), "application/grpc".into()));
     fields.push(("te".into(), "trailers".into()));
-    let mut exchange = ProbeExchange::begin(stream, &fields, &question(service))?;
+    let mut exchange = ProbeExchange::begin(stream, &fields, &grpc_health_request(service))?;
     poll_fn(|context| exchange.poll(context, |exchange| exchange.ended)).await?;
     let trailer = exchange.trailers.fields().find(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status"));
     let status = trailer.map(|(_, value)| value).or_else(|| exchange.head.head.value(b"grpc-status"));
-    Ok(if status == Some(b"0") && serving(&exchange.content) { CheckAnswer::Serving } else { CheckAnswer::NotServing })
+    Ok(if status == Some(b"0") && is_serving(&exchange.content) {
+        CheckAnswer::Serving
+    } else {
+        CheckAnswer::NotServing
+    })
 }
 
 /// One exchange on a connection of its own.
@@ -161,7 +165,7 @@ fn request(asked: &CheckRequest, secured: bool) -> io::Result<Vec<(String, Strin
 }
 
 /// A `HealthCheckRequest` in a gRPC frame: field 1 is the service.
-fn question(service: &str) -> Vec<u8> {
+fn grpc_health_request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
         message.push(1 << 3 | 2);
@@ -178,7 +182,7 @@ fn question(service: &str) -> Vec<u8> {
 }
 
 /// Whether `content` is a gRPC frame with a `HealthCheckResponse` whose field 1 is `SERVING`.
-fn serving(content: &[u8]) -> bool {
+fn is_serving(content: &[u8]) -> bool {
     const SERVING: u64 = 1;
     let Some((&[0, a, b, c, d], message)) = content.split_first_chunk() else { return false };
     message.len() == u32::from_be_bytes([a, b, c, d]) as usize && status_of(message) == Some(SERVING)
@@ -225,9 +229,9 @@ mod tests {
 
     #[test]
     fn a_service_is_asked_about_by_name() {
-        assert_eq!(question(""), [0, 0, 0, 0, 0]);
-        assert_eq!(question("a.B"), [0, 0, 0, 0, 5, 10, 3, b'a', b'.', b'B']);
-        let long = question(&"x".repeat(300));
+        assert_eq!(grpc_health_request(""), [0, 0, 0, 0, 0]);
+        assert_eq!(grpc_health_request("a.B"), [0, 0, 0, 0, 5, 10, 3, b'a', b'.', b'B']);
+        let long = grpc_health_request(&"x".repeat(300));
         assert_eq!(long[..8], [0, 0, 0, 1, 47, 10, 0xac, 2]);
         assert_eq!(long.len(), 5 + 303);
     }
@@ -248,9 +252,9 @@ mod tests {
             (&[18, 100], false),
         ] {
             let frame = [&[0, 0, 0, 0, message.len() as u8], message].concat();
-            assert_eq!(serving(&frame), want, "{message:?}");
+            assert_eq!(is_serving(&frame), want, "{message:?}");
         }
-        assert!(!serving(&[]) && !serving(&[1, 0, 0, 0, 2, 8, 1]) && !serving(&[0, 0, 0, 0, 3, 8, 1]));
+        assert!(!is_serving(&[]) && !is_serving(&[1, 0, 0, 0, 2, 8, 1]) && !is_serving(&[0, 0, 0, 0, 3, 8, 1]));
     }
 
     #[test]

@@ -39,11 +39,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.request.buffered_body_sent += moved?;
             return Poll::Ready(Ok(()));
         }
-        if !self.client.stash().is_empty() {
-            let stash = std::mem::take(self.client.stash());
+        if !self.client.unread_bytes().is_empty() {
+            let stash = std::mem::take(self.client.unread_bytes());
             let moved = self.move_request(context, &stash);
-            *self.client.stash() = stash;
-            self.worker.buffers.consume(self.client.stash(), moved?);
+            *self.client.unread_bytes() = stash;
+            self.worker.buffers.consume(self.client.unread_bytes(), moved?);
             return Poll::Ready(Ok(()));
         }
         let worker = self.worker;
@@ -51,7 +51,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) if count > 0 => {
                 let used = self.move_request(context, &buffer[..count])?;
-                worker.buffers.stash(self.client.stash(), &buffer[used..count]);
+                worker.buffers.append_unread(self.client.unread_bytes(), &buffer[used..count]);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Ok(_)) => Poll::Ready(self.client_ended(context)),
@@ -67,11 +67,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.request.coding = self.request_head(out);
             if self.request.body.is_done() {
                 self.end_request(out)?;
-            } else if self.exchange.request_body().is_none() && !self.client.stash().is_empty() {
-                let stash = std::mem::take(self.client.stash());
+            } else if self.exchange.request_body().is_none() && !self.client.unread_bytes().is_empty() {
+                let stash = std::mem::take(self.client.unread_bytes());
                 let moved = self.take_body(&stash, out);
-                *self.client.stash() = stash;
-                worker.buffers.consume(self.client.stash(), moved?);
+                *self.client.unread_bytes() = stash;
+                worker.buffers.consume(self.client.unread_bytes(), moved?);
             }
             self.send(context, out)
         })
@@ -150,7 +150,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
         match self.upstream.send(context, bytes) {
             Ok(sent) => self.count_sent(sent),
-            Err(error) => return self.upstream_refuses(error),
+            Err(error) => return self.handle_upstream_send_error(error),
         }
         if self.upstream.is_blocked() {
             self.request.blocked_since_ns = self.now_ns;
@@ -164,7 +164,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn flush_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         match self.upstream.poll_flush(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(self.upstream_refuses(error)),
+            Poll::Ready(Err(error)) => Poll::Ready(self.handle_upstream_send_error(error)),
             Poll::Ready(Ok(count)) => {
                 self.count_sent(count);
                 if self.upstream.is_blocked() {
@@ -197,7 +197,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     }
 
     /// The upstream does not take the request. It may have answered before it closed, so its response is read to the end.
-    fn upstream_refuses(&mut self, error: io::Error) -> Result<(), Stop> {
+    fn handle_upstream_send_error(&mut self, error: io::Error) -> Result<(), Stop> {
         tracing::debug!("send to {}: {error}", self.upstream.addr());
         self.request.refused = true;
         self.expect_response();

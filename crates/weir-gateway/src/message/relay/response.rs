@@ -112,7 +112,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let done = match self.response.stash.is_empty() {
                 true => self.take_response(bytes, out),
                 false => {
-                    self.worker.buffers.stash(&mut self.response.stash, bytes);
+                    self.worker.buffers.append_unread(&mut self.response.stash, bytes);
                     let mut stash = std::mem::take(&mut self.response.stash);
                     let done = self.take_response(&stash, out);
                     self.worker.buffers.release(&mut stash);
@@ -133,7 +133,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             let parsed = parse_response(bytes, limits, tolerance, method, &mut self.exchange.response);
             match parsed.map_err(Stop::BadResponse)? {
                 None => {
-                    self.worker.buffers.stash(&mut self.response.stash, bytes);
+                    self.worker.buffers.append_unread(&mut self.response.stash, bytes);
                     return Ok(());
                 }
                 Some(length) => bytes = &bytes[length..],
@@ -273,7 +273,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             if !self.exchange.request.upgrade || !forward::switches_as_asked(self.exchange) {
                 return Err(Stop::BadInterim);
             }
-            messages::agree(self.exchange)?;
+            messages::check_agreed_extensions(self.exchange)?;
             self.upstream_answers(status);
             self.response.head_done = true;
             self.response.tunnel = true;
@@ -308,7 +308,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             forward::set_upstream_status_field(self.exchange, status);
         }
         self.terms.plugins.on_response(self.exchange)?;
-        forward::reframe(self.exchange);
+        forward::correct_response_framing(self.exchange);
         let plugins = self.terms.plugins;
         if plugins.see_response_bodies(self.exchange) || plugins.see_messages(self.exchange) {
             self.response.content = content::ResponseContent::new(self.terms.plugins, self.exchange)?;

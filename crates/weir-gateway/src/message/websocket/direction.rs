@@ -187,7 +187,7 @@ impl MessageDirection {
                     Poll::Pending => break,
                 }
             }
-            buffers.stash(&mut self.out, &out[sent..]);
+            buffers.append_unread(&mut self.out, &out[sent..]);
             read.map(|()| sent)
         })
     }

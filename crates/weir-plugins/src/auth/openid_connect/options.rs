@@ -19,17 +19,17 @@ pub struct LoginOptions {
     /// must match it. Without it, the path of the request, followed by `/.apisix/redirect`.
     redirect_uri: Option<String>,
     /// The scopes that the gateway requests from the provider.
-    #[serde(default = "openid")]
+    #[serde(default = "default_scope")]
     scope: String,
     /// The session cookie. Needed for logins.
     session: Option<SessionOptions>,
     /// The path that ends a session (logout). This route must match it.
-    #[serde(default = "logout")]
+    #[serde(default = "default_logout_path")]
     logout_path: String,
     /// Where browsers are redirected after a logout.
     post_logout_redirect_uri: Option<String>,
     /// How the gateway authenticates at the token endpoint: `client_secret_basic` or `client_secret_post`.
-    #[serde(default = "client_secret_basic")]
+    #[serde(default = "default_token_endpoint_auth_method")]
     token_endpoint_auth_method: String,
     /// Has no effect: logins always use PKCE (RFC 7636).
     #[serde(default, rename = "use_pkce")]
@@ -38,7 +38,7 @@ pub struct LoginOptions {
     #[serde(default, rename = "use_nonce")]
     _use_nonce: Option<bool>,
     /// Sends the claims of the ID token to the upstream, in `X-ID-Token`, as JSON in base64.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub set_id_token_header: bool,
     /// Sends the ID token as issued to the upstream, in `X-Raw-ID-Token`.
     #[serde(default)]
@@ -51,10 +51,10 @@ pub struct LoginOptions {
     #[schemars(with = "BTreeMap<String, String>")]
     authorization_params: BTreeMap<String, Scalar>,
     /// Renews expired access tokens, if the provider has issued a refresh token.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     renew_access_token_on_expiry: bool,
     /// The lifetime of access tokens for which the provider states no lifetime, in seconds.
-    #[serde(default = "hour_s")]
+    #[serde(default = "default_access_token_expires_in")]
     access_token_expires_in: u64,
     /// How long before its expiry an access token is renewed, in seconds; at most 3600.
     #[serde(default)]
@@ -77,10 +77,10 @@ struct SessionOptions {
     #[serde(default, rename = "storage")]
     _storage: SessionStorage,
     /// The name of the cookie.
-    #[serde(default = "session")]
+    #[serde(default = "default_cookie_name")]
     cookie_name: String,
     /// The `Path` attribute of the cookie.
-    #[serde(default = "slash")]
+    #[serde(default = "default_cookie_path")]
     cookie_path: String,
     /// The `Domain` attribute of the cookie. Without it, browsers send the cookie only to the host that set it.
     cookie_domain: Option<String>,
@@ -88,14 +88,14 @@ struct SessionOptions {
     /// client uses TLS.
     cookie_secure: Option<bool>,
     /// The `HttpOnly` attribute of the cookie: scripts cannot read it.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     cookie_http_only: bool,
     /// The `SameSite` attribute of the cookie: whether browsers send it with requests from other sites. `Default` sets
     /// no attribute.
     #[serde(default)]
     cookie_same_site: SameSite,
     /// Seconds after which the user has to log in again.
-    #[serde(default = "day_s")]
+    #[serde(default = "default_absolute_timeout")]
     #[schemars(range(min = 1))]
     absolute_timeout: u64,
 }
@@ -118,35 +118,35 @@ enum SameSite {
     Default,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn hour_s() -> u64 {
+fn default_access_token_expires_in() -> u64 {
     3600
 }
 
-fn day_s() -> u64 {
+fn default_absolute_timeout() -> u64 {
     86_400
 }
 
-fn openid() -> String {
+fn default_scope() -> String {
     "openid".to_owned()
 }
 
-fn logout() -> String {
+fn default_logout_path() -> String {
     "/logout".to_owned()
 }
 
-fn session() -> String {
+fn default_cookie_name() -> String {
     "session".to_owned()
 }
 
-fn slash() -> String {
+fn default_cookie_path() -> String {
     "/".to_owned()
 }
 
-fn client_secret_basic() -> String {
+fn default_token_endpoint_auth_method() -> String {
     "client_secret_basic".to_owned()
 }
 

@@ -18,7 +18,7 @@ pub struct TemplateOptions {
     /// records wait until it is gone.
     name: String,
     /// If several templates apply to an index, the store uses the one with the highest priority.
-    #[serde(default = "five_hundred")]
+    #[serde(default = "default_priority")]
     priority: u32,
     /// Settings of the indices. Without this option: `{ number_of_shards: 1, refresh_interval: 5s }`.
     settings: Option<Map<String, Value>>,
@@ -27,7 +27,7 @@ pub struct TemplateOptions {
     properties: Map<String, Value>,
 }
 
-fn five_hundred() -> u32 {
+fn default_priority() -> u32 {
     500
 }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_plugin::proto::{Method, Version};
-use weir_plugin::{AttemptRecord, Build, ConfigError, EndedBy, Exchange, Logged, SecretFields, Variable, Variables};
+use weir_plugin::{
+    AttemptRecord, Build, ConfigError, EndedBy, Exchange, LoggedExchange, SecretFields, Variable, Variables,
+};
 
 use super::note::{TraceNote, next_id};
 use super::span::{AttributeValue, SpanAttribute, SpanKind, TraceSpan};
@@ -47,7 +49,7 @@ impl ExtraAttributes {
         Ok(ExtraAttributes { variables, headers, secrets: build.secret_fields(), secret_names: OnceLock::new() })
     }
 
-    fn add<'a>(&'a self, exchange: &'a Exchange, logged: &'a Logged<'a>, out: &mut Vec<SpanAttribute<'a>>) {
+    fn add<'a>(&'a self, exchange: &'a Exchange, logged: &'a LoggedExchange<'a>, out: &mut Vec<SpanAttribute<'a>>) {
         if self.variables.is_empty() && self.headers.is_empty() {
             return;
         }
@@ -115,7 +117,7 @@ impl Clocks {
 /// Passes the spans of an ended exchange to `take`, the server span first.
 pub fn spans_of(exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes, mut take: impl FnMut(&TraceSpan<'_>)) {
     let clocks = Clocks::at_end_of(exchange);
-    let logged = Logged(exchange);
+    let logged = LoggedExchange(exchange);
     take(&server_span(exchange, &logged, note, extra, clocks));
     let earlier = exchange.earlier();
     // An attempt that is still waiting for an endpoint has no span.
@@ -136,7 +138,7 @@ fn text<'a>(text: impl Into<Cow<'a, [u8]>>) -> AttributeValue<'a> {
 
 fn server_span<'a>(
     exchange: &'a Exchange,
-    logged: &'a Logged<'a>,
+    logged: &'a LoggedExchange<'a>,
     note: &TraceNote,
     extra: &'a ExtraAttributes,
     clocks: Clocks,

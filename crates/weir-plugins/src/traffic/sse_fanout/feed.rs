@@ -151,7 +151,7 @@ pub struct Joined {
 }
 
 /// The arguments of a client that joins a stream.
-pub struct Joining<'a> {
+pub struct JoinRequest<'a> {
     pub key: &'a [u8],
     pub last_event_id: Option<&'a [u8]>,
     pub upstream: &'a Rc<dyn RouteUpstream>,
@@ -162,7 +162,7 @@ pub struct Joining<'a> {
 
 impl WorkerFeeds {
     /// Joins the stream of a key, which is created if there is none.
-    pub fn join(&self, feeds: &Feeds, joining: &Joining<'_>) -> Joined {
+    pub fn join(&self, feeds: &Feeds, joining: &JoinRequest<'_>) -> Joined {
         let known = self.0.borrow().get(joining.key).and_then(Weak::upgrade);
         if let Some(worker_feed) = known.filter(|known| !known.stage.borrow().is_final()) {
             worker_feed.upstream.replace(Rc::clone(joining.upstream));
@@ -193,7 +193,11 @@ impl WorkerFeeds {
 }
 
 impl WorkerFeed {
-    fn following(feed: Arc<Feed>, progress: watch::Receiver<FeedProgress>, joining: &Joining<'_>) -> Rc<WorkerFeed> {
+    fn following(
+        feed: Arc<Feed>,
+        progress: watch::Receiver<FeedProgress>,
+        joining: &JoinRequest<'_>,
+    ) -> Rc<WorkerFeed> {
         let window = feed.window().clone();
         let stage = progress.borrow().stage.clone();
         let worker_feed = Rc::new(WorkerFeed {

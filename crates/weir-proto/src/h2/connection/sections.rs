@@ -4,7 +4,7 @@ use super::receive::MIN_SECTION_LIMIT;
 use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, Purpose, Role, Section};
 use crate::field::Known;
 use crate::h1::Reject;
-use crate::h2::class::Class;
+use crate::h2::class::FieldClass;
 use crate::h2::frame::{END_HEADERS, END_STREAM, ErrorCode, FrameHead, MAX_STREAM_ID, PADDED, WITH_PRIORITY};
 use crate::h2::request::RequestReader;
 use crate::h2::response::ResponseReader;
@@ -110,7 +110,7 @@ impl Connection {
     }
 
     /// Decodes a section. This is done even if the fields are discarded, to keep the HPACK tables of both ends equal.
-    fn decode(&mut self, block: &[u8], mut field: impl FnMut(Class, &[u8], &[u8])) -> Result<(), ErrorCode> {
+    fn decode(&mut self, block: &[u8], mut field: impl FnMut(FieldClass, &[u8], &[u8])) -> Result<(), ErrorCode> {
         let (mut fields, mut bytes) = (0, 0);
         let decoded = self.decoder.decode(block, |class, name, value| {
             fields += 1;
@@ -208,9 +208,9 @@ impl Connection {
         self.decode(block, |class, name, value| {
             count += 1;
             // §8.1: trailers have no pseudo-fields.
-            is_good &= matches!(class, Class::Field(_) | Class::Cookie) && count <= most.fields;
+            is_good &= matches!(class, FieldClass::Field(_) | FieldClass::Cookie) && count <= most.fields;
             is_good &= lines.len() + name.len() + value.len() + 4 <= most.head_bytes;
-            if is_good && !matches!(class, Class::Field(Known::Te)) {
+            if is_good && !matches!(class, FieldClass::Field(Known::Te)) {
                 write_field(&mut lines, name, value);
             }
         })?;

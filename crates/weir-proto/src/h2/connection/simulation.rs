@@ -28,9 +28,9 @@ const STEPS: u64 = 400;
 const MOST_MEMORY: usize = 256 * 1024;
 
 /// SplitMix64, so that a seed gives the same steps on every machine.
-struct Draw(u64);
+struct SimulationRandom(u64);
 
-impl Draw {
+impl SimulationRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -73,7 +73,7 @@ fn content(stream: u32, offset: usize, count: usize) -> Vec<u8> {
 }
 
 struct World {
-    draw: Draw,
+    draw: SimulationRandom,
     client: Connection,
     server: Connection,
     /// Bytes in flight, delivered in pieces of any size.
@@ -95,7 +95,7 @@ struct SimulatedEnd(ErrorCode);
 impl World {
     fn new(seed: u64, is_legal: bool) -> World {
         World {
-            draw: Draw(seed),
+            draw: SimulationRandom(seed),
             client: Connection::new(Role::Client, BOUNDS, 0),
             server: Connection::new(Role::Server, BOUNDS, 0),
             to_server: Vec::new(),

@@ -3,7 +3,7 @@
 use super::statics;
 use super::table::DynamicTable;
 use super::{BrokenFieldSection, TABLE_BYTES, huffman, integer};
-use crate::h2::class::Class;
+use crate::h2::class::FieldClass;
 
 /// The decoding state of one direction. The table keeps the initial size of RFC 9113 §6.5.2; we never announce another.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Decoder {
     pub fn decode(
         &mut self,
         mut block: &[u8],
-        mut field: impl FnMut(Class, &[u8], &[u8]),
+        mut field: impl FnMut(FieldClass, &[u8], &[u8]),
     ) -> Result<(), BrokenFieldSection> {
         let mut may_resize = true;
         while let Some((&first, rest)) = block.split_first() {
@@ -61,7 +61,7 @@ impl Decoder {
         self.table.capacity()
     }
 
-    fn entry(&self, index: usize) -> Result<(&[u8], &[u8], Class), BrokenFieldSection> {
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8], FieldClass), BrokenFieldSection> {
         match index.checked_sub(1).ok_or(BrokenFieldSection)? {
             at if at < statics::ENTRIES.len() => {
                 let (name, value) = statics::ENTRIES[at];
@@ -78,13 +78,13 @@ impl Decoder {
         name_of: usize,
         block: &mut &[u8],
         remember: bool,
-        field: &mut impl FnMut(Class, &[u8], &[u8]),
+        field: &mut impl FnMut(FieldClass, &[u8], &[u8]),
     ) -> Result<(), BrokenFieldSection> {
         let start = self.table.begin();
         let class = match name_of {
             0 => {
                 string(block, self.table.draft())?;
-                Class::of_name(&self.table.draft()[start..])
+                FieldClass::of_name(&self.table.draft()[start..])
             }
             index if index <= statics::ENTRIES.len() => {
                 self.table.draft().extend_from_slice(statics::ENTRIES[index - 1].0);
@@ -94,7 +94,7 @@ impl Decoder {
                 let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(BrokenFieldSection)?;
                 // The entry may be malformed because of its value only; the name is classified again.
 
-                if class == Class::Malformed { Class::of_name(&self.table.draft()[start..]) } else { class }
+                if class == FieldClass::Malformed { FieldClass::of_name(&self.table.draft()[start..]) } else { class }
             }
         };
         let name = self.table.draft().len() - start;

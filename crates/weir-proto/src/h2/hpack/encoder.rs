@@ -3,7 +3,7 @@
 use super::statics;
 use super::table::DynamicTable;
 use super::{TABLE_BYTES, huffman, integer};
-use crate::h2::class::Class;
+use crate::h2::class::FieldClass;
 
 /// Slots of the hash index, which holds the table's entries and fields seen once. A table of 4 KiB rarely has more than half as
 /// many entries.
@@ -151,7 +151,7 @@ impl Encoder {
         let start = self.table.begin();
         self.table.draft().extend_from_slice(name);
         self.table.draft().extend_from_slice(value);
-        self.table.keep(start, name.len(), Class::Malformed);
+        self.table.keep(start, name.len(), FieldClass::Malformed);
         self.made = self.made.wrapping_add(1).max(1);
         self.made
     }

@@ -1,6 +1,6 @@
 //! The static table (RFC 7541 appendix A).
 
-use crate::h2::class::Class;
+use crate::h2::class::FieldClass;
 
 /// Entry 1 of the RFC is at index 0.
 pub const ENTRIES: [(&[u8], &[u8]); 61] = [
@@ -121,25 +121,25 @@ pub fn with_name(name: &[u8]) -> Option<usize> {
 }
 
 /// The class of each entry.
-pub fn class(entry: usize) -> Class {
+pub fn class(entry: usize) -> FieldClass {
     use crate::field::Known;
     match entry {
-        1 => Class::Authority,
-        2 | 3 => Class::Method,
-        4 | 5 => Class::Path,
-        6 | 7 => Class::Scheme,
-        8..=14 => Class::Status,
-        19 => Class::Field(Known::Accept),
-        28 => Class::Field(Known::ContentLength),
-        32 => Class::Cookie,
-        33 => Class::Field(Known::Date),
-        35 => Class::Field(Known::Expect),
-        38 => Class::Field(Known::Host),
-        48 => Class::Field(Known::ProxyAuthenticate),
-        49 => Class::Field(Known::ProxyAuthorization),
-        54 => Class::Field(Known::Server),
-        57 => Class::Malformed,
-        _ => Class::Field(Known::Other),
+        1 => FieldClass::Authority,
+        2 | 3 => FieldClass::Method,
+        4 | 5 => FieldClass::Path,
+        6 | 7 => FieldClass::Scheme,
+        8..=14 => FieldClass::Status,
+        19 => FieldClass::Field(Known::Accept),
+        28 => FieldClass::Field(Known::ContentLength),
+        32 => FieldClass::Cookie,
+        33 => FieldClass::Field(Known::Date),
+        35 => FieldClass::Field(Known::Expect),
+        38 => FieldClass::Field(Known::Host),
+        48 => FieldClass::Field(Known::ProxyAuthenticate),
+        49 => FieldClass::Field(Known::ProxyAuthorization),
+        54 => FieldClass::Field(Known::Server),
+        57 => FieldClass::Malformed,
+        _ => FieldClass::Field(Known::Other),
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
         for (at, (name, _)) in ENTRIES.iter().enumerate() {
             let first = ENTRIES.iter().position(|entry| entry.0 == *name).expect("it is one of them");
             assert_eq!(with_name(name), Some(first + 1), "{}", name.escape_ascii());
-            assert_eq!(class(at + 1), Class::of_name(name), "{}", name.escape_ascii());
+            assert_eq!(class(at + 1), FieldClass::of_name(name), "{}", name.escape_ascii());
         }
         for name in [&b""[..], b"x", b":", b"content-lengt", b"content-lengths", b"Host"] {
             assert_eq!(with_name(name), None);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::h2::class::Class;
+use crate::h2::class::FieldClass;
 
 /// The size an entry counts in addition to its bytes (RFC 7541 §4.1).
 const OVERHEAD: usize = 32;
@@ -13,7 +13,7 @@ struct TableEntry {
     start: u32,
     name: u16,
     value: u16,
-    class: Class,
+    class: FieldClass,
 }
 
 impl TableEntry {
@@ -58,7 +58,7 @@ impl DynamicTable {
     }
 
     /// Name, value and class of an entry; index 0 is the newest.
-    pub fn get(&self, index: usize) -> Option<(&[u8], &[u8], Class)> {
+    pub fn get(&self, index: usize) -> Option<(&[u8], &[u8], FieldClass)> {
         let at = self.entries.len().checked_sub(index + 1)?;
         let entry = self.entries[at];
         let start = entry.start.wrapping_sub(self.base) as usize;
@@ -90,7 +90,7 @@ impl DynamicTable {
     }
 
     /// Appends the name of an entry to the field being assembled, and returns the entry's class.
-    pub fn copy_name(&mut self, index: usize) -> Option<Class> {
+    pub fn copy_name(&mut self, index: usize) -> Option<FieldClass> {
         let at = self.entries.len().checked_sub(index + 1)?;
         let TableEntry { start, name, class, .. } = self.entries[at];
         let start = start.wrapping_sub(self.base) as usize;
@@ -109,7 +109,7 @@ impl DynamicTable {
 
     /// Makes the field assembled from `start` on, whose name has `name` bytes, an entry. A field larger than the table empties
     /// it (RFC 7541 §4.4).
-    pub fn keep(&mut self, start: usize, name: usize, class: Class) {
+    pub fn keep(&mut self, start: usize, name: usize, class: FieldClass) {
         let value = self.bytes.len() - start - name;
         let size = name + value + OVERHEAD;
         if size > self.most {

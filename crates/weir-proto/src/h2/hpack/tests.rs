@@ -1,5 +1,5 @@
 use super::*;
-use crate::h2::class::Class;
+use crate::h2::class::FieldClass;
 
 type Fields = Vec<(String, String)>;
 
@@ -11,7 +11,7 @@ fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, BrokenFieldSec
     let mut fields = Vec::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     decoder.decode(block, |class, name, value| {
-        assert_eq!(class, Class::of(name, value), "{}: {}", text(name), text(value));
+        assert_eq!(class, FieldClass::of(name, value), "{}: {}", text(name), text(value));
         fields.push((text(name), text(value)));
     })?;
     Ok(fields)

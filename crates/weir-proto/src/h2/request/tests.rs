@@ -1,6 +1,6 @@
 use super::*;
 
-const GET: Pseudo<'_> = Pseudo {
+const GET: PseudoField<'_> = PseudoField {
     method: b"GET",
     scheme: Some(b"https"),
     authority: Some(b"a.test"),
@@ -9,7 +9,7 @@ const GET: Pseudo<'_> = Pseudo {
     ended: true,
 };
 
-fn parse(pseudo: Pseudo<'_>, fields: &[(&str, &str)]) -> Result<RequestHead, Reject> {
+fn parse(pseudo: PseudoField<'_>, fields: &[(&str, &str)]) -> Result<RequestHead, Reject> {
     let mut request = RequestHead::default();
     let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     request_head(&pseudo, fields, &Limits::default(), &mut request)?;
@@ -24,7 +24,7 @@ fn lines(request: &RequestHead) -> String {
 
 #[test]
 fn a_request_reads_like_one_of_http1() {
-    let pseudo = Pseudo { authority: Some(b"A.Test:8443"), path: Some(b"/a/./b%41?c=d"), ..GET };
+    let pseudo = PseudoField { authority: Some(b"A.Test:8443"), path: Some(b"/a/./b%41?c=d"), ..GET };
     let request = parse(pseudo, &[("accept", "*/*"), ("te", "trailers"), ("x-a", "1")]).expect("valid");
     assert_eq!((request.method, request.version), (Method::Get, Version::Http2));
     assert_eq!((request.path(), request.query()), (&b"/a/bA"[..], Some(&b"c=d"[..])));
@@ -39,7 +39,7 @@ fn a_request_reads_like_one_of_http1() {
 #[test]
 fn lengths_and_ends_make_the_framing() {
     let framing = |method: &'static [u8], ended, fields: &[(&str, &str)]| {
-        parse(Pseudo { method, ended, ..GET }, fields).map(|request| request.framing)
+        parse(PseudoField { method, ended, ..GET }, fields).map(|request| request.framing)
     };
     assert_eq!(framing(b"GET", true, &[]), Ok(Framing::None));
     assert_eq!(framing(b"POST", true, &[]), Ok(Framing::Sized(0)));
@@ -74,47 +74,51 @@ fn h08_what_would_become_another_request_is_malformed() {
         assert_eq!(parse(GET, &[(name, value)]).err(), Some(Reject::Malformed), "{name:?}: {value:?}");
     }
     for method in [&b"GET /admin HTTP/1.1\r\nx: "[..], b"", b"G T"] {
-        assert_eq!(parse(Pseudo { method, ..GET }, &[]).err(), Some(Reject::Malformed));
+        assert_eq!(parse(PseudoField { method, ..GET }, &[]).err(), Some(Reject::Malformed));
     }
     for path in [&b"/ HTTP/1.1\r\nhost: x"[..], b"/\0", b"/\n"] {
         // RFC 9113 §8.2.1 forbids these bytes in any field value, so the request is malformed.
-        assert_eq!(parse(Pseudo { path: Some(path), ..GET }, &[]).err(), Some(Reject::Malformed));
+        assert_eq!(parse(PseudoField { path: Some(path), ..GET }, &[]).err(), Some(Reject::Malformed));
     }
     for path in [&b"/a b"[..], b"relative", b"*", b"http://x/", b"/../x", b"/a#b"] {
         assert_eq!(
-            parse(Pseudo { path: Some(path), ..GET }, &[]).err(),
+            parse(PseudoField { path: Some(path), ..GET }, &[]).err(),
             Some(Reject::Target),
             "{}",
             path.escape_ascii()
         );
     }
     for authority in [&b"a\r\nb"[..], b"a\0"] {
-        assert_eq!(parse(Pseudo { authority: Some(authority), ..GET }, &[]).err(), Some(Reject::Malformed));
+        assert_eq!(parse(PseudoField { authority: Some(authority), ..GET }, &[]).err(), Some(Reject::Malformed));
     }
 }
 
 #[test]
 fn h09_pseudo_fields_are_what_they_may_be() {
     for authority in [&b"user@a.test"[..], b"", b"a.test/x", b"a,b", b"a b"] {
-        let refused = parse(Pseudo { authority: Some(authority), ..GET }, &[]).err();
+        let refused = parse(PseudoField { authority: Some(authority), ..GET }, &[]).err();
         assert_eq!(refused, Some(Reject::Host), "{}", authority.escape_ascii());
     }
-    assert_eq!(parse(Pseudo { path: Some(b""), ..GET }, &[]).err(), Some(Reject::Malformed));
-    assert_eq!(parse(Pseudo { path: None, ..GET }, &[]).err(), Some(Reject::Malformed));
-    assert_eq!(parse(Pseudo { scheme: Some(b"ftp"), ..GET }, &[]).err(), Some(Reject::Target));
-    assert_eq!(parse(Pseudo { authority: None, ..GET }, &[]).err(), Some(Reject::Host));
+    assert_eq!(parse(PseudoField { path: Some(b""), ..GET }, &[]).err(), Some(Reject::Malformed));
+    assert_eq!(parse(PseudoField { path: None, ..GET }, &[]).err(), Some(Reject::Malformed));
+    assert_eq!(parse(PseudoField { scheme: Some(b"ftp"), ..GET }, &[]).err(), Some(Reject::Target));
+    assert_eq!(parse(PseudoField { authority: None, ..GET }, &[]).err(), Some(Reject::Host));
     assert_eq!(parse(GET, &[("host", "b.test")]).err(), Some(Reject::Host));
-    assert_eq!(parse(Pseudo { authority: None, ..GET }, &[("host", "a"), ("host", "a")]).err(), Some(Reject::Host));
+    assert_eq!(
+        parse(PseudoField { authority: None, ..GET }, &[("host", "a"), ("host", "a")]).err(),
+        Some(Reject::Host)
+    );
     let agreeing = parse(GET, &[("host", "A.test")]).expect("both say the same");
     assert_eq!(agreeing.head.values(b"host").count(), 1);
-    let only_host = parse(Pseudo { authority: None, ..GET }, &[("host", "b.test")]).expect("one of both is enough");
+    let only_host =
+        parse(PseudoField { authority: None, ..GET }, &[("host", "b.test")]).expect("one of both is enough");
     assert_eq!(only_host.host(), b"b.test");
-    assert!(parse(Pseudo { method: b"OPTIONS", path: Some(b"*"), ..GET }, &[]).is_ok());
+    assert!(parse(PseudoField { method: b"OPTIONS", path: Some(b"*"), ..GET }, &[]).is_ok());
 }
 
 #[test]
 fn only_a_call_of_grpc_says_how_long_its_client_waits() {
-    let post = Pseudo { method: b"POST", ended: false, ..GET };
+    let post = PseudoField { method: b"POST", ended: false, ..GET };
     let timeout = |kind, value| {
         let request = parse(post, &[("grpc-timeout", value), ("content-type", kind)]).expect("valid");
         assert!(lines(&request).contains("grpc-timeout"), "it goes upstream");
@@ -134,7 +138,7 @@ fn h04_fields_are_limited_by_number_and_by_bytes() {
     let long = "x".repeat(40_000);
     assert_eq!(parse(GET, &[("a", &long)]).err(), Some(Reject::HeadTooLarge));
     let path = format!("/{long}");
-    assert_eq!(parse(Pseudo { path: Some(path.as_bytes()), ..GET }, &[]).err(), Some(Reject::TargetTooLong));
+    assert_eq!(parse(PseudoField { path: Some(path.as_bytes()), ..GET }, &[]).err(), Some(Reject::TargetTooLong));
 }
 
 #[test]
@@ -160,22 +164,22 @@ fn who_claims_an_identity_is_not_believed() {
 
 #[test]
 fn a_websocket_asks_as_in_http1() {
-    let connect = Pseudo { method: b"CONNECT", protocol: Some(b"websocket"), ended: false, ..GET };
+    let connect = PseudoField { method: b"CONNECT", protocol: Some(b"websocket"), ended: false, ..GET };
     let request = parse(connect, &[("sec-websocket-version", "13")]).expect("valid");
     assert!(request.upgrade && request.method == Method::Get && request.framing == Framing::None);
     assert_eq!(request.head.known(Known::Upgrade), Some(&b"websocket"[..]));
     assert_eq!(lines(&request), "sec-websocket-version: 13\r\n");
-    let other = parse(Pseudo { protocol: Some(b"connect-udp"), ..connect }, &[]).expect("no route serves it");
+    let other = parse(PseudoField { protocol: Some(b"connect-udp"), ..connect }, &[]).expect("no route serves it");
     assert!(other.method == Method::Connect && !other.upgrade);
-    assert_eq!(parse(Pseudo { protocol: Some(b"websocket"), ..GET }, &[]).err(), Some(Reject::Malformed));
+    assert_eq!(parse(PseudoField { protocol: Some(b"websocket"), ..GET }, &[]).err(), Some(Reject::Malformed));
 }
 
 #[test]
 fn connect_has_an_authority_and_nothing_else() {
-    let connect = Pseudo { method: b"CONNECT", scheme: None, path: None, authority: Some(b"a.test:443"), ..GET };
+    let connect = PseudoField { method: b"CONNECT", scheme: None, path: None, authority: Some(b"a.test:443"), ..GET };
     let request = parse(connect, &[]).expect("valid");
     assert_eq!((request.method, request.target()), (Method::Connect, &b"a.test:443"[..]));
-    assert_eq!(parse(Pseudo { path: Some(b"/"), ..connect }, &[]).err(), Some(Reject::Malformed));
+    assert_eq!(parse(PseudoField { path: Some(b"/"), ..connect }, &[]).err(), Some(Reject::Malformed));
 }
 
 proptest::proptest! {
@@ -185,7 +189,7 @@ proptest::proptest! {
         authority in "[a-zA-Z0-9.:@]{0,8}",
         fields in proptest::collection::vec(("[a-zA-Z:-]{0,6}|cookie|host|te|expect", "[ -~\r\n\t]{0,8}"), 0..6),
     ) {
-        let pseudo = Pseudo { authority: Some(authority.as_bytes()), path: Some(path.as_bytes()), ..GET };
+        let pseudo = PseudoField { authority: Some(authority.as_bytes()), path: Some(path.as_bytes()), ..GET };
         let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         if let Ok(request) = parse(pseudo, &fields) {
             let mut out = [b"GET ", request.path(), b" HTTP/1.1\r\nHost: ", request.authority(), b"\r\n"].concat();

@@ -14,7 +14,7 @@ use weir_proto::{Known, ResponseHead, Trailers, Version};
 
 use super::SharedConnection;
 use crate::context::frame::own_waker;
-use crate::endpoint::pool::{Freshness, Permit, in_time};
+use crate::endpoint::pool::{Freshness, Permit, within_timeout};
 use crate::http2::fields;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
@@ -63,8 +63,8 @@ impl<'w> Permit<'w> {
             Some(connection) => (connection, true),
             None => {
                 let connecting = endpoint.join_or_connect(worker, freshness, (timeouts.send, head_bytes), exchange);
-                let made = in_time(worker, timeouts.connect, connecting).await?;
-                self.endpoint.note_connection();
+                let made = within_timeout(worker, timeouts.connect, connecting).await?;
+                self.endpoint.register_connection();
                 made
             }
         };
@@ -94,7 +94,7 @@ impl<'w> Permit<'w> {
                 poll_fn(|_| connection.has_begun()).await;
                 Ok(connection.session.state().protocol.peer().connect_protocol)
             };
-            if in_time(worker, timeouts.connect, known).await? {
+            if within_timeout(worker, timeouts.connect, known).await? {
                 stream.websocket = Some(accept(exchange));
             }
         }
