@@ -12,6 +12,7 @@ mod certificate;
 mod checks;
 mod condition;
 mod consumer;
+mod cpu_list;
 mod data_encryption;
 mod hub;
 mod hub_log;

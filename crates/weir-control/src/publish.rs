@@ -278,6 +278,7 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         ("data_dir", settings.data_dir != started_with.data_dir),
         ("metrics_names", settings.metrics_names != started_with.metrics_names),
         ("records_threads", settings.records.threads != started_with.records.threads),
+        ("records_cpus", settings.records.cpus != started_with.records.cpus),
         ("records_max_memory", settings.records.memory != started_with.records.memory),
     ];
     let warn = |key: &str| Diagnostic {

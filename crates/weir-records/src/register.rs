@@ -1,6 +1,7 @@
 //! The register of all sinks of a process.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use crate::account::{AccountReading, RecordAccount};
 use crate::lock::locked;
 use crate::signals::SinkSignals;
 use crate::spool::SpoolPlace;
-use crate::threads::SinkThreads;
+use crate::threads::{SinkThreads, StartTask};
 
 /// How often a process that ends checks whether its sinks have ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -47,6 +48,8 @@ pub struct SinkRegister {
     threads: SinkThreads,
     memory: AtomicU64,
     limits: Mutex<SinkLimits>,
+    /// The processors for threads of sinks; empty means any.
+    cpus: Mutex<Box<[u16]>>,
     running: Mutex<Vec<Arc<SinkSignals>>>,
     /// All open places on disk; they stay open until the process ends.
     places: Mutex<Vec<RegisteredSpool>>,
@@ -63,8 +66,18 @@ impl SinkRegister {
         *locked(&self.limits)
     }
 
-    pub(crate) fn threads(&self) -> &SinkThreads {
-        &self.threads
+    /// The processors for threads that are started from now on; empty means those of the process.
+    pub fn set_cpus(&self, cpus: &[u16]) {
+        *locked(&self.cpus) = cpus.into();
+    }
+
+    /// Runs `start` on one of the threads.
+    ///
+    /// # Errors
+    /// The system refuses to start a thread.
+    pub(crate) fn run(&self, start: StartTask) -> io::Result<()> {
+        let cpus = locked(&self.cpus).clone();
+        self.threads.run(self.limits().threads, &cpus, start)
     }
 
     /// The account with this name. Sinks of the same name share it.

@@ -42,7 +42,7 @@ impl RecordSink {
         let (core, register) = (Arc::clone(&self.core), Arc::clone(&self.core.register));
         let start = Box::new(move || delivery::start(core, open));
         register.began(&self.core.signals);
-        register.threads().run(register.limits().threads, start).map_err(|error| {
+        register.run(start).map_err(|error| {
             register.ended(&self.core.signals);
             format!("{}: the thread that sends records cannot be started: {error}", self.core.name())
         })

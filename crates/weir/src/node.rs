@@ -140,7 +140,8 @@ impl GatewayNode {
         // Publishing starts plugins, which may log.
         let settings = &loaded.document.settings;
         error_log::start(logs::level(settings.error_log_level), options.log_format);
-        weir_plugins::set_record_limits(settings.records.memory, settings.records.threads.into());
+        let records = &settings.records;
+        weir_plugins::set_record_limits(records.memory, records.threads.into(), &records.cpus);
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
         let (loaded, first) = first.map_err(|_| ExitFailure::Configuration)?;
         let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, .. } = first;

@@ -11,6 +11,7 @@ use weir_proto::field::is_token_byte;
 use super::access_log::{self, AccessLogSpec};
 use super::admin::{self, AdminSettings, StoreSettings};
 use super::certificate::{self, Pem};
+use super::cpu_list;
 use super::data_encryption::{self, DataEncryption};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
@@ -52,17 +53,19 @@ pub struct NodeSettings {
 }
 
 /// The limits of records of exchanges on their way to log receivers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSettings {
     /// Threads that encode and send records.
     pub threads: u16,
+    /// The processors on which these threads run; empty means those of the process.
+    pub cpus: Box<[u16]>,
     /// Bytes of records in memory.
     pub memory: u64,
 }
 
 impl Default for RecordSettings {
     fn default() -> Self {
-        RecordSettings { threads: 1, memory: 256 << 20 }
+        RecordSettings { threads: 1, cpus: Box::default(), memory: 256 << 20 }
     }
 }
 
@@ -189,6 +192,7 @@ pub(super) const KEYS: &[&str] = &[
     "admin",
     "data_encryption",
     "records_threads",
+    "records_cpus",
     "records_max_memory",
 ];
 
@@ -257,6 +261,7 @@ fn records(fields: &MapReader) -> RecordSettings {
     });
     RecordSettings {
         threads: fields.get("records_threads").and_then(|at| at.integer(1..=64)).unwrap_or(default.threads),
+        cpus: fields.get("records_cpus").and_then(|at| cpu_list::read(&at)).unwrap_or(default.cpus),
         memory: memory.unwrap_or(default.memory),
     }
 }

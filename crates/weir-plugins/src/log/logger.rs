@@ -23,9 +23,10 @@ pub fn accounts() -> Vec<AccountReading> {
     register().read()
 }
 
-/// Sets limits that apply to sinks which are started from now on.
-pub fn set_limits(memory: u64, threads: usize) {
+/// Sets limits that apply to sinks which are started from now on. `cpus` are the processors for their threads; empty means any.
+pub fn set_limits(memory: u64, threads: usize, cpus: &[u16]) {
     let register = register();
+    register.set_cpus(cpus);
     register.set_limits(SinkLimits { memory, threads, ..register.limits() });
 }
 
