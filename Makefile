@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
-.PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package
+.PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package reproduce
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -55,3 +55,6 @@ dist: ## Builds the binary that is shipped and measured, target/dist/weir: one u
 
 package: ## Packages of target/dist/weir, in target/packages: .deb, .rpm, OCI image, tarball, SBOM and checksums
 	@cargo xtask package
+
+reproduce: ## Builds and packages this commit twice, in two folders, and compares the bytes; takes half an hour and more
+	@scripts/reproduce

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Problems, binary, cargo, output, step};
+use crate::{Problems, output, step};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -25,8 +25,8 @@ impl Package<'_> {
     /// Writes all of them.
     pub fn make(&self) -> Result<(), Problems> {
         let built = match self.binary {
-            Some(binary) => PathBuf::from(binary),
-            None => dist()?,
+            Some(binary) => Built { binary: PathBuf::from(binary), symbols: None },
+            None => Built::dist()?,
         };
         let out = Path::new(self.out);
         let work = out.join("work");
@@ -67,16 +67,36 @@ fn architecture() -> Result<Architecture, Problems> {
     }
 }
 
-/// Builds the profile `dist`, with no path of this machine in it.
-fn dist() -> Result<PathBuf, Problems> {
-    let here = std::env::current_dir().map_err(|error| vec![error.to_string()])?;
-    let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
-    let home = home.map_err(|_| vec!["neither CARGO_HOME nor HOME is set".to_owned()])?;
-    let flags = format!("--remap-path-prefix={}=weir --remap-path-prefix={home}=cargo", here.display());
-    let arguments = ["build", "--locked", "--package", "weir", "--profile", "dist"];
-    step("weir does not build", cargo().args(arguments).env("RUSTFLAGS", flags))?;
-    let debug = binary()?;
-    Ok(debug.parent().and_then(Path::parent).expect("target/debug/weir").join("dist/weir"))
+/// The binary to package.
+struct Built {
+    binary: PathBuf,
+    /// The file with its debug symbols, if they were moved out of the binary already.
+    symbols: Option<PathBuf>,
+}
+
+impl Built {
+    /// Builds the profile `dist` as `make dist` does: nothing is compiled twice, and no path of this machine is in it.
+    fn dist() -> Result<Built, Problems> {
+        step("weir does not build", Command::new("scripts/release").arg("dist"))?;
+        let folder = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(target) => PathBuf::from(target).join("dist"),
+            None => PathBuf::from("target/dist"),
+        };
+        Ok(Built { binary: folder.join("weir"), symbols: Some(folder.join("weir.debug")) })
+    }
+
+    /// The binary without debug symbols to `installed`, and these to `debug`.
+    fn install(&self, installed: &Path, debug: &Path) -> Result<(), Problems> {
+        copy(&self.binary, installed, 0o755)?;
+        if let Some(symbols) = &self.symbols {
+            return copy(symbols, debug, 0o644);
+        }
+        let mut split = Command::new("objcopy");
+        step("debug symbols cannot be copied", split.arg("--only-keep-debug").arg(&self.binary).arg(debug))?;
+        step("the binary cannot be stripped", Command::new("strip").arg("--strip-all").arg(installed))?;
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        step("debug symbols cannot be linked to", Command::new("objcopy").arg(link).arg(installed))
+    }
 }
 
 /// Seconds since 1970 of the commit, or SOURCE_DATE_EPOCH where it is set.
@@ -88,13 +108,8 @@ fn epoch() -> Result<String, Problems> {
 }
 
 /// The files as they are installed, below `root`. Debug symbols go to a file apart.
-fn lay_out(built: &Path, root: &Path, debug: &Path) -> Result<(), Problems> {
-    let installed = root.join("usr/bin/weir");
-    copy(built, &installed, 0o755)?;
-    step("debug symbols cannot be copied", Command::new("objcopy").arg("--only-keep-debug").arg(built).arg(debug))?;
-    step("the binary cannot be stripped", Command::new("strip").arg("--strip-all").arg(&installed))?;
-    let link = format!("--add-gnu-debuglink={}", debug.display());
-    step("debug symbols cannot be linked to", Command::new("objcopy").arg(link).arg(&installed))?;
+fn lay_out(built: &Built, root: &Path, debug: &Path) -> Result<(), Problems> {
+    built.install(&root.join("usr/bin/weir"), debug)?;
     for (from, to) in [
         ("deploy/weir.service", "usr/lib/systemd/system/weir.service"),
         ("deploy/weir.socket", "usr/lib/systemd/system/weir.socket"),
@@ -112,12 +127,12 @@ fn lay_out(built: &Path, root: &Path, debug: &Path) -> Result<(), Problems> {
         ("zsh", "zsh/vendor-completions/_weir"),
         ("fish", "fish/vendor_completions.d/weir.fish"),
     ] {
-        let text = output(Command::new(built).args(["completions", shell]))?;
+        let text = output(Command::new(&built.binary).args(["completions", shell]))?;
         write(&root.join("usr/share").join(to), &text)?;
     }
     let pages = root.join("usr/share/man/man1");
     fs::create_dir_all(&pages).map_err(|error| vec![format!("{}: {error}", pages.display())])?;
-    step("manual pages cannot be written", Command::new(built).args(["man", "--to"]).arg(&pages))?;
+    step("manual pages cannot be written", Command::new(&built.binary).args(["man", "--to"]).arg(&pages))?;
     step("manual pages cannot be compressed", Command::new("gzip").args(["--no-name", "-r"]).arg(pages))
 }
 

@@ -27,6 +27,18 @@ pub(crate) struct ConvertedResource {
     pub comment: Option<(SourcePlace, String)>,
 }
 
+/// The endpoints of an upstream with their weights. One that is listed several times gets the sum of its weights.
+pub(crate) fn weighted_nodes(nodes: impl Iterator<Item = (String, i64)>) -> Yaml {
+    let mut weights: Vec<(String, i64)> = Vec::new();
+    for (node, weight) in nodes {
+        match weights.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, sum)) => *sum += weight,
+            None => weights.push((node, weight)),
+        }
+    }
+    Yaml::Map(weights.into_iter().map(|(node, weight)| (node, Yaml::Integer(weight))).collect())
+}
+
 impl Converted {
     /// Reports something that has no counterpart.
     pub(crate) fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {

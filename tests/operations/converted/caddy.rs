@@ -132,6 +132,24 @@ const CASES: &[ConvertedCase] = &[
         ],
         apart: &[(("GET", "/", "a.books.shop.example", ""), "any number of labels")],
     },
+    ConvertedCase {
+        file: "caddy/balancing.caddy",
+        findings: &[
+            "41: behaves differently: an upstream that sends nothing for 60 s is answered for with 504, see `timeout`; Caddy waits for ever",
+            "41: behaves differently: paths are matched case-sensitively; Caddy ignores the case",
+        ],
+        asked: &[
+            ("GET", "/carts/1", "h", ""),
+            ("GET", "/stock/1?x=y", "h", "X-Tenant: mine\r\n"),
+            ("GET", "/reports/1", "h", "X-Tenant: 7\r\n"),
+            ("GET", "/gone/x", "h", ""),
+            ("GET", "/cut/a/b?c", "h", ""),
+            ("GET", "/cut/stock/a", "h", ""),
+            ("GET", "/forms/1", "h", ""),
+            ("GET", "/else", "h", ""),
+        ],
+        apart: &[],
+    },
 ];
 
 /// A real Caddy, which goes away with the program.
@@ -152,7 +170,7 @@ fn started(file: &ConvertedFile) -> Option<(Program, SocketAddr)> {
 }
 
 #[test]
-fn six_configurations_answer_as_caddy_does() {
+fn seven_configurations_answer_as_caddy_does() {
     let mut wrong = Vec::new();
     for case in CASES {
         let file = ConvertedFile::read(case.file);

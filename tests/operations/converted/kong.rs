@@ -68,10 +68,24 @@ const CASES: &[KongCase] = &[
             (("GET", "/old/x", "h", ""), "410"),
         ],
     },
+    KongCase {
+        file: "kong/levels.yml",
+        findings: &[
+            "37: not converted: `response-transformer`: there is no conversion for this plugin or its options: not \
+             converted, so the routes that it applies to answer with 503",
+        ],
+        answers: &[
+            (("GET", "/orders/1", "h", ""), "401"),
+            (("GET", "/orders/1", "h", "X-Api-Key: alices-key\r\n"), "one GET /orders/1 host=ONE"),
+            (("GET", "/orders/old/1", "h", "X-Api-Key: alices-key\r\n"), "401"),
+            (("GET", "/orders/old/1", "h", "X-Old-Key: alices-key\r\n"), "one GET /orders/orders/old/1 host=ONE"),
+            (("POST", "/mail", "h", "Content-Length: 1\r\n"), "503"),
+        ],
+    },
 ];
 
 #[test]
-fn four_configurations_of_kong_answer_as_its_documentation_says() {
+fn five_configurations_of_kong_answer_as_its_documentation_says() {
     for case in CASES {
         let file = ConvertedFile::read(case.file);
         let (yaml, findings) = convert("kong", case.file, &file.at(0));

@@ -47,7 +47,7 @@ const FIELDS: [&str; 11] = [
 /// An origin that describes the request in its answer; the answer is long if the path says so.
 fn echo(name: &'static str) -> Origin {
     Origin::reading(Reading::Strict, move |request: &Request| {
-        let fields = ["host", "x-tenant", "x-api-version", "authorization", "x-api-key"];
+        let fields = ["host", "x-tenant", "x_tenant", "x-api-version", "authorization", "x-api-key"];
         // An empty field and a missing one are treated as the same.
         let told = fields.map(|field| format!("{field}={}", request.headers.get(field).unwrap_or_default()));
         let more = if request.target.contains("long") { " and more".repeat(200) } else { String::new() };

@@ -4,10 +4,21 @@ use weir_testkit::{Nginx, free_port, skipped};
 
 use super::{ConvertedCase, ConvertedFile, compare, convert, weir};
 
+/// The finding about paths with `%2F`, at this place.
+macro_rules! encoded_slash {
+    ($place:literal) => {
+        concat!(
+            $place,
+            ": `%2F` in a path is no slash; nginx decodes it before it chooses a location, and sends paths on as they came, \
+             not normalised; see `allow_encoded_slashes`"
+        )
+    };
+}
+
 const CASES: &[ConvertedCase] = &[
     ConvertedCase {
         file: "nginx/reverse-proxy.conf",
-        findings: &[],
+        findings: &[encoded_slash!("15: behaves differently: `location /reviews/`")],
         asked: &[
             ("GET", "/", "www.shop.example", ""),
             ("GET", "/a?b=c", "elsewhere.example", ""),
@@ -53,6 +64,7 @@ const CASES: &[ConvertedCase] = &[
         file: "nginx/unknown-hosts.conf",
         findings: &[
             "4: behaves differently: `return 444`: connections cannot be closed without a response; the response is 403",
+            encoded_slash!("14: behaves differently: `location /v1/`"),
         ],
         asked: &[
             ("GET", "/", "api.example", ""),
@@ -63,7 +75,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/locations.conf",
-        findings: &[],
+        findings: &[encoded_slash!("11: behaves differently: `location /manuals/`")],
         asked: &[
             ("GET", "/", "h", ""),
             ("GET", "/index.html", "h", ""),
@@ -78,7 +90,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/redirects.conf",
-        findings: &[],
+        findings: &[encoded_slash!("15: behaves differently: `location /download/`")],
         asked: &[
             ("GET", "/a?b=c", "www.shop.example", ""),
             ("POST", "/a", "shop.test", ""),
@@ -92,13 +104,13 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/websocket.conf",
-        findings: &[],
+        findings: &[encoded_slash!("16: behaves differently: `location /chat/`")],
         asked: &[("GET", "/chat/room", "chat.example", ""), ("GET", "/", "chat.example", "")],
         apart: &[],
     },
     ConvertedCase {
         file: "nginx/access.conf",
-        findings: &[],
+        findings: &[encoded_slash!("14: behaves differently: `location /admin/`")],
         asked: &[
             ("GET", "/", "h", ""),
             ("PUT", "/", "h", "Content-Length: 0\r\n"),
@@ -113,7 +125,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/limits.conf",
-        findings: &[],
+        findings: &[encoded_slash!("15: behaves differently: `location /uploads/`")],
         asked: &[
             ("GET", "/", "h", ""),
             ("POST", "/", "h", "Content-Length: 64\r\n"),
@@ -129,6 +141,7 @@ const CASES: &[ConvertedCase] = &[
         file: "nginx/responses.conf",
         findings: &[
             "24: not converted: `expires 1h`: write `response-rewrite` with `headers.set: { Cache-Control: ... }`",
+            encoded_slash!("14: behaves differently: `location /api/`"),
         ],
         asked: &[
             ("GET", "/long", "h", ""),
@@ -139,10 +152,51 @@ const CASES: &[ConvertedCase] = &[
         ],
         apart: &[],
     },
+    ConvertedCase {
+        file: "nginx/encoded-names.conf",
+        findings: &[encoded_slash!("10: behaves differently: `location /files/`")],
+        asked: &[
+            ("GET", "/", "h", "X_Tenant: 7\r\n"),
+            ("GET", "/a%2Fb", "h", ""),
+            ("GET", "/a%20b?c=%2F", "h", ""),
+            ("GET", "/files/a%2Fb", "h", ""),
+            ("GET", "/files/index", "h", ""),
+            ("GET", "/files/%69ndex", "h", ""),
+            ("GET", "/v1/x", "h", ""),
+            ("GET", "/v12/", "h", ""),
+            ("GET", "/v1/static/x", "h", ""),
+            ("GET", "/vx/", "h", ""),
+        ],
+        apart: &[
+            (("GET", "/files%2Fa", "h", ""), "`%2F` in a path is no slash"),
+            (("GET", "/files%2Findex", "h", ""), "`%2F` in a path is no slash"),
+            (("GET", "/%66iles/x", "h", ""), "not normalised"),
+            (("GET", "/files/../x", "h", ""), "not normalised"),
+        ],
+    },
+    ConvertedCase {
+        file: "nginx/api.conf",
+        findings: &[
+            "18: not converted: `location /api/stock/`: static files are not served; the route answers with 404",
+            encoded_slash!("18: behaves differently: `location /api/stock/`"),
+        ],
+        asked: &[
+            ("GET", "/api/health", "api.shop.example", ""),
+            ("GET", "/api/stock/levels/7?x=1", "api.shop.example", "X-Api-Key: a\r\n"),
+            ("GET", "/api/stock/places", "api.shop.example", "X-Api-Key: a\r\n"),
+            ("GET", "/api/prices/book/7", "api.shop.example", ""),
+            ("GET", "/api/prices/BOOK/7", "api.shop.example", ""),
+            ("GET", "/api/prices/book/7/", "api.shop.example", ""),
+            ("POST", "/api/stock/levels/", "api.shop.example", "Content-Length: 3\r\n"),
+            ("GET", "/else", "api.shop.example", ""),
+            ("GET", "/api/health", "other.example", ""),
+        ],
+        apart: &[],
+    },
 ];
 
 #[test]
-fn ten_configurations_answer_as_nginx_does() {
+fn twelve_configurations_answer_as_nginx_does() {
     let mut wrong = Vec::new();
     for case in CASES {
         let file = ConvertedFile::read(case.file);

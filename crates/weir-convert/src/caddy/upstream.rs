@@ -4,7 +4,7 @@ use super::checks;
 use super::placeholder::field_variable;
 use crate::directive::Directive;
 use crate::hashing::hashed;
-use crate::output::Converted;
+use crate::output::{Converted, weighted_nodes};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The most ports in a range of one address.
@@ -144,8 +144,8 @@ impl ProxyTarget {
 
     fn listed(&self) -> Yaml {
         if !self.is_failover {
-            let weight = |number: usize| Yaml::Integer(self.weights.get(number).copied().unwrap_or(1));
-            return Yaml::Map(self.nodes.iter().enumerate().map(|(at, node)| (node.clone(), weight(at))).collect());
+            let weight = |number: usize| self.weights.get(number).copied().unwrap_or(1);
+            return weighted_nodes(self.nodes.iter().enumerate().map(|(at, node)| (node.clone(), weight(at))));
         }
         let node = |(position, node): (usize, &String)| {
             let (host, port) = node.rsplit_once(':').unwrap_or((node, "80"));

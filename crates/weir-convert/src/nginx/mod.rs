@@ -54,6 +54,12 @@ impl<'a> Conversion<'a> {
         BlockScope::new(self.http)
     }
 
+    /// The server, if there is exactly one.
+    fn only_server(&self) -> Option<&'a Directive> {
+        let mut servers = self.http.iter().filter(|directive| directive.name == "server");
+        servers.next().filter(|_| servers.next().is_none())
+    }
+
     fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {
         self.converted.lost(place, text);
     }

@@ -3,10 +3,11 @@
 use super::Conversion;
 use super::policies::BODY_SIZE;
 use super::scope::BlockScope;
+use super::syntax::Directive;
 use crate::yaml::Yaml;
 
 /// Settings with the same name and meaning.
-const SAME: [&str; 6] = [
+pub const SAME: [&str; 6] = [
     "keepalive_timeout",
     "client_header_timeout",
     "send_timeout",
@@ -15,9 +16,17 @@ const SAME: [&str; 6] = [
     "worker_shutdown_timeout",
 ];
 
+/// More directives that servers and locations may contain in nginx, and that apply to the whole node here.
+pub const OF_THE_NODE: [&str; 4] = ["set_real_ip_from", "resolver", "access_log", "error_log"];
+
 pub fn carry_over(conversion: &mut Conversion) {
     let main = BlockScope::new(conversion.main);
-    let http = conversion.scope();
+    let body_size = conversion.scope().value("client_max_body_size").unwrap_or(BODY_SIZE);
+    // What the only server says applies to the whole node.
+    let http = match conversion.only_server() {
+        Some(server) => conversion.scope().inside(server.children()),
+        None => conversion.scope(),
+    };
     let mut set = |name: &str, value: Yaml| conversion.converted.settings.push((name.to_owned(), value));
 
     set("worker_processes", scalar(main.value("worker_processes").unwrap_or("auto")));
@@ -26,7 +35,7 @@ pub fn carry_over(conversion: &mut Conversion) {
             set(name, scalar(value));
         }
     }
-    set("client_max_body_size", scalar(http.value("client_max_body_size").unwrap_or(BODY_SIZE)));
+    set("client_max_body_size", scalar(body_size));
     // nginx accepts paths with %2F; Weir refuses them unless this is set.
     set("allow_encoded_slashes", Yaml::Boolean(true));
     let trusted: Vec<_> = http.all("set_real_ip_from").iter().map(|directive| directive.argument(0)).collect();
@@ -34,8 +43,23 @@ pub fn carry_over(conversion: &mut Conversion) {
     if !addresses.is_empty() {
         set("trusted_addresses", Yaml::texts(addresses));
     }
+    encoded_slashes(conversion);
     resolver(conversion, &http);
     logs(conversion, &main, &http);
+}
+
+/// A path with an encoded slash may be that of another location in nginx, which matters if one of them controls access.
+fn encoded_slashes(conversion: &mut Conversion) {
+    let servers = conversion.http.iter().filter(|directive| directive.name == "server");
+    let location = servers.flat_map(Directive::children).find(|directive| {
+        let path = directive.arguments.last().map_or("", String::as_str);
+        directive.name == "location" && path.trim_start_matches(['^', '/']).contains('/')
+    });
+    if let Some(location) = location {
+        let text = "`%2F` in a path is no slash; nginx decodes it before it chooses a location, and \
+                    sends paths on as they came, not normalised; see `allow_encoded_slashes`";
+        conversion.differs(&location.place, format!("`{}`: {text}", location.head()));
+    }
 }
 
 /// A number, a boolean or text, as written.

@@ -1,6 +1,7 @@
 //! Directives that no other module converts: those that need no counterpart, and alternatives for the others.
 
 use super::Conversion;
+use super::settings::{OF_THE_NODE, SAME};
 use super::syntax::Directive;
 
 /// Directives that other modules convert.
@@ -214,15 +215,16 @@ const INSTEAD: &[(&str, &str)] = &[
     ("opentelemetry", "there is no counterpart"),
 ];
 
-/// Adds a finding for each directive without a counterpart.
+/// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
 pub fn report(conversion: &mut Conversion) {
     let (main, http) = (conversion.main, conversion.http);
     for directive in if main.is_empty() { http } else { main } {
-        judge(conversion, directive);
+        judge(conversion, directive, true);
     }
 }
 
-fn judge(conversion: &mut Conversion, directive: &Directive) {
+/// `is_of_node`: the settings of the node are read from the block around the directive.
+fn judge(conversion: &mut Conversion, directive: &Directive, is_of_node: bool) {
     let name = directive.name.as_str();
     if NEEDLESS.contains(&name) {
         return;
@@ -238,9 +240,29 @@ fn judge(conversion: &mut Conversion, directive: &Directive) {
         }
         return;
     }
+    if !is_of_node && (SAME.contains(&name) || OF_THE_NODE.contains(&name)) {
+        return only_for_all(conversion, directive);
+    }
+    let is_of_node = match name {
+        "http" => true,
+        "server" => conversion.only_server().is_some(),
+        _ => false,
+    };
     // The content of an upstream is checked where it is converted.
     if name != "upstream" && name != "if" {
-        directive.children().iter().for_each(|child| judge(conversion, child));
+        directive.children().iter().for_each(|child| judge(conversion, child, is_of_node));
+    }
+}
+
+/// A setting of one server or location, which Weir has for the whole node only.
+fn only_for_all(conversion: &mut Conversion, directive: &Directive) {
+    let of_node = conversion.scope().last(&directive.name);
+    if of_node.is_none_or(|of_node| of_node.arguments != directive.arguments) {
+        let text = format!(
+            "`{}`: this is a setting of the whole node; write it there if all servers need it",
+            directive.head()
+        );
+        conversion.lost(&directive.place, text);
     }
 }
 

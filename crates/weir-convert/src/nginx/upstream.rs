@@ -3,7 +3,7 @@
 use super::Conversion;
 use super::syntax::Directive;
 use crate::hashing::{hashed, hashed_text};
-use crate::output::ConvertedResource;
+use crate::output::{ConvertedResource, weighted_nodes};
 use crate::yaml::Yaml;
 
 /// The nodes and the balancing of an `upstream` block, as members of an upstream.
@@ -109,7 +109,7 @@ fn nodes(servers: &[UpstreamServer]) -> Yaml {
         None => server.host.clone(),
     };
     if servers.iter().all(|server| !server.is_backup) {
-        return Yaml::Map(servers.iter().map(|server| (full(server), Yaml::Integer(server.weight))).collect());
+        return weighted_nodes(servers.iter().map(|server| (full(server), server.weight)));
     }
     let node = |server: &UpstreamServer| {
         let mut members = vec![("host".to_owned(), Yaml::text(&server.host))];
