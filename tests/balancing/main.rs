@@ -1,5 +1,6 @@
 //! How endpoints are chosen, watched, left out and taken back, over real sockets.
 
+mod eureka;
 mod grpc_health;
 mod health;
 mod lines;

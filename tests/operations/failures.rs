@@ -33,7 +33,7 @@ const UPSTREAM: Signs = Signs {
 const RESOLVER: Signs = Signs {
     log: &["WARN a name cannot be resolved, its last answer stays in use", "name=origin.test"],
     metric: |metrics| metrics.get("weir_names_unresolved") == Some(1.0),
-    top: "! host names that cannot be resolved: 1",
+    top: "! names that cannot be resolved: 1",
 };
 const REDIS: Signs = Signs {
     log: &["ERROR limits cannot be counted in the Redis at 127.0.0.1:"],

@@ -340,6 +340,9 @@ impl AccessRecords {
 pub struct RouteChanges {
     /// For each change, milliseconds from its beginning to the first request that shows it, in the order of time.
     pub visible_after_ms: Vec<f64>,
+    /// For each of them, milliseconds until the target said that all its workers serve it; empty unless it says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub served_after_ms: Vec<f64>,
     /// Changes that the target refused, or that no request showed in time.
     pub failed: u64,
 }
@@ -347,11 +350,20 @@ pub struct RouteChanges {
 impl RouteChanges {
     /// The time within which this percentage of the changes was visible.
     pub fn visible_ms(&self, percent: f64) -> Option<f64> {
-        let mut times = self.visible_after_ms.clone();
-        times.sort_by(f64::total_cmp);
-        let last = times.len().checked_sub(1)?;
-        times.get((last as f64 * percent / 100.0).round() as usize).copied()
+        share_of(&self.visible_after_ms, percent)
     }
+
+    /// The time within which all workers served this percentage of the changes.
+    pub fn served_ms(&self, percent: f64) -> Option<f64> {
+        share_of(&self.served_after_ms, percent)
+    }
+}
+
+fn share_of(times: &[f64], percent: f64) -> Option<f64> {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    let last = times.len().checked_sub(1)?;
+    times.get((last as f64 * percent / 100.0).round() as usize).copied()
 }
 
 /// One turn of a run. Comparisons are computed from these.

@@ -14,6 +14,7 @@ mod condition;
 mod consumer;
 mod cpu_list;
 mod data_encryption;
+mod discovery;
 mod hub;
 mod hub_log;
 mod include;
@@ -60,10 +61,11 @@ pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
 pub use data_encryption::{DataEncryption, EncryptionKey};
 pub(crate) use data_encryption::{UNREADABLE, all_unreadable};
+pub use discovery::{EurekaServer, EurekaSettings};
 pub use hub::HubSpec;
 pub(crate) use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use lists::SpecList;
-pub use names::{NameQuery, ResolvedName, ResolvedNames};
+pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use persistence::PersistenceSpec;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use references::SecretReference;
@@ -486,7 +488,7 @@ impl Document {
         self.queries.get_or_init(|| {
             let hosts = self.nodes().filter_map(NodeSpec::host_name).map(|name| NameQuery::Host(name.into()));
             let services = self.noted_upstreams().filter_map(|upstream| upstream.service.as_ref());
-            hosts.chain(services.map(|(name, _)| NameQuery::Service(name.clone()))).collect()
+            hosts.chain(services.map(|(query, _)| query.clone())).collect()
         })
     }
 
@@ -494,9 +496,9 @@ impl Document {
     pub fn place_of(&self, query: &NameQuery) -> TextPosition {
         let place = match query {
             NameQuery::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
-            NameQuery::Service(name) => {
+            NameQuery::Service(_) | NameQuery::Eureka(_) => {
                 let mut services = self.noted_upstreams().filter_map(|upstream| upstream.service.as_ref());
-                services.find(|(service, _)| service == name).map(|(_, place)| *place)
+                services.find(|(service, _)| service == query).map(|(_, place)| *place)
             }
         };
         place.unwrap_or_default()
@@ -565,7 +567,7 @@ impl Document {
 
     /// The upstreams that need more than their own text (see `ListedSpec::is_noted`), in their list, inline, or in options of
     /// plugins.
-    fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
+    pub(crate) fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
         let inline = self.routes.noted().filter_map(|route| route.upstream.as_deref());
         let of_services = self.services.noted().filter_map(|service| service.upstream.as_ref());
         let of_plugins = self.shares().filter_map(|(_, _, share)| share.upstream.as_ref());

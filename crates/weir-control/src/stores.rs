@@ -12,6 +12,7 @@ mod beside;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
+mod eureka;
 mod failure;
 pub mod file;
 pub mod file_access;

@@ -5,10 +5,11 @@ mod plugins;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use weir_control::document::{NameQuery, ResolvedName};
+use weir_control::document::{NameQuery, ResolvedName, ServiceInstance};
 use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, Document, compile};
 use weir_gateway::route::Lookup;
@@ -245,6 +246,45 @@ fn names_become_addresses_where_they_are_known() {
     assert_eq!(&*endpoints[1].name, "backend:81");
     assert_eq!(&*endpoints[1].host, "backend:81");
     assert_eq!(endpoints[1].addr.to_string(), "10.0.0.2:81");
+}
+
+#[test]
+fn changed_instances_of_a_service_compile_only_their_upstream() {
+    let mut document = document(
+        "
+discovery: { eureka: { host: ['http://127.0.0.1:8761'] } }
+upstreams: [{ id: other, nodes: { '10.0.0.9:80': 1 } }]
+routes:
+  - { id: a, uri: /a, upstream: { service_name: orders, discovery_type: eureka } }
+  - { id: b, uri: /b, upstream_id: other }
+",
+    );
+    let instances = |ports: &[u16]| {
+        let one = |port: &u16| ServiceInstance {
+            address: [10, 0, 0, 1].into(),
+            port: Some(*port),
+            secure_port: None,
+            host: "orders.example".into(),
+            weight: 100,
+        };
+        ResolvedName::Instances(ports.iter().map(one).collect())
+    };
+    let query = NameQuery::Eureka("ORDERS".into());
+    assert!(document.queries().contains(&query));
+    document.found.insert(query.clone(), instances(&[1]));
+    let first = compile(&document, &plugins::REGISTRY, None).unwrap_or_else(|faults| panic!("{faults:?}"));
+    document.found.insert(query, instances(&[1, 2]));
+    let second =
+        compile(&document, &plugins::REGISTRY, Some(&first.parts)).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let (first, second) = (first.snapshot, second.snapshot);
+    let ports = |snapshot: &Snapshot| {
+        let all = [0, 1].map(|number| &snapshot.upstreams[number]);
+        let of_service = all.into_iter().find(|it| it.name.starts_with("route/")).expect("the service");
+        of_service.endpoints.iter().map(|endpoint| endpoint.addr.port()).collect::<Vec<_>>()
+    };
+    assert_eq!((ports(&first), ports(&second)), (vec![1], vec![1, 2]));
+    assert!((0..2).all(|number| Arc::ptr_eq(&first.routes[number], &second.routes[number])));
+    assert!(Arc::ptr_eq(&first.upstreams[0], &second.upstreams[0]), "the other upstream");
 }
 
 #[test]

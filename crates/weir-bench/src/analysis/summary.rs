@@ -42,6 +42,13 @@ pub struct CellSummary<'a> {
     pub route_changes: Option<ConfidenceInterval>,
     pub visible_p50_ms: Option<ConfidenceInterval>,
     pub visible_p99_ms: Option<ConfidenceInterval>,
+    /// The time until the target said that all its workers serve a change.
+    pub served_p50_ms: Option<ConfidenceInterval>,
+    pub served_p99_ms: Option<ConfidenceInterval>,
+    pub route_changes_failed: Option<ConfidenceInterval>,
+    /// Resident bytes of the target in the first and in the last sample of a run.
+    pub rss_begin_bytes: Option<ConfidenceInterval>,
+    pub rss_end_bytes: Option<ConfidenceInterval>,
     /// Received events or messages, in per cent of those due.
     pub delivered_percent: Option<ConfidenceInterval>,
     /// The growth of the target's memory per connection.
@@ -53,6 +60,8 @@ pub struct CellSummary<'a> {
     pub against_baseline: Option<Comparison>,
     /// Throughput against the row named by `compare_with`, on the same target and level.
     pub against_compared: Option<Comparison>,
+    /// The 99th percentile of latency against the same row.
+    pub p99_against_compared: Option<Comparison>,
     /// CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
     /// Instructions per request against the baseline.
@@ -176,6 +185,11 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         route_changes: of(&|run| Some(run.route_changes.as_ref()?.visible_after_ms.len() as f64)),
         visible_p50_ms: of(&|run| run.route_changes.as_ref()?.visible_ms(50.0)),
         visible_p99_ms: of(&|run| run.route_changes.as_ref()?.visible_ms(99.0)),
+        served_p50_ms: of(&|run| run.route_changes.as_ref()?.served_ms(50.0)),
+        served_p99_ms: of(&|run| run.route_changes.as_ref()?.served_ms(99.0)),
+        route_changes_failed: of(&|run| Some(run.route_changes.as_ref()?.failed as f64)),
+        rss_begin_bytes: of(&|run| Some(run.role(ProcessRole::Target).next()?.samples.first()?.rss_bytes as f64)),
+        rss_end_bytes: of(&|run| Some(run.role(ProcessRole::Target).next()?.samples.last()?.rss_bytes as f64)),
         delivered_percent: of(&|run| delivered_percent(result, cell, run)),
         bytes_per_client: of(&bytes_per_client),
         sent_within_us: of(&MeasuredRun::sent_within_us),
@@ -183,6 +197,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
         against_baseline: throughput(baseline),
         against_compared: throughput(compared_cell(result, cell)),
+        p99_against_compared: p99_against(result, cell, compared_cell(result, cell), verdicts),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
@@ -207,6 +222,13 @@ fn compared_with(
     let within = within_repeats(theirs, ours, figure, turns);
     let confidence = result.scenario.method.confidence;
     compare(&values(theirs, figure), &values(ours, figure), &within, confidence, result.seed)
+}
+
+/// The 99th percentile of latency of a cell against that of another, unless one of them is invalid.
+fn p99_against(result: &ResultFile, cell: &Cell, other: Option<&Cell>, verdicts: &[LintVerdict]) -> Option<Comparison> {
+    let p99 = |run: &MeasuredRun| (!run.load.total.latency.is_empty()).then(|| run.latency_ms(99.0));
+    let compared = compared_with(result, cell, other, &p99, &|_| None);
+    compared.filter(|_| !is_invalid(&[Some(cell), other], verdicts, &|_| true))
 }
 
 /// The cell of the row that a cell's row names in `compare_with`.

@@ -57,6 +57,14 @@ fn against(comparison: Option<Comparison>) -> String {
     }
 }
 
+/// The size of a difference, whether it is significant or not: for figures that have a limit.
+fn signed_percent(comparison: Comparison) -> String {
+    match comparison.ratio.median {
+        ratio if ratio.is_finite() => format!("{:+.1} %", (ratio - 1.0) * 100.0),
+        _ => String::new(),
+    }
+}
+
 /// The headers of an additional column of a scenario.
 fn extra_headers(column: TableColumn) -> Vec<&'static str> {
     match column {
@@ -70,6 +78,9 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::Delivered => vec!["delivered"],
         TableColumn::PerClient => vec!["per client"],
         TableColumn::Kept => vec!["vs without"],
+        TableColumn::P99Compared => vec!["p99 vs without"],
+        TableColumn::ServedByAll => vec!["by all p50", "by all p99", "failed"],
+        TableColumn::Memory => vec!["memory, begin", "memory, end"],
         TableColumn::Account => vec!["accepted", "delivered", "dropped", "stored", "account"],
     }
 }
@@ -79,8 +90,7 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
     match column {
         TableColumn::Instructions => {
             let against = summary.instructions_against_baseline;
-            let percent = |one: Comparison| format!("{:+.1} %", (one.ratio.median - 1.0) * 100.0);
-            vec![plain(summary.instructions, Unit::Count), against.map_or(String::new(), percent)]
+            vec![plain(summary.instructions, Unit::Count), against.map_or(String::new(), signed_percent)]
         }
         TableColumn::Goodput => vec![plain(summary.goodput, Unit::Count)],
         TableColumn::Refusals => vec![plain(summary.refusal_p99_ms, Unit::Milliseconds)],
@@ -100,6 +110,15 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
         TableColumn::Delivered => vec![plain(summary.delivered_percent, Unit::Percent)],
         TableColumn::PerClient => vec![plain(summary.bytes_per_client, Unit::Bytes)],
         TableColumn::Kept => vec![against(summary.against_compared)],
+        TableColumn::P99Compared => vec![summary.p99_against_compared.map_or(String::new(), signed_percent)],
+        TableColumn::ServedByAll => vec![
+            plain(summary.served_p50_ms, Unit::Milliseconds),
+            plain(summary.served_p99_ms, Unit::Milliseconds),
+            plain(summary.route_changes_failed, Unit::Count),
+        ],
+        TableColumn::Memory => {
+            vec![plain(summary.rss_begin_bytes, Unit::Bytes), plain(summary.rss_end_bytes, Unit::Bytes)]
+        }
         TableColumn::Account => account(summary.cell.runs()).into(),
     }
 }

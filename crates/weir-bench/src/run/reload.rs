@@ -61,6 +61,11 @@ impl Reload {
         }
     }
 
+    /// Whether [`Reload::change_route`] returns when all workers of the target serve the change.
+    pub fn waits_for_all_workers(&self) -> bool {
+        self.peer.change.as_ref().is_some_and(|request| request.answers_when_served)
+    }
+
     /// Whether an answer of the changed route carries this number.
     pub fn shows(&self, number: u64) -> Result<bool, String> {
         let route = self.changing_route()?;

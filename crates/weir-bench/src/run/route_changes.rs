@@ -28,7 +28,10 @@ pub fn make(reload: &Reload, pid: u32, per_s: f64, warm_up: Duration, measured: 
         thread::sleep(due - now);
         due += Duration::from_secs_f64(1.0 / per_s);
         match one(reload, number, pid) {
-            Ok(visible_after) => changes.visible_after_ms.push(visible_after.as_secs_f64() * 1e3),
+            Ok(times) => {
+                changes.visible_after_ms.push(times.visible.as_secs_f64() * 1e3);
+                changes.served_after_ms.extend(times.served.map(|served| served.as_secs_f64() * 1e3));
+            }
             Err(problem) => {
                 eprintln!("weir bench: change {number} of a route: {problem}");
                 changes.failed += 1;
@@ -38,14 +41,23 @@ pub fn make(reload: &Reload, pid: u32, per_s: f64, warm_up: Duration, measured: 
     changes
 }
 
-fn one(reload: &Reload, number: u64, pid: u32) -> Result<Duration, String> {
+/// Times from the beginning of a change.
+struct ChangeTimes {
+    /// Until a request showed it.
+    visible: Duration,
+    /// Until the target said that all its workers serve it.
+    served: Option<Duration>,
+}
+
+fn one(reload: &Reload, number: u64, pid: u32) -> Result<ChangeTimes, String> {
     let began = Instant::now();
     reload.change_route(number, pid)?;
+    let served = reload.waits_for_all_workers().then(|| began.elapsed());
     while !reload.shows(number)? {
         if began.elapsed() > PATIENCE {
             return Err(format!("no request has shown it within {PATIENCE:?}"));
         }
         thread::sleep(LOOK_AGAIN);
     }
-    Ok(began.elapsed())
+    Ok(ChangeTimes { visible: began.elapsed(), served })
 }

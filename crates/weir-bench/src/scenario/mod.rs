@@ -119,6 +119,12 @@ pub enum TableColumn {
     PerClient,
     /// Throughput against that of the row named by `compare_with`.
     Kept,
+    /// The 99th percentile of latency against that of the row named by `compare_with`.
+    P99Compared,
+    /// The time from a change of a route until all workers of the target serve it, for targets that say so; and how many changes failed.
+    ServedByAll,
+    /// The target's memory at the beginning and at the end of the load.
+    Memory,
     /// Records of a target that says what became of them: how many it accepted, delivered and dropped, how many are where they were
     /// sent, and whether these numbers and the number of requests agree.
     Account,

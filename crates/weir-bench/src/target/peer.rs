@@ -89,6 +89,9 @@ pub struct ChangeRequest {
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     pub body: String,
+    /// The answer comes when all workers of the peer serve the change.
+    #[serde(default)]
+    pub answers_when_served: bool,
 }
 
 /// How events are published to a target, and how clients subscribe to them.

@@ -99,6 +99,7 @@ const NOT_GENERAL: &[&str] = &[
     "worker_shutdown_timeout",
     "dns_resolver",
     "dns_resolver_valid",
+    "discovery",
     "trusted_addresses",
     "ssl_handshake_timeout",
     "ssl_trusted_certificate",
@@ -183,6 +184,7 @@ fn names(document: &Document) -> Fingerprint {
             };
             Fingerprint::of((query, targets.iter().map(target).collect::<Vec<_>>()))
         }
+        ResolvedName::Instances(instances) => Fingerprint::of((query, instances)),
     });
     let in_files = document.node_files.iter().map(|(file, nodes)| {
         let node = |it: &NodeSpec| Fingerprint::of((&it.host, it.port, it.weight, it.priority));

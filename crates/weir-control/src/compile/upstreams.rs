@@ -17,9 +17,11 @@ use super::dependencies::{Dependencies, Unchanged};
 use super::parts::{Parts, UpstreamPart};
 use super::secured::Secured;
 use crate::document::{
-    self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme, TrafficShare,
+    self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme,
+    ServiceInstance, TrafficShare,
 };
 use crate::text::fingerprint::Fingerprint;
+use crate::text::tree::TextPosition;
 
 /// The most addresses of one name that are used.
 const MAX_ADDRESSES: usize = 1_000;
@@ -280,20 +282,37 @@ type NodeAddresses<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
 /// The nodes that have addresses, from the list, a file or a service.
 fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Vec<NodeAddresses<'a>> {
     if let Some((service, place)) = &written.service {
-        let Some(ResolvedName::Targets(targets)) = document.found.get(&NameQuery::Service(service.clone())) else {
-            return Vec::new();
-        };
-        let node = |target: &ServiceTarget| NodeSpec {
-            host: target.host.clone(),
-            port: target.port,
-            weight: target.weight,
-            priority: target.priority,
-            place: *place,
-        };
-        return targets.iter().map(|target| (Cow::Owned(node(target)), vec![target.address])).collect();
+        return of_service(written, document.found.get(service), *place);
     }
     let in_file = written.nodes_file.as_ref().and_then(|file| document.node_files.get(&file.path));
     with_addresses(in_file.unwrap_or(&written.nodes), &document.found)
+}
+
+fn of_service<'a>(
+    written: &document::UpstreamSpec,
+    found: Option<&ResolvedName>,
+    place: TextPosition,
+) -> Vec<NodeAddresses<'a>> {
+    let target = |target: &ServiceTarget| {
+        let ServiceTarget { host, port, weight, priority, .. } = target.clone();
+        (Cow::Owned(NodeSpec { host, port, weight, priority, place }), vec![target.address])
+    };
+    let secured = written.scheme.is_secured();
+    let instance = |instance: &ServiceInstance| {
+        let (wanted, other) = match secured {
+            true => (instance.secure_port, instance.port),
+            false => (instance.port, instance.secure_port),
+        };
+        // Without TLS, nodes are named by their address, as in APISIX.
+        let host = if secured { instance.host.clone() } else { instance.address.to_string().into() };
+        let node = NodeSpec { host, port: wanted.or(other)?, weight: instance.weight, priority: 0, place };
+        Some((Cow::Owned(node), vec![instance.address]))
+    };
+    match found {
+        Some(ResolvedName::Targets(targets)) => targets.iter().map(target).collect(),
+        Some(ResolvedName::Instances(instances)) => instances.iter().filter_map(instance).collect(),
+        Some(ResolvedName::Addresses(_)) | None => Vec::new(),
+    }
 }
 
 fn with_addresses<'a>(nodes: &'a [NodeSpec], found: &ResolvedNames) -> Vec<NodeAddresses<'a>> {

@@ -12,6 +12,8 @@ use weir_proto::h1::Tolerance;
 use super::balance::{self, BalanceSpec};
 use super::certificate::{self, UpstreamTls};
 use super::checks::{self, ActiveChecksSpec};
+use super::discovery;
+use super::names::NameQuery;
 use super::persistence::{self, PersistenceSpec};
 use super::resource::{self, COMMON, ResourceOrigin};
 use super::scheme::{self, Scheme};
@@ -38,8 +40,8 @@ pub struct UpstreamSpec {
     /// Not in APISIX: a connection to a node begins with a PROXY header that names the client.
     pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub tls: UpstreamTls,
-    /// The name of a service whose SRV records give the nodes, and the position of the name.
-    pub service: Option<(Box<str>, TextPosition)>,
+    /// The service whose instances are the nodes, and the position of its name.
+    pub service: Option<(NameQuery, TextPosition)>,
     /// Not in APISIX: a file that contains the nodes.
     pub nodes_file: Option<NodesFile>,
     pub balance: BalanceSpec,
@@ -156,7 +158,7 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
     report_sources_of_nodes(at, &fields);
     let (found, service) = match discovered(&fields) {
         Some(Discovered::Node(node)) => (Some(vec![node]), None),
-        Some(Discovered::Service(name, place)) => (None, Some((name, place))),
+        Some(Discovered::Service(query, place)) => (None, Some((query, place))),
         None => (None, None),
     };
     let scheme = scheme::read(&fields);
@@ -234,31 +236,49 @@ fn tolerance(at: &NodeReader) -> Tolerance {
 enum Discovered {
     /// `name:port`: the addresses of a host (A, AAAA).
     Node(NodeSpec),
-    /// A name without a port: the targets of a service (SRV).
-    Service(Box<str>, TextPosition),
+    /// A service, in DNS (SRV) or in a registry.
+    Service(NameQuery, TextPosition),
 }
 
 /// APISIX `service_name` and `discovery_type`.
 fn discovered(fields: &MapReader) -> Option<Discovered> {
-    if let Some(at) = fields.get("discovery_type")
-        && at.text()? != "dns"
-    {
-        at.report_advising("is not supported yet by this version", "use `dns`, or `nodes`");
-    }
+    let kind = fields.get("discovery_type");
+    let is_eureka = match kind.as_ref().map(|at| at.text()) {
+        Some(None) => return None,
+        Some(Some("eureka")) => true,
+        Some(Some("dns")) | None => false,
+        Some(Some(other)) => {
+            discovery::report_unknown(fields.get("discovery_type").as_ref()?, other, &["dns", "eureka"]);
+            return None;
+        }
+    };
     fields.unsupported(&["discovery_args"]);
-    let at = fields.get("service_name")?;
+    let Some(at) = fields.get("service_name") else {
+        if is_eureka && let Some(at) = kind {
+            at.report_advising("needs `service_name`", "add the name of the application, as `service_name: ORDERS`");
+        }
+        return None;
+    };
     if fields.has("nodes") {
         at.report_advising("cannot be combined with `nodes`", "keep one of them");
     }
     if !fields.has("discovery_type") {
-        at.report_advising("needs `discovery_type`", "add `discovery_type: dns`");
+        at.report_advising("needs `discovery_type`", "add `discovery_type: dns` or `discovery_type: eureka`");
     }
-    let name = at.text()?;
-    match host_and_port(name) {
+    match is_eureka {
+        true => Some(Discovered::Service(NameQuery::Eureka(at.text_of(1..=256)?.to_uppercase().into()), at.place())),
+        false => in_dns(&at),
+    }
+}
+
+fn in_dns(at: &NodeReader) -> Option<Discovered> {
+    match host_and_port(at.text()?) {
         Ok((host, Some(port))) => {
             Some(Discovered::Node(NodeSpec { host, port, weight: 1, priority: 0, place: at.place() }))
         }
-        Ok((host, None)) if host.parse::<IpAddr>().is_err() => Some(Discovered::Service(host, at.place())),
+        Ok((host, None)) if host.parse::<IpAddr>().is_err() => {
+            Some(Discovered::Service(NameQuery::Service(host), at.place()))
+        }
         Ok(_) => {
             at.report_advising("is an address without a port", "use `nodes`");
             None

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use weir_client::HttpClient;
+
 use super::beside;
 use super::file::FileSource;
 use super::file_access::{FileAccess, FileStall};
@@ -24,6 +26,8 @@ pub struct DocumentLoader {
     limits: TextLimits,
     names: FollowedNames,
     secrets: Secrets,
+    /// The client for requests to registries, with the settings of the last document.
+    http: HttpClient,
     /// The resources of its store; `None` if they come from the file.
     live: Option<Arc<LiveResources>>,
 }
@@ -57,6 +61,7 @@ impl DocumentLoader {
             limits: TextLimits::default(),
             names: FollowedNames::default(),
             secrets: Secrets::default(),
+            http: HttpClient::default(),
             live: None,
         }
     }
@@ -70,7 +75,7 @@ impl DocumentLoader {
         self.live.as_ref()
     }
 
-    /// A handle to the number of names that cannot be resolved.
+    /// A handle to the state of name lookups.
     pub fn lookups(&self) -> NameLookups {
         self.names.lookups()
     }
@@ -118,9 +123,11 @@ impl DocumentLoader {
         let mut loaded = self.read_with(|loader, document| {
             let directory = loader.source.directory();
             let http = trusted::http_client(&document.settings, directory, &loader.files)?;
+            loader.http = http.clone();
             Ok(loader.secrets.put_into(document, http))
         })?;
-        self.names.follow(loaded.document.queries().clone(), &loaded.document.settings.dns).map_err(|error| {
+        let queries = loaded.document.queries().clone();
+        self.names.follow(queries, &loaded.document.settings, self.http.clone()).map_err(|error| {
             vec![Diagnostic::of_source(self.source.name(), format!("host names cannot be looked up: {error}"))]
         })?;
         self.update_names(&mut loaded);
@@ -194,10 +201,18 @@ impl DocumentLoader {
     }
 
     fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
-        let problem = format!("the name `{}` cannot be resolved: {reason}", query.name());
-        let told = Diagnostic::at_place(self.source.name(), document.place_of(query), problem)
-            .advise("its nodes get no requests until the name can be resolved");
-        document.located(told)
+        let name = query.name();
+        let (problem, advice) = match query {
+            NameQuery::Host(_) | NameQuery::Service(_) => (
+                format!("the name `{name}` cannot be resolved: {reason}"),
+                "its nodes get no requests until the name can be resolved",
+            ),
+            NameQuery::Eureka(_) => (
+                format!("the service `{name}` has no instances: {reason}"),
+                "its requests are answered with 503 until it has instances; Weir goes on asking",
+            ),
+        };
+        document.located(Diagnostic::at_place(self.source.name(), document.place_of(query), problem).advise(advice))
     }
 
     /// Fetches the secrets again whose time to live is over. Returns whether any has changed, and the failures.

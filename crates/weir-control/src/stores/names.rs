@@ -1,4 +1,5 @@
-//! Name resolution for upstreams: names are looked up in advance, and again when an answer's time to live is over.
+//! Name resolution for upstreams: names are looked up in advance, and again when an answer's time to live is over. Services of a
+//! registry are followed in the same way.
 //!
 //! A request never waits for a lookup. An answer stays in use until there is a newer one: a failure of the resolver, or an empty
 //! answer, does not mean that the backend is gone.
@@ -12,11 +13,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle as TaskHandle, LocalSet};
 
-use weir_client::{DnsSettings, Resolver};
+use weir_client::{DnsSettings, HttpClient, Resolver};
 
-use crate::document::{NameQuery, ResolvedName, ResolvedNames};
+use super::eureka::{self, EurekaNews, EurekaWanted};
+use crate::document::{EurekaSettings, NameQuery, NodeSettings, ResolvedName, ResolvedNames};
 
 /// How long a load waits for names that were never looked up. Later answers are used when they arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,12 +47,17 @@ struct LookupThread {
 struct NamesWanted {
     queries: BTreeSet<NameQuery>,
     settings: DnsSettings,
+    eureka: Option<EurekaSettings>,
+    /// For requests to registries.
+    http: HttpClient,
 }
 
 #[derive(Default)]
 struct SharedNames {
     known: Mutex<HashMap<NameQuery, KnownName>>,
     learnt: Condvar,
+    /// Whether the Eureka registry answers; `None` if there is none, or it was not asked yet.
+    eureka_answers: Mutex<Option<bool>>,
     listener: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -61,7 +69,7 @@ struct KnownName {
     failure: Option<String>,
 }
 
-/// A handle to the number of names that cannot be resolved.
+/// A handle to the state of name lookups.
 #[derive(Clone, Default)]
 pub struct NameLookups(Arc<SharedNames>);
 
@@ -69,6 +77,11 @@ impl NameLookups {
     /// The number of names whose last lookup failed. Earlier answers stay in use.
     pub fn unresolved(&self) -> usize {
         self.0.known().values().filter(|name| name.failure.is_some()).count()
+    }
+
+    /// Whether the Eureka registry answered the last time; `None` without one.
+    pub fn eureka_answers(&self) -> Option<bool> {
+        *self.0.eureka_answers()
     }
 }
 
@@ -83,7 +96,12 @@ impl FollowedNames {
     }
 
     /// Keeps exactly these names up to date, and waits for the first answers of new ones.
-    pub(super) fn follow(&mut self, queries: BTreeSet<NameQuery>, settings: &DnsSettings) -> io::Result<()> {
+    pub(super) fn follow(
+        &mut self,
+        queries: BTreeSet<NameQuery>,
+        settings: &NodeSettings,
+        http: HttpClient,
+    ) -> io::Result<()> {
         if queries.is_empty() && self.asking.is_none() {
             return Ok(());
         }
@@ -93,7 +111,12 @@ impl FollowedNames {
         self.shared.known().retain(|query, _| queries.contains(query));
         let asking = self.asking.as_ref().expect("it was started");
         // Fails only if the thread has panicked, which has been logged; the known answers stay in use.
-        let _ = asking.wanted.send(NamesWanted { queries: queries.clone(), settings: settings.clone() });
+        let _ = asking.wanted.send(NamesWanted {
+            queries: queries.clone(),
+            settings: settings.dns.clone(),
+            eureka: settings.eureka.clone(),
+            http,
+        });
         let deadline = Instant::now() + PATIENCE;
         let mut known = self.shared.known();
         while !queries.iter().all(|query| known.contains_key(query)) {
@@ -134,43 +157,61 @@ impl SharedNames {
     /// Reports a slow lookup as failed. Callers waiting for a first answer go on waiting.
     fn wait_longer(&self, query: &NameQuery) {
         if let Some(known) = self.known().get_mut(query) {
-            known.fail(query, format!("no answer within {} ms", PROMPT.as_millis()));
+            let failure = format!("no answer within {} ms", PROMPT.as_millis());
+            known.log_failure(query, &failure);
+            known.failure = Some(failure);
         }
     }
 
+    fn eureka_answers(&self) -> MutexGuard<'_, Option<bool>> {
+        self.eureka_answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn learn(&self, query: &NameQuery, outcome: Result<ResolvedName, String>) {
+        match (&outcome, self.known().get(query)) {
+            (Ok(_), Some(known)) if known.failure.is_some() => {
+                tracing::info!(name = %query.name(), "a name can be resolved again");
+            }
+            (Err(failure), Some(known)) => known.log_failure(query, failure),
+            (Ok(_) | Err(_), _) => {}
+        }
+        self.learn_silently(query, outcome);
+    }
+
+    /// Like `learn`, without a line in the log.
+    fn learn_silently(&self, query: &NameQuery, outcome: Result<ResolvedName, String>) {
         let mut all = self.known();
         let known = all.entry(query.clone()).or_default();
-        let changed = match outcome {
-            Ok(meaning) => {
-                if known.failure.take().is_some() {
-                    tracing::info!(name = %query.name(), "a name can be resolved again");
-                }
-                known.meaning.as_ref() != Some(&meaning) && {
-                    known.meaning = Some(meaning);
-                    true
-                }
+        known.failure = outcome.as_ref().err().cloned();
+        let changed = outcome.is_ok_and(|meaning| {
+            known.meaning.as_ref() != Some(&meaning) && {
+                known.meaning = Some(meaning);
+                true
             }
-            Err(failure) => {
-                known.fail(query, failure);
-                false
-            }
-        };
+        });
         drop(all);
         self.learnt.notify_all();
         if changed && let Some(listener) = &*self.listener.lock().unwrap_or_else(PoisonError::into_inner) {
             listener();
         }
     }
+
+    fn hear(&self, news: EurekaNews) {
+        match news {
+            EurekaNews::Answered(answers) => *self.eureka_answers() = Some(answers),
+            EurekaNews::Application(name, instances) => {
+                self.learn_silently(&NameQuery::Eureka(name.into()), instances.map(ResolvedName::Instances));
+            }
+        }
+    }
 }
 
 impl KnownName {
-    /// Only logs if the name was resolved before; a name that never was is a warning of the document.
-    fn fail(&mut self, query: &NameQuery, failure: String) {
+    /// Only if the name was resolved before; a name that never was is a warning of the document.
+    fn log_failure(&self, query: &NameQuery, failure: &str) {
         if self.meaning.is_some() && self.failure.is_none() {
             tracing::warn!(name = %query.name(), "a name cannot be resolved, its last answer stays in use: {failure}");
         }
-        self.failure = Some(failure);
     }
 }
 
@@ -201,7 +242,11 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     let mut tasks: HashMap<NameQuery, TaskHandle<()>> = HashMap::new();
     let mut serving: Option<DnsSettings> = None;
     let mut resolver = None;
-    while let Some(NamesWanted { queries, settings }) = inbox.recv().await {
+    let mut registry = None;
+    while let Some(NamesWanted { queries, settings, eureka, http }) = inbox.recv().await {
+        let (applications, queries): (BTreeSet<_>, BTreeSet<_>) =
+            queries.into_iter().partition(|query| matches!(query, NameQuery::Eureka(_)));
+        follow_eureka(&mut registry, applications, eureka, http, &shared);
         if serving.as_ref() != Some(&settings) {
             tasks.drain().for_each(|(_, task)| task.abort());
             resolver = Some(Resolver::new(settings.clone()));
@@ -222,6 +267,36 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     }
 }
 
+/// Passes the applications on to the task that asks the registry, which is started and ended as needed.
+fn follow_eureka(
+    registry: &mut Option<watch::Sender<EurekaWanted>>,
+    applications: BTreeSet<NameQuery>,
+    settings: Option<EurekaSettings>,
+    http: HttpClient,
+    shared: &Arc<SharedNames>,
+) {
+    let Some(settings) = settings.filter(|_| !applications.is_empty()) else {
+        // The document is refused, so nobody waits for these names.
+        let unknown = || Err("the node has no Eureka server".to_owned());
+        applications.iter().for_each(|query| shared.learn_silently(query, unknown()));
+        // Without its sender the task ends.
+        *registry = None;
+        *shared.eureka_answers() = None;
+        return;
+    };
+    let applications = applications.iter().map(|query| query.name().into()).collect();
+    let wanted = EurekaWanted { applications, settings, http };
+    match registry {
+        Some(registry) => drop(registry.send_replace(wanted)),
+        None => {
+            let (sender, receiver) = watch::channel(wanted);
+            *registry = Some(sender);
+            let shared = Arc::clone(shared);
+            tokio::task::spawn_local(eureka::follow(receiver, move |news| shared.hear(news)));
+        }
+    }
+}
+
 /// Looks up a name. Returns the result and its time to live, or the reason of the failure.
 async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Duration), String> {
     match query {
@@ -233,6 +308,8 @@ async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Du
             let (targets, ttl) = resolver.lookup_service(name).await?;
             Ok((ResolvedName::Targets(targets), ttl))
         }
+        // `supervise` sends these to the registry.
+        NameQuery::Eureka(_) => Err("it is not a name in DNS".to_owned()),
     }
 }
 
@@ -272,10 +349,11 @@ mod tests {
     fn localhost_has_an_address_and_an_invalid_name_none() {
         // RFC 6761 §6.4: `invalid` never resolves. No server is queried: none listens at this address.
         let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let settings = DnsSettings { servers: vec![nobody], valid: None };
+        let dns = DnsSettings { servers: vec![nobody], valid: None };
+        let settings = NodeSettings { dns, ..NodeSettings::default() };
         let queries = BTreeSet::from([NameQuery::Host("localhost".into()), NameQuery::Host("gone.invalid".into())]);
         let mut names = FollowedNames::default();
-        names.follow(queries.clone(), &settings).expect("a thread");
+        names.follow(queries.clone(), &settings, HttpClient::default()).expect("a thread");
         let (found, missing) = names.current(&queries);
         let Some(ResolvedName::Addresses(addresses)) = found.get(&NameQuery::Host("localhost".into())) else {
             panic!("localhost is nowhere: {missing:?}")

@@ -104,6 +104,9 @@ fn node(settings: &mut NodeConversion) {
     {
         settings.set("ssl_trusted_certificate", file.to_yaml());
     }
+    if let Some(eureka) = settings.take("discovery.eureka") {
+        settings.set("discovery", Yaml::map([("eureka", eureka.to_yaml())]));
+    }
     if let Some(status) = settings.take("apisix.status") {
         let (ip, port) = (status.text("ip").unwrap_or("127.0.0.1"), status.text("port").unwrap_or("7085"));
         settings.set("status", Yaml::text(format!("{ip}:{port}")));

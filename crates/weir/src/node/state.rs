@@ -98,8 +98,15 @@ impl NodeState {
             if let Some(gateway) = gateway {
                 health::write(&gateway, page);
             }
-            page.gauge("weir_names_unresolved", "Host names of upstreams that cannot be resolved now.");
+            page.gauge(
+                "weir_names_unresolved",
+                "Names of hosts and services of upstreams that cannot be resolved now.",
+            );
             page.value(&[], self.lookups.unresolved());
+            page.gauge("weir_discovery_up", "Whether the registry of services answered the last request.");
+            if let Some(answers) = self.lookups.eureka_answers() {
+                page.value(&[("registry", "eureka")], u8::from(answers));
+            }
             certificates::write_ends(&self.publisher.status().certificates, page);
             if let Some(report) = self.acme() {
                 certificates::write(&report, page);

@@ -36,7 +36,7 @@ fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
     }
     let unresolved = span.after.sum("weir_names_unresolved", &[]);
     if unresolved > 0.0 {
-        all.push(format!("host names that cannot be resolved: {}", count(unresolved)));
+        all.push(format!("names that cannot be resolved: {}", count(unresolved)));
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
                      weir_access_log_lines_total{outcome=\"dropped\"} 17\n";
         let five = [
             "the last configuration was rejected, the previous one stays in use",
-            "host names that cannot be resolved: 2",
+            "names that cannot be resolved: 2",
             "the certificate of a has expired",
             "the certificate of b expires in 60 min",
             "the access log loses 5 lines/s",

@@ -1,0 +1,318 @@
+//! A Eureka registry: its list of applications is fetched at intervals. A server that does not answer, and an application without
+//! instances, leave the last instances in use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION};
+use http::{Request, StatusCode};
+use serde_json::Value;
+use tokio::sync::watch::Receiver;
+
+use weir_client::{CallSettings, HttpClient, ServiceUrl};
+
+use crate::document::{EurekaServer, EurekaSettings, ServiceInstance};
+
+/// The first pause after a failure; it doubles up to `fetch_interval`.
+const LEAST: Duration = Duration::from_secs(1);
+/// The most bytes of a list of applications: about 50,000 instances.
+const MOST_CONTENT: usize = 64 << 20;
+const MOST_WEIGHT: u32 = 100_000;
+
+/// The instances of each application, by its name in upper case.
+type Applications = BTreeMap<Box<str>, Vec<ServiceInstance>>;
+
+/// What to fetch, and from where.
+#[derive(Clone)]
+pub(super) struct EurekaWanted {
+    pub(super) applications: BTreeSet<Box<str>>,
+    pub(super) settings: EurekaSettings,
+    pub(super) http: HttpClient,
+}
+
+/// What is known after a fetch.
+pub(super) enum EurekaNews<'a> {
+    /// The instances of an application, or why there are none.
+    Application(&'a str, Result<Vec<ServiceInstance>, String>),
+    /// Whether a server answered.
+    Answered(bool),
+}
+
+/// The state between two fetches.
+struct EurekaPoll {
+    settings: EurekaSettings,
+    /// The applications that had no instance in the last list.
+    empty: BTreeSet<Box<str>>,
+    last: Result<Applications, String>,
+    failures: u32,
+}
+
+/// Fetches until the sender of `wanted` is dropped.
+pub(super) async fn follow(mut wanted: Receiver<EurekaWanted>, tell: impl Fn(EurekaNews)) {
+    let now = wanted.borrow_and_update().clone();
+    let mut poll = EurekaPoll::new(now.settings.clone());
+    poll.fetch(&now, &tell).await;
+    let mut fetched = Instant::now();
+    loop {
+        let pause = poll.pause().saturating_sub(fetched.elapsed());
+        let is_time = match tokio::time::timeout(pause, wanted.changed()).await {
+            Ok(Ok(())) => false,
+            Ok(Err(_)) => return,
+            Err(_) => true,
+        };
+        let now = wanted.borrow_and_update().clone();
+        let has_moved = now.settings != poll.settings;
+        if has_moved {
+            poll = EurekaPoll::new(now.settings.clone());
+        }
+        if is_time || has_moved {
+            poll.fetch(&now, &tell).await;
+            fetched = Instant::now();
+        } else {
+            poll.tell(&now.applications, &tell);
+        }
+    }
+}
+
+impl EurekaPoll {
+    fn new(settings: EurekaSettings) -> EurekaPoll {
+        let last = Err("no Eureka server was asked yet".to_owned());
+        EurekaPoll { settings, empty: BTreeSet::new(), last, failures: 0 }
+    }
+
+    fn pause(&self) -> Duration {
+        match self.failures {
+            0 => self.settings.fetch_interval,
+            failures => (LEAST * 2_u32.pow(failures.min(6) - 1)).min(self.settings.fetch_interval),
+        }
+    }
+
+    async fn fetch(&mut self, wanted: &EurekaWanted, tell: &impl Fn(EurekaNews)) {
+        let fetched = fetch(wanted).await;
+        tell(EurekaNews::Answered(fetched.is_ok()));
+        match &fetched {
+            Ok(_) if self.failures > 0 => tracing::info!("a Eureka server answers again"),
+            Err(reason) if self.failures == 0 => {
+                tracing::warn!("no Eureka server answers, the last instances of services stay in use: {reason}");
+            }
+            Ok(_) | Err(_) => {}
+        }
+        self.failures = if fetched.is_ok() { 0 } else { self.failures.saturating_add(1) };
+        self.last = fetched;
+        self.empty.retain(|name| wanted.applications.contains(name));
+        self.tell(&wanted.applications, tell);
+    }
+
+    /// Tells of the last list. With every set of names: a name may have been forgotten and wanted again meanwhile.
+    fn tell(&mut self, wanted: &BTreeSet<Box<str>>, tell: &impl Fn(EurekaNews)) {
+        for name in wanted {
+            let instances = match &self.last {
+                Ok(all) => of_application(all, name),
+                Err(reason) => Err(format!("no Eureka server answers: {reason}")),
+            };
+            if self.last.is_ok() {
+                note(&mut self.empty, name, instances.as_ref().err());
+            }
+            tell(EurekaNews::Application(name, instances));
+        }
+    }
+}
+
+fn of_application(all: &Applications, name: &str) -> Result<Vec<ServiceInstance>, String> {
+    match all.get(name) {
+        Some(instances) if !instances.is_empty() => Ok(instances.clone()),
+        Some(_) => Err("it is registered in Eureka, and none of its instances is UP".to_owned()),
+        None => Err("Eureka has no application of this name".to_owned()),
+    }
+}
+
+/// Logs that an application has no instances any more, or has some again.
+fn note(empty: &mut BTreeSet<Box<str>>, name: &str, problem: Option<&String>) {
+    match problem {
+        Some(problem) if empty.insert(name.into()) => {
+            tracing::warn!(service = %name, "a service has no instances, its last ones stay in use: {problem}");
+        }
+        None if empty.remove(name) => tracing::info!(service = %name, "a service has instances"),
+        Some(_) | None => {}
+    }
+}
+
+/// Asks the servers in their order; the error lists the problem of each.
+async fn fetch(wanted: &EurekaWanted) -> Result<Applications, String> {
+    let mut problems = Vec::new();
+    for server in &wanted.settings.servers {
+        match ask(server, wanted).await {
+            Ok(applications) => return Ok(applications),
+            Err(problem) => problems.push(format!("{}: {problem}", server.url)),
+        }
+    }
+    Err(problems.join("; "))
+}
+
+async fn ask(
+    server: &EurekaServer,
+    EurekaWanted { settings, http, .. }: &EurekaWanted,
+) -> Result<Applications, String> {
+    let url = ServiceUrl::parse(&format!("{}apps", server.url)).map_err(|error| error.to_string())?;
+    let mut request = Request::get(url.target().as_str()).header(ACCEPT, "application/json");
+    if let Some(credentials) = &server.credentials {
+        request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(credentials.as_bytes())));
+    }
+    let request = request.body(Bytes::new()).map_err(|error| error.to_string())?;
+    let limits = CallSettings {
+        connect_timeout: settings.connect_timeout,
+        timeout: settings.connect_timeout + settings.timeout,
+        max_content_bytes: MOST_CONTENT,
+        ..CallSettings::default()
+    };
+    let answer = http.call(&url, request, &limits).await.map_err(|error| error.to_string())?;
+    match answer.status() {
+        StatusCode::OK => applications(answer.body(), settings.weight),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err("user and password are not accepted".to_owned()),
+        StatusCode::NOT_FOUND => Err("nothing is there (404); check `prefix`".to_owned()),
+        status => Err(format!("it answered with {status}")),
+    }
+}
+
+/// Reads `GET /eureka/apps` in its JSON form.
+fn applications(content: &[u8], weight: u32) -> Result<Applications, String> {
+    let content: Value = serde_json::from_slice(content).map_err(|error| format!("its answer is not JSON: {error}"))?;
+    let list = content.get("applications").ok_or("its answer has no `applications`")?;
+    let mut all = Applications::new();
+    for application in one_or_many(&list["application"]) {
+        let Some(name) = application["name"].as_str() else { continue };
+        let up = one_or_many(&application["instance"]).iter().filter_map(|one| instance(one, weight));
+        let instances = all.entry(name.to_uppercase().into()).or_default();
+        instances.extend(up);
+    }
+    for instances in all.values_mut() {
+        // In a stable order, so that an equal list is not a change.
+        instances.sort();
+        instances.dedup_by_key(|one| (one.address, one.port, one.secure_port));
+    }
+    Ok(all)
+}
+
+/// Some encoders write a list with one element as the element.
+fn one_or_many(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(many) => many,
+        Value::Null => &[],
+        one => std::slice::from_ref(one),
+    }
+}
+
+/// `None` unless the instance is UP and has an address and a port.
+fn instance(value: &Value, weight: u32) -> Option<ServiceInstance> {
+    let overridden = value.get("overriddenStatus").or_else(|| value.get("overriddenstatus")).and_then(Value::as_str);
+    let status = overridden.filter(|status| *status != "UNKNOWN").or_else(|| value["status"].as_str())?;
+    if status != "UP" {
+        return None;
+    }
+    let (port, secure_port) = (enabled_port(&value["port"]), enabled_port(&value["securePort"]));
+    port.or(secure_port)?;
+    let address = value["ipAddr"].as_str()?;
+    let own = number(&value["metadata"]["weight"]).and_then(|own| u32::try_from(own).ok());
+    Some(ServiceInstance {
+        address: address.parse().ok()?,
+        port,
+        secure_port,
+        host: value["hostName"].as_str().filter(|name| !name.is_empty()).unwrap_or(address).to_lowercase().into(),
+        weight: own.filter(|own| *own <= MOST_WEIGHT).unwrap_or(weight),
+    })
+}
+
+/// `{ "$": 8080, "@enabled": "true" }`
+fn enabled_port(port: &Value) -> Option<u16> {
+    let is_enabled = port["@enabled"] == true || port["@enabled"] == "true";
+    let port = number(&port["$"]).filter(|_| is_enabled)?;
+    u16::try_from(port).ok().filter(|port| *port > 0)
+}
+
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn up(address: &str, port: u16) -> Value {
+        json!({
+            "instanceId": format!("{address}:{port}"), "hostName": "A.example", "app": "ORDERS", "ipAddr": address,
+            "status": "UP", "overriddenStatus": "UNKNOWN", "port": { "$": port, "@enabled": "true" },
+            "securePort": { "$": 443, "@enabled": "false" }, "metadata": { "management.port": "8081" },
+        })
+    }
+
+    fn read(instances: &Value) -> Vec<ServiceInstance> {
+        let content = json!({ "applications": { "application": { "name": "orders", "instance": instances } } });
+        let all = applications(content.to_string().as_bytes(), 100).expect("a list of applications");
+        all["ORDERS"].clone()
+    }
+
+    #[test]
+    fn only_instances_that_are_up_count() {
+        let with = |key: &str, value: &str| {
+            let mut one = up("10.0.0.9", 80);
+            one[key] = value.into();
+            one
+        };
+        let down = [with("status", "DOWN"), with("overriddenStatus", "OUT_OF_SERVICE"), with("ipAddr", "nowhere")];
+        let all: Vec<Value> = down.into_iter().chain([up("10.0.0.2", 80), up("10.0.0.1", 80)]).collect();
+        let found: Vec<String> = read(&all.into()).iter().map(|one| one.address.to_string()).collect();
+        assert_eq!(found, ["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(read(&with("overriddenStatus", "UP")).len(), 1);
+    }
+
+    #[test]
+    fn ports_count_if_they_are_enabled_and_weights_come_from_metadata() {
+        let mut one = up("10.0.0.1", 8080);
+        one["securePort"] = json!({ "$": "8443", "@enabled": true });
+        one["metadata"]["weight"] = "7".into();
+        let expected = ServiceInstance {
+            address: [10, 0, 0, 1].into(),
+            port: Some(8080),
+            secure_port: Some(8443),
+            host: "a.example".into(),
+            weight: 7,
+        };
+        assert_eq!(read(&one), [expected]);
+        let mut none = up("10.0.0.1", 8080);
+        none["port"]["@enabled"] = "false".into();
+        assert!(read(&none).is_empty());
+        let mut heavy = up("10.0.0.1", 8080);
+        heavy["metadata"]["weight"] = "heavy".into();
+        assert_eq!(read(&heavy)[0].weight, 100);
+    }
+
+    #[test]
+    fn other_answers_are_no_lists() {
+        assert!(applications(b"<applications/>", 1).is_err());
+        assert!(applications(b"{}", 1).is_err());
+        let none = applications(br#"{"applications":{"versions__delta":"1","application":[]}}"#, 1);
+        assert!(none.is_ok_and(|all| all.is_empty()));
+    }
+
+    #[test]
+    fn pauses_after_failures_grow_to_the_interval() {
+        let settings = EurekaSettings {
+            servers: Vec::new(),
+            fetch_interval: Duration::from_secs(5),
+            weight: 100,
+            connect_timeout: LEAST,
+            timeout: LEAST,
+        };
+        let mut poll = EurekaPoll::new(settings);
+        let pauses = [0, 1, 2, 3, 4, 100].map(|failures| {
+            poll.failures = failures;
+            poll.pause().as_secs()
+        });
+        assert_eq!(pauses, [5, 1, 2, 4, 5, 5]);
+    }
+}
