@@ -53,6 +53,8 @@ pub struct CellSummary<'a> {
     pub against_baseline: Option<Comparison>,
     /// Throughput against the row named by `compare_with`, on the same target and level.
     pub against_compared: Option<Comparison>,
+    /// The 99th percentile of latency against that of the row named by `compare_with`.
+    pub p99_against_compared: Option<Comparison>,
     /// CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
     /// Instructions per request against the baseline.
@@ -183,6 +185,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         target_use: of(&|run| run.utilisation(ProcessRole::Target)),
         against_baseline: throughput(baseline),
         against_compared: throughput(compared_cell(result, cell)),
+        p99_against_compared: p99_against(result, cell, compared_cell(result, cell)),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
@@ -207,6 +210,16 @@ fn compared_with(
     let within = within_repeats(theirs, ours, figure, turns);
     let confidence = result.scenario.method.confidence;
     compare(&values(theirs, figure), &values(ours, figure), &within, confidence, result.seed)
+}
+
+/// The 99th percentile of latency against that of another cell. `None` if one of them lost so many requests of an open loop
+/// that the latency of the answered ones is not representative.
+fn p99_against(result: &ResultFile, cell: &Cell, other: Option<&Cell>) -> Option<Comparison> {
+    let p99 = |run: &MeasuredRun| {
+        let has_lost = run.plan.pacing.is_open() && run.lost_share() > LOST_TOO_MANY;
+        (!has_lost && !run.load.total.latency.is_empty()).then(|| run.latency_ms(99.0))
+    };
+    compared_with(result, cell, other, &p99, &|_| None)
 }
 
 /// The cell of the row that a cell's row names in `compare_with`.

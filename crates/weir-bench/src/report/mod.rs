@@ -57,6 +57,16 @@ fn against(comparison: Option<Comparison>) -> String {
     }
 }
 
+/// A ratio, with `≈` before it if the repeats do not show a difference from 1.
+fn ratio(comparison: Option<Comparison>) -> String {
+    match comparison {
+        Some(one) if one.ratio.median.is_finite() => {
+            format!("{}{:.2}", if one.different { "" } else { "≈" }, one.ratio.median)
+        }
+        _ => String::new(),
+    }
+}
+
 /// The headers of an additional column of a scenario.
 fn extra_headers(column: TableColumn) -> Vec<&'static str> {
     match column {
@@ -70,6 +80,7 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::Delivered => vec!["delivered"],
         TableColumn::PerClient => vec!["per client"],
         TableColumn::Kept => vec!["vs without"],
+        TableColumn::P99Compared => vec!["p99 ratio"],
         TableColumn::Account => vec!["accepted", "delivered", "dropped", "stored", "account"],
     }
 }
@@ -100,6 +111,7 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
         TableColumn::Delivered => vec![plain(summary.delivered_percent, Unit::Percent)],
         TableColumn::PerClient => vec![plain(summary.bytes_per_client, Unit::Bytes)],
         TableColumn::Kept => vec![against(summary.against_compared)],
+        TableColumn::P99Compared => vec![ratio(summary.p99_against_compared)],
         TableColumn::Account => account(summary.cell.runs()).into(),
     }
 }

@@ -119,6 +119,9 @@ pub enum TableColumn {
     PerClient,
     /// Throughput against that of the row named by `compare_with`.
     Kept,
+    /// The 99th percentile of latency, divided by that of the row named by `compare_with`, on the same target and with the same
+    /// number of connections.
+    P99Compared,
     /// Records of a target that says what became of them: how many it accepted, delivered and dropped, how many are where they were
     /// sent, and whether these numbers and the number of requests agree.
     Account,
