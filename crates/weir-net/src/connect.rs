@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 
-/// WeightedTurnState a connection to `peer` that is one of a socket to itself into a refused one.
+/// Turns a connection to `peer` that is one of a socket to itself into a refused one.
 ///
 /// TCP makes such a connection when a program connects to a loopback port that nothing listens on, and the kernel happens
 /// to choose the same port as the local one (simultaneous open, RFC 9293 §3.5). The port would look open, and its server

@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// WeightedTurnState of two targets within repeats, on a machine whose speed drifts by tens of percent between turns, with
+    /// Turns of two targets within repeats, on a machine whose speed drifts by tens of percent between turns, with
     /// occasional outliers; each start of a target has a random factor that lasts for its repeat.
     fn sliced(random: &mut SeededRandom, slowdown: f64) -> Comparison {
         let (mut a, mut b, mut within) = (Vec::new(), Vec::new(), Vec::new());

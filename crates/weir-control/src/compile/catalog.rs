@@ -202,7 +202,7 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         }
     }
 
-    /// WeightedTurnState the parts that are in no block yet into blocks.
+    /// Turns the parts that are in no block yet into blocks.
     fn close_blocks(&mut self) {
         let (mut contents, mut parts) = (std::mem::take(&mut self.contents), std::mem::take(&mut self.parts));
         while !parts.is_empty() {

@@ -3,7 +3,7 @@
 use crate::output::{Converted, ConvertedResource};
 use crate::yaml::{Yaml, YamlMembers};
 
-/// WeightedTurnState upstreams that several routes use into resources; others stay inline.
+/// Turns upstreams that several routes use into resources; others stay inline.
 pub fn upstreams(converted: &mut Converted) {
     let mut known: Vec<(Yaml, usize)> = Vec::new();
     for route in &converted.routes {
@@ -56,7 +56,7 @@ fn id(members: &[(String, Yaml)], taken: &[String]) -> String {
     id
 }
 
-/// WeightedTurnState compression that all routes have in the same way into a global rule.
+/// Turns compression that all routes have in the same way into a global rule.
 pub fn compression(converted: &mut Converted) {
     if converted.routes.len() < 2 {
         return;

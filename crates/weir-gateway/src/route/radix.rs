@@ -160,7 +160,7 @@ impl<V> RadixNode<V> {
         RadixNode { label: label.into(), value: Some(value), leads: Vec::new(), children: Vec::new() }
     }
 
-    /// WeightedTurnState the node into a branch after `at` bytes of its label; its content moves to the only child.
+    /// Turns the node into a branch after `at` bytes of its label; its content moves to the only child.
     fn split(&mut self, at: usize) {
         let lower = RadixNode {
             label: self.label[at + 1..].into(),

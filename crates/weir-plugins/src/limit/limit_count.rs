@@ -59,7 +59,7 @@ pub struct LimitCount {
     /// up.
     #[schemars(length(min = 1))]
     rules: Option<Vec<CountRuleOptions>>,
-    /// SharedPiece the counters with all plugins of the same group. All plugins of a group must have the same options.
+    /// Shares the counters with all plugins of the same group. All plugins of a group must have the same options.
     group: Option<String>,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "default_rejected_code")]

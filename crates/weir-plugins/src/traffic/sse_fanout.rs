@@ -19,7 +19,7 @@ use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, OtherA
 use source::{FeedSource, SourceTimes, shared_fields};
 use window::WindowLimits;
 
-/// SharedPiece one event stream of the upstream (server-sent events) among all clients that ask for the same.
+/// Shares one event stream of the upstream (server-sent events) among all clients that ask for the same.
 ///
 /// The gateway opens the stream once for all workers, keeps its newest events, and sends each event to every client. A
 /// client that connects again with `Last-Event-ID` gets what it has missed from these events. If the upstream's stream
