@@ -84,6 +84,27 @@ impl Etcd {
     }
 }
 
+#[test]
+fn a_node_that_is_started_before_etcd_waits_for_it() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    etcd.member(0).crash();
+    let (late, never) = (TempDir::new(), TempDir::new());
+    let gateway = weir().spawn(&etcd.node(&late));
+    let mut other = weir().spawn(&etcd.node(&never).replace("http://", "http://127.0.0.2:1\", \"http://"));
+    gateway.wait_stderr("that it waits", |line| line.contains("cannot be used yet, trying for 20 seconds"));
+    etcd.start(0);
+    gateway.wait_stderr("that it is ready", |line| line.starts_with("weir: ready"));
+    // A list of members of which one answers.
+    other.wait_stderr("that it is ready", |line| line.starts_with("weir: ready"));
+    assert!(!other.has_exited());
+
+    etcd.member(0).crash();
+    let nothing = TempDir::new();
+    let mut alone = weir().spawn(&etcd.node(&nothing));
+    assert!(!alone.wait_exit(CONVERGENCE).success());
+    assert!(alone.stderr().contains("starts without etcd, from the copy"), "it says what to do: {}", alone.stderr());
+}
+
 pub fn mocking(text: &str) -> String {
     json!({"uri": "/r", "plugins": {"mocking": {"response_example": text}}}).to_string()
 }

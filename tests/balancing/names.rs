@@ -93,6 +93,23 @@ fn f06_the_last_good_answer_is_kept_while_dns_is_down_or_knows_nothing() {
 }
 
 #[test]
+fn a_file_that_is_refused_takes_no_address_from_the_one_that_is_served() {
+    let (dns, origins) = (Dns::start(), origins(1));
+    dns.addresses("orders.test", 1, addresses([1]));
+    let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));
+    let file = std::fs::read_to_string(gateway.file()).expect("its file");
+    // Another name, and a fault that only compiling finds.
+    gateway
+        .replace_file(&file.replace("orders.test", "other.test").replace("uri: /*", "uri: /*\n    upstream_id: none"));
+    gateway.wait_stderr("refused", |line| line.contains("configuration rejected"));
+    let before = dns.asked("orders.test");
+    eventually("the name that is served is asked for again", DEADLINE, || {
+        assert_eq!(gateway.get("/").text(), "1");
+        dns.asked("orders.test") >= before + 2
+    });
+}
+
+#[test]
 fn f06_a_name_that_does_not_exist_yet_is_used_as_soon_as_it_does() {
     let (dns, origins) = (Dns::start(), origins(1));
     let gateway = gateway(&dns, &format!("nodes: {{ \"orders.test:{}\": 1 }}", origins[0].addr().port()));

@@ -125,7 +125,7 @@ impl GatewayNode {
         }
         let limits = ProcessLimits::raise();
 
-        let opened = DocumentLoader::open(&options.file);
+        let opened = DocumentLoader::open_telling(&options.file, &|text| say!("{text}"));
         // The file determines the number of workers, and whether it can be served at all.
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
         let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));

@@ -9,7 +9,7 @@ mod layout;
 mod wire;
 
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -33,6 +33,10 @@ use wire::{
 
 /// How long a start waits for etcd before it uses the copy.
 const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node without a copy tries to reach etcd: nodes and etcd may be started together.
+const FIRST_START_PATIENCE: Duration = Duration::from_secs(20);
+/// After this time, such a node says that it waits.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 /// How long a response is awaited; after that, the outcome of the request is reported as unknown.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 /// How long to wait for changes of other nodes that are known to exist.
@@ -133,6 +137,7 @@ impl EtcdStore {
         node: &str,
         beside: &Path,
         directory: Option<&Path>,
+        told: &dyn Fn(&str),
     ) -> Result<EtcdStore, StoreFailure> {
         let copy = directory.map(|directory| EmbeddedStore::open(&directory.join("etcd-copy.redb"), 1)).transpose()?;
         let copy = copy.map(Arc::new);
@@ -151,6 +156,8 @@ impl EtcdStore {
             presence,
             known.clone(),
         );
+        let is_first_start = directory.is_some() && known.revision == 0;
+        let follower = if is_first_start { follower.awaited() } else { follower };
         let thread = thread::Builder::new().name("weir-etcd".to_owned()).spawn(move || follower.run(inbox, first));
         let thread = thread.map_err(|error| StoreFailure::new(format!("a thread cannot be started: {error}"), ""))?;
         let mut store = EtcdStore {
@@ -165,11 +172,12 @@ impl EtcdStore {
             commits: Mutex::new(0),
             thread: Some(thread),
         };
-        let set = match outcome.recv_timeout(START_PATIENCE) {
-            Ok(Ok(set)) => set,
+        let set = match store.first(&outcome, is_first_start, told) {
+            Some(Ok(set)) => set,
             _ if known.revision > 0 => known,
-            Ok(Err(problem)) => return Err(store.away(&problem)),
-            Err(_) => return Err(store.away("it does not answer")),
+            Some(Err(problem)) => return Err(store.away(&problem)),
+            None if is_first_start => return Err(store.never_reached()),
+            None => return Err(store.away("it does not answer")),
         };
         *store.start.get_mut().unwrap_or_else(PoisonError::into_inner) = set;
         Ok(store)
@@ -179,6 +187,45 @@ impl EtcdStore {
         StoreFailure::new(
             format!("{} cannot be used: {problem}", self.name),
             "check `store.etcd.hosts` and that etcd runs",
+        )
+    }
+
+    /// Waits for the result of the first attempt; `None` if there is none in time. A node that has nothing to start with says what
+    /// it waits for.
+    fn first(
+        &self,
+        outcome: &Receiver<Result<ResourceSet, String>>,
+        is_first_start: bool,
+        told: &dyn Fn(&str),
+    ) -> Option<Result<ResourceSet, String>> {
+        if !is_first_start {
+            return outcome.recv_timeout(START_PATIENCE).ok();
+        }
+        let deadline = Instant::now() + FIRST_START_PATIENCE;
+        let mut has_told = false;
+        while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+            match outcome.recv_timeout(left.min(TELL_AFTER)) {
+                Ok(first) => return Some(first),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let problem = self.mailbox.content().state.problem.clone();
+            if let Some(problem) = problem.filter(|_| !has_told) {
+                let limit = FIRST_START_PATIENCE.as_secs();
+                told(&format!("{} cannot be used yet, trying for {limit} seconds: {problem}", self.name));
+                has_told = true;
+            }
+        }
+        None
+    }
+
+    fn never_reached(&self) -> StoreFailure {
+        let problem = self.mailbox.content().state.problem.clone();
+        let problem = problem.unwrap_or_else(|| "it does not answer".to_owned());
+        StoreFailure::new(
+            format!("{} cannot be used, tried for {FIRST_START_PATIENCE:?}: {problem}", self.name),
+            "check `store.etcd.hosts` and that etcd runs, then start the node again; a node that has read the resources once \
+             starts without etcd, from the copy in its directory for data (`data_dir`)",
         )
     }
 

@@ -103,8 +103,15 @@ impl DocumentLoader {
         self.source.name()
     }
 
-    pub(super) fn source(&mut self) -> &mut dyn Source {
-        &mut *self.source
+    /// Called when the document loaded last is served.
+    pub(super) fn accepted(&mut self) {
+        self.source.accepted();
+        self.names.accept();
+    }
+
+    /// Called when the document loaded last may have been refused: the names of the served one are kept up to date.
+    pub(super) fn return_to_served(&mut self) {
+        self.names.return_to_served();
     }
 
     /// Reads the current document with the files it refers to. Does not resolve host names or fetch secrets: for `weir check`.

@@ -36,6 +36,10 @@ const PROMPT: Duration = Duration::from_millis(750);
 pub(super) struct FollowedNames {
     shared: Arc<SharedNames>,
     asking: Option<LookupThread>,
+    /// The names of the document that is served.
+    served: NamesWanted,
+    /// Those of a document that was loaded and not accepted yet.
+    candidate: Option<NamesWanted>,
 }
 
 struct LookupThread {
@@ -44,6 +48,7 @@ struct LookupThread {
 }
 
 /// The complete set of names to keep up to date from now on.
+#[derive(Clone, Default)]
 struct NamesWanted {
     queries: BTreeSet<NameQuery>,
     settings: DnsSettings,
@@ -95,35 +100,57 @@ impl FollowedNames {
         NameLookups(Arc::clone(&self.shared))
     }
 
-    /// Keeps exactly these names up to date, and waits for the first answers of new ones.
+    /// Keeps the names of a candidate up to date, and waits for the first answers of new ones. What is known of the names of the
+    /// served document is kept until the candidate is accepted.
     pub(super) fn follow(
         &mut self,
         queries: BTreeSet<NameQuery>,
         settings: &NodeSettings,
         http: HttpClient,
     ) -> io::Result<()> {
-        if queries.is_empty() && self.asking.is_none() {
+        let (dns, eureka) = (settings.dns.clone(), settings.eureka.clone());
+        let wanted = NamesWanted { queries, settings: dns, eureka, http };
+        self.candidate = Some(wanted.clone());
+        if wanted.queries.is_empty() && self.asking.is_none() {
             return Ok(());
         }
         if self.asking.is_none() {
             self.asking = Some(LookupThread::start(Arc::clone(&self.shared))?);
         }
-        self.shared.known().retain(|query, _| queries.contains(query));
-        let asking = self.asking.as_ref().expect("it was started");
-        // Fails only if the thread has panicked, which has been logged; the known answers stay in use.
-        let _ = asking.wanted.send(NamesWanted {
-            queries: queries.clone(),
-            settings: settings.dns.clone(),
-            eureka: settings.eureka.clone(),
-            http,
-        });
+        let served = &self.served.queries;
+        self.shared.known().retain(|query, _| wanted.queries.contains(query) || served.contains(query));
+        self.ask_for(wanted.clone());
         let deadline = Instant::now() + PATIENCE;
         let mut known = self.shared.known();
-        while !queries.iter().all(|query| known.contains_key(query)) {
+        while !wanted.queries.iter().all(|query| known.contains_key(query)) {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { break };
             known = self.shared.learnt.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
+    }
+
+    /// The candidate is served from now on: only its names are kept up to date.
+    pub(super) fn accept(&mut self) {
+        if let Some(candidate) = self.candidate.take() {
+            self.shared.known().retain(|query, _| candidate.queries.contains(query));
+            self.served = candidate;
+        }
+    }
+
+    /// If the last candidate was not accepted, keeps the names of the served document up to date again.
+    pub(super) fn return_to_served(&mut self) {
+        if self.candidate.take().is_some() {
+            let served = self.served.clone();
+            self.shared.known().retain(|query, _| served.queries.contains(query));
+            self.ask_for(served);
+        }
+    }
+
+    fn ask_for(&self, wanted: NamesWanted) {
+        if let Some(asking) = &self.asking {
+            // Fails only if the thread has panicked, which has been logged; the known answers stay in use.
+            let _ = asking.wanted.send(wanted);
+        }
     }
 
     /// The results for these names, and the names without one, with the reason.
@@ -361,6 +388,25 @@ mod tests {
         assert!(!addresses.is_empty() && addresses.iter().all(|address| address.is_loopback()));
         assert_eq!(missing.len(), 1);
         assert_eq!(missing[0].0, NameQuery::Host("gone.invalid".into()));
+    }
+
+    #[test]
+    fn names_of_the_served_document_survive_a_candidate_that_is_not_accepted() {
+        let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let dns = DnsSettings { servers: vec![nobody], valid: None };
+        let settings = NodeSettings { dns, ..NodeSettings::default() };
+        let of = |name: &str| BTreeSet::from([NameQuery::Host(name.into())]);
+        let mut names = FollowedNames::default();
+        names.follow(of("localhost"), &settings, HttpClient::default()).expect("a thread");
+        names.accept();
+        names.follow(of("gone.invalid"), &settings, HttpClient::default()).expect("a thread");
+        assert_eq!(names.current(&of("localhost")).0.len(), 1, "while the candidate is compiled");
+        names.return_to_served();
+        assert_eq!(names.current(&of("localhost")).0.len(), 1, "when it was refused");
+        assert_eq!(names.lookups().unresolved(), 0, "the names of the candidate are forgotten");
+        names.follow(of("gone.invalid"), &settings, HttpClient::default()).expect("a thread");
+        names.accept();
+        assert!(names.current(&of("localhost")).0.is_empty(), "nothing refers to it any more");
     }
 
     #[test]

@@ -42,9 +42,19 @@ impl DocumentLoader {
     /// # Errors
     /// If the file cannot be parsed, or the store cannot be used.
     pub fn open(path: &Path) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
+        DocumentLoader::open_telling(path, &|_| ())
+    }
+
+    /// Like [`DocumentLoader::open`]; `told` is called with what the start waits for, if it takes long.
+    ///
+    /// # Errors
+    /// As [`DocumentLoader::open`].
+    pub fn open_telling(path: &Path, told: &dyn Fn(&str)) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
         let mut loader = DocumentLoader::of_file(path);
         let loaded = loader.load()?;
-        let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded)? else { return Ok((loader, loaded)) };
+        let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded, told)? else {
+            return Ok((loader, loaded));
+        };
         let loaded = loader.load()?;
         Ok((loader, loaded))
     }
@@ -55,6 +65,7 @@ pub(super) fn with_store(
     path: &Path,
     files: FileAccess,
     loaded: &LoadedDocument,
+    told: &dyn Fn(&str),
 ) -> Result<Option<DocumentLoader>, Vec<Diagnostic>> {
     let document = &loaded.document;
     let Some(store) = &document.settings.store else { return Ok(None) };
@@ -64,7 +75,7 @@ pub(super) fn with_store(
     let failed =
         |failure: StoreFailure| vec![Diagnostic::of_source(&document.source, failure.problem).advise(failure.advice)];
     let beside = path.parent().unwrap_or(Path::new(""));
-    let store = open_store(&document.settings, store, beside, files.serves()).map_err(failed)?;
+    let store = open_store(&document.settings, store, beside, files.serves(), told).map_err(failed)?;
     let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);
     let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live));
     Ok(Some(DocumentLoader::new(source, files).with_live(live)))
@@ -75,6 +86,7 @@ fn open_store(
     store: &StoreSettings,
     beside: &Path,
     serves: bool,
+    told: &dyn Fn(&str),
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     let encryption = settings.data_encryption.as_ref();
     Ok(match &store.kind {
@@ -87,9 +99,9 @@ fn open_store(
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
             let etcd = match serves {
-                true => EtcdStore::open(etcd, store.history, &node_name(&directory)?, beside, Some(&directory))?,
+                true => EtcdStore::open(etcd, store.history, &node_name(&directory)?, beside, Some(&directory), told)?,
                 // A command is not a node of the group, so it has no name and no copy.
-                false => EtcdStore::open(etcd, store.history, "", beside, None)?,
+                false => EtcdStore::open(etcd, store.history, "", beside, None, told)?,
             };
             match encryption {
                 // Other nodes read the same keys, and Apache APISIX only knows its own form.

@@ -93,7 +93,7 @@ pub fn import_into_store(
 
 fn opened(file: &Path) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
     let loaded = DocumentLoader::of_file_directly(file).read()?;
-    let loader = with_store(file, FileAccess::direct(), &loaded)?;
+    let loader = with_store(file, FileAccess::direct(), &loaded, &|_| ())?;
     let found = loader.and_then(|loader| loader.live().map(Arc::clone).map(|live| (loader, live)));
     found.ok_or_else(|| {
         let fault = Diagnostic::of_source(&loaded.document.source, "does not configure a store");

@@ -95,7 +95,7 @@ pub fn watch(
     let (commands, receiver) = channel();
     let looks = Arc::new(AtomicBool::new(false));
     loader.notify(&wake(commands.clone(), Arc::clone(&looks)));
-    loader.source().accepted();
+    loader.accepted();
     if let Some(live) = loader.live() {
         live.served();
     }
@@ -287,7 +287,7 @@ impl Watching {
     }
 
     fn accept(&mut self, loaded: LoadedDocument) {
-        self.loader.source().accepted();
+        self.loader.accepted();
         self.inputs.clone_from(&loaded.inputs);
         if let Some(live) = self.loader.live() {
             live.served();
@@ -297,6 +297,7 @@ impl Watching {
 
     /// Publishes the current document again if a lookup of a name has another result.
     fn look_up_again(&mut self) {
+        self.loader.return_to_served();
         let Some(loaded) = &mut self.serving else { return };
         if self.loader.update_names(loaded) {
             // The document has compiled before, and addresses cannot cause faults.

@@ -88,6 +88,8 @@ pub(super) struct Follower {
     reads_all: bool,
     /// Receives the result of the first attempt.
     first: Option<Sender<Result<ResourceSet, String>>>,
+    /// The start waits until etcd answers, since there is no copy to start with: failures are not its result.
+    is_awaited: bool,
     failures: usize,
 }
 
@@ -136,8 +138,14 @@ impl Follower {
             seen: known.revision,
             reads_all: true,
             first: None,
+            is_awaited: false,
             failures: 0,
         }
+    }
+
+    /// Goes on trying before the first result, in place of reporting that no member answered.
+    pub(super) fn awaited(self) -> Follower {
+        Follower { is_awaited: true, ..self }
     }
 
     pub(super) fn run(mut self, mut commands: Commands, first: Sender<Result<ResourceSet, String>>) {
@@ -162,7 +170,7 @@ impl Follower {
                     self.presence.lease = None;
                     self.next += 1;
                     self.failures += 1;
-                    if self.failures >= self.hosts.len() {
+                    if self.failures >= self.hosts.len() && !self.is_awaited {
                         self.tell_first(Err(problem.clone()));
                     }
                     if !self.pause(&problem, commands).await {
