@@ -2,12 +2,13 @@
 //! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `account` that
 //! nothing is lost when the process is killed, `conservation` that every delivery is accounted for, `operating` the tools of
 //! operators, `listening` the other ways to receive a topic, `memory` the memory of subscriptions, `pacing` the effect of a
-//! fan-out on other routes, and `kafka` a hub that several nodes share.
+//! fan-out on other routes, `guide` the example of the documentation, and `kafka` a hub that several nodes share.
 
 mod account;
 #[path = "../admin/api.rs"]
 mod api;
 mod conservation;
+mod guide;
 mod kafka;
 mod listening;
 mod memory;

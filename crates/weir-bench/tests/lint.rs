@@ -148,6 +148,7 @@ fn each_way_to_spoil_a_run_is_named() {
     assert_eq!(spoiled("stolen-cpu", |row| row.steal_share = Some(0.10)), Severity::Invalid);
     assert_eq!(spoiled("ports-exhausted", |row| row.out_of_ports = Some(1)), Severity::Invalid);
     assert_eq!(spoiled("backlog-overflow", |row| row.listen_overflows = Some(1)), Severity::Warning);
+    assert_eq!(spoiled("not-all-open", |row| row.open_at_start = Some(1)), Severity::Invalid);
     assert_eq!(spoiled("not-2xx", |row| row.not_2xx = Some(900_000)), Severity::Invalid);
     assert_eq!(spoiled("upstream-not-reused", |row| row.upstream_connects = Some(890_000)), Severity::Invalid);
     assert_eq!(spoiled("in-flight-count", |row| row.in_flight = Some(20.0)), Severity::Invalid);

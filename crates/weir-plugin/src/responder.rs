@@ -48,8 +48,13 @@ pub struct ResponderRequest {
     pub upstream: Option<Rc<dyn RouteUpstream>>,
 }
 
-/// Limit of the bytes buffered in each direction; a side with as many waits.
-const MOST_WAITING: usize = 64 * 1024;
+/// Limit of the bytes of a request that are buffered; the client's side waits when there are as many.
+const MOST_INCOMING: usize = 64 * 1024;
+/// Limit of the bytes of a response that are buffered; the responder waits when there are as many. It is small, since a stream whose
+/// client does not read keeps its buffer full: with 64 KiB, such a listener of a hub cost 86 KiB of memory, and with 8 KiB 26.
+const MOST_OUTGOING: usize = 8 * 1024;
+/// The largest empty buffer that is kept. A larger one has held a single large piece.
+const MOST_KEPT: usize = 2 * MOST_OUTGOING;
 
 /// The buffers between the gateway and a responder, in both directions.
 #[derive(Default)]
@@ -124,7 +129,7 @@ impl Reply {
     pub async fn send(&mut self, content: &[u8]) {
         poll_fn(|context| {
             let mut channel = self.0.borrow_mut();
-            if channel.outgoing.len() >= MOST_WAITING {
+            if channel.outgoing.len() >= MOST_OUTGOING {
                 channel.writer = Some(context.waker().clone());
                 return Poll::Pending;
             }
@@ -183,7 +188,7 @@ impl ResponderCall {
 
     /// The responder has unread content up to the limit: no more should be pushed.
     pub fn is_full(&self) -> bool {
-        self.work.is_some() && self.channel.borrow().incoming.len() >= MOST_WAITING
+        self.work.is_some() && self.channel.borrow().incoming.len() >= MOST_INCOMING
     }
 
     /// Takes the response's head, once it was written.
@@ -197,7 +202,10 @@ impl ResponderCall {
         let count = channel.outgoing.len().min(buffer.len());
         buffer[..count].copy_from_slice(&channel.outgoing[..count]);
         channel.outgoing.drain(..count);
-        if channel.outgoing.len() < MOST_WAITING {
+        if channel.outgoing.is_empty() && channel.outgoing.capacity() > MOST_KEPT {
+            channel.outgoing = Vec::new();
+        }
+        if channel.outgoing.len() < MOST_OUTGOING {
             wake(&mut channel.writer, context);
         }
         count

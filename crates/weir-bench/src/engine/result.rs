@@ -209,6 +209,9 @@ pub struct Connections {
     pub closed_idle: u64,
     /// The most that were open at one time. Over several threads: the sum of each thread's most.
     pub open_max: u64,
+    /// Open when the clock started, where the plan opens all of them before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_at_start: Option<u64>,
     /// Open when the run ended.
     pub open_at_end: u64,
     /// TLS handshakes among `opened`, and how many of them resumed a session.
@@ -224,6 +227,9 @@ impl Connections {
         self.failed.add(&other.failed);
         self.closed_idle += other.closed_idle;
         self.open_max += other.open_max;
+        if let Some(open) = other.open_at_start {
+            self.open_at_start = Some(self.open_at_start.unwrap_or(0) + open);
+        }
         self.open_at_end += other.open_at_end;
         self.handshakes += other.handshakes;
         self.resumed += other.resumed;

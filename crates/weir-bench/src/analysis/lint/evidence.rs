@@ -111,6 +111,8 @@ pub struct RowEvidence {
     pub failed_connections: Option<u64>,
     /// Idle connections: how many were open to the end.
     pub held: Option<u64>,
+    /// Streams that were open when the clock started, where all are opened before.
+    pub open_at_start: Option<u64>,
     /// Those that the target closed before.
     pub closed_idle: Option<u64>,
     /// Open files that one process of the target may have,

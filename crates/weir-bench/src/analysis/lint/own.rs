@@ -96,6 +96,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
         failed_connections: Some(run.load.connections.failed.sum()),
         held: run.held(),
+        open_at_start: run.load.connections.open_at_start,
         closed_idle: Some(run.load.connections.closed_idle),
         target_files_limit: run.target_files,
         target_files: files.iter().copied().max(),

@@ -20,7 +20,7 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
     }
-    let rules: [(&str, Rule); 25] = [
+    let rules: [(&str, Rule); 26] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
@@ -38,6 +38,7 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         ("backlog-overflow", backlog_overflow),
         ("not-2xx", not_2xx),
         ("not-all-held", not_all_held),
+        ("not-all-open", not_all_open),
         ("errors", errors),
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
@@ -346,6 +347,18 @@ fn not_all_held(row: &RowEvidence) -> RuleOutcome {
     let closed =
         closed.map_or(String::new(), |closed| format!("; it closed {closed} idle connections to accept others"));
     Some((severity, format!("{held} of {asked} connections were held: {why}{closed}")))
+}
+
+/// Streams that were not open at the start: fewer events were delivered than the row says, and opening the rest was measured.
+fn not_all_open(row: &RowEvidence) -> RuleOutcome {
+    let (open, asked) = (row.open_at_start?, u64::from(row.connections?));
+    (open < asked).then(|| {
+        let words = format!(
+            "{open} of {asked} streams were open when the clock started: the others were opened while the row was measured, and \
+             events that were due meanwhile count as lost"
+        );
+        (if open * 100 < asked * 99 { Severity::Invalid } else { Severity::Warning }, words)
+    })
 }
 
 fn errors(row: &RowEvidence) -> RuleOutcome {

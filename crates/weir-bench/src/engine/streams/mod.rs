@@ -98,6 +98,11 @@ impl PreparedStreams {
         connections.connect_time.record(now_ns() - since);
     }
 
+    /// Notes how many connections are open when each has been tried once, before the clock starts.
+    pub(super) fn all_tried(&self) {
+        self.connections.borrow_mut().open_at_start = Some(self.open.get());
+    }
+
     pub(super) fn refused(&self, cause: Cause) {
         self.connections.borrow_mut().failed.count(cause);
     }

@@ -8,10 +8,11 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::dial::{DialedStream, dial};
-use super::{PreparedStreams, RETRY, StreamsState, publish, sleep_until};
+use super::{PreparedStreams, RETRY, StreamsState, all, publish, sleep_until};
 use crate::chunked::{Chunked, MalformedMessage};
 use crate::engine::clock::{now_ns, unix_ns};
 use crate::engine::job::Job;
+use crate::engine::plan::Pacing;
 use crate::engine::recorder::Cause;
 use crate::engine::socket::stream_cause;
 
@@ -20,9 +21,18 @@ const LONGEST_HEAD: usize = 64 * 1024;
 
 pub(super) async fn run(job: Job) {
     let lobby = PreparedStreams::new(job.prepared.clone());
+    // Opened before the clock starts: an event that is due while its stream is being opened would count as lost.
+    let opened = match job.plan().pacing {
+        Pacing::Closed { ramp_up_ms: 1.., .. } => job.clients.clone().map(|_| None).collect(),
+        _ => {
+            let opened = all(job.clients.clone(), async |client| subscribe(&lobby, client).await.ok()).await;
+            lobby.all_tried();
+            opened
+        }
+    };
     let Some(shared) = StreamsState::start(job, lobby) else { return };
-    let tasks = (0..shared.clients.len()).map(|client| spawn_local(listen(shared.clone(), client)));
-    let mut tasks: Vec<_> = tasks.collect();
+    let tasks = opened.into_iter().enumerate();
+    let mut tasks: Vec<_> = tasks.map(|(client, opened)| spawn_local(listen(shared.clone(), client, opened))).collect();
     if shared.thread == 0 && shared.publishes() {
         tasks.push(spawn_local(publish::events(shared.clone())));
     }
@@ -30,7 +40,7 @@ pub(super) async fn run(job: Job) {
 }
 
 /// One client: receives events until the run is over, and reconnects when the stream ends.
-async fn listen(shared: Rc<StreamsState>, client: usize) {
+async fn listen(shared: Rc<StreamsState>, client: usize, mut opened: Option<SseSubscription>) {
     let start = shared.client_start(client);
     tokio::select! {
         () = sleep_until(start) => {}
@@ -39,7 +49,7 @@ async fn listen(shared: Rc<StreamsState>, client: usize) {
     let client = shared.clients.start + client;
     loop {
         tokio::select! {
-            cause = subscription(&shared, client) => {
+            cause = subscription(&shared, client, opened.take()) => {
                 shared.lost(cause);
                 tokio::select! {
                     () = sleep(RETRY) => {}
@@ -51,15 +61,21 @@ async fn listen(shared: Rc<StreamsState>, client: usize) {
     }
 }
 
-/// One subscription; returns why it ended.
-async fn subscription(shared: &StreamsState, client: usize) -> Cause {
+/// Opens a subscription; counts it or its failure.
+async fn subscribe(lobby: &PreparedStreams, client: usize) -> Result<SseSubscription, Cause> {
+    let _turn = lobby.dialing.acquire().await;
+    let since = now_ns();
+    let limit = std::time::Duration::from_millis(lobby.prepared.plan.timeouts.response_ms);
+    let opening = timeout(limit, open(lobby, client)).await.unwrap_or(Err(Cause::Timeout));
+    opening.inspect(|_| lobby.opened(since)).inspect_err(|cause| lobby.refused(*cause))
+}
+
+/// One subscription, opened already or opened now; returns why it ended.
+async fn subscription(shared: &StreamsState, client: usize, opened: Option<SseSubscription>) -> Cause {
     let lobby = shared.lobby();
-    let opened = {
-        let _turn = lobby.dialing.acquire().await;
-        let since = now_ns();
-        let limit = std::time::Duration::from_millis(shared.plan().timeouts.response_ms);
-        let opening = timeout(limit, open(lobby, client)).await.unwrap_or(Err(Cause::Timeout));
-        opening.inspect(|_| lobby.opened(since)).inspect_err(|cause| lobby.refused(*cause))
+    let opened = match opened {
+        Some(opened) => Ok(opened),
+        None => subscribe(lobby, client).await,
     };
     match opened {
         Ok(mut subscription) => {
@@ -230,6 +246,10 @@ impl EventReceiver for StreamsState {
         }
         let now = now_ns();
         let delay = sent_unix_ns.map_or(0, |sent| unix_ns().saturating_sub(sent));
+        // Sent before the clock started, while the streams were being opened.
+        if now.saturating_sub(delay) < self.window.start {
+            return;
+        }
         let since = last_at.replace(now).unwrap_or(now);
         self.arrived(now.saturating_sub(delay), since, bytes);
     }

@@ -91,7 +91,11 @@ pub(super) async fn messages(job: Job, message_bytes: usize, check: EchoCheck) {
     let ramps = matches!(job.plan().pacing, Pacing::Closed { ramp_up_ms, .. } if ramp_up_ms > 0);
     let connected = match ramps {
         true => clients.clone().map(|_| None).collect(),
-        false => all(clients.clone(), async |client| open(&lobby, client, 0).await.ok()).await,
+        false => {
+            let connected = all(clients.clone(), async |client| open(&lobby, client, 0).await.ok()).await;
+            lobby.all_tried();
+            connected
+        }
     };
     let Some(shared) = StreamsState::start(job, lobby) else { return };
     let form = Rc::new(MessageForm { filler: filler(message_bytes), check, next: Cell::new(0) });
