@@ -138,3 +138,45 @@ fn every_configuration_of_the_documentation_is_valid() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
     assert!(count > 80, "only {count} configurations were found");
 }
+
+/// Tasks of every day, and where a page says how they are done: the page, and its heading.
+const EVERYDAY_TASKS: &[(&str, &str, &str)] = &[
+    ("install a package", "guide/install.md", "## Debian and Ubuntu"),
+    ("route by host and path", "guide/recipes.md", "### Send hosts and paths to upstreams"),
+    ("TLS, redirect and HSTS", "guide/recipes.md", "### HTTPS, with a redirect from HTTP and HSTS"),
+    ("automatic certificates", "guide/tls.md", "## Automatic certificates"),
+    ("health checks", "guide/balancing.md", "## Health"),
+    ("canary", "guide/recipes.md", "### Show a new version to testers (canary)"),
+    ("WebSocket", "guide/recipes.md", "### WebSocket"),
+    ("server-sent events", "guide/recipes.md", "### Server-sent events"),
+    ("rate limits", "guide/recipes.md", "### Requests per client address"),
+    ("JSON Web Tokens", "guide/recipes.md", "### JSON Web Tokens"),
+    ("OpenID Connect", "guide/authentication.md", "## OpenID Connect"),
+    ("systemd", "guide/operating.md", "## systemd"),
+    ("rotation of logs", "guide/operating.md", "## Log rotation"),
+    ("upgrade and drain", "guide/operating.md", "## Upgrade and drain"),
+    ("sizing", "guide/operating.md", "## How large a machine"),
+    ("metrics and alerts", "guide/watching.md", "# What to watch"),
+    ("troubleshooting by symptom", "guide/troubleshooting.md", "## A request gets an error"),
+    ("writing a plugin", "guide/writing-a-plugin.md", "## 1. The options"),
+];
+
+/// The files that a page links to.
+fn linked(page: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(page).expect("a page of the project");
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    targets.filter_map(|target| page.with_file_name(target).canonicalize().ok()).collect()
+}
+
+/// The first click leads to the page, and the second to the heading.
+#[test]
+fn the_page_of_each_everyday_task_is_two_clicks_from_the_index() {
+    let docs = root().join("docs").canonicalize().expect("a folder of the project");
+    let first = linked(&docs.join("README.md"));
+    for (task, page, heading) in EVERYDAY_TASKS {
+        let page = docs.join(page);
+        let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{task}: {}: {error}", page.display()));
+        assert!(text.lines().any(|line| line == *heading), "{task}: {} has no `{heading}`", page.display());
+        assert!(first.contains(&page), "{task}: the index does not link to {}", page.display());
+    }
+}

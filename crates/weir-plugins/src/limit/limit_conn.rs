@@ -119,7 +119,8 @@ impl Definition for LimitConn {
     const NAME: &'static str = "limit-conn";
     const PRIORITY: i32 = 1003;
     const STAGE: Stage = Stage::Access;
-    const EXAMPLE: &'static str = "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr }";
+    const EXAMPLE: &'static str =
+        "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr, rejected_code: 429 }";
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let server = self.counting(build)?;
