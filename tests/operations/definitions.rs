@@ -11,7 +11,7 @@ const CONSUMERS: &str = "consumers: [{ username: jack, plugins: { key-auth: { ke
 /// A gateway with what was made of a definition, and with consumers, which no definition has.
 fn converted(dialect: &str, definition: &str, directory: &TempDir) -> Gateway {
     let file = directory.write("definition.yaml", definition);
-    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(["convert", dialect]).arg(&file).output();
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(["import", dialect]).arg(&file).output();
     let output = output.expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let yaml = String::from_utf8(output.stdout).expect("text");

@@ -41,6 +41,7 @@ pub struct Weir {
 enum WeirCommand {
     Run(run::RunCommand),
     Check(check::CheckCommand),
+    #[command(visible_alias = "import")]
     Convert(convert::ConvertCommand),
     Explain(explain::Explain),
     Plugins(plugins::PluginsCommand),
