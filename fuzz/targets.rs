@@ -14,7 +14,7 @@ use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    GrpcWebDecoder, bulk_outcomes, json as json_text, otlp_outcomes, otlp_rejected, xml as xml_text,
+    GrpcWebDecoder, bulk_outcomes, grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -492,6 +492,8 @@ pub fn otlp_answer(data: &[u8]) {
             assert_eq!(outcomes, count, "an outcome for each record");
         }
     }
+    // As the details of a gRPC status.
+    let _ = grpc_retry_delay(data);
     let (rejected, why) = otlp_rejected(data);
     assert!(i64::try_from(rejected).is_ok(), "fewer than none");
     let mut partial = vec![1 << 3];

@@ -19,6 +19,8 @@ mod masking;
 mod neighbours;
 mod oidc;
 mod opensearch;
+mod otlp_collector;
+mod otlp_grpc;
 mod price;
 mod real_kafka;
 mod redis;

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use crate::content::AnswerContent;
+use crate::content::{AnswerContent, AnswerTrailers};
 use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection, SendError};
 use crate::redirect;
@@ -72,7 +72,8 @@ impl HttpClient {
     }
 
     /// Sends a request and waits for the complete response. The request's URI is a path and query, or empty for those of `to`;
-    /// `Host` is set unless present. A response with any status is `Ok`.
+    /// `Host` is set unless present. A response with any status is `Ok`; trailer fields are in
+    /// its extensions ([`AnswerTrailers`]).
     ///
     /// # Errors
     /// There is no complete response within [`CallSettings::timeout`].
@@ -83,8 +84,12 @@ impl HttpClient {
         how: &CallSettings,
     ) -> Result<Response<Bytes>, CallError> {
         let deadline = Instant::now() + how.timeout;
-        let (head, content) = self.follow(to, request, how, deadline).await?.into_parts();
-        Ok(Response::from_parts(head, content.collect(deadline).await?))
+        let (mut head, content) = self.follow(to, request, how, deadline).await?.into_parts();
+        let (content, trailers) = content.collect(deadline).await?;
+        if !trailers.is_empty() {
+            head.extensions.insert(AnswerTrailers(trailers));
+        }
+        Ok(Response::from_parts(head, content))
     }
 
     /// Like [`HttpClient::call`], but returns with the head of the response; its content is read piece by piece.

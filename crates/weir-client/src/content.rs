@@ -1,6 +1,7 @@
 //! The content of a response, as a stream.
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
@@ -9,11 +10,16 @@ use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection};
 use crate::settings::CallSettings;
 
+/// The trailer fields of a complete answer, among the extensions of a [`http::Response`] if there are any.
+#[derive(Clone, Debug)]
+pub struct AnswerTrailers(pub HeaderMap);
+
 /// The content of a streamed response. Dropping it before the end closes the connection.
 #[derive(Debug)]
 pub struct AnswerContent {
     incoming: Incoming,
     left: usize,
+    trailers: HeaderMap,
     settings: CallSettings,
     /// `None` after the end or an error.
     connection: Option<(ConnectionKey, PooledConnection)>,
@@ -27,7 +33,7 @@ impl AnswerContent {
         settings: CallSettings,
     ) -> Self {
         let left = settings.max_content_bytes;
-        AnswerContent { incoming, left, settings, connection: Some((key, connection)) }
+        AnswerContent { incoming, left, trailers: HeaderMap::new(), settings, connection: Some((key, connection)) }
     }
 
     /// The next piece; `None` at the end. Each piece is given [`CallSettings::timeout`].
@@ -38,8 +44,13 @@ impl AnswerContent {
         self.next_until(Instant::now() + self.settings.timeout).await
     }
 
-    /// The whole content, by a deadline.
-    pub(crate) async fn collect(mut self, deadline: Instant) -> Result<Bytes, CallError> {
+    /// The whole content, by a deadline, and the trailer fields after it.
+    pub(crate) async fn collect(mut self, deadline: Instant) -> Result<(Bytes, HeaderMap), CallError> {
+        let content = self.whole(deadline).await?;
+        Ok((content, self.trailers))
+    }
+
+    async fn whole(&mut self, deadline: Instant) -> Result<Bytes, CallError> {
         let first = self.next_until(deadline).await?;
         let Some(second) = self.next_until(deadline).await? else { return Ok(first.unwrap_or_default()) };
         let mut all = Vec::from(first.unwrap_or_default());
@@ -72,7 +83,11 @@ impl AnswerContent {
                     self.left -= piece.len();
                     return Ok(Some(piece));
                 }
-                Ok(Err(_trailers)) => {}
+                Ok(Err(frame)) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        self.trailers = trailers;
+                    }
+                }
                 Err(error) => {
                     let origin = self.origin();
                     self.close();

@@ -18,7 +18,7 @@ mod tls;
 mod url;
 
 pub use client::HttpClient;
-pub use content::AnswerContent;
+pub use content::{AnswerContent, AnswerTrailers};
 pub use error::CallError;
 pub use filter::AddressFilter;
 pub use resolver::{DnsSettings, Resolver, ServiceTarget};

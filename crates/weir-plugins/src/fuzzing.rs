@@ -6,7 +6,8 @@ use hyper::body::Bytes;
 use weir_records::SendOutcome;
 
 use crate::log::elasticsearch_logger;
-use crate::observe::collector;
+use crate::observe::trace::otlp::answer::ExportAnswer;
+pub use crate::observe::trace::otlp::grpc::delay_of as grpc_retry_delay;
 pub use crate::observe::trace::otlp::rejected as otlp_rejected;
 pub use crate::observe::trace::{b3, w3c};
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
@@ -18,7 +19,8 @@ pub fn bulk_outcomes(answer: &[u8], count: usize) -> Option<usize> {
 
 /// The same for the answer of an OpenTelemetry collector.
 pub fn otlp_outcomes(answer: &[u8], count: usize) -> Option<usize> {
-    told(&collector::judge(&Response::new(Bytes::copy_from_slice(answer)), count, "spans"))
+    let answer = Response::new(Bytes::copy_from_slice(answer));
+    told(&ExportAnswer::of_http(&answer).outcome(count, "spans"))
 }
 
 fn told(outcome: &SendOutcome) -> Option<usize> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use weir_client::{CallError, CallSettings, HttpClient, IdleConnections, ServerVerification, ServiceUrl};
+use weir_client::{CallError, CallSettings, HttpClient, HttpProtocol, IdleConnections, ServerVerification, ServiceUrl};
 use weir_plugin::ConfigError;
 
 /// The URL of a service, with the settings for calls to it.
@@ -35,12 +35,23 @@ impl HttpService {
         let verification = if verify { ServerVerification::Verify } else { ServerVerification::Skip };
         let settings =
             CallSettings { connect_timeout: timeout, timeout, idle, verification, ..CallSettings::default() };
-        if parsed.origin().is_https {
-            // Loads the CA certificates here, so that no worker has to. If that fails, each call reports the error.
-            let _ = client.prepare_tls(&settings);
-        }
         let target = parsed.target().as_str().into();
-        Ok(HttpService { client: client.clone(), url: parsed, target, timeout, settings })
+        let service = HttpService { client: client.clone(), url: parsed, target, timeout, settings };
+        service.prepare_tls();
+        Ok(service)
+    }
+
+    /// Loads the CA certificates in advance, so that no worker has to. If that fails, each call reports the error.
+    fn prepare_tls(&self) {
+        if self.url.origin().is_https {
+            let _ = self.client.prepare_tls(&self.settings);
+        }
+    }
+
+    /// Sends requests by this version of HTTP; without this, it is HTTP/1.1.
+    pub fn speak(&mut self, protocol: HttpProtocol) {
+        self.settings.protocol = protocol;
+        self.prepare_tls();
     }
 
     /// The origin, for log messages: path and query are left out, because they may contain secrets.

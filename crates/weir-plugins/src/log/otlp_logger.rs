@@ -9,15 +9,15 @@ use weir_records::{Destination, Record, RecordSending};
 
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
-use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 use crate::observe::collector::{self, ResourceSpec};
+use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
 use crate::observe::trace::otlp::{self, LogRecord};
 use crate::observe::trace::w3c::Traceparent;
 
-/// Sends a record of each exchange to an OpenTelemetry collector, as a log record (OTLP over HTTP). Not in APISIX.
+/// Sends a record of each exchange to an OpenTelemetry collector, as a log record (OTLP over HTTP or gRPC). Not in APISIX.
 ///
 /// The record is the body of the log record, with its members as names and values. The severity is `ERROR` for a status
 /// of 500 or more, `WARN` for 400 or more, and `INFO` otherwise. If the request has a `traceparent`, from its client or
@@ -31,6 +31,9 @@ pub struct OtlpLogger {
     /// Batches are sent to the collectors in turn. A collector that fails is skipped for 30 seconds, as long as another
     /// one works.
     endpoint_addrs: Vec<String>,
+    /// `http/protobuf`, or `grpc`: then the URLs have no path, and the port is usually 4317.
+    #[serde(default)]
+    protocol: OtlpProtocol,
     /// Header fields that are added to the requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
@@ -67,10 +70,12 @@ impl Definition for OtlpLogger {
         let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
         let mut receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options)?;
         receivers.add_headers(&self.headers, "headers")?;
-        let name = format!("otlp-logger {}", receivers.name());
+        let how = ("endpoint_addrs", timeout);
+        let service = OtlpService::new(receivers, self.protocol, OtlpSignal::Logs, how)?;
+        let name = format!("otlp-logger {}", service.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
         let resource = collector::resource(&self.resource);
-        let logs = OtlpLogs { receivers, resource, writer: RecordWriter::default() };
+        let logs = OtlpLogs { service, resource, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))
     }
 }
@@ -87,7 +92,7 @@ impl HasMetadata for OtlpLogger {
 const HIDDEN: [&str; 2] = ["$status", "$http_traceparent"];
 
 struct OtlpLogs {
-    receivers: Receivers,
+    service: OtlpService,
     resource: Vec<u8>,
     writer: RecordWriter,
 }
@@ -118,12 +123,7 @@ impl OtlpLogs {
 impl Destination for OtlpLogs {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = self.packed(batch);
-        Box::pin(async move {
-            match self.receivers.post("/v1/logs", "application/x-protobuf", body).await {
-                Ok(answer) => collector::judge(&answer, batch.len(), "log records"),
-                Err(error) => http_answer::no_answer(&error),
-            }
-        })
+        Box::pin(async move { self.service.export(body).await.outcome(batch.len(), "log records") })
     }
 }
 
@@ -144,6 +144,11 @@ mod tests {
                 json!({"endpoint_addrs": ["http://a"], "headers": {"a b": ""}}),
                 "headers.a b: is not a header field name",
             ),
+            (
+                json!({"endpoint_addrs": ["http://a/b"], "protocol": "grpc"}),
+                "endpoint_addrs: has a path, and a gRPC service has none",
+            ),
+            (json!({"endpoint_addrs": ["http://a"], "protocol": "thrift"}), "protocol: unknown variant `thrift`"),
             (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),
         ] {
             let error = refused::<OtlpLogger>(options);

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, Hea
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
-use weir_client::{CallError, HttpClient, IdleConnections};
+use weir_client::{CallError, HttpClient, HttpProtocol, IdleConnections};
 use weir_plugin::ConfigError;
 
 use crate::http_service::HttpService;
@@ -79,6 +79,21 @@ impl Receivers {
     pub fn name(&self) -> String {
         let names: Vec<String> = self.services.iter().map(HttpService::name).collect();
         names.join(",")
+    }
+
+    /// Whether a URL has more than a host and a port.
+    pub fn have_paths(&self) -> bool {
+        self.services.iter().any(|service| &*service.target != "/")
+    }
+
+    /// Sends all requests by this version of HTTP.
+    pub fn speak(&mut self, protocol: HttpProtocol) {
+        self.services.iter_mut().for_each(|service| service.speak(protocol));
+    }
+
+    /// Treats the receiver that was asked last as one that has failed.
+    pub fn avoid_last(&mut self) {
+        self.failed[self.last] = Some(Instant::now());
     }
 
     /// Adds fields to every request, from an option.

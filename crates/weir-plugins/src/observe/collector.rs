@@ -7,13 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::HttpClient;
 use weir_plugin::ConfigError;
-use weir_records::{
-    Batching, Destination, Outcome, Record, RecordSending, RejectReason, Retries, SendOutcome, SinkOptions,
-};
+use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOptions};
 
-use crate::log::http_answer;
 use crate::log::options::seconds;
 use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
 use crate::observe::trace::otlp::{self, ResourceValue};
 
 /// Where the spans of this node go, for all routes.
@@ -55,8 +53,11 @@ pub enum ResourceSpec {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct CollectorSpec {
-    /// `host:port`, or an `http` or `https` URL. Spans go to `/v1/traces` there.
+    /// `host:port`, or an `http` or `https` URL. Spans go to `/v1/traces` there. With `protocol: grpc`, a collector usually
+    /// listens on port 4317.
     address: String,
+    /// `http/protobuf`, or `grpc`. Not in APISIX.
+    protocol: OtlpProtocol,
     /// Time-out for a batch, in seconds, including the time to connect.
     #[schemars(range(min = 1))]
     request_timeout: u64,
@@ -67,7 +68,8 @@ struct CollectorSpec {
 impl Default for CollectorSpec {
     fn default() -> CollectorSpec {
         let request_headers = BTreeMap::new();
-        CollectorSpec { address: "127.0.0.1:4318".to_owned(), request_timeout: 3, request_headers }
+        let protocol = OtlpProtocol::default();
+        CollectorSpec { address: "127.0.0.1:4318".to_owned(), protocol, request_timeout: 3, request_headers }
     }
 }
 
@@ -166,7 +168,7 @@ pub fn resource(attributes: &BTreeMap<String, ResourceSpec>) -> Vec<u8> {
 
 /// The collector as the destination of a sink.
 pub struct OtlpCollector {
-    receivers: Receivers,
+    service: OtlpService,
     resource: Vec<u8>,
 }
 
@@ -177,14 +179,15 @@ impl OtlpCollector {
         metadata: &CollectorMetadata,
         client: &HttpClient,
     ) -> Result<(OtlpCollector, SinkOptions), ConfigError> {
-        let CollectorSpec { address, request_timeout, request_headers } = &metadata.collector;
+        let CollectorSpec { address, protocol, request_timeout, request_headers } = &metadata.collector;
         let timeout = seconds(*request_timeout, "collector.request_timeout", 1)?;
         let url = if address.contains("://") { address.clone() } else { format!("http://{address}") };
         let options = ReceiverOptions { option: "collector.address", verify: true, timeout };
         let mut receivers = Receivers::one(client, &url, &options)?;
         receivers.add_headers(request_headers, "collector.request_headers")?;
-        let options = metadata.batch_span_processor.compile(format!("opentelemetry {}", receivers.name()))?;
-        Ok((OtlpCollector { receivers, resource: resource(&metadata.resource) }, options))
+        let service = OtlpService::new(receivers, *protocol, OtlpSignal::Traces, ("collector.address", timeout))?;
+        let options = metadata.batch_span_processor.compile(format!("opentelemetry {}", service.name()))?;
+        Ok((OtlpCollector { service, resource: resource(&metadata.resource) }, options))
     }
 }
 
@@ -194,41 +197,12 @@ pub const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
 impl Destination for OtlpCollector {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = otlp::request(&self.resource, SCOPE, batch.iter().map(|record| &*record.payload));
-        Box::pin(async move {
-            match self.receivers.post("/v1/traces", "application/x-protobuf", body).await {
-                Ok(answer) => judge(&answer, batch.len(), "spans"),
-                Err(error) => http_answer::no_answer(&error),
-            }
-        })
-    }
-}
-
-/// As OTLP specifies: only four statuses allow a retry, and a partially accepted request is never sent again. `what`
-/// names the items, for the error.
-pub fn judge(answer: &http::Response<hyper::body::Bytes>, count: usize, what: &str) -> SendOutcome {
-    match answer.status().as_u16() {
-        200..=299 => match otlp::rejected(answer.body()) {
-            (0, _) => SendOutcome::Taken,
-            (items, why) => {
-                // The answer does not identify the rejected items, so the first ones are counted as rejected.
-                let rejected = usize::try_from(items).unwrap_or(count).min(count);
-                let outcome = |index| match index < rejected {
-                    true => Outcome::Rejected(RejectReason::Invalid),
-                    false => Outcome::Delivered,
-                };
-                let error = Some(format!("the collector has rejected {items} {what}: {why}"));
-                SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error }
-            }
-        },
-        413 | 429 | 502 | 503 | 504 => http_answer::failure(answer),
-        _ => SendOutcome::Refused { reason: RejectReason::Invalid, error: http_answer::quoted(answer) },
+        Box::pin(async move { self.service.export(body).await.outcome(batch.len(), "spans") })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::Response;
-    use hyper::body::Bytes;
     use serde_json::json;
 
     use super::*;
@@ -237,6 +211,10 @@ mod tests {
     fn wrong_settings_are_refused_with_their_place() {
         for (settings, want) in [
             (json!({"collector": {"address": "/a"}}), "collector.address: `http:///a` is not a URL"),
+            (
+                json!({"collector": {"address": "http://a/b", "protocol": "grpc"}}),
+                "collector.address: has a path, and a gRPC service has none",
+            ),
             (json!({"collector": {"request_timeout": 0}}), "collector.request_timeout: must be from 1"),
             (json!({"collector": {"request_headers": {"a b": "c"}}}), "collector.request_headers.a b: is not a"),
             (json!({"batch_span_processor": {"max_queue_size": 0}}), "batch_span_processor.max_queue_size: must be"),
@@ -252,26 +230,5 @@ mod tests {
             assert!(error.starts_with(want), "{error}");
         }
         CollectorMetadata::default().check().expect("the defaults are right");
-    }
-
-    #[test]
-    fn answers_say_what_became_of_a_batch() {
-        let judged = |status, body: &'static [u8]| {
-            let answer = Response::builder().status(status).body(Bytes::from_static(body)).expect("valid");
-            judge(&answer, 3, "spans")
-        };
-        assert!(matches!(judged(200, b""), SendOutcome::Taken));
-        let SendOutcome::Each { outcomes, error } = judged(200, b"\x0a\x05\x08\x02\x12\x01x") else {
-            panic!("in part")
-        };
-        let rejected = Outcome::Rejected(RejectReason::Invalid);
-        assert_eq!(outcomes, [rejected, rejected, Outcome::Delivered]);
-        assert_eq!(error.as_deref(), Some("the collector has rejected 2 spans: x"));
-        for status in [429, 502, 503, 504] {
-            assert!(matches!(judged(status, b""), SendOutcome::Busy { .. } | SendOutcome::Failed { .. }), "{status}");
-        }
-        for status in [400, 401, 404, 500] {
-            assert!(matches!(judged(status, b""), SendOutcome::Refused { .. }), "{status}");
-        }
     }
 }

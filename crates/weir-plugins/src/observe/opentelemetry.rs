@@ -15,7 +15,7 @@ use crate::observe::trace::span::TraceSpan;
 use crate::observe::trace::span_sink::{SpanFormat, SpanSink};
 use crate::observe::trace::w3c::{self, Traceparent};
 
-/// Traces requests, and sends the spans to an OpenTelemetry collector (OTLP over HTTP).
+/// Traces requests, and sends the spans to an OpenTelemetry collector (OTLP over HTTP or gRPC).
 ///
 /// A sampled request has a server span and, for each attempt at an upstream, a client span. The context of a trace is
 /// read from `traceparent` and `tracestate` (W3C Trace Context), and passed on to the upstream. Requests never wait for

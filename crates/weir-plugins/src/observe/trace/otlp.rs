@@ -1,6 +1,10 @@
 //! Encodes spans and log records in OTLP: the messages of `opentelemetry/proto/{trace,logs}/v1`, and the answers of a
-//! collector. Workers write the spans of an exchange with [`span`]; the sink's thread writes log records with
-//! [`log_record`], and joins the items of a batch with [`request`].
+//! collector (`answer`, `grpc`), which `service` reaches by HTTP or gRPC. Workers write the spans of an exchange with [`span`]; the
+//! sink's thread writes log records with [`log_record`], and joins the items of a batch with [`request`].
+
+pub mod answer;
+pub mod grpc;
+pub mod service;
 
 use serde_json::Value;
 
