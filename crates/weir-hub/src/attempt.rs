@@ -99,7 +99,7 @@ impl DeliveryFailure {
         }
     }
 
-    pub(crate) fn of_code(code: u16) -> DeliveryFailure {
+    pub(crate) fn from_code(code: u16) -> DeliveryFailure {
         match code {
             100.. => DeliveryFailure::Status(code),
             code => {
@@ -136,8 +136,8 @@ mod tests {
     fn failures_have_codes() {
         let reasons = NoAnswerReason::ALL.map(DeliveryFailure::NoAnswer);
         for failure in reasons.into_iter().chain([DeliveryFailure::Status(503)]) {
-            assert_eq!(DeliveryFailure::of_code(failure.code()), failure);
+            assert_eq!(DeliveryFailure::from_code(failure.code()), failure);
         }
-        assert_eq!(DeliveryFailure::of_code(99), DeliveryFailure::NoAnswer(NoAnswerReason::Unknown));
+        assert_eq!(DeliveryFailure::from_code(99), DeliveryFailure::NoAnswer(NoAnswerReason::Unknown));
     }
 }

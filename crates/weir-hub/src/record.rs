@@ -407,7 +407,7 @@ impl<'a> RecordDecoder<'a> {
     fn given_up(&mut self) -> Result<AbandonedDelivery, UnknownRecord> {
         let code = self.code()?;
         let attempts = u32::try_from(self.number()?).map_err(|_| UnknownRecord)?;
-        Ok(AbandonedDelivery { failure: DeliveryFailure::of_code(code), attempts, at_ms: self.number()? })
+        Ok(AbandonedDelivery { failure: DeliveryFailure::from_code(code), attempts, at_ms: self.number()? })
     }
 
     fn code(&mut self) -> Result<u16, UnknownRecord> {
@@ -493,7 +493,7 @@ impl<'a> RecordDecoder<'a> {
         let outcome = match kind % OF_REPLAY {
             DELIVERED => self.number().map(|_| MarkOutcome::Delivered)?,
             DEAD_WITHOUT_TIME => {
-                let failure = DeliveryFailure::of_code(self.code()?);
+                let failure = DeliveryFailure::from_code(self.code()?);
                 MarkOutcome::Dead(AbandonedDelivery { failure, attempts: 0, at_ms: 0 })
             }
             EXPIRED => MarkOutcome::Expired(self.number()?),

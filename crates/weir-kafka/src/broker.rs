@@ -126,7 +126,7 @@ impl BrokerConnection {
         let mechanism = login.mechanism.name();
         let answer = self.ask(SASL_HANDSHAKE, |request| request.text(Some(mechanism))).await?;
         let mut answer = AnswerBytes(&answer);
-        let (error, offered) = read_handshake(&mut answer).map_err(|_| self.truncated_answer())?;
+        let (error, offered) = read_handshake(&mut answer).map_err(|_| self.truncated_answer_error())?;
         if error != 0 {
             return Err(format!(
                 "{}: does not support the SASL mechanism {mechanism}, but {}",
@@ -168,13 +168,13 @@ impl BrokerConnection {
         let answer = self.ask(SASL_AUTHENTICATE, |request| request.bytes(token)).await?;
         let mut answer = AnswerBytes(&answer);
         let mut read = || Ok::<_, AnswerCutShort>((answer.i16()?, answer.text()?, answer.bytes()?.to_vec()));
-        match read().map_err(|_| self.truncated_answer())? {
+        match read().map_err(|_| self.truncated_answer_error())? {
             (0, _, token) => Ok(token),
             (error, text, _) => Err(format!("{}: the login was refused ({error}): {text}", self.name)),
         }
     }
 
-    pub fn truncated_answer(&self) -> String {
+    pub fn truncated_answer_error(&self) -> String {
         format!("{}: an answer was cut short", self.name)
     }
 }

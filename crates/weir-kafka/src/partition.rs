@@ -122,7 +122,7 @@ impl KafkaCluster {
         let mut connection = BrokerConnection::open(&controller, &self.access).await?;
         let timeout_ms = self.access.timeout.as_millis() as i32;
         let answer = connection.ask(CREATE_TOPICS, |request| put_topic(request, name, new, timeout_ms)).await?;
-        let created = read_created(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer())?;
+        let created = read_created(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer_error())?;
         match created {
             (0 | TOPIC_EXISTS, _) => Ok(new.partitions as usize),
             (error, said) => Err(KafkaError::of(error, format_args!("topic {name} cannot be made: {said}"))),
@@ -141,7 +141,7 @@ impl KafkaCluster {
                     request.bool(false);
                 };
                 let answer = connection.ask(METADATA, write).await?;
-                read_metadata(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer())
+                read_metadata(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer_error())
             };
             match asked.await {
                 Ok(metadata) => return Ok(metadata),
@@ -297,7 +297,7 @@ impl<'a> PartitionClient<'a> {
             None => self.connect().await?,
         };
         let answer = connection.ask(request, |request| write(request, topic, partition)).await?;
-        match read(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer())? {
+        match read(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer_error())? {
             (0, answer) => {
                 self.connection = Some(connection);
                 Ok(answer)

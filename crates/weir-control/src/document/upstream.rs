@@ -447,7 +447,7 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
 fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)> {
     let shown = shortened(text);
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err((format!("`{shown}` is IPv6 without brackets"), format!("write `[{text}]:8080`")));
+        return Err((format!("`{shown}` is an IPv6 address without brackets"), format!("write `[{text}]:8080`")));
     }
     if text.contains("//") {
         return Err((format!("`{shown}` is a URL, not a node"), "write as `backend.example:8080`".to_owned()));

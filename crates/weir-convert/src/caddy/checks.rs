@@ -59,7 +59,8 @@ impl HealthChecks {
                 self.healthy.push(("successes".to_owned(), Yaml::Integer(value.parse().unwrap_or(1))));
             }
             "health_fails" => {}
-            "health_body" => converted.lost(&line.place, "`health_body`: checks look at the status only"),
+            "health_body" => converted
+                .lost(&line.place, "`health_body`: health checks here compare the status, and do not read the body"),
             "fail_duration" => {
                 self.has_passive = true;
                 let text = "`fail_duration`: a failed endpoint is taken out of rotation for 10 s, and longer if it fails again";

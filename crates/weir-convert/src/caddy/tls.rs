@@ -53,20 +53,20 @@ pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, site: 
     let (ordered, others): (Vec<&str>, Vec<&str>) =
         hosts.into_iter().partition(|host| is_public(host) && !read.is_internal && options.has_certificates);
     if !others.is_empty() {
-        unordered(converted, place, &others);
+        report_missing_certificates(converted, place, &others);
     }
-    order(converted, options, &ordered);
+    add_to_acme(converted, options, &ordered);
 }
 
 /// Reports hosts without a certificate.
-fn unordered(converted: &mut Converted, place: &SourcePlace, hosts: &[&str]) {
+fn report_missing_certificates(converted: &mut Converted, place: &SourcePlace, hosts: &[&str]) {
     let names: Vec<_> = hosts.iter().map(|host| if host.is_empty() { "every host" } else { host }).collect();
     let text = format!("a certificate for {}: add an entry to `ssls` with `cert` and `key`", names.join(", "));
     converted.lost(place, text);
 }
 
 /// Adds hosts to `acme`.
-fn order(converted: &mut Converted, options: &GlobalOptions, hosts: &[&str]) {
+fn add_to_acme(converted: &mut Converted, options: &GlobalOptions, hosts: &[&str]) {
     if hosts.is_empty() {
         return;
     }

@@ -155,7 +155,7 @@ impl Driver {
         let (heard, waits) = (state.take_received_frames(), state.len() > 0 && state.protocol.output().is_empty());
         match self.silence.look(now_ns, heard, waits) {
             SilenceVerdict::Alive => {}
-            SilenceVerdict::SendPing => state.protocol().send_ping(),
+            SilenceVerdict::SendPing => state.writable_protocol().send_ping(),
             SilenceVerdict::Lost => return Poll::Ready(()),
         }
         match state.poll_send(context) {
@@ -195,7 +195,7 @@ impl Driver {
                 if code == ErrorCode::ENHANCE_YOUR_CALM {
                     self.shared.worker.metrics.errors.increment("flood");
                 }
-                state.protocol().fail(code);
+                state.writable_protocol().fail(code);
                 state.fail_all_streams(StreamLoss::Connection);
                 self.ending = ClosingStep::Failed { until_ns: now_ns + FAREWELL_NS };
                 Poll::Pending
@@ -212,7 +212,7 @@ impl Driver {
         if self.ending == ClosingStep::No
             && (request_limit_reached || self.shared.worker.phase() == WorkerPhase::Draining)
         {
-            self.shared.session.state().protocol().leave();
+            self.shared.session.state().writable_protocol().leave();
             self.ending = ClosingStep::Leaving;
         }
     }

@@ -58,21 +58,21 @@ pub struct Pools {
 
 /// Endpoints by their keys, in several tables: a table that grows moves all its entries at once.
 struct EndpointTable {
-    parts: [RefCell<HashMap<PoolKey, Rc<EndpointPool>>>; EndpointTable::PARTS],
+    shards: [RefCell<HashMap<PoolKey, Rc<EndpointPool>>>; EndpointTable::SHARDS],
     random: RandomState,
 }
 
 impl EndpointTable {
-    const PARTS: usize = 64;
+    const SHARDS: usize = 64;
 
-    fn part_of(&self, key: &PoolKey) -> RefMut<'_, HashMap<PoolKey, Rc<EndpointPool>>> {
-        self.parts[self.random.hash_one(key) as usize % Self::PARTS].borrow_mut()
+    fn shard_of(&self, key: &PoolKey) -> RefMut<'_, HashMap<PoolKey, Rc<EndpointPool>>> {
+        self.shards[self.random.hash_one(key) as usize % Self::SHARDS].borrow_mut()
     }
 }
 
 impl Default for EndpointTable {
     fn default() -> EndpointTable {
-        EndpointTable { parts: std::array::from_fn(|_| RefCell::default()), random: RandomState::default() }
+        EndpointTable { shards: std::array::from_fn(|_| RefCell::default()), random: RandomState::default() }
     }
 }
 
@@ -156,7 +156,7 @@ impl Pools {
     ) -> Rc<EndpointPool> {
         let tls = EndpointTls::new(endpoint, upstream);
         let key = (endpoint.addr, upstream.http2, upstream.proxy_protocol, tls.as_ref().map(EndpointTls::identity));
-        let mut endpoints = self.endpoints.part_of(&key);
+        let mut endpoints = self.endpoints.shard_of(&key);
         let shared = endpoints.entry(key.clone()).or_insert_with(|| {
             Rc::new(EndpointPool {
                 pools: Rc::downgrade(self),
@@ -240,7 +240,7 @@ impl Pools {
             }
             let lists = usize::from(endpoint.is_connected.get());
             if Rc::strong_count(&endpoint) == 2 + lists {
-                self.endpoints.part_of(&endpoint.key).remove(&endpoint.key);
+                self.endpoints.shard_of(&endpoint.key).remove(&endpoint.key);
                 endpoint.close_idle(worker);
             }
         }
@@ -593,8 +593,8 @@ impl UpstreamSide for UpstreamConnection<'_> {
         self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
-        forward::request_head(out, exchange, terms.pass_host, terms.endpoint)
+    fn write_request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
+        forward::write_request_head(out, exchange, terms.pass_host, terms.endpoint)
     }
 
     fn poll_receive(

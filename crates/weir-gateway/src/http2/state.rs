@@ -157,7 +157,7 @@ impl<P> State<P> {
     }
 
     /// The protocol, for writing: its output buffer gets spare memory first, if it has none.
-    pub fn protocol(&mut self) -> &mut h2::Connection {
+    pub fn writable_protocol(&mut self) -> &mut h2::Connection {
         self.worker.buffers.lend(self.protocol.output());
         &mut self.protocol
     }

@@ -25,7 +25,12 @@ pub enum HopFraming {
 
 /// Writes the request head for an upstream. Forwarding fields of an untrusted client are replaced. The gateway's own fields
 /// are written after those of the client, so that a `Connection` field of the client cannot nominate them for removal.
-pub fn request_head(out: &mut Vec<u8>, exchange: &Exchange, pass_host: &PassHost, endpoint: &Endpoint) -> HopFraming {
+pub fn write_request_head(
+    out: &mut Vec<u8>,
+    exchange: &Exchange,
+    pass_host: &PassHost,
+    endpoint: &Endpoint,
+) -> HopFraming {
     let request = &exchange.request;
     request.write(out, host(exchange, pass_host, endpoint), |field| is_forwarded_upstream(exchange, field));
     forwarding_fields(out, exchange);
@@ -371,7 +376,7 @@ mod tests {
         exchange.client.local = ([127, 0, 0, 1], 9080).into();
         exchange.client.trusted = trusted;
         let mut out = Vec::new();
-        request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
+        write_request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
         String::from_utf8(out).expect("test heads are text")
     }
 
@@ -410,7 +415,7 @@ mod tests {
         fields.add(b"X-Forwarded-Prefix", b"/api").expect("valid");
         fields.set(b"X-Real-IP", b"10.1.1.1").expect("valid");
         let mut out = Vec::new();
-        request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
+        write_request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
         let out = String::from_utf8(out).expect("text");
         assert!(
             out.contains("X-Forwarded-Proto: https\r\n") && !out.contains("wss") && !out.contains("Proto: http\r"),
@@ -452,7 +457,7 @@ mod tests {
         names.iter().for_each(|name| exchange.request.head.withhold(name.as_bytes()));
         exchange.request.head.add(b"X-Forwarded-Host", b"said.example").expect("valid");
         let mut out = Vec::new();
-        request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
+        write_request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
         let out = String::from_utf8(out).expect("text");
         assert_eq!(out, "GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-Host: said.example\r\n\r\n");
     }

@@ -133,7 +133,7 @@ impl UpstreamSide for ResponderSide<'_> {
         NOWHERE
     }
 
-    fn request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
+    fn write_request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
         (self.method, self.limits) = (exchange.request.method, *terms.limits);
         let request = exchange.responder_request(self.upstream.take());
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {

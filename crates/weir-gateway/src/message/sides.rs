@@ -165,7 +165,7 @@ pub trait UpstreamSide: Sending {
     fn addr(&self) -> SocketAddr;
 
     /// Begins the request; returns how its body is framed.
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming;
+    fn write_request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming;
 
     /// Receives the next part of the response.
     fn poll_receive(

@@ -44,7 +44,7 @@ impl PackedAttempt {
             event: self.event >> (CODE_BITS + 1),
             took_ms: (self.time & low(DURATION_BITS)) as u32,
             is_replay: self.event >> CODE_BITS & 1 == 1,
-            failure: (code != NO_FAILURE).then(|| DeliveryFailure::of_code(code)),
+            failure: (code != NO_FAILURE).then(|| DeliveryFailure::from_code(code)),
         }
     }
 }

@@ -39,20 +39,25 @@ const BUFFER: usize = 4096;
 
 /// The decoded content of a message, up to `limit` bytes.
 pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, Opaque> {
-    let mut codings = head.values(b"content-encoding").flat_map(field::list).filter(|coding| !is(coding, "identity"));
+    let mut codings =
+        head.values(b"content-encoding").flat_map(field::list).filter(|coding| !eq_ignore_case(coding, "identity"));
     let (coding, another) = (codings.next(), codings.next());
     match coding {
         None => Ok(Cow::Borrowed(body)),
         Some(_) if another.is_some() => Err(Opaque::UnknownCoding),
-        Some(coding) if is(coding, "gzip") || is(coding, "x-gzip") => {
+        Some(coding) if eq_ignore_case(coding, "gzip") || eq_ignore_case(coding, "x-gzip") => {
             decoded(MultiGzDecoder::new(body), body, limit).map(Cow::Owned)
         }
-        Some(coding) if is(coding, "deflate") && is_zlib(body) => {
+        Some(coding) if eq_ignore_case(coding, "deflate") && is_zlib(body) => {
             decoded(ZlibDecoder::new(body), body, limit).map(Cow::Owned)
         }
         // Some servers omit the zlib wrapper that RFC 9110 §8.4.1.2 requires.
-        Some(coding) if is(coding, "deflate") => decoded(DeflateDecoder::new(body), body, limit).map(Cow::Owned),
-        Some(coding) if is(coding, "br") => decoded(Decompressor::new(body, BUFFER), body, limit).map(Cow::Owned),
+        Some(coding) if eq_ignore_case(coding, "deflate") => {
+            decoded(DeflateDecoder::new(body), body, limit).map(Cow::Owned)
+        }
+        Some(coding) if eq_ignore_case(coding, "br") => {
+            decoded(Decompressor::new(body, BUFFER), body, limit).map(Cow::Owned)
+        }
         Some(_) => Err(Opaque::UnknownCoding),
     }
 }
@@ -77,7 +82,7 @@ fn is_zlib(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..] if method & 15 == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
 }
 
-fn is(text: &[u8], word: &str) -> bool {
+fn eq_ignore_case(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
 

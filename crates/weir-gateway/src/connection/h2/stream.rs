@@ -196,7 +196,7 @@ impl ClientSide for H2ClientStream {
     fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, coding: HopFraming, _: bool) {
         let (session, status) = (&self.connection.session, exchange.response.status);
         let write = |writer: &mut FieldWriter<'_>| fields::response(writer, exchange, coding);
-        let sent = session.state().protocol().respond(self.id, status, false, write);
+        let sent = session.state().writable_protocol().respond(self.id, status, false, write);
         session.head_sent(self.key, sent);
         exchange.response_bytes += sent.bytes as u64;
         self.status = status;
@@ -204,15 +204,17 @@ impl ClientSide for H2ClientStream {
 
     fn interim_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
         let (session, status) = (&self.connection.session, exchange.response.status);
-        let sent =
-            session.state().protocol().respond(self.id, status, false, |writer| fields::interim(writer, exchange));
+        let sent = session
+            .state()
+            .writable_protocol()
+            .respond(self.id, status, false, |writer| fields::interim(writer, exchange));
         session.wake_driver();
         exchange.response_bytes += sent.bytes as u64;
     }
 
     fn upgrade_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
         let session = &self.connection.session;
-        session.state().protocol().respond(self.id, 200, false, |writer| fields::upgraded(writer, exchange));
+        session.state().writable_protocol().respond(self.id, 200, false, |writer| fields::upgraded(writer, exchange));
         session.wake_driver();
     }
 

@@ -138,7 +138,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
             Poll::Pending => {}
             Poll::Ready(Ok(Err(code))) => {
                 tracing::debug!("HTTP/2 with {addr}: {}", code.name());
-                state.protocol().fail(code);
+                state.writable_protocol().fail(code);
                 let _ = state.poll_send(context); // as much as the socket takes at once
                 // The endpoint violated the protocol. That is not the fate of a stale connection, so none of its requests
                 // is sent again.
@@ -153,7 +153,7 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
         }
         match watch.look(&mut state, now_ns) {
             SilenceVerdict::Alive => {}
-            SilenceVerdict::SendPing => state.protocol().send_ping(),
+            SilenceVerdict::SendPing => state.writable_protocol().send_ping(),
             SilenceVerdict::Lost => {
                 tracing::warn!("the endpoint {addr} has not answered an HTTP/2 PING: the connection is closed");
                 return Poll::Ready(());

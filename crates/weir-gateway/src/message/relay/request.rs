@@ -64,7 +64,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let worker = self.worker;
         self.request.head_sent = true;
         worker.buffers.with_write_buffer(|out| {
-            self.request.coding = self.request_head(out);
+            self.request.coding = self.write_request_head(out);
             if self.request.body.is_done() {
                 self.end_request(out)?;
             } else if self.exchange.request_body().is_none() && !self.client.unread_bytes().is_empty() {
@@ -77,13 +77,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         })
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>) -> HopFraming {
+    fn write_request_head(&mut self, out: &mut Vec<u8>) -> HopFraming {
         if self.exchange.request_filters.only_observe() {
-            return self.upstream.request_head(out, self.exchange, &self.terms.request());
+            return self.upstream.write_request_head(out, self.exchange, &self.terms.request());
         }
         // Filters may change the length of the content, so it is sent without a `Content-Length`.
         let framing = std::mem::replace(&mut self.exchange.request.framing, Framing::Chunked);
-        let coding = self.upstream.request_head(out, self.exchange, &self.terms.request());
+        let coding = self.upstream.write_request_head(out, self.exchange, &self.terms.request());
         self.exchange.request.framing = framing;
         coding
     }

@@ -163,14 +163,14 @@ impl UpstreamSide for UpstreamStream<'_> {
         self.permit.endpoint.addr
     }
 
-    fn request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
+    fn write_request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
         let scheme: &[u8] = if self.permit.endpoint.is_secured() { b"https" } else { b"http" };
         let host = forward::host(exchange, terms.pass_host, terms.endpoint);
         let mut state = self.connection.session.state();
-        state.protocol().set_limits(*terms.limits);
+        state.writable_protocol().set_limits(*terms.limits);
         let target = fields::RequestTarget { scheme, host, is_websocket: self.websocket.is_some() };
         let write = |writer: &mut FieldWriter<'_>| fields::request(writer, exchange, &target, out);
-        let asked = state.protocol().request(self.key, exchange.request.method, false, write);
+        let asked = state.writable_protocol().request(self.key, exchange.request.method, false, write);
         drop(state);
         if let Some((id, sent)) = asked {
             self.connection.session.state().set_id(self.key, id);
