@@ -16,6 +16,7 @@ mod prepare;
 mod recorder;
 mod run;
 mod socket;
+mod start;
 mod streams;
 mod tls;
 
@@ -30,5 +31,6 @@ pub use result::{
     Connections, CpuTime, Errors, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, PERCENTILES,
     RequestTally,
 };
-pub use run::{run, run_until};
+pub use run::{run, run_signalled, run_until};
+pub use start::LoadStart;
 pub(crate) use tls::provider;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
@@ -17,6 +17,7 @@ use super::plan::{LoadPlan, PlanError, Protocol};
 use super::prepare::PreparedLoad;
 use super::recorder::{MeasuredWindow, RecordedInterval, RecorderMessage, RecorderSummary};
 use super::result::{CpuTime, Generator, LoadInterval, LoadPhase, LoadProgress, LoadResult, LoadTally, RequestTally};
+use super::start::LoadStart;
 use super::streams;
 
 /// How often progress is reported.
@@ -35,6 +36,16 @@ pub fn run(plan: &LoadPlan, progress: &mut dyn FnMut(&LoadProgress)) -> Result<L
 pub fn run_until(
     plan: &LoadPlan,
     stop: &Arc<AtomicBool>,
+    progress: &mut dyn FnMut(&LoadProgress),
+) -> Result<LoadResult, PlanError> {
+    run_signalled(plan, stop, &LoadStart::default(), progress)
+}
+
+/// Like [`run_until`]; `start` is set when the clock starts, before which connections may have been opened.
+pub fn run_signalled(
+    plan: &LoadPlan,
+    stop: &Arc<AtomicBool>,
+    start: &LoadStart,
     progress: &mut dyn FnMut(&LoadProgress),
 ) -> Result<LoadResult, PlanError> {
     let prepared = Arc::new(PreparedLoad::new(plan)?);
@@ -72,6 +83,9 @@ pub fn run_until(
     let ready = threads.iter().filter(|_| is_ready.recv().is_ok()).count();
     let window = window(plan, now_ns() + HEAD_START_NS);
     let started_unix_ns = unix_ns() + HEAD_START_NS;
+    if ready == count {
+        start.set(Instant::now() + Duration::from_nanos(HEAD_START_NS));
+    }
     for thread in threads.iter().filter(|_| ready == count) {
         let _ = thread.go.send(window);
     }

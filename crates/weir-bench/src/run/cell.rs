@@ -21,7 +21,7 @@ use super::{
     route_changes,
 };
 use crate::{
-    engine::{self, Interruptions, LoadPlan, LoadResult, StopCondition},
+    engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
     result::{
         Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole,
@@ -257,10 +257,11 @@ impl Started {
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        let sampler = ProcessSampler::start(watched, warm_up, interval, measured);
-        let counting = counters.then(|| count_later(pids.clone(), warm_up, measured));
+        let start = LoadStart::default();
+        let sampler = ProcessSampler::start(watched, &start, warm_up, interval, measured);
+        let counting = counters.then(|| count_later(pids.clone(), start.clone(), warm_up, measured));
         let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
-        let load = self.load(&plan, (scenario, row), backend, stop);
+        let load = self.load(&plan, (scenario, row), backend, (&start, stop));
         // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
@@ -305,7 +306,7 @@ impl Started {
         plan: &LoadPlan,
         (scenario, row): (&Scenario, &ScenarioRow),
         backend: &mut RunningBackends,
-        stop: &Arc<AtomicBool>,
+        (start, stop): (&LoadStart, &Arc<AtomicBool>),
     ) -> Result<(LoadResult, Option<RouteChanges>), String> {
         let target = self.child.as_ref().map(Child::pid);
         let warm_up = Duration::from_millis(plan.warm_up_ms);
@@ -313,16 +314,24 @@ impl Started {
         let (load, changes) = thread::scope(|scope| {
             let reload = self.reload.as_ref();
             let changes = row.route_changes_per_s.zip(reload).zip(target).map(|((per_s, reload), pid)| {
-                scope.spawn(move || route_changes::make(reload, pid, per_s, warm_up, measured))
+                scope.spawn(move || {
+                    let begin = start.wait()? + warm_up;
+                    Some(route_changes::make(reload, pid, per_s, begin, measured))
+                })
             });
             if !row.events.is_empty() {
-                scope.spawn(move || events::play(&row.events, warm_up, backend, target, reload));
+                scope.spawn(move || {
+                    if let Some(at) = start.wait() {
+                        events::play(&row.events, at + warm_up, backend, target, reload);
+                    }
+                });
             }
             let load = match scenario.load.processes {
-                1 => engine::run_until(plan, stop, &mut |_| {}).map_err(|error| error.to_string()),
-                processes => generators::run(plan, processes as usize, stop),
+                1 => engine::run_signalled(plan, stop, start, &mut |_| {}).map_err(|error| error.to_string()),
+                processes => generators::run(plan, processes as usize, stop, start),
             };
-            (load, changes.map(|thread| thread.join().expect("it reports every problem")))
+            start.load_ended();
+            (load, changes.and_then(|thread| thread.join().expect("it reports every problem")))
         });
         Ok((load.map_err(|error| format!("{}: {error}", row.name))?, changes))
     }
@@ -481,9 +490,15 @@ impl Setting<'_> {
 }
 
 /// Counts instructions during the measured part of a run, on a thread of its own.
-fn count_later(pids: Vec<u32>, warm_up: Duration, measured: Duration) -> thread::JoinHandle<Option<Instructions>> {
+fn count_later(
+    pids: Vec<u32>,
+    start: LoadStart,
+    warm_up: Duration,
+    measured: Duration,
+) -> thread::JoinHandle<Option<Instructions>> {
     thread::spawn(move || {
-        thread::sleep(warm_up);
+        let begin = start.wait()? + warm_up;
+        thread::sleep(begin.saturating_duration_since(Instant::now()));
         Counting::start(&pids, measured.as_secs_f64()).and_then(Counting::finish)
     })
 }

@@ -14,21 +14,18 @@ use crate::{
     target::send_signal,
 };
 
-/// Plays the events of a row, with times relative to the measured part, which begins `warm_up` after the start of the
-/// load. The load engine is still connecting when this is called, so events are early by that time: a few milliseconds
-/// with some hundred clients.
+/// Plays the events of a row, with times relative to the begin of the measured part.
 pub fn play(
     events: &[RowEvent],
-    warm_up: Duration,
+    begin: Instant,
     backend: &mut RunningBackends,
     target: Option<u32>,
     reload: Option<&Reload>,
 ) {
-    let start = Instant::now() + warm_up;
     let mut events = events.to_vec();
     events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     for event in events {
-        let due = start + Duration::from_secs_f64(event.at_s);
+        let due = begin + Duration::from_secs_f64(event.at_s);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let outcome = match event.action {
             EventAction::KillBackend => backend.signal_first(Signal::KILL),

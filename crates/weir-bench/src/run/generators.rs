@@ -10,20 +10,26 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::engine::{LoadPlan, LoadResult, PERCENTILES};
+use crate::engine::{LoadPlan, LoadResult, LoadStart, PERCENTILES};
 
 /// Connections from one local address to one destination; the kernel's default range of ports has 28,232.
 const PORTS: usize = 20_000;
 /// How often the stop flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs a plan in several processes of this program, and adds up their results.
-pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<LoadResult, String> {
+/// Runs a plan in several processes of this program, and adds up their results. `start_of_load` is set when they begin to
+/// connect.
+pub fn run(
+    plan: &LoadPlan,
+    processes: usize,
+    stop: &Arc<AtomicBool>,
+    start_of_load: &LoadStart,
+) -> Result<LoadResult, String> {
     let shares = shares(plan, processes);
     let children = shares.iter().map(|_| start()).collect::<Result<Vec<Child>, String>>()?;
     let pids: Vec<Pid> = children.iter().filter_map(|child| Pid::from_raw(child.id() as i32)).collect();
@@ -31,13 +37,14 @@ pub fn run(plan: &LoadPlan, processes: usize, stop: &Arc<AtomicBool>) -> Result<
     let begin = Arc::new(Barrier::new(shares.len()));
     let mut waiting = Vec::new();
     for (mut child, share) in children.into_iter().zip(shares) {
-        let begin = begin.clone();
+        let (begin, start_of_load) = (begin.clone(), start_of_load.clone());
         waiting.push(thread::spawn(move || {
             let mut input = child.stdin.take().expect("it was asked for");
             let text = serde_json::to_string(&share).expect("a plan has string keys");
             // If the process has ended already, its output has the reason.
             let _ = input.write_all(text.as_bytes());
             begin.wait();
+            start_of_load.set(Instant::now());
             drop(input);
             child.wait_with_output()
         }));

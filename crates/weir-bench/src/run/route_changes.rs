@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between requests that check for the change. The first one is sent at once.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Makes changes from the end of the warm-up to the end of the measured part, at most `per_s` per second: a change begins only
+/// Makes changes from `begin` to the end of the measured part, at most `per_s` per second: a change begins only
 /// after the one before it is visible.
-pub fn make(reload: &Reload, pid: u32, per_s: f64, warm_up: Duration, measured: Duration) -> RouteChanges {
-    let mut due = Instant::now() + warm_up;
+pub fn make(reload: &Reload, pid: u32, per_s: f64, begin: Instant, measured: Duration) -> RouteChanges {
+    let mut due = begin;
     let end = due + measured;
     let mut changes = RouteChanges::default();
     for number in 1.. {

@@ -17,6 +17,7 @@ pub use self::{
     process::{open_files_limit, rss_bytes},
     tree::process_tree,
 };
+use crate::engine::LoadStart;
 use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 
 /// A process tree to sample.
@@ -37,24 +38,30 @@ pub struct ProcessSampler {
 }
 
 impl ProcessSampler {
-    /// Takes the first sample after `delay` (the warm-up), then one every `interval`, and the last one after `length`.
+    /// Takes the first sample `delay` (the warm-up) after the start of the load, then one every `interval`, and the last one
+    /// after `length`.
     pub fn start(
         watched: Vec<WatchedProcess>,
+        load: &LoadStart,
         delay: Duration,
         interval: Duration,
         length: Duration,
     ) -> ProcessSampler {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
-        let start = Instant::now() + delay;
+        let load = load.clone();
         let thread = thread::Builder::new()
             .name("sampler".to_owned())
-            .spawn(move || collect(watched, &told, start, interval, length))
+            .spawn(move || {
+                // Without a start there is one sample, of the end.
+                let start = load.wait().unwrap_or_else(Instant::now) + delay;
+                collect(watched, &told, start, interval, length)
+            })
             .expect("the system has room for one more thread");
         ProcessSampler { stop, thread }
     }
 
-    /// Returns the samples; stops sampling if it has not ended.
+    /// Returns the samples; stops sampling if it has not ended. The load has started or ended by then.
     pub fn finish(self) -> (Vec<Process>, Vec<HostSample>) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -136,8 +143,15 @@ mod tests {
             cpus: vec![0],
             root: std::process::id(),
         };
-        let sampler =
-            ProcessSampler::start(vec![own], Duration::ZERO, Duration::from_millis(10), Duration::from_secs(3600));
+        let load = LoadStart::default();
+        load.set(Instant::now());
+        let sampler = ProcessSampler::start(
+            vec![own],
+            &load,
+            Duration::ZERO,
+            Duration::from_millis(10),
+            Duration::from_secs(3600),
+        );
         let used = || {
             let sample = process::read(&[std::process::id()]);
             sample.cpu_user_s + sample.cpu_system_s
@@ -152,5 +166,32 @@ mod tests {
         assert!(processes[0].cpu_s() > 0.02, "{}", processes[0].cpu_s());
         assert!(samples[0].rss_bytes > 0 && samples[0].fds > 0 && samples[0].threads > 0);
         assert_eq!(host[0].passive_opens, 0);
+    }
+
+    #[test]
+    fn work_before_the_start_of_the_load_is_not_counted() {
+        let own = WatchedProcess {
+            role: ProcessRole::Target,
+            name: "own".to_owned(),
+            cpus: vec![0],
+            root: std::process::id(),
+        };
+        let load = LoadStart::default();
+        let length = Duration::from_secs(3600);
+        let sampler = ProcessSampler::start(vec![own], &load, Duration::ZERO, Duration::from_millis(10), length);
+        let used = || {
+            let sample = process::read(&[std::process::id()]);
+            sample.cpu_user_s + sample.cpu_system_s
+        };
+        let before = used();
+        while used() - before < 0.2 {
+            std::hint::black_box((0..100_000u64).sum::<u64>());
+        }
+        let used_before_start = used();
+        load.set(Instant::now());
+        let (processes, _) = sampler.finish();
+        let counted = processes[0].cpu_s();
+        let since = used() - used_before_start;
+        assert!(counted <= since + 0.02, "{counted} s counted, {since} s used since the start");
     }
 }
