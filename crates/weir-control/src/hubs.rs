@@ -9,6 +9,7 @@ mod endpoint;
 mod listening;
 mod posting;
 mod slot;
+mod socket;
 
 use std::collections::HashMap;
 use std::io;

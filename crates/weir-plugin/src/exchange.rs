@@ -586,6 +586,7 @@ impl Exchange {
             identity: self.identity.clone(),
             publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
             upstream,
+            may_upgrade: self.request.upgrade,
         }
     }
 

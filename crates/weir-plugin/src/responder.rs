@@ -46,6 +46,9 @@ pub struct ResponderRequest {
     pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
     /// The upstream the request would be sent to without the responder, if there is one.
     pub upstream: Option<Rc<dyn RouteUpstream>>,
+    /// The client asks for another protocol, and the route allows it: the response may be a 101, after which content is what the
+    /// client sends in that protocol. The gateway adds `Sec-WebSocket-Accept` for a WebSocket.
+    pub may_upgrade: bool,
 }
 
 /// Limit of the bytes of a request that are buffered; the client's side waits when there are as many.
@@ -61,6 +64,8 @@ const MOST_KEPT: usize = 2 * MOST_OUTGOING;
 struct Channel {
     incoming: Vec<u8>,
     incoming_ended: bool,
+    /// The response is a 101: what comes in is no content of the request any more.
+    switched: bool,
     /// Woken when content has arrived.
     reader: Option<Waker>,
     head: Option<ReplyHead>,
@@ -121,6 +126,10 @@ impl Reply {
     /// Like [`Reply::begin`], with a head whose names are in lower case.
     pub fn begin_with(&mut self, head: ReplyHead) {
         let mut channel = self.0.borrow_mut();
+        if head.status == 101 {
+            channel.switched = true;
+            channel.incoming_ended = false;
+        }
         channel.head = Some(head);
         channel.has_begun = true;
     }
@@ -176,13 +185,20 @@ impl ResponderCall {
         self.end
     }
 
-    /// Passes content of the request to the responder. Content after its end is discarded.
+    /// Passes content of the request to the responder, or after a 101 what the client sends. Content after its end is discarded.
     pub fn push(&mut self, content: &[u8], is_last: bool, context: &Context<'_>) {
         let mut channel = self.channel.borrow_mut();
         if self.work.is_some() {
             channel.incoming.extend_from_slice(content);
         }
-        channel.incoming_ended |= is_last;
+        channel.incoming_ended |= is_last && !channel.switched;
+        wake(&mut channel.reader, context);
+    }
+
+    /// After a 101: the client sends nothing more.
+    pub fn end_tunnel(&mut self, context: &Context<'_>) {
+        let mut channel = self.channel.borrow_mut();
+        channel.incoming_ended = true;
         wake(&mut channel.reader, context);
     }
 

@@ -31,7 +31,7 @@ impl Responder for HubEndpoint {
             };
             let call = HubCall { settings: hub.settings(), hub, request };
             match call.request.head.method {
-                Method::Get | Method::Head => listening::answer(&call, &mut reply).await,
+                Method::Get | Method::Head => listening::answer(&call, content, &mut reply).await,
                 Method::Post => posting::answer(&call, content, &mut reply).await,
                 _ => {
                     reply.begin(405, &[("Allow", "GET, HEAD, POST"), ("Content-Length", "0")]);

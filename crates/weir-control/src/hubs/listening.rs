@@ -1,25 +1,26 @@
-//! GET on a topic's own URL: its newest content, a stream of its events (SSE), or the next event (long polling).
+//! GET on a topic's own URL: its newest content, a stream of its events (SSE, or a WebSocket), or the next event (long polling).
 
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use weir_hub::{Event, Refusal};
-use weir_plugin::{Reply, Stop};
+use weir_plugin::{Content, Reply, Stop};
 use weir_proto::Method;
 
 use super::call::{HubCall, refuse};
+use super::socket;
 
 /// The interval of comments in an idle stream, so that proxies in between do not cut it off.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The most events taken from the hub at once.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 /// The default time-out of a long poll, in seconds.
 const POLL_S: u64 = 25;
 const MAX_POLL_S: u64 = 50;
 
 /// Responds to a GET or HEAD request.
-pub(super) async fn answer(call: &HubCall, reply: &mut Reply) -> Result<(), Stop> {
+pub(super) async fn answer(call: &HubCall, sent: Content, reply: &mut Reply) -> Result<(), Stop> {
     let Some(topic) = call.topic_at_path() else {
         return refuse(
             reply,
@@ -34,6 +35,7 @@ pub(super) async fn answer(call: &HubCall, reply: &mut Reply) -> Result<(), Stop
     let wants_stream = accepts.windows(17).any(|part| part.eq_ignore_ascii_case(b"text/event-stream"));
     let answered = match call.argument(b"after") {
         _ if call.request.head.method == Method::Head => newest(call, &topic, reply).await,
+        _ if socket::is_asked_for(call) => socket::answer(call, &topic, sent, reply).await,
         _ if wants_stream => stream(call, &topic, reply).await,
         Some(after) => poll(call, &topic, &after, reply).await,
         None => newest(call, &topic, reply).await,
@@ -88,14 +90,19 @@ fn position(text: &str) -> Option<u64> {
     }
 }
 
-/// Streams server-sent events, starting after `Last-Event-ID`. The client's reading provides the back-pressure: the next events
-/// are taken when the previous ones have been sent.
-async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
+/// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.
+pub(super) async fn after_last_seen(call: &HubCall, topic: &str) -> Result<u64, Refusal> {
     let newest = call.hub.latest(topic).await?.map_or(0, |event| event.seq);
     let last = call.field(b"last-event-id").and_then(|value| std::str::from_utf8(value).ok().map(str::to_owned));
     let last = last.or_else(|| call.argument(b"last_event_id"));
     // An id that is greater than the newest one is from a lost log, and is ignored.
-    let mut after = last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest);
+    Ok(last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest))
+}
+
+/// Streams server-sent events, starting after `Last-Event-ID`. The client's reading provides the back-pressure: the next events
+/// are taken when the previous ones have been sent.
+async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
+    let mut after = after_last_seen(call, topic).await?;
     let links = call.links(topic);
     reply.begin(
         200,

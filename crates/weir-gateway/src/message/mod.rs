@@ -8,4 +8,5 @@ pub mod responder;
 pub mod sides;
 pub mod tunnel;
 pub mod unsent;
+pub mod upgrade;
 pub mod websocket;

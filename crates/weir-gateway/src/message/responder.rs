@@ -13,7 +13,8 @@ use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::relay::{self, RelayOutcome, RelayTerms};
-use super::sides::{ClientSide, Received, RequestTerms, Sending, UpstreamSide};
+use super::sides::{ClientSide, Pipe, Received, RequestTerms, Sending, UpstreamSide};
+use super::upgrade::{asks_for_websocket, tunneled, websocket_accept};
 use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
@@ -60,6 +61,7 @@ pub async fn answer(
         upstream,
         call: None,
         ends: false,
+        accept: None,
         method: Method::Get,
         limits: Limits::default(),
         stop: None,
@@ -69,7 +71,7 @@ pub async fn answer(
     match outcome? {
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
-        RelayOutcome::Tunnel => Err(Stop::BadInterim),
+        RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut side, exchange).await),
     }
 }
 
@@ -81,6 +83,8 @@ struct ResponderSide<'a> {
     call: Option<ResponderCall>,
     /// The request's content is complete after the next [`Sending::send`].
     ends: bool,
+    /// The value of `Sec-WebSocket-Accept`, if the request asks for a WebSocket over HTTP/1.1.
+    accept: Option<String>,
     method: Method,
     limits: Limits,
     /// Why the responder ended the exchange.
@@ -128,6 +132,39 @@ impl Sending for ResponderSide<'_> {
     }
 }
 
+/// After a 101 what the client sends is the responder's content, and what the responder sends goes to the client.
+impl Pipe for ResponderSide<'_> {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Some(call) = self.poll_responder(context) else { return Poll::Ready(Ok(0)) };
+        match (call.read_content(buffer, context), call.end()) {
+            (0, None) => Poll::Pending,
+            (0, Some(Err(stop))) => self.failed(stop).map_ok(|_| 0),
+            (count, _) => Poll::Ready(Ok(count)),
+        }
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_blocked() {
+            self.poll_responder(context);
+        }
+        match &mut self.call {
+            Some(call) if call.is_full() => Poll::Pending,
+            Some(call) => {
+                call.push(bytes, false, context);
+                Poll::Ready(Ok(bytes.len()))
+            }
+            None => Poll::Ready(Ok(bytes.len())),
+        }
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(call) = &mut self.call {
+            call.end_tunnel(context);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl UpstreamSide for ResponderSide<'_> {
     fn addr(&self) -> SocketAddr {
         NOWHERE
@@ -135,6 +172,7 @@ impl UpstreamSide for ResponderSide<'_> {
 
     fn write_request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
         (self.method, self.limits) = (exchange.request.method, *terms.limits);
+        self.accept = asks_for_websocket(exchange).then(|| websocket_accept(exchange)).flatten();
         let request = exchange.responder_request(self.upstream.take());
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
             Ok(call) => self.call = Some(call),
@@ -156,10 +194,19 @@ impl UpstreamSide for ResponderSide<'_> {
         if let Some(head) = call.take_head() {
             response.clear();
             let fields = head.fields.iter().map(|(name, value)| (&**name, &**value));
-            return match response_head(head.status, fields, false, &limits, method, response) {
-                Ok(()) => Poll::Ready(Ok(Received::Head(Ok(())))),
-                Err(_) => self.failed(Stop::Internal),
-            };
+            // A head is made as one of HTTP/2, which has no 101; for a WebSocket it has 2xx (RFC 8441 §5).
+            let switches = head.status == 101;
+            let status = if switches { 200 } else { head.status };
+            if response_head(status, fields, false, &limits, method, response).is_err() {
+                return self.failed(Stop::Internal);
+            }
+            if switches {
+                response.set_status(101);
+                let accept =
+                    self.accept.as_deref().map(|accept| response.head.set(b"sec-websocket-accept", accept.as_bytes()));
+                accept.transpose().expect("base64 is a valid value");
+            }
+            return Poll::Ready(Ok(Received::Head(Ok(()))));
         }
         let count = call.read_content(buffer, context);
         if count > 0 {

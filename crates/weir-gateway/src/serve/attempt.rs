@@ -9,8 +9,8 @@ use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
 use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
-use crate::message::sides::{ClientSide, Pipe, until_client_disconnects};
-use crate::message::{tunnel, websocket};
+use crate::message::sides::{ClientSide, until_client_disconnects};
+use crate::message::upgrade::tunneled;
 use crate::plugins::chain::Plugins;
 use crate::snapshot::{self, Timeouts};
 use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
@@ -145,18 +145,5 @@ async fn over_http2(
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
         RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut stream, exchange).await),
-    }
-}
-
-/// After a 101: relays bytes, or the messages of a WebSocket if plugins filter them.
-async fn tunneled(
-    worker: &WorkerContext,
-    client: &mut impl ClientSide,
-    upstream: &mut impl Pipe,
-    exchange: &mut ServedExchange,
-) -> AfterExchange {
-    match exchange.opening.take() {
-        None => Box::pin(tunnel::run(worker, client, upstream, exchange)).await,
-        Some(opening) => Box::pin(websocket::run(worker, client, upstream, exchange, *opening)).await,
     }
 }

@@ -6,11 +6,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use base64::prelude::{BASE64_STANDARD, Engine};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h2::{ErrorCode, FieldWriter};
-use weir_proto::{Known, ResponseHead, Trailers, Version};
+use weir_proto::{ResponseHead, Trailers};
 
 use super::SharedConnection;
 use crate::context::frame::own_waker;
@@ -18,6 +16,7 @@ use crate::endpoint::pool::{Freshness, Permit, within_timeout};
 use crate::http2::fields;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
+use crate::message::upgrade::{asks_for_websocket, websocket_accept};
 use crate::snapshot::Timeouts;
 
 /// A stream as the upstream side of one exchange.
@@ -32,20 +31,6 @@ pub struct UpstreamStream<'w> {
     has_head: bool,
     /// Set for a WebSocket (RFC 8441): the value of `Sec-WebSocket-Accept`, which a client of HTTP/1.1 expects.
     websocket: Option<Option<String>>,
-}
-
-/// Whether the request asks for a WebSocket. Other upgrades do not exist in HTTP/2.
-fn is_websocket(exchange: &Exchange) -> bool {
-    let asked = exchange.request.head.known(Known::Upgrade);
-    exchange.request.upgrade && asked.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
-}
-
-/// The value of `Sec-WebSocket-Accept` that a client of HTTP/1.1 expects (RFC 6455 §4.2.2); `None` for one of HTTP/2.
-fn accept(exchange: &Exchange) -> Option<String> {
-    let key = exchange.request.head.received(b"Sec-WebSocket-Key").next()?;
-    let of_http1 = exchange.request.version != Version::Http2;
-    let digest = || digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat());
-    of_http1.then(|| BASE64_STANDARD.encode(digest()))
 }
 
 impl<'w> Permit<'w> {
@@ -87,7 +72,7 @@ impl<'w> Permit<'w> {
         };
         let waker = own_waker().await;
         stream.connection.session.watch(key, waker);
-        if is_websocket(exchange) {
+        if asks_for_websocket(exchange) {
             let connection = Rc::clone(&stream.connection);
             // RFC 8441 §3: only after the endpoint's SETTINGS have allowed it.
             let known = async {
@@ -95,7 +80,7 @@ impl<'w> Permit<'w> {
                 Ok(connection.session.state().protocol.peer().connect_protocol)
             };
             if within_timeout(worker, timeouts.connect, known).await? {
-                stream.websocket = Some(accept(exchange));
+                stream.websocket = Some(websocket_accept(exchange));
             }
         }
         Ok(stream)
