@@ -381,6 +381,11 @@ pub struct ClientTls {
 }
 
 impl LoadPlan {
+    /// Whether the generator spins in place of sleeping until a request is due.
+    pub fn spins(&self) -> bool {
+        self.pacing.is_open() && self.spin_ns > 0
+    }
+
     /// A closed loop of `connections` clients asking for `url` until `stop`, everything else at its default.
     pub fn closed(url: impl Into<String>, connections: usize, stop: StopCondition) -> Self {
         Self {

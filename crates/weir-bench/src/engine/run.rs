@@ -109,8 +109,7 @@ struct OtherProcessors {
 
 impl OtherProcessors {
     fn from(plan: &LoadPlan) -> Self {
-        let spins = plan.pacing.is_open() && plan.spin_ns > 0;
-        let Some(before) = sched_getaffinity(None).ok().filter(|_| spins) else { return Self { before: None } };
+        let Some(before) = sched_getaffinity(None).ok().filter(|_| plan.spins()) else { return Self { before: None } };
         let mut others = before;
         plan.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| others.unset(*cpu));
         let moved = others != before && others.count() > 0 && sched_setaffinity(None, &others).is_ok();

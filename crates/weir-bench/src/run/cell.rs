@@ -248,8 +248,7 @@ impl Started {
         let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
         let watched: Vec<WatchedProcess> = self.watched().into_iter().chain([backend.watched()]).collect();
-        let alone = plan.pacing.is_open() && plan.spin_ns > 0;
-        let interruptions = alone.then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
+        let interruptions = plan.spins().then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let records_before = self.records.as_ref().map(TargetRecords::settled).transpose()?;
         let log_start = self.log().len();
         let rss_before_bytes = (!pids.is_empty()).then(|| *self.fresh_bytes.get_or_insert_with(|| rss_bytes(&pids)));

@@ -1,9 +1,15 @@
 //! One request to a hub: its arguments, and the rights of its caller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_hub::{Hub, HubSettings, Refusal, is_signed, links};
 use weir_plugin::{PublishRefusal, Reply, ResponderRequest, Stop, form};
+
+/// The interval of comments or pings in an idle stream, so that proxies in between do not cut it off.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
+/// The most events taken from the hub at once.
+pub(super) const BATCH: usize = 64;
 
 /// One request to a hub.
 pub(super) struct HubCall {
@@ -84,6 +90,15 @@ impl HubCall {
         }
     }
 
+    /// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.
+    pub(super) async fn after_last_seen(&self, topic: &str) -> Result<u64, Refusal> {
+        let newest = self.hub.latest(topic).await?.map_or(0, |event| event.seq);
+        let last = self.field(b"last-event-id").and_then(|value| std::str::from_utf8(value).ok().map(str::to_owned));
+        let last = last.or_else(|| self.argument(b"last_event_id"));
+        // An id that is greater than the newest one is from a lost log, and is ignored.
+        Ok(last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest))
+    }
+
     /// The `Link` field with the hub and the topic (§4).
     pub(super) fn links(&self, topic: &str) -> String {
         links(&self.settings.url, topic)
@@ -94,5 +109,26 @@ fn allowed(consumers: &[Box<str>], consumer: &str, what: &str) -> Result<(), Ref
     match consumers.is_empty() || consumers.iter().any(|allowed| **allowed == *consumer) {
         true => Ok(()),
         false => Err(Refusal::new(403, format!("this consumer may not {what} here"))),
+    }
+}
+
+/// The position after an event: its id, or before the oldest one.
+pub(super) fn position(text: &str) -> Option<u64> {
+    match text {
+        "earliest" => Some(0),
+        text => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_ids_or_the_beginning() {
+        assert_eq!(
+            (position("earliest"), position("12"), position("x"), position("-1")),
+            (Some(0), Some(12), None, None)
+        );
     }
 }

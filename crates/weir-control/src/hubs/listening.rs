@@ -8,13 +8,9 @@ use weir_hub::{Event, Refusal};
 use weir_plugin::{Content, Reply, Stop};
 use weir_proto::Method;
 
-use super::call::{HubCall, refuse};
+use super::call::{BATCH, HEARTBEAT, HubCall, position, refuse};
 use super::socket;
 
-/// The interval of comments in an idle stream, so that proxies in between do not cut it off.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
-/// The most events taken from the hub at once.
-pub(super) const BATCH: usize = 64;
 /// The default time-out of a long poll, in seconds.
 const POLL_S: u64 = 25;
 const MAX_POLL_S: u64 = 50;
@@ -83,26 +79,10 @@ async fn poll(call: &HubCall, topic: &str, after: &str, reply: &mut Reply) -> Re
     Ok(())
 }
 
-fn position(text: &str) -> Option<u64> {
-    match text {
-        "earliest" => Some(0),
-        text => text.parse().ok(),
-    }
-}
-
-/// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.
-pub(super) async fn after_last_seen(call: &HubCall, topic: &str) -> Result<u64, Refusal> {
-    let newest = call.hub.latest(topic).await?.map_or(0, |event| event.seq);
-    let last = call.field(b"last-event-id").and_then(|value| std::str::from_utf8(value).ok().map(str::to_owned));
-    let last = last.or_else(|| call.argument(b"last_event_id"));
-    // An id that is greater than the newest one is from a lost log, and is ignored.
-    Ok(last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest))
-}
-
 /// Streams server-sent events, starting after `Last-Event-ID`. The client's reading provides the back-pressure: the next events
 /// are taken when the previous ones have been sent.
 async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
-    let mut after = after_last_seen(call, topic).await?;
+    let mut after = call.after_last_seen(topic).await?;
     let links = call.links(topic);
     reply.begin(
         200,
@@ -172,13 +152,5 @@ mod tests {
         assert_eq!(sent(b"a\nb\r\nc\rd\n"), "id: 7\ndata: a\ndata: b\ndata: c\ndata: d\ndata: \n\n");
         assert_eq!(sent(b""), "id: 7\ndata: \n\n");
         assert_eq!(sent(b"\xff\x00"), "id: 7\nevent: binary\ndata: /wA=\n\n");
-    }
-
-    #[test]
-    fn positions_are_ids_or_the_beginning() {
-        assert_eq!(
-            (position("earliest"), position("12"), position("x"), position("-1")),
-            (Some(0), Some(12), None, None)
-        );
     }
 }

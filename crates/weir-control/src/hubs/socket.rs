@@ -8,8 +8,7 @@ use weir_plugin::{Content, Reply};
 use weir_proto::Known;
 use weir_proto::websocket::{CloseCode, FrameEvent, FrameReader, FrameSender, Opcode, frame};
 
-use super::call::HubCall;
-use super::listening::{BATCH, HEARTBEAT, after_last_seen};
+use super::call::{BATCH, HEARTBEAT, HubCall};
 
 /// Whether the request asks for a WebSocket, and its route allows one.
 pub(super) fn is_asked_for(call: &HubCall) -> bool {
@@ -31,7 +30,7 @@ pub(super) async fn answer(call: &HubCall, topic: &str, sent: Content, reply: &m
         Some("json") => true,
         Some(_) => return Err(Refusal::new(400, "`envelope` must be `json`")),
     };
-    let mut after = after_last_seen(call, topic).await?;
+    let mut after = call.after_last_seen(topic).await?;
     reply.begin(101, &[("Link", &call.links(topic))]);
     let mut client = ListeningClient { sent, frames: FrameReader::new(FrameSender::Client, false) };
     loop {
