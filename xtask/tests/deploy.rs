@@ -63,6 +63,48 @@ fn the_dashboard_asks_what_prometheus_can_answer() {
     succeeds(promtool.args(["check", "rules"]).arg(rules));
 }
 
+/// The dashboard as a program in TypeScript, whose types are those of Grafana: an unknown or missing member does not compile.
+fn typed(dashboard: &Value) -> String {
+    let panels = || dashboard["panels"].as_array().into_iter().flatten().filter(|panel| panel["type"] == "timeseries");
+    let options: Vec<&Value> = panels().map(|panel| &panel["options"]).collect();
+    let fields: Vec<&Value> = panels().map(|panel| &panel["fieldConfig"]["defaults"]["custom"]).collect();
+    let fields: Vec<&&Value> = fields.iter().filter(|custom| !custom.is_null()).collect();
+    let types = "./node_modules/@grafana/schema/dist/types/raw/composable/timeseries/panelcfg/x/types.gen";
+    format!(
+        "import type {{ Dashboard }} from '@grafana/schema';\nimport type {{ FieldConfig, Options }} from '{types}';\n\
+         // In JSON a member of an enumeration is its text.\n\
+         type Json<T> = T extends string ? `${{T}}` : T extends object ? {{ [K in keyof T]: Json<T[K]> }} : T;\n\
+         export const dashboard: Dashboard = {dashboard};\nexport const options: Json<Options>[] = {};\n\
+         export const fields: Json<FieldConfig>[] = {};\n",
+        serde_json::json!(options),
+        serde_json::json!(fields)
+    )
+}
+
+#[test]
+fn the_dashboard_has_the_types_of_grafana() {
+    let Ok(modules) = root().join(".cache/grafana/node_modules").canonicalize() else {
+        return skipped("there is no `@grafana/schema`");
+    };
+    let Some(node) = Program::find("node") else { return };
+    let mut dashboard: Value = serde_json::from_str(&read("deploy/dashboard.json")).expect("JSON");
+    let place = TempDir::new();
+    std::os::unix::fs::symlink(&modules, place.path().join("node_modules")).expect("the directory is ours");
+    let arguments = ["--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "bundler"];
+    let compile = |dashboard: &Value| {
+        place.write("dashboard.ts", typed(dashboard));
+        let mut tsc = Command::new(node.get_program());
+        tsc.arg(modules.join("typescript/bin/tsc")).args(arguments).arg("dashboard.ts").current_dir(place.path());
+        tsc.output().expect("node starts")
+    };
+    let outcome = compile(&dashboard);
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stdout));
+    // The check finds what is wrong.
+    dashboard["panels"][1]["titel"] = "Requests".into();
+    let outcome = compile(&dashboard);
+    assert!(String::from_utf8_lossy(&outcome.stdout).contains("titel"), "{outcome:?}");
+}
+
 #[test]
 fn alerts_and_dashboard_name_metrics_that_there_are() {
     let (alerts, dashboard) = (read("deploy/alerts.yaml"), read("deploy/dashboard.json"));
