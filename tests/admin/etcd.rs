@@ -56,7 +56,7 @@ impl Etcd {
         eventually("etcd answers", DEADLINE, || self.try_ctl(&["get", "nothing"]).is_some());
     }
 
-    fn endpoints(&self) -> Vec<String> {
+    pub fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(|member| format!("http://127.0.0.1:{}", member.client)).collect()
     }
 

@@ -11,6 +11,7 @@ mod equality;
 mod etcd;
 mod mcp;
 mod membership;
+mod migration;
 mod samples;
 mod security;
 mod standalone;

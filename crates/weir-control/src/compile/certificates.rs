@@ -211,6 +211,10 @@ impl Compiler<'_> {
         let document = self.document;
         let speaks = document.settings.listen.iter().any(|listen| listen.tls);
         let has_none = certificates.is_empty() && document.acme.is_none();
+        // With a store the file has no certificates; they are added to the store, perhaps later.
+        if has_none && document.settings.store.is_some() {
+            return;
+        }
         let (path, problem, advice) = match (speaks, has_none) {
             (true, true) if document.ssls.is_empty() => (
                 "listen",
