@@ -116,4 +116,8 @@ fn what_cannot_be_had_is_an_error_with_its_place() {
     let away = good.replace(&vault.addr().to_string(), &format!("127.0.0.1:{}", weir_testkit::free_port()));
     let (stderr, code) = say("check", &away, "any");
     assert_eq!(code, Some(0), "{stderr}");
+    // A node that starts while there is none has no value to serve with, and says so.
+    let (stderr, code) = say("run", &away, "hvs.token");
+    assert!(stderr.contains("consumers[0].plugins.key-auth.key") && stderr.contains("Connection refused"), "{stderr}");
+    assert_eq!(code, Some(1), "{stderr}");
 }
