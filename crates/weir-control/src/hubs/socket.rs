@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(message(&event(b"one"), false), (Opcode::Text, b"one".to_vec()));
         assert_eq!(message(&event(b"\xff\x00"), false), (Opcode::Binary, b"\xff\x00".to_vec()));
         let enveloped = |content| String::from_utf8(message(&event(content), true).1).expect("JSON");
-        assert_eq!(enveloped(b"a\nb"), r#"{"data":"a\nb","id":7,"type":"text/plain"}"#);
-        assert_eq!(enveloped(b"\xff\x00"), r#"{"data_base64":"/wA=","id":7,"type":"text/plain"}"#);
+        assert_eq!(enveloped(b"a\nb"), r#"{"id":7,"type":"text/plain","data":"a\nb"}"#);
+        assert_eq!(enveloped(b"\xff\x00"), r#"{"id":7,"type":"text/plain","data_base64":"/wA="}"#);
     }
 
     #[test]
