@@ -28,7 +28,7 @@ mod route;
 mod scheme;
 mod secret_fields;
 mod secrets;
-mod settings;
+pub(crate) mod settings;
 mod shares;
 mod upstream;
 
@@ -379,7 +379,9 @@ impl Document {
         let mut document = Document::empty(source, &tree);
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);
-        let known: Vec<&str> = [settings::KEYS, &["acme", "include"], RESOURCES, NOT_YET].concat();
+        let settings = settings::SETTINGS.iter().map(|(name, _)| *name);
+        let known: Vec<&str> =
+            settings.chain(["acme", "include"]).chain(RESOURCES.iter().chain(NOT_YET).copied()).collect();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
             document.acme = fields.get("acme").and_then(|at| acme::read(&at));

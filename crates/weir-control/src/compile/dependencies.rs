@@ -4,6 +4,7 @@ use std::ops::{BitOr, Not};
 
 use weir_plugin::BuildInputs;
 
+use crate::document::settings::{SETTINGS, SettingScope};
 use crate::document::{Document, NodeSpec, ResolvedName};
 use crate::text::fingerprint::Fingerprint;
 
@@ -74,8 +75,7 @@ pub(super) struct Surroundings {
     pub(super) tls: Fingerprint,
 }
 
-/// Settings and lists that no route is compiled from, or that routes depend on through other fields of `Surroundings`. A change
-/// of any other member compiles every route again.
+/// Lists and sections that no route is compiled from, or that routes depend on through other fields of `Surroundings`.
 const NOT_GENERAL: &[&str] = &[
     "routes",
     "services",
@@ -88,50 +88,20 @@ const NOT_GENERAL: &[&str] = &[
     "ssls",
     "acme",
     "secrets",
-    "listen",
-    "admin",
-    "store",
-    "data_encryption",
-    "worker_processes",
-    "enable_access_log",
-    "error_log_level",
-    "status",
-    "worker_shutdown_timeout",
-    "dns_resolver",
-    "dns_resolver_valid",
-    "discovery",
-    "trusted_addresses",
-    "ssl_handshake_timeout",
-    "ssl_trusted_certificate",
-    "upstream_tls_verify",
-    "client_header_timeout",
-    "client_max_header_size",
-    "client_max_header_count",
-    "client_max_uri_size",
-    "client_max_body_size",
-    "client_body_min_rate",
-    "client_body_grace",
-    "client_half_close_timeout",
-    "held_content_max",
-    "held_content_max_per_client",
-    "keepalive_timeout",
-    "client_first_byte_timeout",
-    "client_max_connections",
-    "via",
-    "keepalive_requests",
-    "enable_http2",
-    "http2_max_concurrent_streams",
-    "send_timeout",
-    "price_every",
-    "metrics_names",
 ];
+
+/// Whether a change of this member of the document compiles every route again: any but those that are known not to.
+fn is_general(key: &str) -> bool {
+    let scope = SETTINGS.iter().find(|(name, _)| *name == key).map(|(_, scope)| *scope);
+    scope != Some(SettingScope::Node) && !NOT_GENERAL.contains(&key)
+}
 
 impl Surroundings {
     pub(super) fn of(document: &Document) -> Surroundings {
         let sections = |wanted: &[&str]| document.sections(|key| wanted.contains(&key));
         let files = files(document);
         Surroundings {
-            general: document.sections(|key| !NOT_GENERAL.contains(&key)),
+            general: document.sections(is_general),
             consumers: sections(&["consumers", "consumer_groups"]),
             metadata: sections(&["plugin_metadata"]),
             http: Fingerprint::of((
