@@ -24,6 +24,8 @@ use crate::{
 const FILE_POLICY: &str = "file-logger";
 /// How long the lab waits after the last new record: Envoy flushes only every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(12);
+/// The same before a run: what is pending then would be delivered during the run. A store that has just been started is slow.
+const PATIENCE_BEFORE: Duration = Duration::from_secs(60);
 /// The longest time the lab waits for records of one run.
 const LIMIT: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(200);
@@ -71,7 +73,8 @@ impl TargetRecords {
 
     /// The totals before a run, once no records of earlier requests are pending.
     pub fn settled(&self) -> Result<RecordReading, String> {
-        self.wait(|reading| reading.account.is_none_or(|account| account.accepted > 0 && account.pending == 0))
+        let is_settled = |account: AccountOfRun| account.accepted > 0 && account.pending == 0;
+        self.wait(PATIENCE_BEFORE, |reading| reading.account.is_none_or(is_settled))
     }
 
     /// Counts the records of a run once they are complete or no more arrive. Empties a file afterwards: over hours, access logs
@@ -80,7 +83,7 @@ impl TargetRecords {
         // Warm-up and drain are recorded as well.
         let answered: u64 = load.intervals.iter().map(|interval| interval.tally.completed).sum();
         let begun = load.intervals.iter().map(|interval| interval.tally.due).sum();
-        let after = self.wait(|now| match now.account {
+        let after = self.wait(PATIENCE, |now| match now.account {
             None => now.written - before.written >= answered,
             Some(account) => {
                 let since = account.since(before.account.unwrap_or_default(), begun);
@@ -94,12 +97,12 @@ impl TargetRecords {
         Ok(AccessRecords { answered, written: after.written - before.written, account })
     }
 
-    /// Reads until the totals are complete, or have not changed for `PATIENCE`.
-    fn wait(&self, is_complete: impl Fn(RecordReading) -> bool) -> Result<RecordReading, String> {
+    /// Reads until the totals are complete, or have not changed for so long.
+    fn wait(&self, patience: Duration, is_complete: impl Fn(RecordReading) -> bool) -> Result<RecordReading, String> {
         let end = Instant::now() + LIMIT;
         let mut last = self.reading()?;
         let mut changed = Instant::now();
-        while !is_complete(last) && changed.elapsed() < PATIENCE && Instant::now() < end {
+        while !is_complete(last) && changed.elapsed() < patience && Instant::now() < end {
             thread::sleep(POLL);
             let now = self.reading()?;
             if now != last {
