@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 # `make test SETUP=no` runs the tests with what is installed already; those that need more are reported as skipped.
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
+# The tests are built meanwhile, since much of the setup waits for the network. What does not build is told by scripts/test.
+SET_UP_AND_BUILD = $(SETUP_TESTS) & setup=$$!; cargo test --workspace --no-run; wait $$setup
 .PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package reproduce
 
 help: ## Lists these commands
@@ -14,11 +16,11 @@ run: ## Builds weir, starts it before a demo backend, and sends a first request 
 	@$${CARGO_TARGET_DIR:-target}/demo/xtask demo $(if $(ONCE),--once)
 
 test: ## Installs what the tests need (SETUP=no: does not), checks the sources, and runs all tests
-	@$(SETUP_TESTS)
+	@$(SET_UP_AND_BUILD)
 	@scripts/test
 
 test-full: ## The same with full counts: millions of requests, gigabytes, many minutes
-	@$(SETUP_TESTS)
+	@$(SET_UP_AND_BUILD)
 	@WEIR_TEST_FULL=1 scripts/test
 
 check: ## The static part alone: format, lints, layering, generated docs, dependencies
