@@ -147,11 +147,13 @@ impl<P: Pipe> Session<P> {
     /// Sends what the peer takes of `bytes`, and keeps the rest; returns how many bytes were taken.
     pub fn send(&self, key: usize, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
-        let before = state.slots[key].unsent.len();
         if let Some(lost) = state.slots[key].lost {
             return Err(lost.into());
         }
-        let taken = if before == 0 && state.may_pass_at_once() { state.pass(key, bytes, usize::MAX) } else { 0 };
+        let is_first = state.slots[key].unsent.is_empty();
+        // An end without content before it needs no turn: it is a flag of a head, or a frame as small as one.
+        let passes = is_first && (bytes.is_empty() || state.may_pass_at_once());
+        let taken = if passes { state.pass(key, bytes, usize::MAX) } else { 0 };
         if taken < bytes.len() {
             let State { worker, slots, held, .. } = &mut *state;
             worker.buffers.append_unread(&mut slots[key].unsent, &bytes[taken..]);
