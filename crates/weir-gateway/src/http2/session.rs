@@ -165,11 +165,17 @@ impl<P: Pipe> Session<P> {
         Ok(taken)
     }
 
-    /// Ready with how many of the kept bytes were sent.
+    /// Ready with how many of the kept bytes were sent. After an error none are kept: they can no longer be sent.
     pub fn poll_flush(&self, key: usize) -> Poll<io::Result<usize>> {
-        let slot = &mut self.state().slots[key];
+        let mut state = self.state();
+        let State { slots, worker, held, .. } = &mut *state;
+        let slot = &mut slots[key];
         match (slot.lost, std::mem::take(&mut slot.flushed)) {
-            (Some(lost), _) => Poll::Ready(Err(lost.into())),
+            (Some(lost), _) => {
+                *held -= slot.unsent.len();
+                worker.buffers.release(&mut slot.unsent);
+                Poll::Ready(Err(lost.into()))
+            }
             (None, 0) if !slot.unsent.is_empty() => Poll::Pending,
             (None, flushed) => Poll::Ready(Ok(flushed)),
         }
