@@ -34,19 +34,20 @@ struct Direction {
     frames: Option<FrameBoundary>,
 }
 
+/// `early`: bytes of the upstream that were received together with its 101.
 pub async fn run(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,
     exchange: &mut Exchange,
+    early: Vec<u8>,
 ) -> AfterExchange {
     worker.metrics.tunnels_opened.increment();
     let protocol = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
-    let frames = protocol.eq_ignore_ascii_case(b"websocket").then(FrameBoundary::default);
-    let held = std::mem::take(client.unread_bytes());
-    let mut up = Direction { held, ended: client.ended(), frames, ..Direction::default() };
-    up.frames.iter_mut().for_each(|frames| frames.pass(&up.held));
-    let mut down = Direction { frames, ..Direction::default() };
+    let is_websocket = protocol.eq_ignore_ascii_case(b"websocket");
+    let mut up = Direction::new(std::mem::take(client.unread_bytes()), is_websocket);
+    up.ended = client.ended();
+    let mut down = Direction::new(early, is_websocket);
     let mut has_left = false;
     let mut last_ns = worker.now_ns();
     poll_fn(|context| {
@@ -93,6 +94,13 @@ pub async fn run(
     // A stream of HTTP/2 that both sides have ended must not be reset: its last frame may not have been sent yet.
     if has_left || up.shut && down.shut { AfterExchange::Close } else { AfterExchange::Abort }
 }
+    /// `held`: bytes that were received before the tunnel began.
+    fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
+        let mut frames = is_websocket.then(FrameBoundary::default);
+        frames.iter_mut().for_each(|frames| frames.pass(&held));
+        Direction { held, frames, ..Direction::default() }
+    }
+
 
 impl Direction {
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.

@@ -32,8 +32,9 @@ pub async fn tunneled(
     upstream: &mut impl Pipe,
     exchange: &mut ServedExchange,
 ) -> AfterExchange {
+    let early = std::mem::take(&mut exchange.early);
     match exchange.opening.take() {
-        None => Box::pin(tunnel::run(worker, client, upstream, exchange)).await,
-        Some(opening) => Box::pin(websocket::run(worker, client, upstream, exchange, *opening)).await,
+        None => Box::pin(tunnel::run(worker, client, upstream, exchange, early)).await,
+        Some(opening) => Box::pin(websocket::run(worker, client, upstream, exchange, *opening, early)).await,
     }
 }

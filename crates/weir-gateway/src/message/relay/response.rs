@@ -141,10 +141,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.take_head(out)?;
         }
         if self.response.tunnel {
-            match &mut self.exchange.opening {
-                Some(opening) => opening.early.extend_from_slice(bytes),
-                None => out.extend_from_slice(bytes),
-            }
+            self.worker.buffers.append_unread(&mut self.exchange.early, bytes);
             return Ok(());
         }
         let moved = match &mut self.response.content {
