@@ -66,8 +66,6 @@ pub async fn run(
                     let (up_bytes, down_bytes) = (count(up_moved), count(down_moved));
                     exchange.request_bytes += up_bytes;
                     exchange.response_bytes += down_bytes;
-                    worker.metrics.client_bytes_sent.add(down_bytes);
-                    worker.metrics.upstream_bytes_sent.add(up_bytes);
                 }
             }
         }
@@ -94,6 +92,8 @@ pub async fn run(
     // A stream of HTTP/2 that both sides have ended must not be reset: its last frame may not have been sent yet.
     if has_left || up.shut && down.shut { AfterExchange::Close } else { AfterExchange::Abort }
 }
+
+impl Direction {
     /// `held`: bytes that were received before the tunnel began.
     fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
         let mut frames = is_websocket.then(FrameBoundary::default);
@@ -101,8 +101,6 @@ pub async fn run(
         Direction { held, frames, ..Direction::default() }
     }
 
-
-impl Direction {
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
     fn is_between_frames(&self) -> bool {
         self.held.is_empty() && !self.ended && self.frames.is_some_and(|frames| frames.is_between_frames())

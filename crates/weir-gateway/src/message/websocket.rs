@@ -125,7 +125,6 @@ impl<'a> MessageTunnel<'a> {
         upstream: &mut impl Pipe,
         exchange: &mut Exchange,
     ) -> Result<(), MessageEnd> {
-        let metrics = &self.worker.metrics;
         let mut passage = DirectionContext { worker: self.worker, policies: &mut self.policies };
         loop {
             let up = self.up.poll(context, &mut passage, client, upstream)?;
@@ -137,8 +136,6 @@ impl<'a> MessageTunnel<'a> {
             let (up, down) = (count(up), count(down));
             exchange.request_bytes += up;
             exchange.response_bytes += down;
-            metrics.upstream_bytes_sent.add(up);
-            metrics.client_bytes_sent.add(down);
             if self.up.is_shut && self.down.is_shut {
                 return Ok(());
             }

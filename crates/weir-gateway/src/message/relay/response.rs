@@ -92,7 +92,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Handles a head that came parsed: of an upstream of HTTP/2, or a responder.
     fn received_head(&mut self, context: &mut Context<'_>, parsed: Result<(), BadResponse>) -> Result<(), Stop> {
         parsed.map_err(Stop::BadResponse)?;
-        self.exchange.upstream.bytes_received += self.exchange.response.head.bytes().len() as u64;
+        let head_bytes = self.exchange.response.head.bytes().len() as u64;
+        self.exchange.upstream.bytes_received += head_bytes;
+        self.worker.metrics.upstream_bytes_received.add(head_bytes);
         if !self.upstream.is_blocked() {
             self.expect_response();
         }
