@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weir_plugin::Stop;
+use weir_plugin::{EndedBy, Stop};
 
 use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
@@ -47,17 +47,32 @@ impl<'a> Attempt<'a> {
             let worker = permit.worker();
             exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
             let terms = self.terms(worker, exchange);
-            let after = match permit.endpoint().http2 {
-                true => Box::pin(self.over_http2(&terms, permit, freshness, client, exchange)).await?,
-                false => self.over_http1(&terms, permit, freshness, client, exchange).await?,
+            let end = match permit.endpoint().http2 {
+                true => Box::pin(self.over_http2(&terms, permit, freshness, client, exchange)).await,
+                false => self.over_http1(&terms, permit, freshness, client, exchange).await,
             };
-            let upstream = &exchange.upstream;
-            let head_ns = upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns));
-            self.upstream.counters.answered(self.endpoint, upstream.status, head_ns);
-            let health = &self.upstream.health[self.endpoint];
-            health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
-            Ok(after)
+            if let Err(Failure { stop, .. }) = &end
+                && stop.ending().blame == EndedBy::Client
+                && exchange.upstream.status != 0
+            {
+                // The endpoint has answered; that the client has not taken all of it says nothing about the endpoint.
+                self.report_health(worker, exchange);
+            }
+            end
         }
+    }
+
+    /// Counts the endpoint's response: once it is complete, or when a tunnel begins.
+    fn answered(&self, worker: &WorkerContext, exchange: &ServedExchange) {
+        let upstream = &exchange.upstream;
+        let head_ns = upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns));
+        self.upstream.counters.answered(self.endpoint, upstream.status, head_ns);
+        self.report_health(worker, exchange);
+    }
+
+    fn report_health(&self, worker: &WorkerContext, exchange: &ServedExchange) {
+        let health = &self.upstream.health[self.endpoint];
+        health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
@@ -113,9 +128,13 @@ impl<'a> Attempt<'a> {
                 if upstream_reusable {
                     connection.keep(exchange.upstream.ended_ns);
                 }
+                self.answered(worker, exchange);
                 Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
             }
-            RelayOutcome::Tunnel => Ok(tunneled(worker, client, connection.stream(), exchange).await),
+            RelayOutcome::Tunnel => {
+                self.answered(worker, exchange);
+                Ok(tunneled(worker, client, connection.stream(), exchange).await)
+            }
         }
     }
 
@@ -140,9 +159,13 @@ impl<'a> Attempt<'a> {
         let on_reused_connection = reused && stream.has_lost_connection();
         match outcome.map_err(|stop| Failure { stop, on_reused_connection })? {
             RelayOutcome::Complete { client_reusable, .. } => {
+                self.answered(worker, exchange);
                 Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
             }
-            RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut stream, exchange).await),
+            RelayOutcome::Tunnel => {
+                self.answered(worker, exchange);
+                Ok(tunneled(worker, client, &mut stream, exchange).await)
+            }
         }
     }
 }
