@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use weir_testkit::{Client, DEADLINE, Gate, Gateway, Origin, Reading, is_full, scaled};
+use weir_testkit::{Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsServer, is_full, scaled};
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, End, Frames, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, INTERNAL_ERROR,
@@ -309,4 +309,29 @@ fn h13_a_reset_of_a_stream_that_neither_side_takes_holds_up_no_one_else() {
     }
     client.send(frame(WINDOW_UPDATE, 0, 1, 100_u32.to_be_bytes()));
     assert_eq!(client.end(1), End::Reset(INTERNAL_ERROR));
+}
+
+#[test]
+fn h13_a_connection_carries_requests_for_the_server_that_has_proved_its_name() {
+    let authority = Authority::new();
+    let tls = TlsServer::new(&authority.identity(&["a.test", "b.test"])).speaking(&["h2"]);
+    let origin = Origin::scripted_tls(&tls, Reading::Strict, |connection| {
+        let (index, agreed) = (connection.index, connection.agreed().expect("TLS"));
+        let name = agreed.server_name.as_deref().unwrap_or("-").to_owned();
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        while let Some(stream) = peer.request() {
+            peer.answer(stream, &format!("{index} {name}"));
+        }
+    });
+    let gateway = weir().start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ scheme: grpcs, tls: {{ ca: {:?} }}, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        authority.certificate,
+        origin.addr()
+    ));
+    for (host, body) in
+        [("a.test", "0 a.test"), ("b.test", "1 b.test"), ("a.test", "0 a.test"), ("B.test:1", "1 b.test")]
+    {
+        let answer = gateway.client().ask(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (200, body), "{host}");
+    }
 }
