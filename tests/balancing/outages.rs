@@ -248,6 +248,27 @@ fn each_failed_attempt_is_counted_for_its_endpoint_with_its_cause() {
 }
 
 #[test]
+fn a_websocket_counts_for_its_endpoint_when_it_begins() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.request().is_ok() {
+            let _ = connection.send("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+            connection.wait_gone();
+        }
+    });
+    let gateway = weir().start(&format!(
+        "routes:\n  - {{ id: chat, uri: /chat, upstream_id: chat }}\n\
+         upstreams:\n  - {{ id: chat, nodes: {{ \"{}\": 1 }} }}\n",
+        origin.addr()
+    ));
+    let mut client = gateway.client();
+    client.send("GET /chat HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("an answer").status, 101);
+    let counted = || gateway.metrics().sum("weir_upstream_endpoint_responses_total", &["class=\"1xx\""]);
+    eventually("the response is counted, while the WebSocket is open", DEADLINE, || counted() == 1.0);
+    drop(client);
+}
+
+#[test]
 fn what_exceeds_metrics_names_is_counted_together() {
     let origin = Origin::serving(|_| Answer::ok("fine"));
     let routes: String = (0..1_000)

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{Method, Request};
 use tokio::net::TcpStream;
-use weir_testkit::{Client, DEADLINE, Gateway, Origin, Reading};
+use weir_testkit::{Client, DEADLINE, Gateway, Origin, Reading, eventually};
 
 /// An origin that agrees to any WebSocket and sends back what it gets, and refuses `/no`.
 fn origin() -> Origin {
@@ -83,7 +83,7 @@ fn one_has_a_stream_of_its_own() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async { tokio::time::timeout(DEADLINE, tunnels(&gateway)).await.expect("in time") });
     drop(runtime);
-    weir_testkit::eventually("no tunnel is left", DEADLINE, || origin.open_connections() == 0);
+    eventually("no tunnel is left", DEADLINE, || origin.open_connections() == 0);
 }
 
 /// The same as an upstream of HTTP/2: one that knows WebSockets in streams, or does not.
@@ -179,4 +179,73 @@ fn an_upstream_of_http2_that_knows_none_refuses() {
     let origin = http2_origin(false);
     let gateway = before_http2(&origin);
     assert_eq!(upgrade(&mut gateway.client(), "/chat").status, 403);
+}
+
+/// What the gateway has counted, in the order client received, client sent, upstream received, upstream sent.
+fn counted(gateway: &Gateway) -> [f64; 4] {
+    let metrics = gateway.metrics();
+    let count = |metric, direction| metrics.sum(metric, &[&*format!("direction=\"{direction}\"")]);
+    let (client, upstream) = ("weir_client_bytes_total", "weir_upstream_bytes_total");
+    [count(client, "received"), count(client, "sent"), count(upstream, "received"), count(upstream, "sent")]
+}
+
+/// Sends so much through a tunnel in a stream of its own, and takes as much back.
+async fn echo_through_a_stream(gateway: &Gateway, bytes: usize) {
+    let tcp = TcpStream::connect(gateway.addr()).await.expect("it listens");
+    let (mut requests, connection) = h2::client::handshake(tcp).await.expect("HTTP/2 is spoken");
+    tokio::spawn(async move {
+        // What goes wrong with the connection goes wrong with its streams.
+        let _ = connection.await;
+    });
+    // The settings, which allow the tunnel, come before this answer.
+    let first =
+        requests.send_request(Request::get("http://t/no").body(()).expect("a request"), true).expect("it stands").0;
+    assert_eq!(first.await.expect("an answer").status(), 403);
+    let mut request = Request::builder().method(Method::CONNECT).uri("http://t/chat");
+    request = request.extension(Protocol::from_static("websocket"));
+    let request = request.header("sec-websocket-version", "13").body(()).expect("a request");
+    let (answer, mut sending) = requests.send_request(request, false).expect("the connection stands");
+    let mut receiving = answer.await.expect("an answer").into_body();
+    sending.send_data(Bytes::from(vec![0; bytes]), false).expect("it is taken");
+    let mut back = 0;
+    while back < bytes {
+        let part = receiving.data().await.expect("it comes back").expect("whole");
+        back += part.len();
+        receiving.flow_control().release_capacity(part.len()).expect("it was received");
+    }
+}
+
+#[test]
+fn every_byte_of_a_tunnel_counts_once_on_each_side() {
+    const BYTES: usize = 200_000;
+    /// What heads and frames may add.
+    const FRAMING: usize = 10_000;
+    let origins = [origin(), http2_origin(true)];
+    let http1 = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes: [{{ uri: /*, enable_websocket: true, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+        origins[0].addr()
+    ));
+    for gateway in [http1, before_http2(&origins[1])] {
+        for by_http2 in [false, true] {
+            let before = counted(&gateway);
+            if by_http2 {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                let echo = echo_through_a_stream(&gateway, BYTES);
+                runtime.block_on(async { tokio::time::timeout(DEADLINE, echo).await.expect("in time") });
+            } else {
+                let mut client = gateway.client();
+                assert_eq!(upgrade(&mut client, "/chat").status, 101);
+                client.send(vec![0; BYTES]);
+                assert_eq!(client.exact(BYTES as u64).expect("it comes back").len(), BYTES);
+            }
+            let added = || -> [usize; 4] {
+                let after = counted(&gateway);
+                std::array::from_fn(|at| (after[at] - before[at]) as usize)
+            };
+            // The client may have the last bytes before the gateway has counted them.
+            eventually("all bytes are counted", DEADLINE, || added().iter().all(|&bytes| bytes >= BYTES));
+            let added = added();
+            assert!(added.iter().all(|&bytes| bytes < BYTES + FRAMING), "HTTP/2: {by_http2}: {added:?}");
+        }
+    }
 }

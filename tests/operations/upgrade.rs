@@ -279,10 +279,10 @@ fn u16_event_streams_end_in_order_while_the_gateway_drains() {
 #[test]
 fn u16_websockets_are_told_that_the_gateway_leaves() {
     let origin = Origin::scripted(Reading::Strict, |connection| {
-        if connection.request().is_err() {
-            return;
-        }
-        let _ = connection.send("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        let Ok(request) = connection.request() else { return };
+        // The beginning of a message together with the 101.
+        let early = if request.target == "/early" { "\x01\x05hel" } else { "" };
+        let _ = connection.send(format!("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n{early}"));
         while let Ok(part) = connection.some() {
             if part.is_empty() || connection.send(part).is_err() {
                 return;
@@ -293,15 +293,16 @@ fn u16_websockets_are_told_that_the_gateway_leaves() {
         "worker_shutdown_timeout: 2\nroutes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
         origin.addr()
     ));
-    let open = || {
+    let open = |target: &str| {
         let mut client = gateway.client();
-        client.send("GET /chat HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"));
         assert_eq!(client.response_head("GET").expect("an answer").status, 101);
         client
     };
-    let mut whole: Vec<Client> = (0..8).map(|_| open()).collect();
-    // A message that has not ended, in which nothing can be said.
-    let mut broken = open();
+    let mut whole: Vec<Client> = (0..8).map(|_| open("/chat")).collect();
+    // Messages that have not ended, in which nothing can be said.
+    let (mut broken, mut early) = (open("/chat"), open("/early"));
+    assert_eq!(early.exact(5).expect("it came with the 101"), b"\x01\x05hel");
     for client in &mut whole {
         client.send(b"\x81\x02hi");
         assert_eq!(client.exact(4).expect("it comes back"), b"\x81\x02hi");
@@ -312,6 +313,8 @@ fn u16_websockets_are_told_that_the_gateway_leaves() {
     for client in &mut whole {
         assert_eq!(client.exact(4).expect("a close frame"), [0x88, 2, 0x03, 0xe9], "1001, going away");
     }
-    assert!(broken.exact(1).is_err(), "no frame can be put within another");
+    for client in [&mut broken, &mut early] {
+        assert!(client.exact(1).is_err(), "no frame can be put within another");
+    }
     assert!(gateway.wait_exit(DEADLINE).success());
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, eventually};
+use weir_testkit::{Answer, Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsClient, eventually};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: own=1\r\nX-Stream: yes\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -376,4 +376,52 @@ fn a_reload_and_the_end_of_the_process_cut_nothing() {
     gateway.signal(Signal::TERM);
     while !client.chunk().expect("the stream ends in order").is_empty() {}
     assert!(gateway.wait_exit(DEADLINE).success());
+}
+
+#[test]
+fn the_request_for_a_stream_tells_nothing_of_clients_served_before() {
+    const HELD: usize = 8;
+    let gate = Gate::new();
+    let origin = {
+        let gate = gate.clone();
+        Origin::serving(move |request| {
+            if request.target == "/held" {
+                gate.wait();
+                return Answer::ok("held");
+            }
+            Answer::with(200, "Content-Type: text/event-stream\r\n", "data: 1\n\n")
+        })
+    };
+    let authority = Authority::of_tests();
+    let identity = authority.identity(&["t"]);
+    let upstream = format!("{{ nodes: {{ \"{}\": 1 }} }}", origin.addr());
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]
+worker_processes: 1
+ssls: [{{ sni: t, cert: {:?}, key: {:?} }}]
+routes:
+  - {{ id: held, uri: /held, upstream: {upstream} }}
+  - {{ id: events, uri: /events, plugins: {{ sse-fanout: {{}} }}, upstream: {upstream} }}
+",
+        identity.certificate, identity.key
+    ));
+    let tls = TlsClient::trusting(authority);
+    let clients: Vec<Client> = (0..HELD)
+        .map(|_| {
+            let mut client = Client::connect_tls(gateway.tls_addr(), &tls, "t").expect("a handshake");
+            client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
+            client
+        })
+        .collect();
+    gate.wait_arrived(HELD);
+    gate.open();
+    for mut client in clients {
+        assert_eq!(client.response().expect("an answer").text(), "held");
+    }
+    let mut client = Client::connect(gateway.addr());
+    client.send("GET /events HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("an answer").status, 200);
+    let requests = origin.wait_requests(HELD + 1);
+    let headers = &requests.iter().find(|request| request.target == "/events").expect("it was asked for").headers;
+    assert_eq!((headers.get("X-Forwarded-Proto"), headers.get("X-Forwarded-Port")), (Some("http"), None));
 }

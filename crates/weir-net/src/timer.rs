@@ -70,15 +70,17 @@ impl Wheel {
     pub fn set(&self, timer: &Timer, deadline_ns: u64) {
         let entry = &mut self.timers.borrow_mut()[timer.0 as usize];
         entry.deadline_ns = deadline_ns;
-        if deadline_ns != NEVER && deadline_ns / TICK_NS < entry.slot_tick {
+        if deadline_ns != NEVER && tick_of(deadline_ns) < entry.slot_tick {
             self.file(timer.0, entry);
         }
     }
 
     fn file(&self, key: u32, entry: &mut TimerEntry) {
         let next = self.done_tick.get() + 1;
-        // One tick after the deadline's, so that the deadline has passed when the slot is processed.
-        let tick = (entry.deadline_ns / TICK_NS + 1).clamp(next, next + SLOTS - 1);
+        let tick = tick_of(entry.deadline_ns).clamp(next, next + SLOTS - 1);
+        if tick >= entry.slot_tick {
+            return; // a deadline that has passed; the next slot holds the timer already
+        }
         entry.slot_tick = tick;
         self.slots[(tick % SLOTS) as usize].borrow_mut().push(key);
     }
@@ -114,6 +116,11 @@ impl Wheel {
             entry.waker.wake_by_ref();
         }
     }
+}
+
+/// The tick in which a deadline is due: one after the deadline's own, so that it has passed when the slot is processed.
+fn tick_of(deadline_ns: u64) -> u64 {
+    deadline_ns / TICK_NS + 1
 }
 
 #[cfg(test)]
@@ -169,6 +176,19 @@ mod tests {
             wheel.set(&timer, deadline);
             let at = first_wake(&wheel, &count, deadline + 10 * TICK_NS).expect("it wakes");
             assert!(at >= deadline && at <= deadline + 2 * TICK_NS, "deadline {deadline}, woken at {at}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_is_set_again_takes_no_more_memory() {
+        let (wheel, timer, _) = setup();
+        wheel.advance(10 * TICK_NS);
+        for deadline in [15 * TICK_NS, 700 * TICK_NS, 3 * TICK_NS] {
+            wheel.set(&timer, deadline);
+            let filed = || wheel.slots.iter().map(|slot| slot.borrow().len()).sum::<usize>();
+            let before = filed();
+            (0..100).for_each(|_| wheel.set(&timer, deadline));
+            assert_eq!(filed(), before, "{deadline}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Filters: transform or observe content as it passes, piece by piece.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use weir_proto::Trailers;
 
@@ -39,7 +40,8 @@ pub trait Filter {
     }
 }
 
-/// The filters of a message, in the order in which content passes them.
+/// The filters of a message, in the order in which content passes them. A filter that panics ends its own exchange, with
+/// [`Stop::Internal`], and nothing else.
 #[derive(Default)]
 pub struct Filters(Vec<Box<dyn Filter>>);
 
@@ -81,6 +83,16 @@ impl Filters {
     }
 
     fn pass(
+        &mut self,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+        then: impl FnMut(&mut dyn Filter, &mut Vec<u8>) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        // After an error no filter is called again, so one that was left half changed does no harm.
+        catch_unwind(AssertUnwindSafe(|| self.pass_all(piece, out, then))).unwrap_or(Err(Stop::Internal))
+    }
+
+    fn pass_all(
         &mut self,
         piece: &[u8],
         out: &mut Vec<u8>,
@@ -160,6 +172,25 @@ mod tests {
         let mut none = Vec::new();
         Filters::default().end(b"as it is", &mut Trailers::default(), &mut none).expect("passed");
         assert_eq!(none, b"as it is");
+    }
+
+    #[test]
+    fn f31_a_filter_that_panics_ends_its_exchange_and_nothing_else() {
+        struct Panics;
+        impl Filter for Panics {
+            fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), Stop> {
+                if piece.is_empty() { Ok(()) } else { panic!("F31: piece") }
+            }
+            fn flush(&mut self, _: &mut Vec<u8>) -> Result<(), Stop> {
+                panic!("F31: flush")
+            }
+        }
+        let mut filters = Filters::default();
+        filters.add(Box::new(Panics));
+        let mut out = Vec::new();
+        assert_eq!(filters.piece(b"1", &mut out), Err(Stop::Internal));
+        assert_eq!(filters.flush(&mut out), Err(Stop::Internal));
+        assert_eq!(filters.end(b"", &mut Trailers::default(), &mut out), Err(Stop::Internal));
     }
 
     #[test]

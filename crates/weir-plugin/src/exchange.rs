@@ -270,6 +270,23 @@ pub struct ClientFacts {
     pub connection_requests: u64,
 }
 
+/// No client.
+impl Default for ClientFacts {
+    fn default() -> ClientFacts {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        ClientFacts {
+            peer: nowhere,
+            local: nowhere,
+            addr: nowhere.ip(),
+            port: nowhere.port(),
+            trusted: false,
+            tls: false,
+            connection: 0,
+            connection_requests: 0,
+        }
+    }
+}
+
 /// One attempt at an upstream. Times are nanoseconds of the worker's clock, 0 while unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttemptRecord {
@@ -347,21 +364,11 @@ pub struct RouteFacts {
 
 impl Default for Exchange {
     fn default() -> Exchange {
-        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         Exchange {
             request: RequestHead::default(),
             response: ResponseHead::default(),
             body: Vec::new(),
-            client: ClientFacts {
-                peer: nowhere,
-                local: nowhere,
-                addr: nowhere.ip(),
-                port: nowhere.port(),
-                trusted: false,
-                tls: false,
-                connection: 0,
-                connection_requests: 0,
-            },
+            client: ClientFacts::default(),
             tls: None,
             route: None,
             uri_parameters: None,
@@ -383,7 +390,8 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// Resets the exchange for the next request; memory is kept.
+    /// Resets the exchange for the next request; memory is kept, and so are the facts about the client, which every exchange
+    /// sets when it begins.
     pub fn clear(&mut self) {
         self.request.clear();
         self.response.clear();

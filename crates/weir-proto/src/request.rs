@@ -72,8 +72,8 @@ impl Reject {
 /// Parses a method; an unknown one with lower-case letters is refused.
 pub(crate) fn method(name: &[u8]) -> Result<Method, Reject> {
     let method = Method::parse(name);
-    let is_dropped_for_underscore = method == Method::Other && name.iter().any(u8::is_ascii_lowercase);
-    if is_dropped_for_underscore { Err(Reject::Method) } else { Ok(method) }
+    let is_refused = method == Method::Other && name.iter().any(u8::is_ascii_lowercase);
+    if is_refused { Err(Reject::Method) } else { Ok(method) }
 }
 
 /// Whether a field is not forwarded because of a `_` in its name. Even if underscores are allowed, a name that equals a known

@@ -2,7 +2,9 @@
 
 use weir_testkit::OriginConnection;
 
-use super::frames::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_ERROR, PING, SETTINGS, frame, section};
+use super::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, NO_ERROR, PING, SETTINGS, frame, section,
+};
 
 /// One connection of an origin, frame by frame.
 pub struct Peer<'c> {
@@ -27,14 +29,34 @@ impl Peer<'_> {
     /// Waits for a request of which everything has come, and says its stream. `None` when the gateway has gone.
     pub fn request(&mut self) -> Option<u32> {
         loop {
-            let head = self.connection.exact(9).ok()?;
-            let length = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
-            let payload = self.connection.exact(length).ok()?;
-            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            match (head[3], head[4]) {
-                (HEADERS | DATA, flags) if flags & END_STREAM != 0 => return Some(stream),
-                (PING, 0) => self.send(frame(PING, ACK, 0, payload)),
-                _ => {}
+            let frame = self.receive()?;
+            if matches!(frame.kind, HEADERS | DATA) && frame.flags & END_STREAM != 0 {
+                return Some(frame.stream);
+            }
+        }
+    }
+
+    /// The next frame; a PING is answered first. `None` when the gateway has gone.
+    fn receive(&mut self) -> Option<Frame> {
+        let head = self.connection.exact(9).ok()?;
+        let length = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let received = Frame { kind: head[3], flags: head[4], stream, payload: self.connection.exact(length).ok()? };
+        if (received.kind, received.flags) == (PING, 0) {
+            self.send(frame(PING, ACK, 0, &received.payload));
+        }
+        Some(received)
+    }
+
+    /// Waits for so many bytes of a request's content, and returns its stream. `None` when the gateway has gone.
+    pub fn content(&mut self, mut count: usize) -> Option<u32> {
+        loop {
+            let frame = self.receive()?;
+            if frame.kind == DATA {
+                count = count.checked_sub(frame.payload.len()).expect("the gateway keeps to the window");
+                if count == 0 {
+                    return Some(frame.stream);
+                }
             }
         }
     }

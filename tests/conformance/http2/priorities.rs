@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use weir_testkit::{Answer, Origin, Reading};
 
 use super::frames::{
-    DATA, END_STREAM, Frames, HEADERS, INITIAL_WINDOW_SIZE, PING, WHOLE, WINDOW_UPDATE, frame, get, headers,
+    DATA, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, PING, WHOLE, WINDOW_UPDATE, frame, get, headers,
+    request,
 };
 use crate::harness::Rig;
 
@@ -69,4 +70,20 @@ fn what_is_worth_something_in_part_comes_side_by_side() {
     let (first, second) = shares("u=3, i", "u=3, i");
     assert_eq!(first, CONTENT);
     assert!(second > CONTENT / 3, "{second}");
+}
+
+#[test]
+fn a_response_without_content_is_complete_beside_a_download_that_waits() {
+    let rig = Rig::before(Origin::reading(Reading::Strict, |request| match &*request.target {
+        "/a" => Answer::ok(vec![b'x'; CONTENT]),
+        "/none" => Answer::status(204, ""),
+        _ => Answer::ok("some"),
+    }));
+    let mut client = Frames::connect_with(&rig.gateway, &[(INITIAL_WINDOW_SIZE, 1 << 20)]);
+    client.send(headers(1, WHOLE, &get("/a", &[("priority", "u=3")])));
+    receive(&mut client, &mut BTreeMap::from([(1, 0)]), 65_535);
+    for (stream, method, path, status) in [(3, "GET", "/none", 204), (5, "HEAD", "/b", 200)] {
+        client.send(headers(stream, WHOLE, &request(method, path, &[("priority", "u=5")])));
+        assert_eq!(client.end(stream), End::Answered(status, String::new()), "{method} {path}");
+    }
 }

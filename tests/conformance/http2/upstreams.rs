@@ -6,16 +6,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use weir_testkit::{Client, DEADLINE, Gateway, Origin, Reading, is_full, scaled};
+use weir_testkit::{Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsServer, is_full, scaled};
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, MAX_CONCURRENT_STREAMS, REFUSED_STREAM, RST_STREAM, SETTINGS,
-    frame, reset, section,
+    CONTINUATION, DATA, END_HEADERS, End, Frames, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, INTERNAL_ERROR,
+    MAX_CONCURRENT_STREAMS, PING, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, headers, request, reset,
+    section,
 };
 use super::peer::Peer;
 use crate::harness::weir;
-
-const INTERNAL_ERROR: u32 = 0x2;
 
 /// An origin that does this with each request; it is told how many there were before, on all connections. The
 /// connection ends when it says `false`.
@@ -277,4 +276,62 @@ fn h13_a_reset_in_the_middle_is_seen_to_be_one() {
         assert!(outcome.as_ref().map_or(true, |answer| answer.status == 502), "{outcome:?}");
     }
     assert_eq!(origin.connections(), 1, "the connection is good");
+}
+
+/// The window of a stream before any WINDOW_UPDATE (RFC 9113 §6.9.2).
+const FIRST_WINDOW: usize = 65_535;
+
+#[test]
+fn h13_a_reset_of_a_stream_that_neither_side_takes_holds_up_no_one_else() {
+    let gate = Gate::new();
+    let origin = {
+        let gate = gate.clone();
+        Origin::scripted(Reading::Strict, move |connection| {
+            let Some(mut peer) = Peer::begin(connection) else { return };
+            let Some(stream) = peer.content(FIRST_WINDOW) else { return };
+            let head = frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")]));
+            peer.send([head, frame(DATA, 0, stream, "begun")].concat());
+            gate.wait();
+            peer.send(reset(stream, INTERNAL_ERROR));
+            peer.wait_gone();
+        })
+    };
+    let gateway = before(&origin);
+    // A client that sends more than the origin's window takes, and takes nothing of the response itself.
+    let mut client = Frames::connect_with(&gateway, &[(INITIAL_WINDOW_SIZE, 0)]);
+    client.send(headers(1, END_HEADERS, &request("POST", "/a", &[])));
+    (0..8).for_each(|_| assert!(client.send(frame(DATA, 0, 1, [b'x'; 16_000]))));
+    while client.receive().map(|frame| frame.kind).expect("the connection stands") != HEADERS {}
+    gate.open();
+    for _ in 0..2 {
+        client.send(frame(PING, 0, 0, [0; 8]));
+        client.answer_to_ping();
+    }
+    client.send(frame(WINDOW_UPDATE, 0, 1, 100_u32.to_be_bytes()));
+    assert_eq!(client.end(1), End::Reset(INTERNAL_ERROR));
+}
+
+#[test]
+fn h13_a_connection_carries_requests_for_the_server_that_has_proved_its_name() {
+    let authority = Authority::new();
+    let tls = TlsServer::new(&authority.identity(&["a.test", "b.test"])).speaking(&["h2"]);
+    let origin = Origin::scripted_tls(&tls, Reading::Strict, |connection| {
+        let (index, agreed) = (connection.index, connection.agreed().expect("TLS"));
+        let name = agreed.server_name.as_deref().unwrap_or("-").to_owned();
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        while let Some(stream) = peer.request() {
+            peer.answer(stream, &format!("{index} {name}"));
+        }
+    });
+    let gateway = weir().start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ scheme: grpcs, tls: {{ ca: {:?} }}, nodes: {{ \"{}\": 1 }} }} }}]\n",
+        authority.certificate,
+        origin.addr()
+    ));
+    for (host, body) in
+        [("a.test", "0 a.test"), ("b.test", "1 b.test"), ("a.test", "0 a.test"), ("B.test:1", "1 b.test")]
+    {
+        let answer = gateway.client().ask(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (200, body), "{host}");
+    }
 }

@@ -345,22 +345,19 @@ fn addresses_of(node: &NodeSpec, found: &ResolvedNames) -> Vec<IpAddr> {
 /// The weight of each address of a node. The addresses of one name share the weight of their node, so all weights are multiplied
 /// by the least factor that makes every share a whole number.
 fn shares(nodes: &[NodeAddresses]) -> Vec<u32> {
-    let multiple = nodes.iter().fold(1_u64, |multiple, (_, found)| {
-        let count = found.len() as u64;
-        multiple / gcd(multiple, count) * count
-    });
-    let exact: Option<Vec<u32>> = nodes
-        .iter()
-        .map(|(node, found)| u64::from(node.weight).checked_mul(multiple / found.len() as u64))
-        .map(|share| u32::try_from(share?).ok())
-        .collect();
+    let mut counts = nodes.iter().map(|(_, found)| found.len() as u64);
+    let multiple = counts.try_fold(1_u64, |multiple, count| (multiple / gcd(multiple, count)).checked_mul(count));
+    let exact = |(node, found): &NodeAddresses| {
+        let share = u64::from(node.weight).checked_mul(multiple? / found.len() as u64)?;
+        u32::try_from(share).ok()
+    };
     // The factor overflows only with very uneven numbers of addresses; the shares are then approximate.
-    exact.unwrap_or_else(|| {
-        nodes
-            .iter()
-            .map(|(node, found)| (node.weight * MAX_ADDRESSES as u32 / found.len() as u32).max(node.weight.min(1)))
-            .collect()
-    })
+    let approximate = |(node, found): &NodeAddresses| {
+        let share = u64::from(node.weight) * MAX_ADDRESSES as u64 / found.len() as u64;
+        u32::try_from(share).unwrap_or(u32::MAX).max(node.weight.min(1))
+    };
+    let exact: Option<Vec<u32>> = nodes.iter().map(exact).collect();
+    exact.unwrap_or_else(|| nodes.iter().map(approximate).collect())
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -418,6 +415,24 @@ mod tests {
             ("10.0.1.3:80", 2),
         ];
         assert_eq!(found, expected.map(|(address, weight)| (address.to_owned(), weight)));
+    }
+
+    #[test]
+    fn names_with_very_uneven_numbers_of_addresses_keep_their_weights() {
+        // The least common multiple of these numbers does not fit 64 bits.
+        let counts = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61];
+        let nodes: Vec<NodeSpec> = counts.iter().map(|count| node(&format!("n{count}"), 1, 0)).collect();
+        let addresses = |count: u8| (0..count).map(|last| IpAddr::from([10, 0, count, last])).collect();
+        let found = counts
+            .iter()
+            .map(|&count| (NameQuery::Host(format!("n{count}").into()), ResolvedName::Addresses(addresses(count))))
+            .collect();
+        let endpoints = endpoints(&with_addresses(&nodes, &found), Scheme::Http);
+        for count in counts {
+            let of_name = |endpoint: &&Endpoint| endpoint.name.starts_with(&format!("n{count}:"));
+            let weight: u32 = endpoints.iter().filter(of_name).map(|endpoint| endpoint.weight).sum();
+            assert!((MAX_ADDRESSES as u32 - 61..=MAX_ADDRESSES as u32).contains(&weight), "{count}: {weight}");
+        }
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weir_net::stream::Stream;
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::{Reject, chunked, parse_request};
@@ -247,7 +246,7 @@ impl Sending for H1Client {
 }
 
 impl ClientSide for H1Client {
-    type Pipe = Stream;
+    type Pipe = Accepted;
 
     fn context(&self) -> Rc<WorkerContext> {
         Rc::clone(self.connection.worker.context())
@@ -326,7 +325,7 @@ impl ClientSide for H1Client {
         forward::upgrade_head(out, exchange);
     }
 
-    fn pipe(&mut self) -> &mut Stream {
-        &mut self.connection.stream
+    fn pipe(&mut self) -> &mut Accepted {
+        &mut self.connection
     }
 }

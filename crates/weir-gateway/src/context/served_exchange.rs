@@ -26,6 +26,8 @@ pub struct ServedExchange {
     pub broken_filters: Filters,
     /// Set if the exchange may become a WebSocket whose messages plugins want to see.
     pub opening: Option<Box<WebSocketOpening>>,
+    /// Bytes that the upstream sent right after its 101: the first of the tunnel.
+    pub early: Vec<u8>,
 }
 
 /// A WebSocket whose messages plugins want to see, before it is established.
@@ -36,8 +38,6 @@ pub struct WebSocketOpening {
     pub offers_compression: bool,
     /// The upstream has accepted compression.
     pub may_compress: bool,
-    /// Bytes that the upstream sent right after its 101.
-    pub early: Vec<u8>,
 }
 
 impl std::fmt::Debug for WebSocketOpening {
@@ -66,6 +66,9 @@ impl ServedExchange {
         self.is_subrequest = false;
         (self.observed, self.measured) = (false, false);
         self.opening = None;
+        if !self.early.is_empty() {
+            self.early = Vec::new();
+        }
         for filters in [&mut self.request_filters, &mut self.broken_filters] {
             if !filters.is_empty() {
                 *filters = Filters::default();

@@ -149,7 +149,7 @@ impl Health {
         }
     }
 
-    /// Called after a complete exchange. Writes to shared memory only if there was a failure before, or the status is one.
+    /// Called when the endpoint has answered an exchange with this status. Writes to shared memory only if there was a failure before, or the status is one.
     pub fn answered(&self, status: u16, checks: &PassiveChecks, now_ns: u64) {
         if status >= 400 && checks.unhealthy_statuses.contains(&status) {
             let what = format_args!("was answered with status {status}");
@@ -161,7 +161,8 @@ impl Health {
             }
         }
         let out_until_ns = self.out_until_ns.load(Relaxed);
-        if out_until_ns != 0 && checks.healthy_statuses.contains(&status) {
+        // A 101 is a success that no list can name: it holds statuses from 200 on.
+        if out_until_ns != 0 && (status == 101 || checks.healthy_statuses.contains(&status)) {
             let successes = self.successes.fetch_add(1, Relaxed) + 1;
             if successes >= checks.healthy_successes {
                 self.join(now_ns);

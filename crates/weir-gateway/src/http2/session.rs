@@ -147,11 +147,13 @@ impl<P: Pipe> Session<P> {
     /// Sends what the peer takes of `bytes`, and keeps the rest; returns how many bytes were taken.
     pub fn send(&self, key: usize, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
-        let before = state.slots[key].unsent.len();
         if let Some(lost) = state.slots[key].lost {
             return Err(lost.into());
         }
-        let taken = if before == 0 && state.may_pass_at_once() { state.pass(key, bytes, usize::MAX) } else { 0 };
+        let is_first = state.slots[key].unsent.is_empty();
+        // An end without content before it needs no turn: it is a flag of a head, or a frame as small as one.
+        let passes = is_first && (bytes.is_empty() || state.may_pass_at_once());
+        let taken = if passes { state.pass(key, bytes, usize::MAX) } else { 0 };
         if taken < bytes.len() {
             let State { worker, slots, held, .. } = &mut *state;
             worker.buffers.append_unread(&mut slots[key].unsent, &bytes[taken..]);
@@ -163,11 +165,17 @@ impl<P: Pipe> Session<P> {
         Ok(taken)
     }
 
-    /// Ready with how many of the kept bytes were sent.
+    /// Ready with how many of the kept bytes were sent. After an error none are kept: they can no longer be sent.
     pub fn poll_flush(&self, key: usize) -> Poll<io::Result<usize>> {
-        let slot = &mut self.state().slots[key];
+        let mut state = self.state();
+        let State { slots, worker, held, .. } = &mut *state;
+        let slot = &mut slots[key];
         match (slot.lost, std::mem::take(&mut slot.flushed)) {
-            (Some(lost), _) => Poll::Ready(Err(lost.into())),
+            (Some(lost), _) => {
+                *held -= slot.unsent.len();
+                worker.buffers.release(&mut slot.unsent);
+                Poll::Ready(Err(lost.into()))
+            }
             (None, 0) if !slot.unsent.is_empty() => Poll::Pending,
             (None, flushed) => Poll::Ready(Ok(flushed)),
         }

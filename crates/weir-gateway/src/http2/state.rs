@@ -76,7 +76,7 @@ pub struct State<P> {
     pub(super) worker: Rc<WorkerContext>,
     /// The beginning of a frame that is not complete yet.
     stash: Vec<u8>,
-    /// What has been received since the last call of `take_heard`.
+    /// What has been received since the last call of [`State::take_received_frames`].
     heard: ReceivedFrames,
     /// Counts the turns to send, modulo the `FAIR` of [`super::turns`].
     pub(super) turns: u8,

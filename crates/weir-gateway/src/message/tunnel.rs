@@ -34,19 +34,20 @@ struct Direction {
     frames: Option<FrameBoundary>,
 }
 
+/// `early`: bytes of the upstream that were received together with its 101.
 pub async fn run(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,
     exchange: &mut Exchange,
+    early: Vec<u8>,
 ) -> AfterExchange {
     worker.metrics.tunnels_opened.increment();
     let protocol = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
-    let frames = protocol.eq_ignore_ascii_case(b"websocket").then(FrameBoundary::default);
-    let held = std::mem::take(client.unread_bytes());
-    let mut up = Direction { held, ended: client.ended(), frames, ..Direction::default() };
-    up.frames.iter_mut().for_each(|frames| frames.pass(&up.held));
-    let mut down = Direction { frames, ..Direction::default() };
+    let is_websocket = protocol.eq_ignore_ascii_case(b"websocket");
+    let mut up = Direction::new(std::mem::take(client.unread_bytes()), is_websocket);
+    up.ended = client.ended();
+    let mut down = Direction::new(early, is_websocket);
     let mut has_left = false;
     let mut last_ns = worker.now_ns();
     poll_fn(|context| {
@@ -65,8 +66,6 @@ pub async fn run(
                     let (up_bytes, down_bytes) = (count(up_moved), count(down_moved));
                     exchange.request_bytes += up_bytes;
                     exchange.response_bytes += down_bytes;
-                    worker.metrics.client_bytes_sent.add(down_bytes);
-                    worker.metrics.upstream_bytes_sent.add(up_bytes);
                 }
             }
         }
@@ -95,6 +94,13 @@ pub async fn run(
 }
 
 impl Direction {
+    /// `held`: bytes that were received before the tunnel began.
+    fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
+        let mut frames = is_websocket.then(FrameBoundary::default);
+        frames.iter_mut().for_each(|frames| frames.pass(&held));
+        Direction { held, frames, ..Direction::default() }
+    }
+
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
     fn is_between_frames(&self) -> bool {
         self.held.is_empty() && !self.ended && self.frames.is_some_and(|frames| frames.is_between_frames())

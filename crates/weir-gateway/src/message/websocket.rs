@@ -27,16 +27,19 @@ const CLOSING_NS: u64 = 5 * 1_000_000_000;
 /// How often a WebSocket that needs a frame of the gateway checks whether the sender's current frame has ended.
 const STEP_NS: u64 = 10_000_000;
 
+/// `early`: bytes of the upstream that were received together with its 101.
 pub async fn run(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,
     exchange: &mut Exchange,
     opening: WebSocketOpening,
+    early: Vec<u8>,
 ) -> AfterExchange {
     worker.metrics.tunnels_opened.increment();
     let mut tunnel = MessageTunnel::new(worker, exchange, opening);
     tunnel.up.early = std::mem::take(client.unread_bytes());
+    tunnel.down.early = early;
     tunnel.up.has_ended = client.ended();
     poll_fn(|context| tunnel.poll(context, client, upstream, exchange)).await;
     tunnel.up.finish(worker);
@@ -67,13 +70,11 @@ impl<'a> MessageTunnel<'a> {
         let policies = MessagePolicies::of(opening.filters);
         let direction = |source| MessageDirection::new(source, exchange.client.addr, opening.may_compress, now_ns);
         let left_ns = policies.time_left().map(|left| u64::try_from(left.as_nanos()).unwrap_or(NEVER));
-        let mut down = direction(MessageSource::Upstream);
-        down.early = opening.early;
         MessageTunnel {
             worker,
             policies,
             up: direction(MessageSource::Client),
-            down,
+            down: direction(MessageSource::Upstream),
             ends_ns: left_ns.map_or(NEVER, |left_ns| now_ns.saturating_add(left_ns)),
             pings: 0,
             pinged_ns: None,
@@ -124,7 +125,6 @@ impl<'a> MessageTunnel<'a> {
         upstream: &mut impl Pipe,
         exchange: &mut Exchange,
     ) -> Result<(), MessageEnd> {
-        let metrics = &self.worker.metrics;
         let mut passage = DirectionContext { worker: self.worker, policies: &mut self.policies };
         loop {
             let up = self.up.poll(context, &mut passage, client, upstream)?;
@@ -136,8 +136,6 @@ impl<'a> MessageTunnel<'a> {
             let (up, down) = (count(up), count(down));
             exchange.request_bytes += up;
             exchange.response_bytes += down;
-            metrics.upstream_bytes_sent.add(up);
-            metrics.client_bytes_sent.add(down);
             if self.up.is_shut && self.down.is_shut {
                 return Ok(());
             }

@@ -9,6 +9,7 @@ use weir_proto::{Framing, Trailers};
 
 use super::chain::Plugins;
 use super::events;
+use super::guard::guarded;
 use super::price::PricedPhase;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
@@ -85,7 +86,7 @@ pub async fn request(
     plugins.pricing.hold(&whole.links, exchange, body.len());
     taken.map_err(|stop| match whole.narrowest {
         Some(link) if stop == Stop::BodyTooLarge && whole.limit < exchange.body_limit => {
-            link.step.too_much_content(exchange)
+            guarded(|| Ok(link.step.too_much_content(exchange))).unwrap_or_else(|stop| stop)
         }
         _ => stop,
     })?;

@@ -53,22 +53,22 @@ pub enum TieBreak {
 pub(super) fn explain(table: &RouteTable, lookup: &Lookup<'_>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     let mut chosen: Option<(LookupStep<'_>, &RuleEntry)> = None;
-    table.any_match(lookup, |station| {
-        for entry in station.entries {
+    table.any_match(lookup, |step| {
+        for entry in step.entries {
             let verdict = match (table.refusal(entry, lookup), chosen) {
                 (Some(refusal), _) => refused(entry, refusal, lookup),
                 // The chosen rule again, under another of its uris.
                 (None, Some((_, winner))) if winner.route == entry.route => continue,
-                (None, Some(winner)) => CandidateVerdict::Outranked(advantage(winner, (station, entry))),
+                (None, Some(winner)) => CandidateVerdict::Outranked(advantage(winner, (step, entry))),
                 (None, None) => {
-                    chosen = Some((station, entry));
+                    chosen = Some((step, entry));
                     CandidateVerdict::Chosen
                 }
             };
             candidates.push(Candidate {
                 route: entry.route,
                 uri: entry.rule.uris[entry.uri as usize].text().to_owned(),
-                host: station.paths.host.as_ref().map(Host::text),
+                host: step.paths.host.as_ref().map(Host::text),
                 priority: entry.rule.priority,
                 verdict,
             });

@@ -195,8 +195,8 @@ impl RouteTable {
     /// The route that takes the request.
     pub fn find(&self, lookup: &Lookup<'_>) -> Option<u32> {
         let mut found = None;
-        self.any_match(lookup, |station| {
-            let taker = station.entries.iter().find(|entry| self.refusal(entry, lookup).is_none());
+        self.any_match(lookup, |step| {
+            let taker = step.entries.iter().find(|entry| self.refusal(entry, lookup).is_none());
             found = taker.map(|entry| entry.route);
             found.is_some()
         });

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weir_plugin::Stop;
+use weir_plugin::{EndedBy, Stop};
 
 use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
@@ -15,8 +15,12 @@ use crate::plugins::chain::Plugins;
 use crate::snapshot::{self, Timeouts};
 use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
 
-/// Why an attempt failed, and whether its connection had carried a request before.
-pub type Failure = (Stop, bool);
+/// A failed attempt.
+pub struct Failure {
+    pub stop: Stop,
+    /// Its connection had carried a request before, so the endpoint may have closed it before this request came.
+    pub on_reused_connection: bool,
+}
 
 /// The endpoint and the settings of an attempt.
 pub struct Attempt<'a> {
@@ -43,18 +47,32 @@ impl<'a> Attempt<'a> {
             let worker = permit.worker();
             exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
             let terms = self.terms(worker, exchange);
-            let counted = (self.upstream, self.endpoint);
-            let after = match permit.endpoint().http2 {
-                true => Box::pin(over_http2(counted, &terms, permit, freshness, client, exchange)).await?,
-                false => over_http1(counted, &terms, permit, freshness, client, exchange).await?,
+            let end = match permit.endpoint().http2 {
+                true => Box::pin(self.over_http2(&terms, permit, freshness, client, exchange)).await,
+                false => self.over_http1(&terms, permit, freshness, client, exchange).await,
             };
-            let upstream = &exchange.upstream;
-            let head_ns = upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns));
-            self.upstream.counters.answered(self.endpoint, upstream.status, head_ns);
-            let health = &self.upstream.health[self.endpoint];
-            health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
-            Ok(after)
+            if let Err(Failure { stop, .. }) = &end
+                && stop.ending().blame == EndedBy::Client
+                && exchange.upstream.status != 0
+            {
+                // The endpoint has answered; that the client has not taken all of it says nothing about the endpoint.
+                self.report_health(worker, exchange);
+            }
+            end
         }
+    }
+
+    /// Counts the endpoint's response: once it is complete, or when a tunnel begins.
+    fn answered(&self, worker: &WorkerContext, exchange: &ServedExchange) {
+        let upstream = &exchange.upstream;
+        let head_ns = upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns));
+        self.upstream.counters.answered(self.endpoint, upstream.status, head_ns);
+        self.report_health(worker, exchange);
+    }
+
+    fn report_health(&self, worker: &WorkerContext, exchange: &ServedExchange) {
+        let health = &self.upstream.health[self.endpoint];
+        health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
@@ -75,75 +93,85 @@ impl<'a> Attempt<'a> {
             }),
         }
     }
+
+    /// Counts a connection opened for this attempt; returns the time.
+    #[cold]
+    fn connected(&self, worker: &WorkerContext) -> u64 {
+        self.upstream.counters.connected(self.endpoint);
+        worker.wake_up()
+    }
+
+    async fn over_http1(
+        &self,
+        terms: &RelayTerms<'_>,
+        permit: Permit<'_>,
+        freshness: Freshness,
+        client: &mut impl ClientSide,
+        exchange: &mut ServedExchange,
+    ) -> Result<AfterExchange, Failure> {
+        let worker = permit.worker();
+        let mut connection = match permit.reuse(freshness, exchange) {
+            Ok(connection) => connection,
+            Err(permit) => {
+                let opening = permit.open(freshness, terms.timeouts, exchange);
+                // Boxed: most exchanges reuse a connection, and need no memory for the state of opening one.
+                let opened = Box::pin(until_client_disconnects(opening, |context| client.poll_leave(context))).await;
+                opened.map_err(|stop| Failure { stop, on_reused_connection: false })?
+            }
+        };
+        let reused = connection.requests > 0;
+        exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { self.connected(worker) };
+        let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
+        exchange.upstream.ended_ns = worker.now_ns();
+        match outcome.map_err(|stop| Failure { stop, on_reused_connection: reused })? {
+            RelayOutcome::Complete { client_reusable, upstream_reusable } => {
+                if upstream_reusable {
+                    connection.keep(exchange.upstream.ended_ns);
+                }
+                self.answered(worker, exchange);
+                Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
+            }
+            RelayOutcome::Tunnel => {
+                self.answered(worker, exchange);
+                Ok(tunneled(worker, client, connection.stream(), exchange).await)
+            }
+        }
+    }
+
+    /// Relays over one stream of a connection that other exchanges share.
+    async fn over_http2(
+        &self,
+        terms: &RelayTerms<'_>,
+        permit: Permit<'_>,
+        freshness: Freshness,
+        client: &mut impl ClientSide,
+        exchange: &mut ServedExchange,
+    ) -> Result<AfterExchange, Failure> {
+        let worker = permit.worker();
+        let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
+        let opened = until_client_disconnects(opening, |context| client.poll_leave(context)).await;
+        let mut stream = opened.map_err(|stop| Failure { stop, on_reused_connection: false })?;
+        let reused = stream.is_reused();
+        exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { self.connected(worker) };
+        let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
+        exchange.upstream.ended_ns = worker.now_ns();
+        // A reused connection is to blame only if the connection itself was lost, and not just this stream.
+        let on_reused_connection = reused && stream.has_lost_connection();
+        match outcome.map_err(|stop| Failure { stop, on_reused_connection })? {
+            RelayOutcome::Complete { client_reusable, .. } => {
+                self.answered(worker, exchange);
+                Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
+            }
+            RelayOutcome::Tunnel => {
+                self.answered(worker, exchange);
+                Ok(tunneled(worker, client, &mut stream, exchange).await)
+            }
+        }
+    }
 }
 
 /// The record of an attempt when it begins.
 pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::AttemptRecord {
     let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
     weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
-}
-
-/// Counts a connection opened for an exchange; returns the time.
-#[cold]
-fn connected(worker: &WorkerContext, (upstream, endpoint): (&WorkerUpstream, usize)) -> u64 {
-    upstream.counters.connected(endpoint);
-    worker.wake_up()
-}
-
-async fn over_http1(
-    counted: (&WorkerUpstream, usize),
-    terms: &RelayTerms<'_>,
-    permit: Permit<'_>,
-    freshness: Freshness,
-    client: &mut impl ClientSide,
-    exchange: &mut ServedExchange,
-) -> Result<AfterExchange, Failure> {
-    let worker = permit.worker();
-    let mut connection = match permit.reuse(freshness, exchange) {
-        Ok(connection) => connection,
-        Err(permit) => {
-            let opening = permit.open(freshness, terms.timeouts, exchange);
-            // Boxed: most exchanges reuse a connection, and need no memory for the state of opening one.
-            let opened = Box::pin(until_client_disconnects(opening, |context| client.poll_leave(context))).await;
-            opened.map_err(|stop| (stop, false))?
-        }
-    };
-    let reused = connection.requests > 0;
-    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { connected(worker, counted) };
-    let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
-    exchange.upstream.ended_ns = worker.now_ns();
-    match outcome.map_err(|stop| (stop, reused))? {
-        RelayOutcome::Complete { client_reusable, upstream_reusable } => {
-            if upstream_reusable {
-                connection.keep(exchange.upstream.ended_ns);
-            }
-            Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
-        }
-        RelayOutcome::Tunnel => Ok(tunneled(worker, client, connection.stream(), exchange).await),
-    }
-}
-
-/// Relays over one stream of a connection that other exchanges share.
-async fn over_http2(
-    counted: (&WorkerUpstream, usize),
-    terms: &RelayTerms<'_>,
-    permit: Permit<'_>,
-    freshness: Freshness,
-    client: &mut impl ClientSide,
-    exchange: &mut ServedExchange,
-) -> Result<AfterExchange, Failure> {
-    let worker = permit.worker();
-    let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
-    let opened = until_client_disconnects(opening, |context| client.poll_leave(context)).await;
-    let mut stream = opened.map_err(|stop| (stop, false))?;
-    let reused = stream.is_reused();
-    exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { connected(worker, counted) };
-    let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
-    exchange.upstream.ended_ns = worker.now_ns();
-    // A reused connection is to blame only if the connection itself was lost, and not just this stream.
-    match outcome.map_err(|stop| (stop, reused && stream.has_lost_connection()))? {
-        RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
-        RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
-        RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut stream, exchange).await),
-    }
 }

@@ -43,15 +43,15 @@ impl Attempts {
         }
     }
 
-    /// Called when an attempt at `endpoint` has failed, on a new or a reused connection: returns the endpoint of the next
-    /// attempt, or the reason why there is none.
+    /// Called when an attempt at `endpoint` has failed: returns the endpoint of the next attempt, or the reason why there is
+    /// none.
     pub fn next(
         &mut self,
         worker: &WorkerContext,
         (settings, upstream): (&snapshot::Upstream, &WorkerUpstream),
         exchange: &mut ServedExchange,
         endpoint: usize,
-        (stop, reused): Failure,
+        Failure { stop, on_reused_connection }: Failure,
     ) -> Result<usize, Stop> {
         let now_ns = worker.now_ns();
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
@@ -59,7 +59,7 @@ impl Attempts {
             upstream.counters.failed(endpoint, stop.ending().name);
         }
         let next = match stop {
-            Stop::UpstreamClosed if reused => Next::NewConnection,
+            Stop::UpstreamClosed if on_reused_connection => Next::NewConnection,
             Stop::NotProcessed if !self.retried_unprocessed => Next::SameEndpoint,
             _ => Next::OtherEndpoint,
         };

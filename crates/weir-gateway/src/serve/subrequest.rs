@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_net::timer::{NEVER, Timer};
-use weir_plugin::{AnswerWriter, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+use weir_plugin::{AnswerWriter, ClientFacts, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
 use super::proxy;
@@ -49,9 +49,10 @@ impl RouteUpstream for SubrequestTarget {
         let mut exchange = self.worker.buffers.take_exchange();
         exchange.is_subrequest = true;
         exchange.started_ns = self.worker.now_ns();
-        exchange.client.peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        exchange.client.addr = exchange.client.peer.ip();
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        exchange.client = ClientFacts { peer, addr: peer.ip(), ..ClientFacts::default() };
         exchange.request = request;
+        exchange.request.head.withhold(b"X-Forwarded-Port"); // the gateway has addressed no port
         exchange.request.framing = Framing::None;
         exchange.request.upgrade = false;
         // As HTTP/2, the content is passed to the responder without framing; its end is signalled separately.

@@ -102,8 +102,8 @@ enum Purpose {
 #[derive(Clone, Copy, Debug)]
 struct DataFrame {
     /// 0 if the payload is discarded.
-    /// Payload bytes to come, padding included.
     stream: u32,
+    /// Payload bytes to come, padding included.
     left: u32,
     padding: u32,
     ended: bool,

@@ -214,8 +214,12 @@ impl ClientSide for H2ClientStream {
 
     fn upgrade_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange) {
         let session = &self.connection.session;
-        session.state().writable_protocol().respond(self.id, 200, false, |writer| fields::upgraded(writer, exchange));
+        let sent = session
+            .state()
+            .writable_protocol()
+            .respond(self.id, 200, false, |writer| fields::upgraded(writer, exchange));
         session.wake_driver();
+        exchange.response_bytes += sent.bytes as u64;
     }
 
     fn pipe(&mut self) -> &mut H2ClientStream {

@@ -68,8 +68,12 @@ impl Drop for SharedConnection {
 }
 
 impl EndpointPool {
-    fn with_room(&self) -> Option<Rc<SharedConnection>> {
-        self.multiplexed.borrow().iter().find(|shared| shared.can_take_more()).cloned()
+    /// A connection that can take one more exchange, with the TLS server that a request for `host` needs.
+    fn with_room(&self, host: &[u8]) -> Option<Rc<SharedConnection>> {
+        let is_with = |shared: &SharedConnection| {
+            self.tls.as_ref().is_none_or(|secured| secured.is_with(&shared.session.state().pipe, host))
+        };
+        self.multiplexed.borrow().iter().find(|shared| shared.can_take_more() && is_with(shared)).cloned()
     }
 
     /// A connection, and whether it existed before. One is opened at a time: exchanges that come meanwhile wait for it and
@@ -83,7 +87,7 @@ impl EndpointPool {
     ) -> Result<(Rc<SharedConnection>, bool), Stop> {
         let _turn = self.connecting.lock().await;
         if freshness != Freshness::New
-            && let Some(shared) = self.with_room()
+            && let Some(shared) = self.with_room(exchange.request.host())
         {
             return Ok((shared, true));
         }
@@ -117,6 +121,11 @@ impl EndpointPool {
         tokio::task::spawn_local(drive(session, self.addr));
         let mut all = self.multiplexed.borrow_mut();
         all.retain(|other| !other.session.state().is_over()); // otherwise connections that have ended would stay until the next sweep
+        if all.len() >= self.keepalive.get().size
+            && let Some(unused) = all.iter().position(|other| other.session.state().len() == 0)
+        {
+            all.remove(unused);
+        }
         all.push(Rc::clone(&shared));
         drop(all);
         Ok(shared)

@@ -67,6 +67,17 @@ fn f25_after_the_pause_one_at_a_time_may_show_that_it_has_recovered() {
 }
 
 #[test]
+fn f25_websockets_show_that_an_endpoint_has_recovered() {
+    let health = health();
+    fails(&health, Stop::ReadTimeout, 10);
+    for _ in 0..checks().healthy_successes {
+        assert!(health.admits(PATIENCE, 110) && !health.is_proven());
+        health.answered(101, &checks(), 110);
+    }
+    assert!(health.is_proven());
+}
+
+#[test]
 fn f25_who_relapses_rests_twice_as_long() {
     let health = health();
     let mut now_ns = 10;

@@ -92,7 +92,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Handles a head that came parsed: of an upstream of HTTP/2, or a responder.
     fn received_head(&mut self, context: &mut Context<'_>, parsed: Result<(), BadResponse>) -> Result<(), Stop> {
         parsed.map_err(Stop::BadResponse)?;
-        self.exchange.upstream.bytes_received += self.exchange.response.head.bytes().len() as u64;
+        let head_bytes = self.exchange.response.head.bytes().len() as u64;
+        self.exchange.upstream.bytes_received += head_bytes;
+        self.worker.metrics.upstream_bytes_received.add(head_bytes);
         if !self.upstream.is_blocked() {
             self.expect_response();
         }
@@ -141,10 +143,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.take_head(out)?;
         }
         if self.response.tunnel {
-            match &mut self.exchange.opening {
-                Some(opening) => opening.early.extend_from_slice(bytes),
-                None => out.extend_from_slice(bytes),
-            }
+            self.worker.buffers.append_unread(&mut self.exchange.early, bytes);
             return Ok(());
         }
         let moved = match &mut self.response.content {

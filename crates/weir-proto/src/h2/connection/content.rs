@@ -98,9 +98,6 @@ impl Connection {
         let key = self.streams.get(frame.stream).map(|stream| stream.key);
         // END_STREAM is reported with the last content, even if padding is still to come.
         let ended = is_last && std::mem::take(&mut frame.ended);
-        if !is_last {
-            frame.ended |= ended;
-        }
         if frame.left > 0 {
             self.content = Some(frame);
         }

@@ -93,7 +93,6 @@ impl Decoder {
             index => {
                 let class = self.table.copy_name(index - statics::ENTRIES.len() - 1).ok_or(BrokenFieldSection)?;
                 // The entry may be malformed because of its value only; the name is classified again.
-
                 if class == FieldClass::Malformed { FieldClass::of_name(&self.table.draft()[start..]) } else { class }
             }
         };

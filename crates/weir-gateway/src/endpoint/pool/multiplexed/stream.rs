@@ -27,6 +27,8 @@ pub struct UpstreamStream<'w> {
     reused: bool,
     /// The request's head has been sent.
     has_asked: bool,
+    /// Bytes of that head which the next [`Sending::send`] has to report.
+    head_bytes: usize,
     /// The final head has been received, so that content follows.
     has_head: bool,
     /// Set for a WebSocket (RFC 8441): the value of `Sec-WebSocket-Accept`, which a client of HTTP/1.1 expects.
@@ -43,7 +45,7 @@ impl<'w> Permit<'w> {
         exchange: &Exchange,
     ) -> Result<UpstreamStream<'w>, Stop> {
         let (worker, endpoint) = (self.worker, &*self.endpoint);
-        let ready = if freshness == Freshness::New { None } else { endpoint.with_room() };
+        let ready = if freshness == Freshness::New { None } else { endpoint.with_room(exchange.request.host()) };
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
             None => {
@@ -67,6 +69,7 @@ impl<'w> Permit<'w> {
             key,
             reused,
             has_asked: false,
+            head_bytes: 0,
             has_head: false,
             websocket: None,
         };
@@ -129,7 +132,7 @@ impl Sending for UpstreamStream<'_> {
 
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         match self.has_asked {
-            true => self.connection.session.send(self.key, bytes),
+            true => Ok(self.connection.session.send(self.key, bytes)? + std::mem::take(&mut self.head_bytes)),
             false => Err(NOT_PROCESSED.into()),
         }
     }
@@ -160,7 +163,7 @@ impl UpstreamSide for UpstreamStream<'_> {
         if let Some((id, sent)) = asked {
             self.connection.session.state().set_id(self.key, id);
             self.connection.session.head_sent(self.key, sent);
-            self.has_asked = true;
+            (self.has_asked, self.head_bytes) = (true, sent.bytes);
         }
         fields::request_coding(exchange)
     }
