@@ -18,6 +18,7 @@ mod loggers;
 mod masking;
 mod neighbours;
 mod oidc;
+mod openmetrics;
 mod opensearch;
 mod otlp_collector;
 mod otlp_grpc;

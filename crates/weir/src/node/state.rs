@@ -10,8 +10,8 @@ use weir_gateway::{DataPlane, tail};
 use weir_net::limits::ProcessLimits;
 use weir_plugin::HeldBudget;
 use weir_plugin::held::HeldUse;
-use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
+use weir_telemetry::page::Page;
 use weir_telemetry::process;
 
 use super::{certificates, health, hubs, policies, records, traffic};
@@ -85,9 +85,9 @@ impl NodeState {
         let _ = self.acme.set(Arc::downgrade(acme));
     }
 
-    /// The content of `/metrics`.
-    pub fn scrape(&self, format: Format) -> String {
-        self.metrics.scrape(format, |page| {
+    /// The metrics of this node.
+    pub fn page(&self) -> Page {
+        self.metrics.page(|page| {
             policies::write(&self.metrics, page);
             records::write(page);
             held(page);
