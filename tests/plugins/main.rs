@@ -22,6 +22,7 @@ mod openmetrics;
 mod opensearch;
 mod otlp_collector;
 mod otlp_grpc;
+mod otlp_metrics;
 mod price;
 mod real_kafka;
 mod redis;

@@ -74,7 +74,7 @@ impl Definition for OtlpLogger {
         let service = OtlpService::new(receivers, self.protocol, OtlpSignal::Logs, how)?;
         let name = format!("otlp-logger {}", service.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let resource = collector::resource(&self.resource);
+        let resource = collector::resource(&self.resource, collector::SERVICE);
         let logs = OtlpLogs { service, resource, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))
     }

@@ -14,6 +14,7 @@ use weir_telemetry::metrics::Metrics;
 use weir_telemetry::page::Page;
 use weir_telemetry::process;
 
+use super::metrics_export::MetricsExportTally;
 use super::{certificates, health, hubs, policies, records, traffic};
 
 /// Writes the use of memory for held content, and how often content was refused because of a limit.
@@ -49,6 +50,7 @@ pub struct NodeState {
     gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
     lookups: NameLookups,
+    pub metrics_exports: MetricsExportTally,
     changing: Mutex<NodeProgress>,
 }
 
@@ -68,6 +70,7 @@ impl NodeState {
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
             lookups,
+            metrics_exports: MetricsExportTally::default(),
             changing: Mutex::default(),
         }
     }
@@ -90,6 +93,7 @@ impl NodeState {
         self.metrics.page(|page| {
             policies::write(&self.metrics, page);
             records::write(page);
+            self.metrics_exports.write(page);
             held(page);
             page.gauge("weir_tails", "Readers of `/tail`.").value(&[], tail::count());
             hubs::write(&self.publisher.hubs().statuses(), page);
