@@ -40,6 +40,9 @@ pub const REQUEST_BODY: u8 = 4;
 pub const RESPONSE_BODY: u8 = 8;
 /// The content of the request is left out, because it could not be masked reliably.
 pub const REQUEST_BODY_OMITTED: u8 = 16;
+/// The content ends with a trailer that says how it is decoded; see [`super::decoding`].
+pub const REQUEST_BODY_CODED: u8 = 32;
+pub const RESPONSE_BODY_CODED: u8 = 64;
 
 pub const END: u8 = 0;
 pub const OBJECT: u8 = 1;
