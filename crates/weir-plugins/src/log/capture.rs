@@ -170,7 +170,12 @@ impl Capture {
         out.push(self.hidden.len() as u8);
         self.hidden.iter().for_each(|hidden| rendered(hidden, &shown, out));
         match &self.format {
-            None => everything(exchange, &shown, bodies, out),
+            None => {
+                everything(exchange, &shown, bodies, out);
+                if !exchange.request_id().is_empty() && !self.has_extra("request_id") {
+                    member(out, TEXT, "request_id", exchange.request_id());
+                }
+            }
             Some(format) => {
                 // As in APISIX, these are recorded with every format.
                 let own = [

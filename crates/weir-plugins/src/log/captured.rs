@@ -414,6 +414,19 @@ mod tests {
     }
 
     #[test]
+    fn the_id_of_the_request_is_recorded_if_it_has_one() {
+        let mut exchange = exchange("GET /a HTTP/1.1\nHost: h");
+        let shown = |extra: Value, exchange: &Exchange| {
+            let capture = Capture::compile(None, extra.as_object(), &mut Build::default()).expect("valid");
+            written(&capture, exchange)["request_id"].clone()
+        };
+        assert_eq!(shown(json!({}), &exchange), Value::Null);
+        exchange.set_request_id(b"order-7".to_vec());
+        assert_eq!(shown(json!({}), &exchange), "order-7");
+        assert_eq!(shown(json!({"request_id": "$host"}), &exchange), "h", "the extra counts");
+    }
+
+    #[test]
     fn a_format_says_what_stands_in_a_record() {
         let format = json!({"host": "$host", "none": "$arg_x", "line": "$request_method of $host", "n": 1,
             "inner": {"path": "$uri", "deeper": {"m": "$method"}}, "list": [1, "a"]});
