@@ -1,15 +1,14 @@
 //! `opentelemetry`, `zipkin` and `otlp-logger`: the context that upstreams get, and what a collector gets. What decodes it is the official Python
 //! package of OpenTelemetry's protocol; `scripts/setup` installs it.
 
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, Request, eventually, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, Request, eventually};
+
+use crate::otlp_collector::decoded;
 
 const TRACE: &str = "12345678901234567890123456789012";
 const SPAN: &str = "1234567890123456";
@@ -43,30 +42,6 @@ const ALWAYS: &str = "{ sampler: { name: always_on } }";
 /// The spans in the requests that a collector has got; `None` without the Python package.
 fn spans(requests: &[Request]) -> Option<Vec<Value>> {
     decoded("traces", requests)
-}
-
-/// The spans (`traces`) or log records (`logs`) in requests.
-fn decoded(kind: &str, requests: &[Request]) -> Option<Vec<Value>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = root.join(".cache/python/bin/python");
-    let imports = Command::new(&python).args(["-c", "import opentelemetry.proto"]).stderr(Stdio::null()).status();
-    if !imports.is_ok_and(|status| status.success()) {
-        skipped("there is no Python with `opentelemetry-proto`");
-        return None;
-    }
-    let mut command = Command::new(python);
-    let command = command.arg(root.join("tests/plugins/otlp.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("Python starts");
-    let mut orders = child.stdin.take().expect("it is a pipe");
-    for request in requests {
-        let digits: String = request.body.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(orders, "{kind} {digits}").expect("it listens");
-    }
-    drop(orders);
-    let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "it is not OTLP");
-    let lines = String::from_utf8(output.stdout).expect("text");
-    Some(lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
 }
 
 /// The field of a request, in its parts.

@@ -53,6 +53,8 @@ pub struct Compiled {
     /// The compiled parts that the next document may reuse.
     pub parts: Parts,
     pub(crate) presented: DocumentCertificates,
+    /// The client for requests that the gateway itself makes.
+    pub http: HttpClient,
 }
 
 /// Compiles a document. Does no I/O: host names must have been looked up ([`Document::found`]); a node whose name has no address
@@ -142,6 +144,7 @@ impl<'a> Compiler<'a> {
             warnings: located(self.document, self.warnings),
             parts: made.parts,
             presented: self.presented,
+            http: self.http,
         })
     }
 
@@ -153,7 +156,7 @@ impl<'a> Compiler<'a> {
         match made {
             Some(CompiledParts { snapshot, acme, hubs, parts }) if faults.is_empty() => {
                 let warnings = located(self.document, self.warnings);
-                Ok(Compiled { snapshot, acme, hubs, warnings, parts, presented: self.presented })
+                Ok(Compiled { snapshot, acme, hubs, warnings, parts, presented: self.presented, http: self.http })
             }
             _ => {
                 // The sort is stable; faults without a line come last.

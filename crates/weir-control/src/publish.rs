@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use serde::Serialize;
+use weir_client::HttpClient;
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
@@ -26,6 +27,8 @@ pub struct Publication {
     pub acme: Option<Arc<AcmeTerms>>,
     /// The hubs to run.
     pub hubs: Arc<[HubTerms]>,
+    /// The client for requests that the gateway itself makes.
+    pub http: HttpClient,
     /// Accepted settings that are probably a mistake.
     pub warnings: Arc<[Diagnostic]>,
     /// Whether the author of the change gets an answer. Then the change is not logged: the store has it in its history.
@@ -191,7 +194,7 @@ impl Publisher {
     ) -> Result<Publication, Vec<Diagnostic>> {
         let begin = Instant::now();
         let compiled = self.compiled(state, document)?;
-        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented } = compiled;
+        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } = compiled;
         let status = self.status();
         // A node that has published nothing yet starts with the certificates that are usable.
         let against = if status.revision == 0 { Vec::new() } else { presented.against(&state.presented) };
@@ -212,6 +215,7 @@ impl Publisher {
             settings,
             acme,
             hubs,
+            http,
             warnings: all.into(),
             is_answered,
         };

@@ -140,9 +140,12 @@ static IDENTITY: LazyLock<[Name; 3]> = LazyLock::new(|| {
 pub struct NoteKey(u64);
 
 impl NoteKey {
+    /// The key of [`Exchange::sampled_trace`].
+    const SAMPLED_TRACE: NoteKey = NoteKey(0);
+
     /// A new key, made when a plugin is built.
     pub fn unique() -> NoteKey {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicU64 = AtomicU64::new(NoteKey::SAMPLED_TRACE.0 + 1);
         NoteKey(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -548,6 +551,18 @@ impl Exchange {
     /// Makes logs mask the values of query arguments with this name.
     pub fn hide_argument(&mut self, name: Arc<[u8]>) {
         self.rare.get_or_insert_default().secret_arguments.push(name);
+    }
+
+    /// The ids of the trace and of the gateway's span in it (W3C Trace Context), if the exchange was sampled. Metrics name them in
+    /// exemplars.
+    pub fn sampled_trace(&self) -> Option<(u128, u64)> {
+        let [high, low, span] = self.notes.read(NoteKey::SAMPLED_TRACE)?;
+        Some((u128::from(high) << 64 | u128::from(low), span))
+    }
+
+    /// Sets the ids; those that were set last count.
+    pub fn set_sampled_trace(&mut self, trace: u128, span: u64) {
+        self.notes.write(NoteKey::SAMPLED_TRACE, [(trace >> 64) as u64, trace as u64, span]);
     }
 
     /// The plugin that ended the exchange; empty if none did.

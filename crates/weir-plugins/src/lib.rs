@@ -25,7 +25,11 @@ mod trust;
 
 pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
 pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
+pub use observe::collector::ResourceSpec;
+pub use observe::metrics_export::{MetricsCollector, MetricsCollectorOptions, MetricsExported};
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
+pub use observe::trace::otlp::metrics::MetricsPeriod;
+pub use observe::trace::otlp::service::OtlpProtocol;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 pub use traffic::sse_fanout::totals as fanout_totals;
 

@@ -37,6 +37,7 @@ mod threads;
 
 pub use crate::sink_core::SinkOptions;
 pub use account::{AccountReading, Pending, RecordAccount, Settled};
+pub use backoff::Backoff;
 pub use batching::{Batching, Retries};
 pub use books::{DropReason, RecordTally, RejectReason};
 pub use destination::{Destination, OpenDestination, Outcome, RecordSending, SendOutcome};

@@ -100,7 +100,7 @@ impl Histogram {
 
 /// The bucket of a duration. Bounds are inclusive upper bounds, as Prometheus' `le`.
 #[inline]
-fn bucket_of(ns: u64) -> usize {
+pub(crate) fn bucket_of(ns: u64) -> usize {
     let scaled = (ns.saturating_sub(1) >> (FIRST_BOUND_LOG2 - 1)).max(1);
     let octave = 63 - scaled.leading_zeros();
     // The bit below the highest one selects the half of the octave; the first bucket is not halved.

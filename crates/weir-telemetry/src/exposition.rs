@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::cell::{HistogramTotals, bucket_bound_ns};
+use crate::exemplar::{Exemplar, SampledTrace};
+use crate::page::{HistogramBucket, HistogramValue, MetricFamily, MetricKind, MetricSample, MetricValue, Page};
 
 /// The text formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,12 +13,23 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format for a scraper's `Accept` field.
+    /// The format for a scraper's `Accept` field: OpenMetrics if it is accepted, and not less than other formats (RFC 9110
+    /// §12.5.1).
     pub fn for_accept(accept: Option<&str>) -> Self {
-        match accept {
-            Some(accept) if accept.contains("application/openmetrics-text") => Format::OpenMetrics,
-            _ => Format::Prometheus,
+        let (mut openmetrics, mut others) = (0.0, 0.0_f64);
+        for range in accept.unwrap_or_default().split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let is_openmetrics =
+                parts.next().is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"));
+            let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q="))?.parse().ok());
+            let weight = weight.unwrap_or(1.0);
+            match is_openmetrics {
+                true => openmetrics = weight,
+                false if range.contains("text/plain") => others = others.max(weight),
+                false => {}
+            }
         }
+        if openmetrics > 0.0 && openmetrics >= others { Format::OpenMetrics } else { Format::Prometheus }
     }
 
     pub fn content_type(self) -> &'static str {
@@ -28,124 +40,90 @@ impl Format {
     }
 }
 
-/// Labels of one series, as (name, value).
-pub type Labels<'a> = &'a [(&'a str, &'a str)];
-
-/// The number of buckets a histogram is shown with. Its cells always have all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resolution {
-    /// Every bucket.
-    Full,
-    /// One bucket per factor of four from 0.5 ms to 8.6 s: enough to see changes of a route, with few series.
-    Coarse,
-}
-
-impl Resolution {
-    fn shows(self, bucket: usize) -> bool {
-        // The bound of an even bucket n is 2^(13 + n/2) ns.
-        self == Resolution::Full || (bucket.is_multiple_of(4) && (12..=40).contains(&bucket))
-    }
-}
-
-/// A metrics page under construction. Samples belong to the family begun last.
-pub struct Page {
-    text: String,
-    format: Format,
-    family: &'static str,
-}
-
 /// The bound of the last bucket.
 const ABOVE: &str = "+Inf";
 
 impl Page {
-    pub fn new(format: Format) -> Self {
-        Self { text: String::with_capacity(64 * 1024), format, family: "" }
+    /// The page as text.
+    pub fn text(&self, format: Format) -> String {
+        let mut text = MetricsText { text: String::with_capacity(64 * 1024), format };
+        self.families().iter().for_each(|family| text.family(family));
+        if format == Format::OpenMetrics {
+            text.text.push_str("# EOF\n");
+        }
+        text.text
     }
+}
 
-    /// Begins a counter. `name` is without `_total`, which is appended to its samples.
-    pub fn counter(&mut self, name: &'static str, help: &str) -> &mut Self {
-        let declared_as = match self.format {
-            Format::Prometheus => "_total",
-            Format::OpenMetrics => "",
+struct MetricsText {
+    text: String,
+    format: Format,
+}
+
+impl MetricsText {
+    fn family(&mut self, family: &MetricFamily) {
+        let MetricFamily { name, help, kind, samples } = family;
+        let (of_family, of_sample, kind) = match (kind, self.format) {
+            (MetricKind::Counter, Format::Prometheus) => ("_total", "_total", "counter"),
+            (MetricKind::Counter, Format::OpenMetrics) => ("", "_total", "counter"),
+            (MetricKind::CounterWithoutTotal, Format::Prometheus) => ("", "", "counter"),
+            (MetricKind::CounterWithoutTotal, Format::OpenMetrics) => ("", "", "unknown"),
+            (MetricKind::Gauge, _) => ("", "", "gauge"),
+            (MetricKind::Histogram, _) => ("", "", "histogram"),
         };
-        self.begin(name, declared_as, "counter", help)
-    }
-
-    /// Begins a counter whose samples have no `_total` and are written with [`Page::value`], for compatibility with other
-    /// gateways. OpenMetrics has no such counters.
-    pub fn counter_without_total(&mut self, name: &'static str, help: &str) -> &mut Self {
-        let kind = match self.format {
-            Format::Prometheus => "counter",
-            Format::OpenMetrics => "unknown",
-        };
-        self.begin(name, "", kind, help)
-    }
-
-    pub fn gauge(&mut self, name: &'static str, help: &str) -> &mut Self {
-        self.begin(name, "", "gauge", help)
-    }
-
-    pub fn histogram(&mut self, name: &'static str, help: &str) -> &mut Self {
-        self.begin(name, "", "histogram", help)
-    }
-
-    fn begin(&mut self, name: &'static str, suffix: &str, kind: &str, help: &str) -> &mut Self {
-        self.family = name;
-        self.write(format_args!("# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n"));
-        self
-    }
-
-    /// Writes one sample of a counter.
-    pub fn total(&mut self, labels: Labels, value: impl Display) -> &mut Self {
-        self.sample("_total", labels, None, value)
-    }
-
-    /// Writes one sample of a gauge.
-    pub fn value(&mut self, labels: Labels, value: impl Display) -> &mut Self {
-        self.sample("", labels, None, value)
-    }
-
-    /// Writes all samples of one histogram, with bounds in seconds.
-    pub fn distribution(&mut self, labels: Labels, totals: &HistogramTotals, resolution: Resolution) -> &mut Self {
-        let buckets = totals.buckets.iter().enumerate().map(|(bucket, count)| {
-            let bound = match bucket_bound_ns(bucket) {
-                Some(bound) => resolution.shows(bucket).then(|| (bound as f64 / 1e9).to_string()),
-                None => Some(ABOVE.to_owned()),
-            };
-            (*count, bound)
-        });
-        self.buckets(labels, buckets, totals.sum_seconds())
-    }
-
-    /// Writes all samples of one histogram with its own bounds: the counts of each bucket, and of the one above the last bound.
-    pub fn counts(&mut self, labels: Labels, bounds: &[u32], counts: &[u64], sum: impl Display) -> &mut Self {
-        let bounds = bounds.iter().map(u32::to_string).chain([ABOVE.to_owned()]);
-        self.buckets(labels, counts.iter().copied().zip(bounds.map(Some)), sum)
-    }
-
-    /// Writes buckets, given their counts and, if shown, their bounds.
-    fn buckets(
-        &mut self,
-        labels: Labels,
-        buckets: impl Iterator<Item = (u64, Option<String>)>,
-        sum: impl Display,
-    ) -> &mut Self {
-        let mut cumulative = 0;
-        for (count, bound) in buckets {
-            cumulative += count;
-            if let Some(bound) = bound {
-                self.sample("_bucket", labels, Some(("le", &bound)), cumulative);
+        self.write(format_args!("# HELP {name}{of_family} {help}\n# TYPE {name}{of_family} {kind}\n"));
+        for MetricSample { labels, value } in samples {
+            match value {
+                MetricValue::Integer(value) => self.sample((name, of_sample), labels, None, value),
+                MetricValue::Float(value) => self.sample((name, of_sample), labels, None, value),
+                MetricValue::Histogram(value) => self.buckets(name, labels, value),
             }
         }
-        self.sample("_sum", labels, None, sum);
-        self.sample("_count", labels, None, cumulative)
     }
 
-    fn sample(&mut self, suffix: &str, labels: Labels, last: Option<(&str, &str)>, value: impl Display) -> &mut Self {
-        let family = self.family;
-        self.write(format_args!("{family}{suffix}"));
+    /// Writes a histogram, whose buckets are cumulative in both formats.
+    fn buckets(&mut self, name: &str, labels: &[(&str, String)], histogram: &HistogramValue) {
+        let mut cumulative = 0;
+        for HistogramBucket { bound, count, exemplar } in &histogram.buckets {
+            cumulative += count;
+            let bound = self.bound(*bound);
+            self.sample((name, "_bucket"), labels, Some(("le", &bound)), cumulative);
+            if let Some(exemplar) = exemplar.filter(|_| self.format == Format::OpenMetrics) {
+                self.exemplar(&exemplar);
+            }
+        }
+        self.sample((name, "_sum"), labels, None, histogram.sum);
+        self.sample((name, "_count"), labels, None, cumulative);
+    }
+
+    /// Appends an exemplar to the line just written.
+    fn exemplar(&mut self, exemplar: &Exemplar) {
+        let Exemplar { trace: SampledTrace { trace, span }, value_ns, unix_ms } = exemplar;
+        let (value, at) = (*value_ns as f64 / 1e9, *unix_ms as f64 / 1e3);
+        self.text.pop();
+        self.write(format_args!(" # {{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {at}\n"));
+    }
+
+    /// OpenMetrics has one form for each bound, with a decimal point or an exponent; Prometheus compares the text as well, so
+    /// its form stays as it is.
+    fn bound(&self, bound: f64) -> String {
+        match self.format {
+            _ if bound.is_infinite() => ABOVE.to_owned(),
+            Format::Prometheus => bound.to_string(),
+            Format::OpenMetrics => canonical(bound),
+        }
+    }
+
+    fn sample(
+        &mut self,
+        (name, suffix): (&str, &str),
+        labels: &[(&str, String)],
+        last: Option<(&str, &str)>,
+        value: impl Display,
+    ) {
+        self.write(format_args!("{name}{suffix}"));
         let mut separator = '{';
-        for (name, value) in labels.iter().copied().chain(last) {
+        for (name, value) in labels.iter().map(|(name, value)| (*name, &**value)).chain(last) {
             self.write(format_args!("{separator}{name}=\"{}\"", LabelValue(value)));
             separator = ',';
         }
@@ -153,20 +131,23 @@ impl Page {
             self.text.push('}');
         }
         self.write(format_args!(" {value}\n"));
-        self
     }
 
-    /// Completes the page.
-    pub fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
-            self.text.push_str("# EOF\n");
-        }
-        self.text
-    }
-
-    fn write(&mut self, arguments: fmt::Arguments) {
+    fn write(&mut self, arguments: fmt::Arguments<'_>) {
         self.text.write_fmt(arguments).expect("a String takes everything");
     }
+}
+
+/// A positive number in the canonical form of OpenMetrics 1.0: the shortest digits that give the same number, with an exponent of
+/// two digits at least below 0.0001 and from 1,000,000 on.
+fn canonical(number: f64) -> String {
+    if (1e-4..1e6).contains(&number) || number == 0.0 {
+        return format!("{number:?}");
+    }
+    let written = format!("{number:e}");
+    let (digits, exponent) = written.split_once('e').expect("it is in this form");
+    let exponent: i32 = exponent.parse().expect("a number");
+    format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
 /// Displays a label's value, with the three characters escaped that have a meaning in it.
@@ -189,47 +170,54 @@ impl Display for LabelValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{BUCKETS, Histogram};
+    use crate::cell::{BUCKETS, Histogram, HistogramTotals};
+    use crate::exemplar::{BucketExemplars, Exemplars};
+    use crate::page::Resolution;
 
     #[test]
     fn the_two_formats_differ_in_the_names_of_counters_and_the_end() {
-        let page = |format| {
-            let mut page = Page::new(format);
-            page.counter("weir_a", "Things.").total(&[("x", "y")], 3);
-            page.gauge("weir_b", "Others.").value(&[], 0.5);
-            page.finish()
-        };
+        let mut page = Page::default();
+        page.counter("weir_a", "Things.").total(&[("x", "y")], 3);
+        page.gauge("weir_b", "Others.").value(&[], 0.5);
+        page.counter_without_total("apisix_c", "More.").value(&[], 1);
         assert_eq!(
-            page(Format::Prometheus),
+            page.text(Format::Prometheus),
             "# HELP weir_a_total Things.\n# TYPE weir_a_total counter\nweir_a_total{x=\"y\"} 3\n\
-             # HELP weir_b Others.\n# TYPE weir_b gauge\nweir_b 0.5\n"
+             # HELP weir_b Others.\n# TYPE weir_b gauge\nweir_b 0.5\n\
+             # HELP apisix_c More.\n# TYPE apisix_c counter\napisix_c 1\n"
         );
         assert_eq!(
-            page(Format::OpenMetrics),
+            page.text(Format::OpenMetrics),
             "# HELP weir_a Things.\n# TYPE weir_a counter\nweir_a_total{x=\"y\"} 3\n\
-             # HELP weir_b Others.\n# TYPE weir_b gauge\nweir_b 0.5\n# EOF\n"
+             # HELP weir_b Others.\n# TYPE weir_b gauge\nweir_b 0.5\n\
+             # HELP apisix_c More.\n# TYPE apisix_c unknown\napisix_c 1\n# EOF\n"
         );
     }
 
     #[test]
     fn p14_a_label_cannot_break_out_of_its_quotes() {
-        let mut page = Page::new(Format::Prometheus);
+        let mut page = Page::default();
         page.gauge("weir_a", "A.").value(&[("route", "a\"} 1\nweir_evil{x=\"\\")], 1);
-        assert_eq!(page.finish().lines().last(), Some(r#"weir_a{route="a\"} 1\nweir_evil{x=\"\\"} 1"#));
+        assert_eq!(page.text(Format::Prometheus).lines().last(), Some(r#"weir_a{route="a\"} 1\nweir_evil{x=\"\\"} 1"#));
+    }
+
+    fn histogram(totals: &HistogramTotals, exemplars: &BucketExemplars, resolution: Resolution) -> Page {
+        let mut page = Page::default();
+        page.histogram("weir_a_seconds", "A.").exemplified(&[("route", "r")], totals, exemplars, resolution);
+        page
     }
 
     #[test]
     fn a_coarse_histogram_has_the_same_total_in_fewer_buckets() {
-        let histogram = Histogram::default();
+        let histogram_of = Histogram::default();
         for exponent in 0..40 {
-            histogram.record_ns(1 << exponent);
+            histogram_of.record_ns(1 << exponent);
         }
         let mut totals = HistogramTotals::default();
-        histogram.add_to(&mut totals);
+        histogram_of.add_to(&mut totals);
         let lines = |resolution| {
-            let mut page = Page::new(Format::Prometheus);
-            page.histogram("weir_a_seconds", "A.").distribution(&[("route", "r")], &totals, resolution);
-            page.finish().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+            let text = histogram(&totals, &BucketExemplars::default(), resolution).text(Format::Prometheus);
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
         };
         let (full, coarse) = (lines(Resolution::Full), lines(Resolution::Coarse));
         assert_eq!(full.len(), BUCKETS + 2);
@@ -240,10 +228,56 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_is_for_who_asks() {
-        assert_eq!(Format::for_accept(None), Format::Prometheus);
-        assert_eq!(Format::for_accept(Some("text/plain")), Format::Prometheus);
-        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
-        assert_eq!(Format::for_accept(Some(prometheus)), Format::OpenMetrics);
+    fn exemplars_are_for_openmetrics_alone() {
+        let (cells, exemplars) = (Histogram::default(), Exemplars::default());
+        cells.record_ns(600_000_000);
+        exemplars.record(600_000_000, SampledTrace { trace: 0xab, span: 0xc }, 1_700_000_000_123);
+        let (mut totals, mut collected) = (HistogramTotals::default(), BucketExemplars::default());
+        cells.add_to(&mut totals);
+        exemplars.add_to(&mut collected, 0);
+        let page = histogram(&totals, &collected, Resolution::Coarse);
+        assert!(!page.text(Format::Prometheus).contains(" # "));
+        let line = "weir_a_seconds_bucket{route=\"r\",le=\"2.147483648\"} 1 \
+                    # {trace_id=\"000000000000000000000000000000ab\",span_id=\"000000000000000c\"} 0.6 1700000000.123";
+        let text = page.text(Format::OpenMetrics);
+        assert!(text.lines().any(|written| written == line), "{text}");
+        assert_eq!(text.matches("trace_id").count(), 1);
+    }
+
+    #[test]
+    fn bounds_have_one_form_in_openmetrics() {
+        for (number, want) in [
+            (0.000008192, "8.192e-06"),
+            (0.00012288, "0.00012288"),
+            (1.0, "1.0"),
+            (60_000.0, "60000.0"),
+            (1e6, "1e+06"),
+            (2.5e10, "2.5e+10"),
+        ] {
+            assert_eq!(canonical(number), want);
+        }
+    }
+
+    #[test]
+    fn openmetrics_is_for_scrapers_that_ask_for_it() {
+        for (accept, want) in [
+            (None, Format::Prometheus),
+            (Some("text/plain"), Format::Prometheus),
+            (Some("*/*"), Format::Prometheus),
+            (Some("application/openmetrics-text"), Format::OpenMetrics),
+            (Some("application/openmetrics-text; version=1.0.0"), Format::OpenMetrics),
+            (
+                Some("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"),
+                Format::OpenMetrics,
+            ),
+            (
+                Some("application/openmetrics-text;version=1.0.0;q=0.2,text/plain;version=0.0.4;q=0.3"),
+                Format::Prometheus,
+            ),
+            (Some("Application/OpenMetrics-Text; q=0"), Format::Prometheus),
+            (Some("application/openmetrics-text-not"), Format::Prometheus),
+        ] {
+            assert_eq!(Format::for_accept(accept), want, "{accept:?}");
+        }
     }
 }

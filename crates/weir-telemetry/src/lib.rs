@@ -6,9 +6,11 @@
 pub mod access_log;
 pub mod cell;
 pub mod error_log;
+pub mod exemplar;
 pub mod exposition;
 pub mod log_file;
 pub mod metrics;
+pub mod page;
 pub mod price;
 pub mod process;
 mod room;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cell::{ByStatus, ByWord, Counter, Gauge, Histogram};
+use crate::exemplar::{Exemplars, SampledTrace};
 use crate::log_file::LogCounters;
 use crate::routes::{LIMIT, RouteCells, RouteMetrics, RouteSlot, RouteSlots};
 use crate::upstreams::UpstreamRegistry;
@@ -33,6 +34,8 @@ pub struct WorkerMetrics {
     pub statuses: ByStatus,
     /// From the first byte of the request head to the last byte of the response, without upgraded connections.
     pub request_duration: Histogram,
+    /// Of `request_duration`.
+    pub request_exemplars: Exemplars,
     /// Exchanges that ended early, by cause.
     pub errors: ByWord,
 
@@ -99,6 +102,7 @@ impl WorkerMetrics {
         Self {
             requests: Counter::default(),
             request_duration: Histogram::default(),
+            request_exemplars: Exemplars::default(),
             statuses: ByStatus::default(),
             errors: ByWord::default(),
             client_bytes_received: Counter::default(),
@@ -134,6 +138,15 @@ impl WorkerMetrics {
             // The shared slot comes first.
             routes: (0..=routes).map(|_| RouteMetrics::default()).collect(),
         }
+    }
+
+    /// Keeps an exchange of a sampled trace as an exemplar of its duration, for all requests and for its route.
+    #[cold]
+    pub fn exemplify(&self, route: &RouteMetrics, duration_ns: u64, trace: SampledTrace) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = now.as_millis() as u64;
+        self.request_exemplars.record(duration_ns, trace, unix_ms);
+        route.exemplars.record(duration_ns, trace, unix_ms);
     }
 
     /// Client connections open on this worker now.

@@ -5,13 +5,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use procfs::process::{LimitValue, Process};
 
-use crate::exposition::Page;
+use crate::page::Page;
 
 static STARTED: LazyLock<(Instant, SystemTime)> = LazyLock::new(|| (Instant::now(), SystemTime::now()));
 
 /// Records the start of the process. To be called first in `main`; otherwise the first use counts as the start.
 pub fn started() {
     LazyLock::force(&STARTED);
+}
+
+/// When the process started.
+pub fn start_time() -> SystemTime {
+    STARTED.1
 }
 
 /// Seconds since the start.

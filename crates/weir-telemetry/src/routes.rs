@@ -5,8 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cell::{ByClass, Counter, Histogram, HistogramTotals};
+use crate::exemplar::{BucketExemplars, Exemplars};
 use crate::price::{RoutePrice, RoutePriceTotals};
 
 /// The default limit of routes with their own series, and of upstreams, and of endpoints. At some 18 series each, the routes stay
@@ -21,6 +23,8 @@ pub const OTHER: &str = "(other)";
 pub struct RouteMetrics {
     pub responses: ByClass,
     pub duration: Histogram,
+    /// Of `duration`.
+    pub exemplars: Exemplars,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
     pub price: RoutePrice,
@@ -42,13 +46,16 @@ pub struct RouteTotals {
     pub slot: u16,
     pub responses: [u64; 6],
     pub duration: HistogramTotals,
+    /// Of `duration`.
+    pub exemplars: BucketExemplars,
     pub bytes_received: u64,
     pub bytes_sent: u64,
     pub price: RoutePriceTotals,
 }
 
 impl RouteTotals {
-    fn read(workers: &[Arc<impl RouteCells>], slot: RouteSlot) -> Self {
+    /// The exemplars are those since a time in milliseconds since 1970.
+    fn read(workers: &[Arc<impl RouteCells>], slot: RouteSlot, since_unix_ms: u64) -> Self {
         let mut totals = Self::default();
         for worker in workers {
             let cells = worker.route(slot);
@@ -56,6 +63,7 @@ impl RouteTotals {
                 *total = total.wrapping_add(value);
             }
             cells.duration.add_to(&mut totals.duration);
+            cells.exemplars.add_to(&mut totals.exemplars, since_unix_ms);
             totals.bytes_received = totals.bytes_received.wrapping_add(cells.bytes_received.value());
             totals.bytes_sent = totals.bytes_sent.wrapping_add(cells.bytes_sent.value());
             totals.price.add(&cells.price);
@@ -89,6 +97,8 @@ struct SlotOwner {
     /// The counts of previous owners of the slot, to be subtracted. Cells cannot be reset, since only their worker may write
     /// them.
     base: RouteTotals,
+    /// When the slot was assigned to this route, in milliseconds since 1970: earlier exemplars belong to previous owners.
+    since_unix_ms: u64,
 }
 
 /// The owners of the slots. Written when a configuration is published and read by scrapes, never while serving requests.
@@ -141,11 +151,14 @@ impl RouteSlots {
                     return RouteSlot(slot);
                 }
                 let place = if table.owners.len() < self.limit {
-                    table.owners.push(SlotOwner { id: id.to_owned(), configured: true, base: RouteTotals::default() });
+                    let base = RouteTotals::default();
+                    table.owners.push(SlotOwner { id: id.to_owned(), configured: true, base, since_unix_ms: 0 });
                     table.owners.len() - 1
                 } else if let Some(place) = free.pop() {
-                    let base = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
-                    let new = SlotOwner { id: id.to_owned(), configured: true, base };
+                    let base = RouteTotals::read(workers, RouteSlot(place as u16 + 1), u64::MAX);
+                    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    let since_unix_ms = since.as_millis() as u64;
+                    let new = SlotOwner { id: id.to_owned(), configured: true, base, since_unix_ms };
                     let old = std::mem::replace(&mut table.owners[place], new);
                     table.by_id.remove(&old.id);
                     place
@@ -164,14 +177,14 @@ impl RouteSlots {
         let table = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
         for (place, owner) in table.owners.iter().enumerate().filter(|(_, owner)| owner.configured) {
-            let mut totals = RouteTotals::read(workers, RouteSlot(place as u16 + 1));
+            let mut totals = RouteTotals::read(workers, RouteSlot(place as u16 + 1), owner.since_unix_ms);
             totals.subtract(&owner.base);
             if !totals.is_zero() {
                 totals.slot = place as u16 + 1;
                 all.push((owner.id.clone(), totals));
             }
         }
-        let other = RouteTotals::read(workers, RouteSlot::default());
+        let other = RouteTotals::read(workers, RouteSlot::default(), 0);
         if !other.is_zero() {
             all.push((OTHER.to_owned(), other));
         }
@@ -182,6 +195,7 @@ impl RouteSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exemplar::SampledTrace;
     use crate::metrics::Metrics;
 
     fn names(count: usize, prefix: &str) -> Vec<String> {
@@ -223,6 +237,7 @@ mod tests {
         let old = assign(&metrics, &names(LIMIT, "old"));
         for slot in &old {
             metrics.worker(0).route(*slot).responses.increment(500);
+            metrics.worker(0).route(*slot).exemplars.record(1, SampledTrace { trace: 1, span: 1 }, 1);
         }
         let new = assign(&metrics, &names(3, "new"));
         assert!(new.iter().all(|slot| old.contains(slot)), "no slot is left but those of routes that are gone");
@@ -231,5 +246,6 @@ mod tests {
         assert_eq!(totals.len(), 1);
         assert_eq!(totals[0].0, "new2");
         assert_eq!(totals[0].1.responses, [0, 1, 0, 0, 0, 0]);
+        assert_eq!(totals[0].1.exemplars, BucketExemplars::default());
     }
 }

@@ -1,19 +1,20 @@
-//! `/metrics`: the metrics shown, their names and units.
+//! The metrics shown, their names and units.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::cell::{ByClass, ByStatus, Counter, Histogram, HistogramTotals};
-use crate::exposition::{Format, Page, Resolution};
+use crate::exemplar::BucketExemplars;
 use crate::metrics::{EventCounters, Metrics, WorkerMetrics};
+use crate::page::{Page, Resolution};
 use crate::process;
 use crate::routes::RouteTotals;
 use crate::upstreams::EndpointTotals;
 
 impl Metrics {
-    /// All metrics of this process as one page; `add` appends further ones.
-    pub fn scrape(&self, format: Format, add: impl FnOnce(&mut Page)) -> String {
-        let mut page = Page::new(format);
+    /// All metrics of this process; `add` appends further ones.
+    pub fn page(&self, add: impl FnOnce(&mut Page)) -> Page {
+        let mut page = Page::default();
         page.gauge("weir_info", "The gateway's version.").value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         self.exchanges(&mut page);
         self.connections(&mut page);
@@ -23,7 +24,7 @@ impl Metrics {
         self.control(&mut page);
         process::metrics(&mut page);
         add(&mut page);
-        page.finish()
+        page
     }
 
     fn exchanges(&self, page: &mut Page) {
@@ -59,7 +60,9 @@ impl Metrics {
             "weir_http_request_duration_seconds",
             "Time from the first byte of a request to the last byte of its response.",
         );
-        page.distribution(&[], &self.histogram(|of| &of.request_duration), Resolution::Full);
+        let mut exemplars = BucketExemplars::default();
+        self.workers().iter().for_each(|worker| worker.request_exemplars.add_to(&mut exemplars, 0));
+        page.exemplified(&[], &self.histogram(|of| &of.request_duration), &exemplars, Resolution::Full);
 
         page.counter("weir_client_bytes", "Bytes exchanged with clients, heads included.");
         page.total(&[("direction", "received")], self.sum(|of| &of.client_bytes_received));
@@ -240,7 +243,7 @@ impl Metrics {
         });
         page.histogram("weir_route_request_duration_seconds", "Duration of exchanges by route.");
         each(page, &|page, route, totals| {
-            page.distribution(&[("route", route)], &totals.duration, Resolution::Coarse);
+            page.exemplified(&[("route", route)], &totals.duration, &totals.exemplars, Resolution::Coarse);
         });
         page.counter("weir_route_bytes", "Bytes exchanged with clients by route.");
         each(page, &|page, route, totals| {
@@ -293,6 +296,8 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exemplar::SampledTrace;
+    use crate::exposition::Format;
     use crate::routes::RouteCells;
     use std::io::Write;
     use std::process::Stdio;
@@ -314,6 +319,7 @@ mod tests {
             for slot in &slots {
                 worker.route(*slot).responses.increment(200);
                 worker.route(*slot).duration.record_ns(70_000);
+                worker.exemplify(worker.route(*slot), 70_000, SampledTrace { trace: 7, span: 8 });
             }
         }
         for counters in &*metrics.upstreams.counters("u", ["h:1"]) {
@@ -328,7 +334,7 @@ mod tests {
 
     #[test]
     fn workers_are_added_up() {
-        let page = used().scrape(Format::Prometheus, |_| {});
+        let page = used().page(|_| {}).text(Format::Prometheus);
         for line in [
             "weir_http_requests_total 6",
             "weir_http_responses_total{class=\"2xx\"} 2",
@@ -355,7 +361,7 @@ mod tests {
 
     #[test]
     fn no_series_comes_twice_and_no_family_either() {
-        let page = used().scrape(Format::OpenMetrics, |_| {});
+        let page = used().page(|_| {}).text(Format::OpenMetrics);
         let mut names: Vec<&str> = page
             .lines()
             .map(|line| match line.strip_prefix("# ") {
@@ -379,7 +385,7 @@ mod tests {
                 metrics.worker(0).route(slot).responses.increment(status);
             }
         }
-        let page = metrics.scrape(Format::Prometheus, |_| {});
+        let page = metrics.page(|_| {}).text(Format::Prometheus);
         let series = page.lines().filter(|line| !line.starts_with('#')).count();
         assert!(series < 10_000, "{series} series");
     }
@@ -398,7 +404,7 @@ mod tests {
                     .for_each(|cause| counters[0].failed(endpoint, cause));
             }
         }
-        let page = metrics.scrape(Format::Prometheus, |_| {});
+        let page = metrics.page(|_| {}).text(Format::Prometheus);
         let series = page.lines().filter(|line| !line.starts_with('#')).count();
         assert!(series < 15_000, "{series} series");
         let others =
@@ -412,7 +418,7 @@ mod tests {
         let Some(mut check) = Program::find("promtool") else { return };
         check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut promtool = check.spawn().expect("it is installed");
-        let page = used().scrape(Format::Prometheus, |_| {});
+        let page = used().page(|_| {}).text(Format::Prometheus);
         promtool.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("promtool reads it");
         let output = promtool.wait_with_output().expect("promtool ends");
         let said = [output.stdout, output.stderr].concat();

@@ -6,6 +6,7 @@ mod configuration;
 mod health;
 mod hubs;
 mod logs;
+mod metrics_export;
 mod policies;
 mod records;
 mod signals;
@@ -42,6 +43,7 @@ use crate::exit::ExitFailure;
 use crate::say::say;
 use admin::{AdminServer, NodeResources};
 use configuration::SnapshotPublisher;
+use metrics_export::MetricsExporter;
 use signals::{SignalRequest, Signals};
 use sockets::Sockets;
 use state::{NodePhase, NodeState};
@@ -77,6 +79,9 @@ const PURPOSES: [(&str, ListenerProtocol); 6] = [
 /// How often a draining node checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
+/// How long a node that ends tries to export its metrics once more.
+const LAST_METRICS: Duration = Duration::from_secs(3);
+
 /// A running gateway.
 pub struct GatewayNode {
     runtime: Runtime,
@@ -92,6 +97,7 @@ struct Control {
     gateway: Arc<DataPlane>,
     acme: Arc<Acme>,
     hubs: Arc<Hubs>,
+    exporter: Arc<MetricsExporter>,
     access_log: Option<LogWriter>,
     audit_log: Option<LogWriter>,
     watch: ConfigWatch,
@@ -144,7 +150,7 @@ impl GatewayNode {
         weir_plugins::set_record_limits(records.memory, records.threads.into(), &records.cpus);
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
         let (loaded, first) = first.map_err(|_| ExitFailure::Configuration)?;
-        let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, .. } = first;
+        let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, http, .. } = first;
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");
 
@@ -201,7 +207,9 @@ impl GatewayNode {
             connections_per_worker: connections_per_worker(&limits, workers),
         });
         let gateway = Arc::new(gateway.map_err(no_thread)?);
-        snapshots.publishes_to(&gateway, &acme, &hubs);
+        let exporter = Arc::new(MetricsExporter::new(Arc::clone(&state)));
+        exporter.follow(settings.otlp_metrics.as_ref(), &http).map_err(no_thread)?;
+        snapshots.publishes_to(&gateway, &acme, &hubs, &exporter);
         let asked = Arc::downgrade(&gateway);
         state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
         state.watches(&gateway, &acme);
@@ -227,6 +235,7 @@ impl GatewayNode {
             gateway,
             acme,
             hubs,
+            exporter,
             access_log,
             audit_log,
             watch,
@@ -428,6 +437,7 @@ impl Control {
             self.drain().await;
         }
         self.hubs.end();
+        self.exporter.finish(LAST_METRICS);
         say!("process {} ends", std::process::id());
     }
 

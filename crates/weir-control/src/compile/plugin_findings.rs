@@ -18,11 +18,13 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("correlation-id", "request-id"),
     ("file-log", "file-logger"),
     ("forward", "forward-auth"),
+    ("google-cloud-logging", "otlp-logger"),
     ("hmac", "hmac-auth"),
     ("http-log", "http-logger"),
     ("ip-whitelist", "ip-restriction"),
     ("jwt", "jwt-auth"),
     ("ldap", "ldap-auth"),
+    ("loggly", "http-logger"),
     ("oauth", "openid-connect"),
     ("oauth2", "openid-connect"),
     ("oidc", "openid-connect"),
@@ -35,6 +37,10 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("request-validator", "request-validation"),
     ("response-ratelimiting", "limit-count"),
     ("response-transformer", "response-rewrite"),
+    ("skywalking", "opentelemetry"),
+    ("skywalking-logger", "otlp-logger"),
+    ("sls-logger", "otlp-logger"),
+    ("tencent-cloud-cls", "otlp-logger"),
 ];
 
 /// The advice is never to leave the plugin out: it may be the one that restricts access.

@@ -14,6 +14,7 @@ use super::certificate::{self, Pem};
 use super::cpu_list;
 use super::data_encryption::{self, DataEncryption};
 use super::discovery::{self, EurekaSettings};
+use super::otlp_metrics::{self, OtlpMetricsSettings};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -53,6 +54,8 @@ pub struct NodeSettings {
     /// The most routes, upstreams and endpoints, each, with metrics under their own names.
     pub metrics_names: u16,
     pub records: RecordSettings,
+    /// The OpenTelemetry collector that gets the metrics; `None` means none.
+    pub otlp_metrics: Option<OtlpMetricsSettings>,
 }
 
 /// The limits of records of exchanges on their way to log receivers.
@@ -141,6 +144,7 @@ impl Default for NodeSettings {
             price_every: 128,
             metrics_names: 500,
             records: RecordSettings::default(),
+            otlp_metrics: None,
         }
     }
 }
@@ -209,6 +213,7 @@ pub(crate) const SETTINGS: &[(&str, SettingScope)] = &[
     ("records_threads", SettingScope::Routes),
     ("records_cpus", SettingScope::Routes),
     ("records_max_memory", SettingScope::Routes),
+    ("otlp_metrics", SettingScope::Node),
 ];
 
 pub(super) fn read(fields: &MapReader) -> NodeSettings {
@@ -262,6 +267,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             .and_then(|at| at.integer(0..=10_000))
             .map_or(default.metrics_names, |names| names as u16),
         records: records(fields),
+        otlp_metrics: fields.get("otlp_metrics").and_then(|at| otlp_metrics::read(&at)),
     }
 }
 

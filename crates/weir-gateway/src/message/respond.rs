@@ -9,6 +9,7 @@ use weir_plugin::{EndedBy, Exchange, Stop};
 use weir_proto::h2::ErrorCode;
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
+use weir_telemetry::exemplar::SampledTrace;
 
 use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
@@ -338,6 +339,9 @@ fn record(worker: &WorkerContext, current: &WorkerSnapshot, plugins: Plugins<'_>
     }
     route.bytes_received.add(exchange.request_bytes);
     route.bytes_sent.add(exchange.response_bytes);
+    if !is_tunnel && let Some((trace, span)) = exchange.sampled_trace() {
+        metrics.exemplify(route, now_ns - exchange.started_ns, SampledTrace { trace, span });
+    }
     plugins.mask(exchange);
     plugins.on_log(exchange);
     if let Some(log) = &worker.access_log {

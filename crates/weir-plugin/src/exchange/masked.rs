@@ -39,6 +39,11 @@ impl Exchange {
         self.rare.get_or_insert_default().body_masks.push(mask);
     }
 
+    /// Whether content of the request must pass a mask before records show it.
+    pub fn masks_body(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.body_masks.is_empty())
+    }
+
     /// The request's content after all masks; see [`BodyMask::masked`].
     pub fn masked_body(&self, body: Vec<u8>, is_cut: bool) -> Option<Vec<u8>> {
         let masks: &[Arc<dyn BodyMask>] = self.rare.as_ref().map_or(&[], |rare| &rare.body_masks);

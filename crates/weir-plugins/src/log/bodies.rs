@@ -3,11 +3,14 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, NoteKey, Phases};
+use weir_plugin::proto::Head;
+use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, Held, NoteKey, Phases};
 use weir_records::Attachment;
 
 use crate::content::body_recorder::BodyRecorder;
-use crate::log::capture::{REQUEST_BODY, REQUEST_BODY_OMITTED, RESPONSE_BODY};
+use crate::content::coding::{self, ContentCoding, DecodedEnd};
+use crate::log::capture::{REQUEST_BODY, REQUEST_BODY_CODED, REQUEST_BODY_OMITTED, RESPONSE_BODY, RESPONSE_BODY_CODED};
+use crate::log::decoding;
 
 /// Whether records say what exchanges carried.
 #[derive(Deserialize, JsonSchema)]
@@ -31,6 +34,11 @@ pub struct BodyOptions {
     #[serde(default = "default_max_body_bytes")]
     #[schemars(range(min = 1))]
     max_resp_body_bytes: usize,
+    /// Decodes recorded bodies whose `Content-Encoding` is `gzip`, `deflate` or `br`, outside of the worker. The limits
+    /// above apply to the decoded body as well. `body_decoded` in the record names the coding. If a body can be decoded in
+    /// part only, this part is recorded, and `body_fault` says why: `truncated`, `corrupt` or `too long`. Not in APISIX.
+    #[serde(default)]
+    decode_body: bool,
 }
 
 fn default_max_body_bytes() -> usize {
@@ -45,6 +53,7 @@ struct BodyCapture {
     key: NoteKey,
     only: Option<Expression>,
     most: usize,
+    decodes: bool,
 }
 
 /// The content that a logger records.
@@ -57,7 +66,7 @@ impl BodyCapture {
     fn compile(
         include: bool,
         only: Option<&Value>,
-        most: usize,
+        (most, decodes): (usize, bool),
         names: [&str; 2],
         build: &mut Build,
     ) -> Result<Option<BodyCapture>, ConfigError> {
@@ -66,7 +75,7 @@ impl BodyCapture {
             return Err(ConfigError::new(most_name, format!("must be from 1 to {MOST}")));
         }
         let only = only.map(|only| build.condition_of_record(only, only_name)).transpose()?;
-        Ok(include.then(|| BodyCapture { key: NoteKey::unique(), only, most }))
+        Ok(include.then(|| BodyCapture { key: NoteKey::unique(), only, most, decodes }))
     }
 
     fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
@@ -74,13 +83,51 @@ impl BodyCapture {
         is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most))
     }
 
-    /// The recorded content with its memory permit, and whether it is incomplete.
-    fn take(&self, exchange: &Exchange) -> Option<(Attachment, bool)> {
+    /// The recorded content of a message with this head.
+    fn take(&self, exchange: &Exchange, head: &Head) -> Option<TakenBody> {
         let mut kept = exchange.notes.kept(self.key)?.borrow_mut();
         let is_cut = kept.is_cut() || !kept.has_ended() || kept.len() > self.most;
         let (mut bytes, held) = kept.take();
         bytes.truncate(self.most);
-        Some((Attachment { bytes, _held: Box::new(held) }, is_cut))
+        let coding = ContentCoding::of(head).ok().flatten().filter(|_| self.decodes && !bytes.is_empty());
+        Some(TakenBody { bytes, held, is_cut, coding, most: self.most })
+    }
+}
+
+/// Recorded content, with its memory permit.
+struct TakenBody {
+    bytes: Vec<u8>,
+    held: Held,
+    /// The content is incomplete.
+    is_cut: bool,
+    /// The coding that is to be decoded.
+    coding: Option<ContentCoding>,
+    /// The most bytes in the record.
+    most: usize,
+}
+
+impl TakenBody {
+    /// With its masks, decoded first: a mask reads no coding. `None` if it cannot be masked reliably.
+    fn masked(mut self, exchange: &Exchange) -> Option<TakenBody> {
+        if let Some(coding) = self.coding {
+            let (bytes, end) = coding::decoded(coding, &self.bytes, self.most as u64);
+            // Without a permit for it, the content is as good as cut.
+            self.is_cut |= end != DecodedEnd::Complete || self.held.set(bytes.len() as u64).is_err();
+            self.bytes = bytes;
+        }
+        self.bytes = exchange.masked_body(self.bytes, self.is_cut)?;
+        Some(self)
+    }
+
+    /// `is_decoded`: it is decoded already.
+    fn attach(self, is_decoded: bool) -> Attachment {
+        let TakenBody { mut bytes, held, coding, most, .. } = self;
+        match coding {
+            Some(coding) if is_decoded => decoding::mark_decoded(&mut bytes, coding),
+            Some(coding) => decoding::mark_coded(&mut bytes, coding, most),
+            None => {}
+        }
+        Attachment { bytes, _held: Box::new(held) }
     }
 }
 
@@ -89,14 +136,14 @@ impl BodyCaptures {
         let request = BodyCapture::compile(
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
-            options.max_req_body_bytes,
+            (options.max_req_body_bytes, options.decode_body),
             ["include_req_body_expr", "max_req_body_bytes"],
             build,
         )?;
         let response = BodyCapture::compile(
             options.include_resp_body,
             options.include_resp_body_expr.as_ref(),
-            options.max_resp_body_bytes,
+            (options.max_resp_body_bytes, options.decode_body),
             ["include_resp_body_expr", "max_resp_body_bytes"],
             build,
         )?;
@@ -124,18 +171,24 @@ impl BodyCaptures {
     /// The recorded content of request and response, and the flags of those that are present.
     pub fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
         let (mut flags, mut attachments) = (0, Vec::new());
-        if let Some((kept, is_cut)) = self.request.as_ref().and_then(|capture| capture.take(exchange)) {
-            match exchange.masked_body(kept.bytes, is_cut) {
-                Some(bytes) => {
-                    flags |= REQUEST_BODY;
-                    attachments.push(Attachment { bytes, ..kept });
-                }
-                None => flags |= REQUEST_BODY_OMITTED,
+        let mut attach = |body: TakenBody, is_decoded: bool, plain: u8, coded: u8| {
+            flags |= if body.coding.is_some() { plain | coded } else { plain };
+            attachments.push(body.attach(is_decoded));
+        };
+        let mut is_omitted = false;
+        if let Some(body) = self.request.as_ref().and_then(|capture| capture.take(exchange, &exchange.request.head)) {
+            let has_masks = exchange.masks_body();
+            let body = if has_masks { body.masked(exchange) } else { Some(body) };
+            match body {
+                Some(body) => attach(body, has_masks, REQUEST_BODY, REQUEST_BODY_CODED),
+                None => is_omitted = true,
             }
         }
-        if let Some((kept, _)) = self.response.as_ref().and_then(|capture| capture.take(exchange)) {
-            flags |= RESPONSE_BODY;
-            attachments.push(kept);
+        if let Some(body) = self.response.as_ref().and_then(|capture| capture.take(exchange, &exchange.response.head)) {
+            attach(body, false, RESPONSE_BODY, RESPONSE_BODY_CODED);
+        }
+        if is_omitted {
+            flags |= REQUEST_BODY_OMITTED;
         }
         (flags, attachments)
     }

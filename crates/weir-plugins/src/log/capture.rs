@@ -40,6 +40,9 @@ pub const REQUEST_BODY: u8 = 4;
 pub const RESPONSE_BODY: u8 = 8;
 /// The content of the request is left out, because it could not be masked reliably.
 pub const REQUEST_BODY_OMITTED: u8 = 16;
+/// The content ends with a trailer that says how it is decoded; see [`super::decoding`].
+pub const REQUEST_BODY_CODED: u8 = 32;
+pub const RESPONSE_BODY_CODED: u8 = 64;
 
 pub const END: u8 = 0;
 pub const OBJECT: u8 = 1;
@@ -167,7 +170,12 @@ impl Capture {
         out.push(self.hidden.len() as u8);
         self.hidden.iter().for_each(|hidden| rendered(hidden, &shown, out));
         match &self.format {
-            None => everything(exchange, &shown, bodies, out),
+            None => {
+                everything(exchange, &shown, bodies, out);
+                if !exchange.request_id().is_empty() && !self.has_extra("request_id") {
+                    member(out, TEXT, "request_id", exchange.request_id());
+                }
+            }
             Some(format) => {
                 // As in APISIX, these are recorded with every format.
                 let own = [

@@ -8,9 +8,10 @@ use base64::prelude::BASE64_STANDARD;
 use weir_records::Record;
 
 use crate::log::capture::{
-    END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, REQUEST_BODY_OMITTED, RESPONSE_BODY, TEXT,
-    UPSTREAM_TIMED,
+    END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, REQUEST_BODY_CODED, REQUEST_BODY_OMITTED,
+    RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
 };
+use crate::log::decoding::{BatchDecoder, RecordedContent};
 use crate::log::json::{JsonObjectWriter, Pair};
 
 /// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a panic.
@@ -148,6 +149,31 @@ impl RecordWriter {
         &self.hostname
     }
 
+    /// Writes the records of one batch.
+    pub fn batch(&self) -> BatchWriter<'_> {
+        BatchWriter { hostname: &self.hostname, decoder: BatchDecoder::default() }
+    }
+
+    /// The records as a JSON list, or, if `is_single`, the only record as an object.
+    pub fn list(&self, records: &[Record], is_single: bool) -> Vec<u8> {
+        let (batch, mut out) = (self.batch(), Vec::with_capacity(records.len() * 1024));
+        out.extend((!is_single).then_some(b'['));
+        for (index, record) in records.iter().enumerate() {
+            out.extend((index > 0).then_some(b','));
+            batch.json(record, &mut out);
+        }
+        out.extend((!is_single).then_some(b']'));
+        out
+    }
+}
+
+/// Writes the records of one batch as JSON. What it decodes has a limit for the batch.
+pub struct BatchWriter<'a> {
+    hostname: &'a [u8],
+    decoder: BatchDecoder,
+}
+
+impl BatchWriter<'_> {
     /// Appends a record as one JSON object without line breaks.
     pub fn json(&self, record: &Record, out: &mut Vec<u8>) {
         let (kind, end_ms, mut bytes) = opened(record);
@@ -160,26 +186,18 @@ impl RecordWriter {
         }
     }
 
-    /// The records as a JSON list, or, if `is_single`, the only record as an object.
-    pub fn list(&self, records: &[Record], is_single: bool) -> Vec<u8> {
-        let mut out = Vec::with_capacity(records.len() * 1024);
-        out.extend((!is_single).then_some(b'['));
-        for (index, record) in records.iter().enumerate() {
-            out.extend((index > 0).then_some(b','));
-            self.json(record, &mut out);
-        }
-        out.extend((!is_single).then_some(b']'));
-        out
-    }
-
     /// Writes the members of a record of Apache APISIX.
     fn everything(&self, object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>, end_ms: u64, record: &Record) {
         let facts = CapturedFacts::read(bytes);
         let (request_fields, response_fields) = (bytes.fields(), bytes.fields());
         let extra = Extra::read(*bytes);
         let mut bodies = record.attachments.iter().map(|attachment| &*attachment.bytes);
-        let request_body = (facts.flags & REQUEST_BODY != 0).then(|| bodies.next()).flatten();
-        let response_body = (facts.flags & RESPONSE_BODY != 0).then(|| bodies.next()).flatten();
+        let mut content = |is_there: u8, is_coded: u8| {
+            let bytes = (facts.flags & is_there != 0).then(|| bodies.next()).flatten()?;
+            Some(if facts.flags & is_coded == 0 { RecordedContent::plain(bytes) } else { self.decoder.content(bytes) })
+        };
+        let request_body = content(REQUEST_BODY, REQUEST_BODY_CODED);
+        let response_body = content(RESPONSE_BODY, RESPONSE_BODY_CODED);
         if !extra.has("request") {
             let mut request = object.object("request");
             request.text("url", &facts.url());
@@ -202,7 +220,7 @@ impl RecordWriter {
         }
         if !extra.has("server") {
             let mut server = object.object("server");
-            server.text("hostname", &self.hostname);
+            server.text("hostname", self.hostname);
             server.text("version", concat!("weir/", env!("CARGO_PKG_VERSION")).as_bytes());
         }
         whereabouts(object, &facts, &extra);
@@ -272,15 +290,17 @@ fn times(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, end_ms: u
 }
 
 /// Text as it is; other content in base64, marked with `body_encoding`.
-fn body(object: &mut JsonObjectWriter<'_>, body: Option<&[u8]>) {
-    let Some(body) = body else { return };
-    match is_text(body) {
-        true => object.text("body", body),
+fn body(object: &mut JsonObjectWriter<'_>, content: Option<RecordedContent<'_>>) {
+    let Some(RecordedContent { bytes, decoded, fault }) = content else { return };
+    match is_text(&bytes) {
+        true => object.text("body", &bytes),
         false => {
-            object.text("body", BASE64_STANDARD.encode(body).as_bytes());
+            object.text("body", BASE64_STANDARD.encode(&bytes).as_bytes());
             object.text("body_encoding", b"base64");
         }
     }
+    object.text_if("body_decoded", decoded.map(str::as_bytes));
+    object.text_if("body_fault", fault.map(str::as_bytes));
 }
 
 /// Whether it is UTF-8, but for a character that was cut at the end.
@@ -364,7 +384,7 @@ mod tests {
     fn written(capture: &Capture, exchange: &Exchange) -> Value {
         let (mut payload, mut text) = (Vec::new(), Vec::new());
         capture.write(exchange, 0, &mut payload);
-        RecordWriter::default().json(&record(payload), &mut text);
+        RecordWriter::default().batch().json(&record(payload), &mut text);
         assert!(!text.contains(&b'\n'), "one record is one line");
         serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&text)))
     }
@@ -391,6 +411,19 @@ mod tests {
         assert_eq!((&entry["client_ip"], &entry["response"]["status"]), (&json!("192.0.2.7"), &json!(200)));
         assert_eq!((&entry["latency"], &entry["upstream_latency"]), (&json!(2.0), &Value::Null));
         assert_eq!(entry["record_id"], "0000000000000001-000000000002");
+    }
+
+    #[test]
+    fn the_id_of_the_request_is_recorded_if_it_has_one() {
+        let mut exchange = exchange("GET /a HTTP/1.1\nHost: h");
+        let shown = |extra: Value, exchange: &Exchange| {
+            let capture = Capture::compile(None, extra.as_object(), &mut Build::default()).expect("valid");
+            written(&capture, exchange)["request_id"].clone()
+        };
+        assert_eq!(shown(json!({}), &exchange), Value::Null);
+        exchange.set_request_id(b"order-7".to_vec());
+        assert_eq!(shown(json!({}), &exchange), "order-7");
+        assert_eq!(shown(json!({"request_id": "$host"}), &exchange), "h", "the extra counts");
     }
 
     #[test]
@@ -429,7 +462,7 @@ mod tests {
         capture.write(&exchange("GET /a HTTP/1.1\nHost: h\nX: y"), 0, &mut payload);
         for length in 0..payload.len() {
             let mut text = Vec::new();
-            RecordWriter::default().json(&record(payload[..length].to_vec()), &mut text);
+            RecordWriter::default().batch().json(&record(payload[..length].to_vec()), &mut text);
             serde_json::from_slice::<Value>(&text).unwrap_or_else(|error| panic!("{length}: {error}"));
         }
     }
@@ -442,7 +475,7 @@ mod tests {
             (b"\xff\x00", "/wA=", json!("base64")),
         ] {
             let mut text = Vec::new();
-            body(&mut JsonObjectWriter::begin(&mut text), Some(content));
+            body(&mut JsonObjectWriter::begin(&mut text), Some(RecordedContent::plain(content)));
             let object: Value = serde_json::from_slice(&text).expect("JSON");
             assert_eq!((&object["body"], &object["body_encoding"]), (&json!(want), &encoding));
         }

@@ -111,8 +111,9 @@ struct Table {
 impl Table {
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let mut body = format!("INSERT INTO {} FORMAT JSONEachRow ", self.name).into_bytes();
+        let writer = self.writer.batch();
         for record in batch {
-            self.writer.json(record, &mut body);
+            writer.json(record, &mut body);
             body.push(b'\n');
         }
         body

@@ -354,7 +354,7 @@ mod tests {
         let attachments =
             body.into_iter().map(|bytes| weir_records::Attachment { bytes, _held: Box::new(()) }).collect();
         let record = weir_records::Record { boot: 1, sequence: 1, payload, attachments };
-        RecordWriter::default().json(&record, &mut text);
+        RecordWriter::default().batch().json(&record, &mut text);
         serde_json::from_slice(&text).expect("JSON")
     }
 

@@ -265,7 +265,7 @@ struct BulkStore {
 impl BulkStore {
     /// The body of a bulk request: two lines for each record, one with index and id, and the record.
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
-        let mut body = Vec::with_capacity(batch.len() * 1024);
+        let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
         for record in batch {
             let end_ms = captured::end_ms(record);
             let index = self.index.name(end_ms, &captured::hidden(record));
@@ -275,7 +275,7 @@ impl BulkStore {
             body.extend_from_slice(record.id().as_bytes());
             body.extend_from_slice(b"\"}}\n");
             let begin = body.len();
-            self.writer.json(record, &mut body);
+            writer.json(record, &mut body);
             // Added unless the format has this member.
             if memchr::memmem::find(&body[begin..], b"\"@timestamp\":").is_none() {
                 let time = Timestamp::from_millisecond(end_ms as i64).unwrap_or_default();

@@ -107,11 +107,11 @@ impl LogLines {
 
 impl Destination for LogLines {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let mut lines = Vec::with_capacity(batch.len() * 1024);
+        let (writer, mut lines) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
         let ends: Vec<usize> = batch
             .iter()
             .map(|record| {
-                self.writer.json(record, &mut lines);
+                writer.json(record, &mut lines);
                 lines.push(b'\n');
                 lines.len()
             })

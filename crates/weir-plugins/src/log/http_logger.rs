@@ -120,10 +120,10 @@ impl HttpReceiver {
         if self.method == ConcatMethod::Json {
             return ("application/json", self.writer.list(batch, self.is_single));
         }
-        let mut body = Vec::with_capacity(batch.len() * 1024);
+        let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
         for (index, record) in batch.iter().enumerate() {
             body.extend((index > 0).then_some(b'\n'));
-            self.writer.json(record, &mut body);
+            writer.json(record, &mut body);
         }
         ("text/plain", body)
     }

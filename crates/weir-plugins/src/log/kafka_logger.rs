@@ -304,11 +304,12 @@ impl KafkaTopic {
     async fn store(&mut self, records: &[&Record]) -> Result<(), ProduceError> {
         let names = records.iter().map(|record| (record.boot, record.sequence)).collect::<HashSet<_>>();
         let time = |record: &Record| captured::end_ms(record) as i64;
+        let writer = self.writer.batch();
         if !self.is_single {
             let mut value = vec![b'['];
             for (index, record) in records.iter().enumerate() {
                 value.extend((index > 0).then_some(b','));
-                self.writer.json(record, &mut value);
+                writer.json(record, &mut value);
             }
             value.push(b']');
             let time_ms = records.iter().map(|record| time(record)).max().unwrap_or_default();
@@ -319,7 +320,7 @@ impl KafkaTopic {
         let ends: Vec<usize> = records
             .iter()
             .map(|record| {
-                self.writer.json(record, &mut texts);
+                writer.json(record, &mut texts);
                 texts.len()
             })
             .collect();

@@ -136,7 +136,7 @@ impl Loki {
         for record in batch {
             streams.entry(captured::hidden(record)).or_default().push((captured::end_ms(record), record));
         }
-        let mut body = b"{\"streams\":[".to_vec();
+        let (writer, mut body) = (self.writer.batch(), b"{\"streams\":[".to_vec());
         for (index, (values, mut lines)) in streams.into_iter().enumerate() {
             body.extend_from_slice(if index == 0 { b"{\"stream\":" } else { b",{\"stream\":" });
             {
@@ -148,7 +148,7 @@ impl Loki {
             lines.sort_by_key(|(end_ms, record)| (*end_ms, record.sequence));
             for (index, (end_ms, record)) in lines.into_iter().enumerate() {
                 let mut line = Vec::new();
-                self.writer.json(record, &mut line);
+                writer.json(record, &mut line);
                 // Loki drops entries with the same time and text as duplicates, so the sequence number provides the
                 // digits below a millisecond.
                 let time = format!("{}{:06}", end_ms, record.sequence % 1_000_000);

@@ -6,6 +6,7 @@ pub mod capture;
 pub mod captured;
 pub mod clickhouse_logger;
 pub mod data_mask;
+pub mod decoding;
 pub mod elasticsearch_logger;
 pub mod file_logger;
 pub mod http_answer;

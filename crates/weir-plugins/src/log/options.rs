@@ -233,7 +233,7 @@ impl BatchOptions {
 /// The record as readable JSON, regardless of the destination's format.
 fn show(record: &Record) -> Vec<u8> {
     let mut json = Vec::new();
-    RecordWriter::default().json(record, &mut json);
+    RecordWriter::default().batch().json(record, &mut json);
     json
 }
 

@@ -74,7 +74,7 @@ impl Definition for OtlpLogger {
         let service = OtlpService::new(receivers, self.protocol, OtlpSignal::Logs, how)?;
         let name = format!("otlp-logger {}", service.name());
         let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
-        let resource = collector::resource(&self.resource);
+        let resource = collector::resource(&self.resource, collector::SERVICE);
         let logs = OtlpLogs { service, resource, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))
     }
@@ -99,17 +99,17 @@ struct OtlpLogs {
 
 impl OtlpLogs {
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
-        let mut records = Vec::with_capacity(batch.len() * 1024);
+        let (writer, mut records) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
         for record in batch {
             let mut json = Vec::new();
-            self.writer.json(record, &mut json);
+            writer.json(record, &mut json);
             let hidden = captured::hidden(record);
             let status = hidden.first().and_then(|status| std::str::from_utf8(status).ok()?.parse().ok());
             let parent = Traceparent::read(hidden.get(1).copied().into_iter());
             let log = LogRecord {
                 time_ns: captured::end_ms(record) * 1_000_000,
                 severity: otlp::severity_of(status.unwrap_or_default()),
-                // Cannot fail: `RecordWriter::json` writes valid JSON.
+                // Cannot fail: `BatchWriter::json` writes valid JSON.
                 body: &serde_json::from_slice::<Value>(&json).unwrap_or_default(),
                 id: &record.id(),
                 context: parent.map(|parent| (parent.trace, parent.span, parent.is_sampled)),

@@ -99,10 +99,10 @@ struct SplunkCollector {
 impl SplunkCollector {
     /// The body of a request: the events, one after the other.
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
-        let mut body = Vec::with_capacity(batch.len() * 1024);
+        let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
         for record in batch {
             let mut event = Vec::new();
-            self.writer.json(record, &mut event);
+            writer.json(record, &mut event);
             let time = format!("{:.3}", captured::end_ms(record) as f64 / 1e3);
             let mut object = JsonObjectWriter::begin(&mut body);
             object.raw(b"time", time.as_bytes());

@@ -8,7 +8,7 @@ use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Te
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::{BodyCaptures, BodyOptions};
-use crate::log::captured::{self, RecordWriter};
+use crate::log::captured::{self, BatchWriter, RecordWriter};
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
@@ -143,7 +143,7 @@ struct SyslogServer {
 }
 
 /// Appends a message as in RFC 5424 §6, without structured data.
-fn write_message(record: &Record, writer: &RecordWriter, out: &mut Vec<u8>) {
+fn write_message(record: &Record, writer: &BatchWriter<'_>, out: &mut Vec<u8>) {
     let time = Timestamp::from_millisecond(captured::end_ms(record) as i64).unwrap_or_default();
     let hidden = captured::hidden(record);
     let host = hidden.first().copied().unwrap_or_default();
@@ -156,13 +156,13 @@ fn write_message(record: &Record, writer: &RecordWriter, out: &mut Vec<u8>) {
 
 impl Destination for SyslogServer {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let writer = &self.writer;
+        let writer = self.writer.batch();
         match &mut self.carrier {
             SyslogTransport::Tcp(receiver, framing) => {
                 let (mut messages, mut message) = (Vec::with_capacity(batch.len() * 1024), Vec::new());
                 for record in batch {
                     message.clear();
-                    write_message(record, writer, &mut message);
+                    write_message(record, &writer, &mut message);
                     framing.push(&message, &mut messages);
                 }
                 Box::pin(async move {
@@ -176,7 +176,7 @@ impl Destination for SyslogServer {
                 let (mut outcomes, mut error) = (Vec::with_capacity(batch.len()), None);
                 for record in batch {
                     let mut message = Vec::new();
-                    write_message(record, writer, &mut message);
+                    write_message(record, &writer, &mut message);
                     if message.len() > MAX_DATAGRAM {
                         outcomes.push(Outcome::Rejected(RejectReason::TooLarge));
                         error = Some(format!("a record is larger than {MAX_DATAGRAM} bytes"));
@@ -207,7 +207,7 @@ mod tests {
         let message = |host: &[u8]| {
             let mut out = Vec::new();
             let record = captured_at(1_700_000_000_123, 1, json!({"a": "b\nc"}), &[host]);
-            write_message(&record, &RecordWriter::default(), &mut out);
+            write_message(&record, &RecordWriter::default().batch(), &mut out);
             String::from_utf8(out).expect("text")
         };
         let pid = std::process::id();

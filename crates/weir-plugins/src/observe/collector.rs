@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::HttpClient;
-use weir_plugin::ConfigError;
+use weir_plugin::{ConfigError, state};
 use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOptions};
 
 use crate::log::options::seconds;
@@ -140,12 +140,25 @@ impl CollectorMetadata {
     }
 }
 
-/// The attributes of the resource: those from the settings, and defaults that describe this process.
-pub fn resource(attributes: &BTreeMap<String, ResourceSpec>) -> Vec<u8> {
+/// `service.instance.id`: identifies this process, so a new one begins with a start or binary upgrade.
+struct InstanceId(String);
+
+impl Default for InstanceId {
+    fn default() -> InstanceId {
+        InstanceId(uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string())
+    }
+}
+
+/// The attributes of the resource: those from the settings, and defaults that describe this process. All signals have the same,
+/// but for the name of the service unless it is set.
+pub fn resource(attributes: &BTreeMap<String, ResourceSpec>, service: &str) -> Vec<u8> {
     let mut resource = Vec::new();
+    let instance = state::permanent::<InstanceId>("service-instance");
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     for (name, value) in [
-        ("service.name", "APISIX"),
+        ("service.name", service),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", &*instance.0),
         ("host.name", &*hostname),
         ("telemetry.sdk.name", "weir"),
         ("telemetry.sdk.language", "rust"),
@@ -187,9 +200,12 @@ impl OtlpCollector {
         receivers.add_headers(request_headers, "collector.request_headers")?;
         let service = OtlpService::new(receivers, *protocol, OtlpSignal::Traces, ("collector.address", timeout))?;
         let options = metadata.batch_span_processor.compile(format!("opentelemetry {}", service.name()))?;
-        Ok((OtlpCollector { service, resource: resource(&metadata.resource) }, options))
+        Ok((OtlpCollector { service, resource: resource(&metadata.resource, SERVICE) }, options))
     }
 }
+
+/// The name of the service for spans and log records, as in Apache APISIX.
+pub const SERVICE: &str = "APISIX";
 
 /// The instrumentation scope: the name and version of this gateway.
 pub const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));

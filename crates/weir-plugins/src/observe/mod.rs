@@ -1,6 +1,7 @@
 //! Metrics, request ids, and traces.
 
 pub mod collector;
+pub mod metrics_export;
 pub mod opentelemetry;
 pub mod prometheus;
 pub mod request_id;

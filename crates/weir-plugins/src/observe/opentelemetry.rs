@@ -1,5 +1,6 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -10,7 +11,7 @@ use crate::observe::collector::{CollectorMetadata, OtlpCollector, TraceIdSource}
 use crate::observe::trace::exchange_spans::{ExtraAttributes, error_of};
 use crate::observe::trace::note::{TraceNote, TraceNoteKey, next_id};
 use crate::observe::trace::otlp;
-use crate::observe::trace::sampler::{SampleRatio, Sampler, new_trace};
+use crate::observe::trace::sampler::{SampleRate, SampleRatio, Sampler, new_trace};
 use crate::observe::trace::span::TraceSpan;
 use crate::observe::trace::span_sink::{SpanFormat, SpanSink};
 use crate::observe::trace::w3c::{self, Traceparent};
@@ -46,8 +47,8 @@ pub struct Opentelemetry {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct SamplerSpec {
-    /// `always_on`, `always_off`, `trace_id_ratio` (a share of the traces), or `parent_base` (as the caller has decided,
-    /// and without a caller as `options.root` says).
+    /// `always_on`, `always_off`, `trace_id_ratio` (a share of the traces), `rate_limiting` (so many traces per second; not
+    /// in APISIX), or `parent_base` (as the caller has decided, and without a caller as `options.root` says).
     name: SamplerName,
     /// Settings of the sampler.
     options: SamplerOptions,
@@ -60,6 +61,9 @@ struct SamplerOptions {
     /// The share of traces for `trace_id_ratio`.
     #[schemars(range(min = 0, max = 1))]
     fraction: f64,
+    /// The most traces per second for `rate_limiting`, on this node; plugins with the same options share it. Not in APISIX.
+    #[schemars(range(min = 0.001, max = 1000000))]
+    max_traces_per_second: f64,
     /// The sampler of `parent_base` for requests without a caller's decision.
     root: RootSamplerSpec,
 }
@@ -68,7 +72,7 @@ struct SamplerOptions {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RootSamplerSpec {
-    /// `always_on`, `always_off` or `trace_id_ratio`.
+    /// `always_on`, `always_off`, `trace_id_ratio` or `rate_limiting`.
     name: RootSamplerName,
     /// Settings of the sampler.
     options: RootSamplerOptions,
@@ -81,6 +85,9 @@ struct RootSamplerOptions {
     /// The share of traces for `trace_id_ratio`.
     #[schemars(range(min = 0, max = 1))]
     fraction: f64,
+    /// The most traces per second for `rate_limiting`, on this node; plugins with the same options share it. Not in APISIX.
+    #[schemars(range(min = 0.001, max = 1000000))]
+    max_traces_per_second: f64,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, Serialize, JsonSchema)]
@@ -90,6 +97,7 @@ enum SamplerName {
     #[default]
     AlwaysOff,
     TraceIdRatio,
+    RateLimiting,
     ParentBase,
 }
 
@@ -100,27 +108,39 @@ enum RootSamplerName {
     #[default]
     AlwaysOff,
     TraceIdRatio,
+    RateLimiting,
+}
+
+/// A rate that plugins with the same options share.
+fn rate(per_second: f64, option: &str, build: &Build) -> Result<Sampler, ConfigError> {
+    let next_ns = build.shared("trace-rate", build.written_options(), AtomicU64::default);
+    Ok(Sampler::Rate(SampleRate::new(per_second, option, next_ns)?))
 }
 
 impl SamplerSpec {
-    fn compile(&self) -> Result<Sampler, ConfigError> {
-        let SamplerOptions { fraction, root } = &self.options;
+    fn compile(&self, build: &Build) -> Result<Sampler, ConfigError> {
+        let SamplerOptions { fraction, max_traces_per_second, root } = &self.options;
         Ok(match self.name {
             SamplerName::AlwaysOn => Sampler::AlwaysOn,
             SamplerName::AlwaysOff => Sampler::AlwaysOff,
             SamplerName::TraceIdRatio => Sampler::Ratio(SampleRatio::new(*fraction, "sampler.options.fraction")?),
-            SamplerName::ParentBase => Sampler::Parent(Box::new(root.compile()?)),
+            SamplerName::RateLimiting => rate(*max_traces_per_second, "sampler.options.max_traces_per_second", build)?,
+            SamplerName::ParentBase => Sampler::Parent(Box::new(root.compile(build)?)),
         })
     }
 }
 
 impl RootSamplerSpec {
-    fn compile(&self) -> Result<Sampler, ConfigError> {
+    fn compile(&self, build: &Build) -> Result<Sampler, ConfigError> {
         Ok(match self.name {
             RootSamplerName::AlwaysOn => Sampler::AlwaysOn,
             RootSamplerName::AlwaysOff => Sampler::AlwaysOff,
             RootSamplerName::TraceIdRatio => {
                 Sampler::Ratio(SampleRatio::new(self.options.fraction, "sampler.options.root.options.fraction")?)
+            }
+            RootSamplerName::RateLimiting => {
+                let option = "sampler.options.root.options.max_traces_per_second";
+                rate(self.options.max_traces_per_second, option, build)?
             }
         })
     }
@@ -133,7 +153,7 @@ impl Definition for Opentelemetry {
     const EXAMPLE: &'static str = "opentelemetry: { sampler: { name: parent_base, options: { root: { name: trace_id_ratio, options: { fraction: 0.1 } } } } }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let sampler = self.sampler.compile()?;
+        let sampler = self.sampler.compile(build)?;
         let slow_ns = self.keep_slower_than.map(slow_ns).transpose()?;
         let extra =
             ExtraAttributes::compile(&self.additional_attributes, &self.additional_header_prefix_attributes, build)?;
@@ -244,7 +264,7 @@ impl Plugin for OpentelemetryTracer {
         }
         let (trace, is_random) =
             parent.map_or_else(|| self.new_trace(exchange), |parent| (parent.trace, parent.is_random));
-        let is_sampled = self.sampler.samples(trace, parent.map(|parent| parent.is_sampled));
+        let is_sampled = self.sampler.samples(trace, parent.map(|parent| parent.is_sampled), exchange.started_ns);
         if !is_sampled && !self.may_keep() && parent.is_some_and(|parent| !parent.is_sampled) {
             // The gateway adds no span, so the context is forwarded unchanged.
             return Ok(Flow::Continue);
@@ -285,6 +305,10 @@ mod tests {
             (
                 json!({"sampler": {"name": "parent_base", "options": {"root": root}}}),
                 "sampler.options.root.options.fraction: must be from 0 to 1",
+            ),
+            (
+                json!({"sampler": {"name": "rate_limiting"}}),
+                "sampler.options.max_traces_per_second: must be from 0.001 to 1000000",
             ),
             (json!({"sampler": {"name": "some"}}), "sampler.name: unknown variant `some`"),
             (json!({"keep_slower_than": 0}), "keep_slower_than: must be from 0.001"),

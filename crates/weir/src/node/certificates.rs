@@ -2,7 +2,7 @@
 
 use weir_control::CertificateEnd;
 use weir_control::acme::AcmeReport;
-use weir_telemetry::exposition::Page;
+use weir_telemetry::page::Page;
 
 /// The most certificates with series of their own: those that expire first.
 const SERIES: usize = 1_000;

@@ -9,6 +9,7 @@ use weir_control::{Acme, Diagnostic, Hubs, Publication, Subscriber};
 use weir_gateway::DataPlane;
 use weir_telemetry::metrics::Metrics;
 
+use super::metrics_export::MetricsExporter;
 use super::systemd;
 use crate::say::say;
 
@@ -26,6 +27,7 @@ struct ConfigurationState {
     /// The same for the ACME client.
     acme: OnceLock<Weak<Acme>>,
     hubs: OnceLock<Weak<Hubs>>,
+    exporter: OnceLock<Weak<MetricsExporter>>,
     settings: Mutex<Option<Arc<NodeSettings>>>,
 }
 
@@ -36,16 +38,24 @@ impl SnapshotPublisher {
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
             hubs: OnceLock::new(),
+            exporter: OnceLock::new(),
             settings: Mutex::default(),
         }))
     }
 
-    /// Sets the gateway, ACME client and hubs that later configurations are published to.
-    pub fn publishes_to(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>, hubs: &Arc<Hubs>) {
+    /// Sets the gateway, ACME client, hubs and exporter that later configurations are published to.
+    pub fn publishes_to(
+        &self,
+        gateway: &Arc<DataPlane>,
+        acme: &Arc<Acme>,
+        hubs: &Arc<Hubs>,
+        exporter: &Arc<MetricsExporter>,
+    ) {
         // A node has one of each, so these are set only once.
         let _ = self.0.gateway.set(Arc::downgrade(gateway));
         let _ = self.0.acme.set(Arc::downgrade(acme));
         let _ = self.0.hubs.set(Arc::downgrade(hubs));
+        let _ = self.0.exporter.set(Arc::downgrade(exporter));
     }
 
     /// The settings of the last accepted configuration.
@@ -56,7 +66,7 @@ impl SnapshotPublisher {
 
 impl Subscriber for SnapshotPublisher {
     fn published(&self, publication: &Publication) {
-        let Publication { revision, snapshot, settings, acme, hubs, warnings, is_answered } = publication;
+        let Publication { revision, snapshot, settings, acme, hubs, http, warnings, is_answered } = publication;
         if !is_answered {
             say_each(warnings);
         }
@@ -73,6 +83,10 @@ impl Subscriber for SnapshotPublisher {
         }
         if let Some(Err(error)) = self.0.acme.get().and_then(Weak::upgrade).map(|all| all.follow(acme.as_ref())) {
             say!("certificates cannot be ordered: {error}");
+        }
+        let exporter = self.0.exporter.get().and_then(Weak::upgrade);
+        if let Some(Err(error)) = exporter.map(|all| all.follow(settings.otlp_metrics.as_ref(), http)) {
+            say!("metrics cannot be exported: {error}");
         }
         self.0.metrics.control.reloads_applied.fetch_add(1, Relaxed);
         if !is_answered {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::{EndpointFilter, EndpointHealth};
-use weir_telemetry::exposition::Page;
+use weir_telemetry::page::Page;
 
 /// The most endpoints with series of their own. `/status` shows all.
 pub(super) const SERIES: usize = 1_000;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_control::hubs::HubStatus;
-use weir_telemetry::exposition::Page;
+use weir_telemetry::page::Page;
 
 /// The state of each hub, by its id.
 type HubStatuses = [(Box<str>, HubStatus)];

@@ -1,8 +1,8 @@
 //! The measured cost of each policy: `/policies`, and the same in the metrics.
 
 use serde_json::{Value, json};
-use weir_telemetry::exposition::Page;
 use weir_telemetry::metrics::Metrics;
+use weir_telemetry::page::Page;
 use weir_telemetry::price::{PluginTotals, RoutePriceTotals};
 use weir_telemetry::routes::{OTHER, RouteTotals};
 

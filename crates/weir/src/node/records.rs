@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_records::{AccountReading, RecordTally};
-use weir_telemetry::exposition::Page;
+use weir_telemetry::page::Page;
 
 /// The content of `/records`.
 pub fn report() -> Value {

@@ -10,10 +10,11 @@ use weir_gateway::{DataPlane, tail};
 use weir_net::limits::ProcessLimits;
 use weir_plugin::HeldBudget;
 use weir_plugin::held::HeldUse;
-use weir_telemetry::exposition::{Format, Page};
 use weir_telemetry::metrics::Metrics;
+use weir_telemetry::page::Page;
 use weir_telemetry::process;
 
+use super::metrics_export::MetricsExportTally;
 use super::{certificates, health, hubs, policies, records, traffic};
 
 /// Writes the use of memory for held content, and how often content was refused because of a limit.
@@ -49,6 +50,7 @@ pub struct NodeState {
     gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
     lookups: NameLookups,
+    pub metrics_exports: MetricsExportTally,
     changing: Mutex<NodeProgress>,
 }
 
@@ -68,6 +70,7 @@ impl NodeState {
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
             lookups,
+            metrics_exports: MetricsExportTally::default(),
             changing: Mutex::default(),
         }
     }
@@ -85,11 +88,12 @@ impl NodeState {
         let _ = self.acme.set(Arc::downgrade(acme));
     }
 
-    /// The content of `/metrics`.
-    pub fn scrape(&self, format: Format) -> String {
-        self.metrics.scrape(format, |page| {
+    /// The metrics of this node.
+    pub fn page(&self) -> Page {
+        self.metrics.page(|page| {
             policies::write(&self.metrics, page);
             records::write(page);
+            self.metrics_exports.write(page);
             held(page);
             page.gauge("weir_tails", "Readers of `/tail`.").value(&[], tail::count());
             hubs::write(&self.publisher.hubs().statuses(), page);

@@ -187,7 +187,7 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
         "/metrics" => {
             let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
             let format = Format::for_accept(accept);
-            respond(StatusCode::OK, format.content_type(), state.scrape(format))
+            respond(StatusCode::OK, format.content_type(), state.page().text(format))
         }
         _ => text(StatusCode::NOT_FOUND, format!("not found; the paths are {PATHS}\n")),
     }

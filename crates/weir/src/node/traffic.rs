@@ -3,7 +3,7 @@
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
 use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, Totals};
-use weir_telemetry::exposition::Page;
+use weir_telemetry::page::Page;
 
 use super::health::SERIES;
 
@@ -25,12 +25,12 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     page.counter_without_total("apisix_http_status", "Responses by status, route, service, consumer and endpoint.");
     for (labels, totals) in &totals {
         for (status, count) in &totals.statuses {
-            page.value(&with(labels, ("code", &status.to_string())), count);
+            page.value(&with(labels, ("code", &status.to_string())), *count);
         }
     }
     page.counter_without_total("apisix_bandwidth", "Bytes from clients (ingress) and to them (egress).");
     for (labels, Totals { ingress, egress, .. }) in &totals {
-        page.value(&with(labels, ("type", "ingress")), ingress).value(&with(labels, ("type", "egress")), egress);
+        page.value(&with(labels, ("type", "ingress")), *ingress).value(&with(labels, ("type", "egress")), *egress);
     }
     page.histogram("apisix_http_latency", "Latency in milliseconds: request, upstream, and the gateway alone.");
     for (labels, totals) in &totals {
@@ -50,7 +50,7 @@ fn upstreams(page: &mut Page, gateway: &DataPlane) {
     }
 }
 
-fn with<'a>(labels: &'a SeriesLabels, first: (&'a str, &'a str)) -> [(&'a str, &'a str); 5] {
+fn with<'a>(labels: &'a SeriesLabels, first: (&'static str, &'a str)) -> [(&'static str, &'a str); 5] {
     let SeriesLabels { route, service, consumer, node } = labels;
     [first, ("route", route), ("service", service), ("consumer", consumer), ("node", node)]
 }

@@ -32,6 +32,9 @@ impl TraceNoteKey {
         let TraceNote { trace, span, parent, is_sampled, is_short, is_debug } = note;
         exchange.notes.write(self.ids, [(trace >> 64) as u64, trace as u64, span]);
         exchange.notes.write(self.rest, [parent, is_sampled.into(), u64::from(is_short) | u64::from(is_debug) << 1]);
+        if is_sampled {
+            exchange.set_sampled_trace(trace, span);
+        }
     }
 
     pub fn read(self, exchange: &Exchange) -> Option<TraceNote> {

@@ -1,9 +1,10 @@
-//! Encodes spans and log records in OTLP: the messages of `opentelemetry/proto/{trace,logs}/v1`, and the answers of a
-//! collector (`answer`, `grpc`), which `service` reaches by HTTP or gRPC. Workers write the spans of an exchange with [`span`]; the
+//! Encodes spans and log records in OTLP: the messages of `opentelemetry/proto/{trace,logs}/v1` (`metrics` encodes metrics), and
+//! the answers of a collector (`answer`, `grpc`), which `service` reaches by HTTP or gRPC. Workers write the spans of an exchange with [`span`]; the
 //! sink's thread writes log records with [`log_record`], and joins the items of a batch with [`request`].
 
 pub mod answer;
 pub mod grpc;
+pub mod metrics;
 pub mod service;
 
 use serde_json::Value;
@@ -47,6 +48,10 @@ fn fixed_64(out: &mut Vec<u8>, field: u64, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
+fn double(out: &mut Vec<u8>, field: u64, value: f64) {
+    fixed_64(out, field, value.to_bits());
+}
+
 /// Writes a `string`; bytes that are not UTF-8 are replaced.
 fn text(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     bytes(out, field, String::from_utf8_lossy(value).as_bytes());
@@ -81,7 +86,7 @@ fn json_value(out: &mut Vec<u8>, value: &Value) {
         Value::Bool(value) => number(out, 2, (*value).into()),
         Value::Number(value) => match value.as_i64() {
             Some(integer) => number(out, 3, integer as u64),
-            None => fixed_64(out, 4, value.as_f64().unwrap_or_default().to_bits()),
+            None => double(out, 4, value.as_f64().unwrap_or_default()),
         },
         Value::Array(values) => message(out, 5, |out| {
             values.iter().for_each(|value| message(out, 1, |out| json_value(out, value)));
@@ -112,7 +117,7 @@ pub fn resource_attribute(out: &mut Vec<u8>, name: &str, value: &ResourceValue<'
     key_value(out, 1, name, |out| match value {
         ResourceValue::Text(value) => bytes(out, 1, value.as_bytes()),
         ResourceValue::Flag(value) => number(out, 2, (*value).into()),
-        ResourceValue::Number(value) => fixed_64(out, 4, value.to_bits()),
+        ResourceValue::Number(value) => double(out, 4, *value),
     });
 }
 
@@ -184,8 +189,8 @@ pub fn log_record(out: &mut Vec<u8>, record: &LogRecord<'_>) {
     });
 }
 
-/// An `ExportTraceServiceRequest` or `ExportLogsServiceRequest`: the two differ only in the items, from [`span`] or
-/// [`log_record`].
+/// An `ExportTraceServiceRequest`, `ExportLogsServiceRequest` or `ExportMetricsServiceRequest`: they differ only in the items,
+/// from [`span`], [`log_record`] or `metrics`.
 pub fn request<'a>(resource: &[u8], scope: (&str, &str), items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     message(&mut out, 1, |out| {
@@ -201,7 +206,7 @@ pub fn request<'a>(resource: &[u8], scope: (&str, &str), items: impl Iterator<It
     out
 }
 
-/// The number of rejected items and the reason, from an `ExportTraceServiceResponse` or `ExportLogsServiceResponse`. An
+/// The number of rejected items and the reason, from an `Export…ServiceResponse`. An
 /// answer of another form rejects nothing.
 pub fn rejected(answer: &[u8]) -> (u64, String) {
     let mut rejected = (0, String::new());

@@ -30,6 +30,7 @@ pub enum OtlpProtocol {
 pub enum OtlpSignal {
     Traces,
     Logs,
+    Metrics,
 }
 
 impl OtlpSignal {
@@ -37,6 +38,7 @@ impl OtlpSignal {
         match self {
             OtlpSignal::Traces => "/v1/traces",
             OtlpSignal::Logs => "/v1/logs",
+            OtlpSignal::Metrics => "/v1/metrics",
         }
     }
 
@@ -44,6 +46,7 @@ impl OtlpSignal {
         match self {
             OtlpSignal::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
             OtlpSignal::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+            OtlpSignal::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
         }
     }
 }
