@@ -26,6 +26,7 @@ mod trust;
 pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
 pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
+pub use traffic::proxy_cache::totals as cache_totals;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 pub use traffic::sse_fanout::totals as fanout_totals;
 
@@ -67,6 +68,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<observe::opentelemetry::Opentelemetry>(),
     Entry::described::<log::otlp_logger::OtlpLogger>(),
     Entry::of::<observe::prometheus::Prometheus>(),
+    Entry::described::<traffic::proxy_cache::ProxyCache>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
     Entry::of::<traffic::real_ip::RealIp>(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_net::timer::{NEVER, Timer};
-use weir_plugin::{AnswerWriter, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+use weir_plugin::{AnswerWriter, ClientFacts, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
 use super::proxy;
@@ -31,7 +31,8 @@ pub fn upstream(
 ) -> Option<Rc<dyn RouteUpstream>> {
     let Target::Upstream(upstream) = *target else { return None };
     let route = exchange.route.as_ref().map(MatchedRoute::number)?;
-    Some(Rc::new(SubrequestTarget { worker: Rc::clone(worker), current: Rc::clone(current), route, upstream }))
+    let (worker, current, client) = (Rc::clone(worker), Rc::clone(current), exchange.client);
+    Some(Rc::new(SubrequestTarget { worker, current, route, upstream, client }))
 }
 
 struct SubrequestTarget {
@@ -41,16 +42,33 @@ struct SubrequestTarget {
     route: usize,
     /// The upstream's number in the snapshot.
     upstream: usize,
+    /// The client of the exchange that the responder answers.
+    client: ClientFacts,
 }
 
 impl RouteUpstream for SubrequestTarget {
+    fn name(&self) -> &str {
+        &self.current.snapshot.upstreams[self.upstream].name
+    }
+
     fn send(&self, request: RequestHead) -> UpstreamAnswer {
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let client = ClientFacts { peer, addr: peer.ip(), ..ClientFacts::default() };
+        self.begin(request, client)
+    }
+
+    fn forward(&self, request: RequestHead) -> UpstreamAnswer {
+        self.begin(request, self.client)
+    }
+}
+
+impl SubrequestTarget {
+    fn begin(&self, request: RequestHead, client: ClientFacts) -> UpstreamAnswer {
         let (writer, answer) = AnswerWriter::new();
         let mut exchange = self.worker.buffers.take_exchange();
         exchange.is_subrequest = true;
         exchange.started_ns = self.worker.now_ns();
-        exchange.client.peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        exchange.client.addr = exchange.client.peer.ip();
+        exchange.client = client;
         exchange.request = request;
         exchange.request.framing = Framing::None;
         exchange.request.upgrade = false;
