@@ -468,6 +468,44 @@ fn a_failed_attempt_is_made_elsewhere_where_that_is_safe<C: ClientSide, U: Upstr
     }
 }
 
+fn another_endpoint_is_tried_after_a_status_where_that_is_wanted<C: ClientSide, U: UpstreamSide>() {
+    let busy = U::origin(|exchange| {
+        if exchange.body().is_ok() {
+            exchange.answer(503, &[("X-From", "busy")], "busy");
+        }
+    });
+    let healthy = U::origin(echo);
+    let upstream = upstream::<U>(&[&busy, &healthy]);
+    let choosy = upstream.replacen(
+        "{ ",
+        "{ retry_on: [http_502, http_503], checks: { passive: { unhealthy: { http_failures: 0 } } }, ",
+        1,
+    );
+    let failing = choosy.replace(&healthy.addr().to_string(), &format!("127.0.0.1:{}", weir_testkit::free_port()));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[
+        &format!("id: choosy, uri: /choosy/*, upstream: {choosy}"),
+        &format!("id: failing, uri: /failing/*, upstream: {failing}"),
+    ]));
+    let mut client = C::connect(&gateway);
+    for number in 0..6 {
+        let target = format!("/choosy/{number}");
+        let answer = client.ask("GET", &target, &[], b"").expect("an answer");
+        assert_eq!((answer.status, answer.body), (200, format!("GET {target} ")));
+        assert!(!answer.fields.has("x-from") && !answer.fields.has("x-apisix-upstream-status"));
+    }
+    let mut posted: Vec<u16> =
+        (0..2).map(|_| client.ask("POST", "/choosy/p", &[], b"x").expect("an answer").status).collect();
+    posted.sort_unstable();
+    assert_eq!(posted, [200, 503], "a POST may have been acted on");
+    // The other endpoint refuses connections: in the end, the client gets what the first one says, whichever is tried first.
+    for _ in 0..4 {
+        let status = client.ask("GET", "/failing/a", &[], b"").expect("an answer").status;
+        assert!([502, 503].contains(&status), "{status}");
+    }
+    let again = client.ask("GET", "/choosy/last", &[], b"").expect("the connection goes on");
+    assert_eq!(again.status, 200);
+}
+
 fn responses_are_framed_by_what_the_client_asked_and_is_told<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| match exchange.target() {
         "/none" => exchange.respond(204, &[], Length::None),
@@ -566,6 +604,7 @@ matrix! {
         a_large_download_takes_no_memory_and_waits_for_the_client,
         a_cut_response_is_seen_to_be_cut,
         a_failed_attempt_is_made_elsewhere_where_that_is_safe,
+        another_endpoint_is_tried_after_a_status_where_that_is_wanted,
         responses_are_framed_by_what_the_client_asked_and_is_told,
         an_upstream_that_is_silent_is_a_504,
     ];

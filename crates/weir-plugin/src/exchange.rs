@@ -296,6 +296,13 @@ pub struct AttemptRecord {
     pub body_bytes: u64,
 }
 
+impl AttemptRecord {
+    /// The time from the request to the head of the response, in nanoseconds.
+    pub fn head_ns(&self) -> u64 {
+        self.header_ns.saturating_sub(self.sent_ns.max(self.connect_ns))
+    }
+}
+
 /// Changes a request before it is sent again.
 pub type RetryRewrite = fn(&mut Exchange);
 

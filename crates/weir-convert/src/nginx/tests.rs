@@ -75,7 +75,7 @@ fn what_is_lost_is_told_with_its_place() {
     let text = "\
 server {
   listen 80;
-  location / { proxy_pass http://a; proxy_cache_min_uses 2; error_page 502 /oops; }
+  location / { proxy_pass http://a; proxy_next_upstream error http_502 non_idempotent; proxy_cache_min_uses 2; error_page 502 /oops; }
   location /files { root /var/www; }
   location /var { proxy_pass http://$backend; }
 }
@@ -83,6 +83,7 @@ server {
     assert_eq!(
         findings(text),
         [
+            "3: not converted: `proxy_next_upstream non_idempotent`: requests are not retried for these reasons",
             "3: not converted: `proxy_cache_min_uses 2`: the first response is kept already",
             "3: not converted: `error_page 502 /oops`: write `response-rewrite` with `vars: [[status, ...]]`",
             "4: not converted: `location /files`: static files are not served; the route answers with 404",
