@@ -14,7 +14,8 @@ use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    GrpcWebDecoder, bulk_outcomes, grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected, xml as xml_text,
+    GrpcWebDecoder, bulk_outcomes, grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected,
+    read_cached_response, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -43,6 +44,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("include", include),
     ("proxy_header", proxy_header),
     ("template", template),
+    ("cached_response", cached_response),
     ("json", json),
     ("xml", xml),
     ("grpc_web", grpc_web),
@@ -375,6 +377,28 @@ pub fn proxy_header(data: &[u8]) {
         let address = |client: std::net::SocketAddr| (client.ip().to_canonical(), client.port());
         assert_eq!(read.client.map(address), Some(address(client)), "{version:?}");
     }
+}
+
+/// A cache reads every response: what is not for all is not stored, and a range is within the content.
+pub fn cached_response(data: &[u8]) {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let range = lines.next().unwrap_or_default();
+    let fields: Vec<(&[u8], &[u8])> = lines
+        .filter_map(|line| {
+            let at = line.iter().position(|byte| *byte == b':')?;
+            Some((&line[..at], line[at + 1..].trim_ascii()))
+        })
+        .collect();
+    let read = read_cached_response(&fields, range);
+    assert!(read.bytes.is_none_or(|bytes| bytes.start < bytes.end && bytes.end <= 10), "{}", range.escape_ascii());
+    let has = |name: &str, value: &str| {
+        fields
+            .iter()
+            .any(|(own, text)| own.eq_ignore_ascii_case(name.as_bytes()) && text.eq_ignore_ascii_case(value.as_bytes()))
+    };
+    let is_personal = has("cache-control", "no-store") || has("cache-control", "private") || has("vary", "*");
+    let is_dropped = fields.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"connection"));
+    assert!(!is_personal || is_dropped || read.fresh.is_none());
 }
 
 /// Every text is a template, which writes the same each time, and within a JSON string nothing that ends the string.

@@ -300,6 +300,39 @@ fn clients_share_an_event_stream<C: ClientSide, U: UpstreamSide>() {
     assert_eq!(opened.load(Ordering::Relaxed), 1);
 }
 
+fn a_kept_response_answers_again<C: ClientSide, U: UpstreamSide>() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let body: String = (0..300_000).map(|at| char::from(b'a' + (at % 23) as u8)).collect();
+    let origin = U::origin({
+        let (asked, body) = (Arc::clone(&asked), body.clone());
+        move |exchange| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let is_known = exchange.target() == "/known";
+            let length = if is_known { Length::Exactly(body.len() as u64) } else { Length::Unknown };
+            exchange.respond(200, &[("Cache-Control", "max-age=60"), ("ETag", "\"a\"")], length);
+            if exchange.send(body.as_bytes()).is_ok() && !is_known {
+                exchange.finish(&[]);
+            }
+        }
+    });
+    let route = format!("id: all, uri: /*, plugins: {{ proxy-cache: {{}} }}, upstream: {}", upstream::<U>(&[&origin]));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&route]));
+    let mut client = C::connect(&gateway);
+    for target in ["/known", "/unknown"] {
+        for want in ["MISS", "HIT", "HIT"] {
+            let answer = client.ask("GET", target, &[], b"").expect("an answer");
+            assert_eq!((answer.status, answer.fields.get("apisix-cache-status")), (200, Some(want)), "{target}");
+            assert!(answer.body == body, "{target}: {} bytes", answer.body.len());
+        }
+        let head = client.ask("HEAD", target, &[], b"").expect("an answer");
+        assert_eq!((head.status, head.fields.get("content-length"), &*head.body), (200, Some("300000"), ""));
+        let part = client.ask("GET", target, &[("Range", "bytes=-7")], b"").expect("an answer");
+        assert_eq!((part.status, &*part.body), (206, &body[body.len() - 7..]));
+        assert_eq!(client.ask("GET", target, &[("If-None-Match", "\"a\"")], b"").expect("an answer").status, 304);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+}
+
 fn a_large_upload_takes_no_memory<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         let mut count = 0_u64;
@@ -435,6 +468,44 @@ fn a_failed_attempt_is_made_elsewhere_where_that_is_safe<C: ClientSide, U: Upstr
     }
 }
 
+fn another_endpoint_is_tried_after_a_status_where_that_is_wanted<C: ClientSide, U: UpstreamSide>() {
+    let busy = U::origin(|exchange| {
+        if exchange.body().is_ok() {
+            exchange.answer(503, &[("X-From", "busy")], "busy");
+        }
+    });
+    let healthy = U::origin(echo);
+    let upstream = upstream::<U>(&[&busy, &healthy]);
+    let choosy = upstream.replacen(
+        "{ ",
+        "{ retry_on: [http_502, http_503], checks: { passive: { unhealthy: { http_failures: 0 } } }, ",
+        1,
+    );
+    let failing = choosy.replace(&healthy.addr().to_string(), &format!("127.0.0.1:{}", weir_testkit::free_port()));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[
+        &format!("id: choosy, uri: /choosy/*, upstream: {choosy}"),
+        &format!("id: failing, uri: /failing/*, upstream: {failing}"),
+    ]));
+    let mut client = C::connect(&gateway);
+    for number in 0..6 {
+        let target = format!("/choosy/{number}");
+        let answer = client.ask("GET", &target, &[], b"").expect("an answer");
+        assert_eq!((answer.status, answer.body), (200, format!("GET {target} ")));
+        assert!(!answer.fields.has("x-from") && !answer.fields.has("x-apisix-upstream-status"));
+    }
+    let mut posted: Vec<u16> =
+        (0..2).map(|_| client.ask("POST", "/choosy/p", &[], b"x").expect("an answer").status).collect();
+    posted.sort_unstable();
+    assert_eq!(posted, [200, 503], "a POST may have been acted on");
+    // The other endpoint refuses connections: in the end, the client gets what the first one says, whichever is tried first.
+    for _ in 0..4 {
+        let status = client.ask("GET", "/failing/a", &[], b"").expect("an answer").status;
+        assert!([502, 503].contains(&status), "{status}");
+    }
+    let again = client.ask("GET", "/choosy/last", &[], b"").expect("the connection goes on");
+    assert_eq!(again.status, 200);
+}
+
 fn responses_are_framed_by_what_the_client_asked_and_is_told<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| match exchange.target() {
         "/none" => exchange.respond(204, &[], Length::None),
@@ -528,10 +599,12 @@ matrix! {
         a_client_that_leaves_is_missed_upstream,
         events_pass_one_by_one,
         clients_share_an_event_stream,
+        a_kept_response_answers_again,
         a_large_upload_takes_no_memory,
         a_large_download_takes_no_memory_and_waits_for_the_client,
         a_cut_response_is_seen_to_be_cut,
         a_failed_attempt_is_made_elsewhere_where_that_is_safe,
+        another_endpoint_is_tried_after_a_status_where_that_is_wanted,
         responses_are_framed_by_what_the_client_asked_and_is_told,
         an_upstream_that_is_silent_is_a_504,
     ];

@@ -4,6 +4,7 @@ mod answers;
 mod attacks;
 mod beside;
 mod bodies;
+mod caching;
 mod compatibility;
 mod consumers;
 mod exact_limits;

@@ -85,6 +85,7 @@ struct RareParts {
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
     publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    personal_fields: Vec<Box<[u8]>>,
     refused_by: &'static str,
     /// `Some` in a traced exchange.
     turns: Option<Vec<PluginTurn>>,
@@ -105,6 +106,7 @@ impl RareParts {
             shown,
             body_masks,
             publish_quotas,
+            personal_fields,
             refused_by,
             turns,
         } = self;
@@ -112,6 +114,7 @@ impl RareParts {
         (*shown, *refused_by, *turns) = (None, "", None);
         body_masks.clear();
         publish_quotas.clear();
+        personal_fields.clear();
         earlier.clear();
         before_retry.clear();
         remote_user.clear();
@@ -313,6 +316,13 @@ pub struct AttemptRecord {
     pub body_bytes: u64,
 }
 
+impl AttemptRecord {
+    /// The time from the request to the head of the response, in nanoseconds.
+    pub fn head_ns(&self) -> u64 {
+        self.header_ns.saturating_sub(self.sent_ns.max(self.connect_ns))
+    }
+}
+
 /// Changes a request before it is sent again.
 pub type RetryRewrite = fn(&mut Exchange);
 
@@ -363,6 +373,23 @@ pub struct RouteFacts {
     pub uri: Box<str>,
     /// Those of its `uris` that contain parameters.
     pub templates: Box<[UriTemplate]>,
+}
+
+impl Default for ClientFacts {
+    /// An unknown client: untrusted, without TLS.
+    fn default() -> ClientFacts {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        ClientFacts {
+            peer: nowhere,
+            local: nowhere,
+            addr: nowhere.ip(),
+            port: nowhere.port(),
+            trusted: false,
+            tls: false,
+            connection: 0,
+            connection_requests: 0,
+        }
+    }
 }
 
 impl Default for Exchange {
@@ -608,9 +635,21 @@ impl Exchange {
             client: self.client.addr,
             identity: self.identity.clone(),
             publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
+            personal_fields: self.personal_fields().into(),
             upstream,
             may_upgrade: self.request.upgrade,
         }
+    }
+
+    /// Declares that a plugin has set this request field to something about the client: a response may depend on it, and is
+    /// not for clients with another value.
+    pub fn mark_personal(&mut self, name: &[u8]) {
+        self.rare.get_or_insert_default().personal_fields.push(name.into());
+    }
+
+    /// The names of the request fields with something about the client.
+    pub fn personal_fields(&self) -> &[Box<[u8]>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.personal_fields)
     }
 
     /// Adds a quota that each event must pass if the request publishes events to a hub.

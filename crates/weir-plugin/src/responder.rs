@@ -44,6 +44,8 @@ pub struct ResponderRequest {
     pub identity: Option<Arc<Credential>>,
     /// Quotas for events the client publishes to a hub.
     pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    /// The names of request fields that plugins have set to something about the client.
+    pub personal_fields: Vec<Box<[u8]>>,
     /// The upstream the request would be sent to without the responder, if there is one.
     pub upstream: Option<Rc<dyn RouteUpstream>>,
     /// The client asks for another protocol, and the route allows it: the response may be a 101, after which content is what the

@@ -1,4 +1,4 @@
-//! Requests a responder sends to the upstream of its route, on behalf of this process and not of one client.
+//! Requests a responder sends to the upstream of its route, on behalf of this process or of its client.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,9 +17,16 @@ const MOST_WAITING: usize = 64 * 1024;
 /// The upstream of a route, with its balancing, health, TLS, time-outs and retries. It belongs to one worker and to the
 /// configuration of the request the responder serves.
 pub trait RouteUpstream {
+    /// Its name in the configuration, as in logs.
+    fn name(&self) -> &str;
+
     /// Sends a request without content. Plugins of the route are not applied; the request is sent as it is, with the gateway as
     /// the client.
     fn send(&self, request: RequestHead) -> UpstreamAnswer;
+
+    /// Like [`RouteUpstream::send`], but in the name of the client whose request the responder answers: forwarding fields and
+    /// the choice of the endpoint are as if it had been forwarded.
+    fn forward(&self, request: RequestHead) -> UpstreamAnswer;
 }
 
 impl fmt::Debug for dyn RouteUpstream {

@@ -57,6 +57,8 @@ pub enum Stop {
     SendTimeout,
     /// The endpoint did not respond in time.
     ReadTimeout,
+    /// The endpoint answered with this status, after which the upstream has another endpoint tried (`retry_on`).
+    UpstreamStatus(u16),
     /// The endpoint's response is not valid HTTP.
     BadResponse(BadResponse),
     /// The endpoint's chunked coding is broken.
@@ -140,6 +142,7 @@ impl Stop {
             Stop::NotProcessed => (502, "not_processed", Upstream, false, Unseen),
             Stop::UpstreamHeadAborted => (502, "upstream_head_aborted", Upstream, false, Idempotent),
             Stop::UpstreamReset(_) => (502, "upstream_reset", Upstream, false, Idempotent),
+            Stop::UpstreamStatus(status) => (status, "upstream_status", Upstream, false, Idempotent),
             Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
             Stop::SendTimeout => (504, "send_timeout", Upstream, false, Never),
             Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Never),

@@ -30,6 +30,7 @@ pub use observe::metrics_export::{MetricsCollector, MetricsCollectorOptions, Met
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
 pub use observe::trace::otlp::metrics::MetricsPeriod;
 pub use observe::trace::otlp::service::OtlpProtocol;
+pub use traffic::proxy_cache::totals as cache_totals;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 pub use traffic::sse_fanout::totals as fanout_totals;
 
@@ -71,6 +72,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<observe::opentelemetry::Opentelemetry>(),
     Entry::described::<log::otlp_logger::OtlpLogger>(),
     Entry::of::<observe::prometheus::Prometheus>(),
+    Entry::described::<traffic::proxy_cache::ProxyCache>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
     Entry::of::<traffic::real_ip::RealIp>(),

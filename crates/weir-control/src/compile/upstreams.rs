@@ -241,6 +241,7 @@ fn compiled(
         retry_budget: written.retry_budget,
         tolerance: written.tolerance,
         retry_read_timeouts: written.retry_read_timeouts,
+        retry_statuses: written.retry_statuses.clone(),
         all_down: written.all_down,
         pass_host: written.pass_host.clone(),
         tls,

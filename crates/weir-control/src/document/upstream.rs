@@ -56,6 +56,8 @@ pub struct UpstreamSpec {
     pub retry_budget: u32,
     /// Not in APISIX: a read time-out, too, is a reason to try another endpoint.
     pub retry_read_timeouts: bool,
+    /// Not in APISIX: the statuses of responses that are a reason, too.
+    pub retry_statuses: Box<[u16]>,
     /// Not in APISIX: what happens while every endpoint is out of rotation.
     pub all_down: AllDownPolicy,
     /// Not in APISIX: faults in responses that are tolerated.
@@ -165,6 +167,7 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
     let http2 = scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false);
     let nodes = found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default());
     let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
+    let (retry_read_timeouts, retry_statuses) = fields.get("retry_on").map(|at| retry_reasons(&at)).unwrap_or_default();
     Some(UpstreamSpec {
         origin: ResourceOrigin::of(at),
         content: Fingerprint::of_node(at.node()),
@@ -189,7 +192,8 @@ pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
         // In APISIX, 0 means no limit.
         retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
         retry_budget: fields.get("retry_budget").and_then(|at| at.integer(0..=1_000)).unwrap_or(RETRY_BUDGET),
-        retry_read_timeouts: fields.get("retry_on").is_some_and(|at| retries_timeouts(&at)),
+        retry_read_timeouts,
+        retry_statuses,
         all_down: fields.get("all_down").and_then(|at| at.choice(ALL_DOWN)).unwrap_or_default(),
         tolerance: fields.get("tolerate").map(|at| tolerance(&at)).unwrap_or_default(),
         pass_host: pass_host(&fields),
@@ -216,9 +220,21 @@ fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
     }
 }
 
-/// Not in APISIX: failures other than of the connection after which another endpoint is tried. `read_timeout` is the only one.
-fn retries_timeouts(at: &NodeReader) -> bool {
-    at.items().filter_map(|item| item.choice(&[("read_timeout", ())])).count() > 0
+/// Not in APISIX: what besides a failed connection is a reason to try another endpoint: `read_timeout`, and statuses with the
+/// names of nginx. Whether a time-out is one, and the statuses.
+fn retry_reasons(at: &NodeReader) -> (bool, Box<[u16]>) {
+    const REASONS: &[(&str, Option<u16>)] = &[
+        ("read_timeout", None),
+        ("http_403", Some(403)),
+        ("http_404", Some(404)),
+        ("http_429", Some(429)),
+        ("http_500", Some(500)),
+        ("http_502", Some(502)),
+        ("http_503", Some(503)),
+        ("http_504", Some(504)),
+    ];
+    let reasons: Vec<Option<u16>> = at.items().filter_map(|item| item.choice(REASONS)).collect();
+    (reasons.contains(&None), reasons.into_iter().flatten().collect())
 }
 
 /// Not in APISIX: the faults in responses that are tolerated, by name.

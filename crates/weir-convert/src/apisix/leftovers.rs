@@ -22,7 +22,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("apisix.events", ""),
     ("apisix.extra_lua", "Lua is not run"),
     ("apisix.lua_module_hook", "Lua is not run"),
-    ("apisix.proxy_cache", "responses are not cached"),
+    ("apisix.proxy_cache", "responses are kept in memory; `plugin_metadata` of `proxy-cache` has the sizes of zones"),
     ("apisix.proxy_protocol.enable_tcp", "TCP and UDP are not proxied"),
     ("nginx_config.error_log", "the error log goes to standard error"),
     (

@@ -4,6 +4,7 @@
 //! wins. Both are equivalent if the route of each expression has all the prefixes under which nginx would try it
 //! ([`location::regions`]).
 
+mod caching;
 mod location;
 mod policies;
 mod proxy;

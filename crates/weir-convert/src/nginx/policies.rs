@@ -18,6 +18,7 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     plugins.extend(concurrent(conversion, scope));
     plugins.extend(fields(conversion, scope));
     plugins.extend(gzip(conversion, scope));
+    plugins.extend(super::caching::plugin(conversion, scope));
     plugins
 }
 

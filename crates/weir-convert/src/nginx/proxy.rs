@@ -98,18 +98,26 @@ fn host<'a>(scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> 
     }
 }
 
+/// The cases of `proxy_next_upstream` that `retry_on` has, too.
+const STATUSES: [&str; 7] = ["http_403", "http_404", "http_429", "http_500", "http_502", "http_503", "http_504"];
+
 fn retries(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let Some(next) = scope.last("proxy_next_upstream") else { return tries(scope) };
     if next.argument(0) == "off" {
         return vec![("retries".to_owned(), Yaml::Integer(0))];
     }
-    let beyond: Vec<_> = next.arguments.iter().filter(|case| !["error", "timeout"].contains(&case.as_str())).collect();
-    if !beyond.is_empty() {
-        let cases: Vec<_> = beyond.into_iter().cloned().collect();
+    let (statuses, others): (Vec<_>, Vec<_>) =
+        next.arguments.iter().cloned().partition(|case| STATUSES.contains(&case.as_str()));
+    let cases: Vec<_> = others.into_iter().filter(|case| !["error", "timeout"].contains(&case.as_str())).collect();
+    if !cases.is_empty() {
         let text = format!("`proxy_next_upstream {}`: requests are not retried for these reasons", cases.join(" "));
         conversion.lost(&next.place, text);
     }
-    tries(scope)
+    let mut members = tries(scope);
+    if !statuses.is_empty() {
+        members.push(("retry_on".to_owned(), Yaml::texts(statuses)));
+    }
+    members
 }
 
 fn tries(scope: &BlockScope) -> YamlMembers {

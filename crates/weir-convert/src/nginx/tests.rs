@@ -75,7 +75,7 @@ fn what_is_lost_is_told_with_its_place() {
     let text = "\
 server {
   listen 80;
-  location / { proxy_pass http://a; proxy_cache zone; error_page 502 /oops; }
+  location / { proxy_pass http://a; proxy_next_upstream error http_502 non_idempotent; proxy_cache_min_uses 2; error_page 502 /oops; }
   location /files { root /var/www; }
   location /var { proxy_pass http://$backend; }
 }
@@ -83,12 +83,55 @@ server {
     assert_eq!(
         findings(text),
         [
-            "3: not converted: `proxy_cache zone`: responses are not cached",
+            "3: not converted: `proxy_next_upstream non_idempotent`: requests are not retried for these reasons",
+            "3: not converted: `proxy_cache_min_uses 2`: the first response is kept already",
             "3: not converted: `error_page 502 /oops`: write `response-rewrite` with `vars: [[status, ...]]`",
             "4: not converted: `location /files`: static files are not served; the route answers with 404",
             "4: not converted: `root /var/www`: static files are not served; use a file server as an upstream",
             "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; use `traffic-split` \
              or routes",
+        ]
+    );
+}
+
+#[test]
+fn a_cache_is_carried_over() {
+    let text = "\
+proxy_cache_path /var/cache keys_zone=assets:10m inactive=2h;
+server {
+  proxy_cache assets;
+  location /a {
+    proxy_pass http://a;
+    proxy_cache_key $host$uri$cookie_lang;
+    proxy_cache_valid 200 10m;
+    proxy_cache_valid 404 1m;
+    proxy_cache_use_stale error updating http_404;
+    proxy_cache_bypass $arg_fresh;
+    proxy_cache_lock on;
+  }
+  location /b { proxy_pass http://a; proxy_cache off; }
+  location /c { proxy_pass http://a; }
+}
+";
+    let yaml = converted(text).yaml();
+    let plugin = "proxy-cache:
+        cache_zone: assets
+        cache_ttl: 60
+        cache_http_status: [200, 404]
+        cache_key: [$host$uri$cookie_lang]
+        cache_bypass: [$arg_fresh]
+        stale_if_error: 7200
+        stale_while_revalidate: 7200";
+    assert!(yaml.contains(plugin), "{yaml}");
+    assert_eq!(yaml.matches("proxy-cache:").count(), 2, "{yaml}");
+    assert_eq!(
+        findings(text),
+        [
+            "9: not converted: `proxy_cache_use_stale error updating http_404`: old responses are used for 500, 502, 503 \
+             and 504 only",
+            "3: behaves differently: responses that say nothing about their lifetime are kept for a second; nginx does not \
+             keep them",
+            "7: behaves differently: `proxy_cache_valid`: one lifetime holds for all statuses, the shortest: 60 s",
         ]
     );
 }

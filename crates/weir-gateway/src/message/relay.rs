@@ -43,6 +43,8 @@ pub struct RelayTerms<'a> {
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
     pub tolerance: Tolerance,
+    /// The statuses of a response that is not for the client, since another attempt follows.
+    pub retried_statuses: &'a [u16],
     /// The gateway's name for `Via` of the response; `None` if it is not configured, or if a responder makes the response.
     pub via: Option<&'a str>,
     pub pass_host: &'a PassHost,

@@ -52,6 +52,7 @@ pub async fn answer(
         endpoint: &NO_ENDPOINT,
         persistence: None,
         tolerance: Tolerance::default(),
+        retried_statuses: &[],
         via: None,
     };
     exchange.upstream.attempts = 1;

@@ -31,6 +31,8 @@ pub struct Attempt<'a> {
     pub endpoint: usize,
     pub timeouts: Timeouts,
     pub started_ns: u64,
+    /// The statuses after which another attempt is made.
+    pub retried_statuses: &'a [u16],
 }
 
 impl<'a> Attempt<'a> {
@@ -65,8 +67,7 @@ impl<'a> Attempt<'a> {
     /// Counts the endpoint's response: once it is complete, or when a tunnel begins.
     fn answered(&self, worker: &WorkerContext, exchange: &ServedExchange) {
         let upstream = &exchange.upstream;
-        let head_ns = upstream.header_ns.saturating_sub(upstream.sent_ns.max(upstream.connect_ns));
-        self.upstream.counters.answered(self.endpoint, upstream.status, head_ns);
+        self.upstream.counters.answered(self.endpoint, upstream.status, upstream.head_ns());
         self.report_health(worker, exchange);
     }
 
@@ -76,13 +77,14 @@ impl<'a> Attempt<'a> {
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
-        let Attempt { current, settings, upstream, endpoint, timeouts, .. } = *self;
+        let Attempt { current, settings, upstream, endpoint, timeouts, retried_statuses, .. } = *self;
         let persistence = settings.persistence.as_deref();
         RelayTerms {
             plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
             timeouts,
             tolerance: settings.tolerance,
+            retried_statuses,
             via: current.snapshot.clients.via.as_deref(),
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],

@@ -43,6 +43,26 @@ impl Attempts {
         }
     }
 
+    /// The statuses after which another attempt would be made now. Empty where none is allowed, so that the client gets the
+    /// response as it is.
+    pub fn retried_statuses<'a>(
+        &self,
+        (settings, upstream): (&'a snapshot::Upstream, &WorkerUpstream),
+        now_ns: u64,
+    ) -> &'a [u16] {
+        let is_allowed = !settings.retry_statuses.is_empty()
+            && self.idempotent
+            && self.retries > 0
+            && self.tried.count() + 1 < settings.endpoints.len()
+            && !self.is_late(settings, now_ns)
+            && upstream.retries.allows();
+        if is_allowed { &settings.retry_statuses } else { &[] }
+    }
+
+    fn is_late(&self, settings: &snapshot::Upstream, now_ns: u64) -> bool {
+        settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64)
+    }
+
     /// Called when an attempt at `endpoint` has failed: returns the endpoint of the next attempt, or the reason why there is
     /// none.
     pub fn next(
@@ -55,7 +75,10 @@ impl Attempts {
     ) -> Result<usize, Stop> {
         let now_ns = worker.now_ns();
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
-        if stop.ending().blame == EndedBy::Upstream {
+        if let Stop::UpstreamStatus(status) = stop {
+            upstream.counters.answered(endpoint, status, exchange.upstream.head_ns());
+            upstream.health[endpoint].answered(status, &settings.passive, now_ns);
+        } else if stop.ending().blame == EndedBy::Upstream {
             upstream.counters.failed(endpoint, stop.ending().name);
         }
         let next = match stop {
@@ -74,8 +97,7 @@ impl Attempts {
         };
         // A body that was buffered for a plugin is still complete, and can be sent again.
         let is_lost = exchange.body_taken != ContentTaken::Nothing && exchange.request_body().is_none();
-        let late = settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64);
-        if !safe || exchange.response_begun || is_lost || late {
+        if !safe || exchange.response_begun || is_lost || self.is_late(settings, now_ns) {
             return Err(stop);
         }
         let mut picked = endpoint;

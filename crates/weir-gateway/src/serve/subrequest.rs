@@ -31,7 +31,8 @@ pub fn upstream(
 ) -> Option<Rc<dyn RouteUpstream>> {
     let Target::Upstream(upstream) = *target else { return None };
     let route = exchange.route.as_ref().map(MatchedRoute::number)?;
-    Some(Rc::new(SubrequestTarget { worker: Rc::clone(worker), current: Rc::clone(current), route, upstream }))
+    let (worker, current, client) = (Rc::clone(worker), Rc::clone(current), exchange.client);
+    Some(Rc::new(SubrequestTarget { worker, current, route, upstream, client }))
 }
 
 struct SubrequestTarget {
@@ -41,18 +42,35 @@ struct SubrequestTarget {
     route: usize,
     /// The upstream's number in the snapshot.
     upstream: usize,
+    /// The client of the exchange that the responder answers.
+    client: ClientFacts,
 }
 
 impl RouteUpstream for SubrequestTarget {
-    fn send(&self, request: RequestHead) -> UpstreamAnswer {
+    fn name(&self) -> &str {
+        &self.current.snapshot.upstreams[self.upstream].name
+    }
+
+    fn send(&self, mut request: RequestHead) -> UpstreamAnswer {
+        request.head.withhold(b"X-Forwarded-Port"); // the gateway has addressed no port
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let client = ClientFacts { peer, addr: peer.ip(), ..ClientFacts::default() };
+        self.begin(request, client)
+    }
+
+    fn forward(&self, request: RequestHead) -> UpstreamAnswer {
+        self.begin(request, self.client)
+    }
+}
+
+impl SubrequestTarget {
+    fn begin(&self, request: RequestHead, client: ClientFacts) -> UpstreamAnswer {
         let (writer, answer) = AnswerWriter::new();
         let mut exchange = self.worker.buffers.take_exchange();
         exchange.is_subrequest = true;
         exchange.started_ns = self.worker.now_ns();
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        exchange.client = ClientFacts { peer, addr: peer.ip(), ..ClientFacts::default() };
+        exchange.client = client;
         exchange.request = request;
-        exchange.request.head.withhold(b"X-Forwarded-Port"); // the gateway has addressed no port
         exchange.request.framing = Framing::None;
         exchange.request.upgrade = false;
         // As HTTP/2, the content is passed to the responder without framing; its end is signalled separately.

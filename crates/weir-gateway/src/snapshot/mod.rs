@@ -289,6 +289,8 @@ pub struct Upstream {
     pub retry_budget: u32,
     /// Whether an idempotent request whose response has not begun within `timeouts.read` is sent to another endpoint.
     pub retry_read_timeouts: bool,
+    /// The statuses of responses to idempotent requests after which another endpoint is tried.
+    pub retry_statuses: Box<[u16]>,
     pub all_down: AllDownPolicy,
     /// Which violations are tolerated in the heads of its HTTP/1 responses.
     pub tolerance: Tolerance,

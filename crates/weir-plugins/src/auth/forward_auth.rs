@@ -297,6 +297,7 @@ impl ForwardAuthorizer {
             for value in answer.headers().get_all(name) {
                 let added = exchange.request.head.add(name.as_str().as_bytes(), value.as_bytes());
                 added.map_err(|_| Stop::Internal)?;
+                exchange.mark_personal(name.as_str().as_bytes());
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 pub mod api_breaker;
 pub mod fault_injection;
 pub mod mocking;
+pub mod proxy_cache;
 pub mod proxy_mirror;
 pub mod real_ip;
 pub mod redirect;

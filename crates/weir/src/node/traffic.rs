@@ -11,6 +11,7 @@ use super::health::SERIES;
 pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     mirrors(page);
     shared_streams(page);
+    cached_responses(page);
     let totals = weir_plugins::totals();
     if totals.is_empty() {
         return;
@@ -84,4 +85,27 @@ fn shared_streams(page: &mut Page) {
     page.total(&[], totals.events.get());
     page.counter("weir_sse_fanout_missed_events", "Events that clients have not got because they read too slowly.");
     page.total(&[], totals.missed.get());
+}
+
+/// Responses that `proxy-cache` keeps.
+fn cached_responses(page: &mut Page) {
+    let totals = weir_plugins::cache_totals();
+    let zones = totals.zones();
+    if zones.is_empty() && totals.outcomes().all(|(_, count)| count == 0) {
+        return;
+    }
+    page.counter("weir_cache_responses", "Responses of routes with proxy-cache, by where they came from.");
+    for (outcome, count) in totals.outcomes() {
+        page.total(&[("status", &outcome)], count);
+    }
+    page.counter("weir_cache_evictions", "Responses that were removed from proxy-cache to make room.");
+    page.total(&[], totals.evictions());
+    page.gauge("weir_cache_bytes", "Memory that a zone of proxy-cache uses.");
+    for zone in &zones {
+        page.value(&[("zone", &zone.zone)], zone.bytes);
+    }
+    page.gauge("weir_cache_stored_responses", "Responses that a zone of proxy-cache keeps.");
+    for zone in &zones {
+        page.value(&[("zone", &zone.zone)], zone.responses);
+    }
 }

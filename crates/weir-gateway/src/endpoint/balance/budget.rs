@@ -26,6 +26,11 @@ impl RetryBudget {
         self.left.set((self.left.get() + u64::from(percent)).min(MOST));
     }
 
+    /// Whether the budget allows a retry.
+    pub fn allows(&self) -> bool {
+        self.left.get() >= RETRY
+    }
+
     /// Pays for one retry; `false` if the budget does not allow it.
     pub fn spend(&self) -> bool {
         let left = self.left.get().checked_sub(RETRY);

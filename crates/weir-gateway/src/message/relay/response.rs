@@ -11,6 +11,7 @@ use weir_proto::{Trailers, Version};
 use super::body::{self, BodyTransfer};
 use super::{PersistenceCookie, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
+use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
 use crate::plugins::{content, events, messages};
@@ -296,6 +297,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if self.exchange.request.upgrade && self.exchange.request.version == Version::Http2 && status < 300 {
             return Err(Stop::BadResponse(BadResponse::Syntax));
         }
+        if status >= 400 && self.is_retried(status) {
+            return Err(Stop::UpstreamStatus(status));
+        }
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = BodyTransfer::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
@@ -317,6 +321,17 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.begin_response(out);
         }
         Ok(())
+    }
+
+    /// Another attempt follows a response with this status; the request can be sent again.
+    #[cold]
+    fn is_retried(&mut self, status: u16) -> bool {
+        let is_lost = self.exchange.body_taken != ContentTaken::Nothing && self.exchange.request_body().is_none();
+        let is_retried = self.terms.retried_statuses.contains(&status) && !is_lost;
+        if is_retried {
+            (self.exchange.upstream.status, self.exchange.upstream.header_ns) = (status, self.now_ns);
+        }
+        is_retried
     }
 
     /// Writes the head of the final response: from here on no other response is possible.

@@ -3,7 +3,6 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use weir_plugin::proto::Head;
 use weir_plugin::{Exchange, Flow, Plugin, Stop};
 
 use super::bearer::{Bearer, TokenRejection};
@@ -138,38 +137,37 @@ impl OpenidAuthenticator {
         token: &[u8],
         claims: Option<&Map<String, Value>>,
     ) -> Result<(), TokenRejection> {
-        let head = &mut exchange.request.head;
         if self.shown.access_token {
-            add(head, "X-Access-Token", token)?;
+            add(exchange, "X-Access-Token", token)?;
         }
         if self.shown.authorization {
-            head.remove(b"Authorization");
-            add(head, "Authorization", &[b"Bearer ", token].concat())?;
+            exchange.request.head.remove(b"Authorization");
+            add(exchange, "Authorization", &[b"Bearer ", token].concat())?;
         }
         if let Some(claims) = claims.filter(|_| self.shown.userinfo) {
-            add(head, "X-Userinfo", in_base64(claims).as_bytes())?;
+            add(exchange, "X-Userinfo", in_base64(claims).as_bytes())?;
         }
         Ok(())
     }
 
     fn forward_session(&self, exchange: &mut Exchange, session: &OpenidSession) -> Result<(), TokenRejection> {
         self.tell(exchange, session.access_token.as_bytes(), session.userinfo.as_ref())?;
-        let head = &mut exchange.request.head;
         if self.shown.identity {
-            add(head, "X-ID-Token", in_base64(&session.identity).as_bytes())?;
+            add(exchange, "X-ID-Token", in_base64(&session.identity).as_bytes())?;
         }
         if let Some(raw) = session.raw.as_ref().filter(|_| self.shown.raw_identity) {
-            add(head, "X-Raw-ID-Token", raw.as_bytes())?;
+            add(exchange, "X-Raw-ID-Token", raw.as_bytes())?;
         }
         if let Some(token) = session.refresh_token.as_ref().filter(|_| self.shown.refresh_token) {
-            add(head, "X-Refresh-Token", token.as_bytes())?;
+            add(exchange, "X-Refresh-Token", token.as_bytes())?;
         }
         Ok(())
     }
 }
 
-fn add(head: &mut Head, name: &str, value: &[u8]) -> Result<(), Stop> {
-    head.add(name.as_bytes(), value).map_err(|_| Stop::Internal)
+fn add(exchange: &mut Exchange, name: &str, value: &[u8]) -> Result<(), Stop> {
+    exchange.mark_personal(name.as_bytes());
+    exchange.request.head.add(name.as_bytes(), value).map_err(|_| Stop::Internal)
 }
 
 fn in_base64(claims: &Map<String, Value>) -> String {

@@ -1,0 +1,339 @@
+//! The answer to one request: from the cache, or from the upstream.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_plugin::proto::{Method, RequestHead};
+use weir_plugin::{Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stop};
+
+use super::CacheRules;
+use super::directives::CacheDirectives;
+use super::fill::{Fetch, Fill, FillPiece, FillStage, PassedAnswer, PassedPlace, end_to_end};
+use super::freshness::StoredUse;
+use super::reply::{CacheOutcome, ReplyPart, head_for, marked, part_for};
+use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse};
+use crate::clock::now;
+
+/// The most bytes that are handed to the client's side at once.
+const STEP: usize = 8 << 10;
+
+/// Answers one request of a route with a cache.
+pub struct CacheResponder {
+    pub key: Box<[u8]>,
+    /// How the client has addressed the gateway.
+    pub addressed: ResourceScope,
+    /// Nothing that is kept may be used.
+    pub bypasses: bool,
+    /// The response may be kept.
+    pub keeps: bool,
+    pub rules: Arc<CacheRules>,
+}
+
+impl Responder for CacheResponder {
+    fn respond(self: Arc<Self>, request: ResponderRequest, _: Content, reply: Reply) -> Responding {
+        Box::pin(async move {
+            let upstream = request.upstream.clone().ok_or(Stop::NoUpstream)?;
+            let scope = self.scope(&request, upstream.name());
+            let head = request.head;
+            let wanted = match self.rules.follows_clients {
+                true => wanted(&head),
+                false => CacheDirectives::default(),
+            };
+            CachedRequest { cache: &self, scope, head, wanted, upstream, reply }.answer().await
+        })
+    }
+}
+
+impl CacheResponder {
+    /// What else requests must have in common to get the same response.
+    fn scope(&self, request: &ResponderRequest, upstream: &str) -> ResourceScope {
+        let mut scope = ScopeParts::default();
+        scope.add(&self.addressed);
+        scope.add(upstream.as_bytes());
+        let consumer = request.identity.as_ref().filter(|_| self.rules.separates_consumers);
+        scope.add(consumer.map_or("", |credential| &*credential.consumer.username).as_bytes());
+        for name in &request.personal_fields {
+            request.head.head.values(name).for_each(|value| scope.add(value));
+            scope.add(b"");
+        }
+        scope.finished()
+    }
+}
+
+/// What the client's `Cache-Control` asks for. `Pragma: no-cache` counts without it (RFC 9111 §5.4).
+fn wanted(head: &RequestHead) -> CacheDirectives {
+    let mut wanted = CacheDirectives::read(head.head.values(b"cache-control"));
+    let is_old = head.head.value(b"cache-control").is_none();
+    wanted.no_cache |=
+        is_old && head.head.value(b"pragma").is_some_and(|value| value.eq_ignore_ascii_case(b"no-cache"));
+    wanted
+}
+
+struct CachedRequest<'a> {
+    cache: &'a CacheResponder,
+    scope: Box<[u8]>,
+    head: RequestHead,
+    wanted: CacheDirectives,
+    upstream: Rc<dyn RouteUpstream>,
+    reply: Reply,
+}
+
+/// A request's part in a fill.
+enum FillRole {
+    /// The response has arrived meanwhile.
+    Stored(Arc<StoredResponse>),
+    /// This request is the one that is sent.
+    Sends(Arc<Fill>, Box<[u8]>),
+    Waits(Arc<Fill>),
+}
+
+impl CachedRequest<'_> {
+    async fn answer(mut self) -> Result<(), Stop> {
+        let mut stale = None;
+        if !self.cache.bypasses
+            && let Some(stored) = self.stored()
+        {
+            let age = stored.head.age.at(now());
+            match stored.head.lifetime.use_at(age, &self.wanted) {
+                StoredUse::Fresh => return self.send(&stored, CacheOutcome::Hit).await,
+                StoredUse::Accepted => return self.send(&stored, CacheOutcome::Stale).await,
+                StoredUse::WhileRevalidating => {
+                    self.revalidate(&stored);
+                    return self.send(&stored, CacheOutcome::Updating).await;
+                }
+                StoredUse::AfterValidation => stale = Some(stored),
+            }
+        }
+        if self.wanted.only_if_cached {
+            return Err(Stop::Respond(504));
+        }
+        let outcome = match (self.cache.bypasses, &stale) {
+            (true, _) => CacheOutcome::Bypass,
+            (false, Some(_)) => CacheOutcome::Expired,
+            (false, None) => CacheOutcome::Miss,
+        };
+        if !self.can_be_kept(stale.is_some()) {
+            return self.forward(outcome).await;
+        }
+        if self.cache.bypasses || stale.is_none() && self.cache.rules.zone.passes_on(&self.cache.key, now()) {
+            return self.fetch_alone(stale, outcome).await;
+        }
+        match self.role() {
+            FillRole::Stored(stored) => self.send(&stored, CacheOutcome::Hit).await,
+            FillRole::Sends(fill, name) => self.fetch((fill, Some(name)), stale, outcome).await,
+            FillRole::Waits(fill) => self.wait_for(&fill, stale, outcome).await,
+        }
+    }
+
+    fn stored(&self) -> Option<Arc<StoredResponse>> {
+        self.cache.rules.zone.find(&self.cache.key, &self.scope, &self.head)
+    }
+
+    /// The response to this request may be kept: it is a whole one.
+    fn can_be_kept(&self, replaces_stale: bool) -> bool {
+        let has = |name: &[u8]| self.head.head.value(name).is_some();
+        // Where responses are not kept, the upstream decides about preconditions.
+        let is_conditional = has(b"if-none-match") || has(b"if-modified-since");
+        let passes = !replaces_stale && is_conditional && self.cache.rules.zone.passes_on(&self.cache.key, now());
+        self.head.method == Method::Get && !has(b"range") && self.cache.keeps && !self.wanted.no_store && !passes
+    }
+
+    /// Finds the fill for this response, or begins one.
+    fn role(&self) -> FillRole {
+        let mut name = ScopeParts::default();
+        name.add(&self.cache.key);
+        name.add(&self.scope);
+        let name = name.finished();
+        let mut fills = self.cache.rules.fills.all();
+        if let Some(fill) = fills.get(&name) {
+            return FillRole::Waits(Arc::clone(fill));
+        }
+        // A fill may have ended since the cache was searched.
+        let usable = |stored: &Arc<StoredResponse>| {
+            stored.head.lifetime.use_at(stored.head.age.at(now()), &self.wanted) == StoredUse::Fresh
+        };
+        if let Some(stored) = self.stored().filter(usable) {
+            return FillRole::Stored(stored);
+        }
+        let fill = Arc::<Fill>::default();
+        fills.insert(name.clone(), Arc::clone(&fill));
+        FillRole::Sends(fill, name)
+    }
+
+    /// Requests a newer response in the background, unless that is under way.
+    fn revalidate(&self, stale: &Arc<StoredResponse>) {
+        if let FillRole::Sends(fill, name) = self.role() {
+            self.begin_fetch((fill, Some(name)), Some(Arc::clone(stale)), CacheOutcome::Expired);
+        }
+    }
+
+    /// Sends the request to the upstream in a task of its own: it goes on if the client leaves.
+    fn begin_fetch(
+        &self,
+        (fill, listed): (Arc<Fill>, Option<Box<[u8]>>),
+        stale: Option<Arc<StoredResponse>>,
+        outcome: CacheOutcome,
+    ) -> PassedPlace {
+        let mut request = self.head.clone();
+        for name in [&b"If-None-Match"[..], b"If-Modified-Since", b"If-Range"] {
+            request.head.remove(name);
+        }
+        let passed = PassedPlace::default();
+        let fetch = Fetch {
+            rules: Arc::clone(&self.cache.rules),
+            key: self.cache.key.clone(),
+            scope: self.scope.clone(),
+            fill,
+            listed,
+            upstream: Rc::clone(&self.upstream),
+            request,
+            stale,
+            outcome,
+            passed: Rc::clone(&passed),
+        };
+        tokio::task::spawn_local(fetch.run());
+        passed
+    }
+
+    async fn fetch_alone(self, stale: Option<Arc<StoredResponse>>, outcome: CacheOutcome) -> Result<(), Stop> {
+        self.fetch((Arc::default(), None), stale, outcome).await
+    }
+
+    async fn fetch(
+        mut self,
+        (fill, listed): (Arc<Fill>, Option<Box<[u8]>>),
+        stale: Option<Arc<StoredResponse>>,
+        outcome: CacheOutcome,
+    ) -> Result<(), Stop> {
+        let passed = self.begin_fetch((Arc::clone(&fill), listed), stale, outcome);
+        match fill.answered().await {
+            FillStage::Stored(stored, outcome) => self.send(&stored, outcome).await,
+            FillStage::Storing(head, length) => self.follow(&fill, (&head, length), outcome, Some(&passed)).await,
+            FillStage::Failed(stop) => Err(stop),
+            FillStage::Asked | FillStage::Passed => {
+                let answer = passed.borrow_mut().take().ok_or(Stop::Internal)?;
+                self.pass_on(answer, outcome).await
+            }
+        }
+    }
+
+    /// Waits for the response to another request. If it takes too long, or is not for this client, this request is sent itself.
+    async fn wait_for(
+        mut self,
+        fill: &Fill,
+        stale: Option<Arc<StoredResponse>>,
+        outcome: CacheOutcome,
+    ) -> Result<(), Stop> {
+        let stage = tokio::time::timeout(self.cache.rules.longest_wait, fill.shared()).await;
+        match stage {
+            Ok(FillStage::Stored(stored, outcome)) if stored.head.vary.matches(&self.head) => {
+                self.send(&stored, outcome).await
+            }
+            Ok(FillStage::Storing(head, length)) if head.vary.matches(&self.head) => {
+                self.follow(fill, (&head, length), outcome, None).await
+            }
+            Ok(FillStage::Failed(stop)) => Err(stop),
+            Ok(_) | Err(_) => self.fetch_alone(stale, outcome).await,
+        }
+    }
+
+    fn begin(&mut self, head: &StoredHead, part: &ReplyPart, length: Option<u64>, outcome: CacheOutcome) {
+        let rules = &self.cache.rules;
+        rules.totals.count(outcome);
+        self.reply.begin_with(head_for(head, part, length, (outcome, now()), rules.hides_control));
+    }
+
+    /// Sends a stored response.
+    async fn send(&mut self, stored: &StoredResponse, outcome: CacheOutcome) -> Result<(), Stop> {
+        let length = stored.content.length;
+        let part = part_for(&self.head, &stored.head.head, Some(length));
+        self.begin(&stored.head, &part, Some(length), outcome);
+        let bytes = match part {
+            ReplyPart::Whole => 0..length,
+            ReplyPart::Bytes(bytes) => bytes,
+            ReplyPart::NotModified | ReplyPart::Unsatisfiable => return Ok(()),
+        };
+        if self.head.client_method() == Method::Head {
+            return Ok(());
+        }
+        let mut start = 0;
+        for piece in &stored.content.pieces {
+            let end = start + piece.len() as u64;
+            let within = |at: u64| (at.clamp(start, end) - start) as usize;
+            self.send_piece(&piece[within(bytes.start)..within(bytes.end)]).await;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Sends a response while it arrives.
+    async fn follow(
+        &mut self,
+        fill: &Fill,
+        (head, length): (&StoredHead, Option<u64>),
+        outcome: CacheOutcome,
+        passed: Option<&PassedPlace>,
+    ) -> Result<(), Stop> {
+        let part = part_for(&self.head, &head.head, None);
+        self.begin(head, &part, length, outcome);
+        if part == ReplyPart::NotModified || self.head.client_method() == Method::Head {
+            return Ok(());
+        }
+        for number in 0.. {
+            match fill.piece(number).await? {
+                FillPiece::Piece(piece) => self.send_piece(&piece).await,
+                FillPiece::End => break,
+                FillPiece::Passed => {
+                    let rest = passed.and_then(|passed| passed.borrow_mut().take()).ok_or(Stop::ResponseTooLarge)?;
+                    return self.pass_on(rest, outcome).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_piece(&mut self, piece: &[u8]) {
+        for part in piece.chunks(STEP) {
+            self.reply.send(part).await;
+        }
+    }
+
+    /// Sends a response, or the rest of one, that is not kept.
+    async fn pass_on(&mut self, passed: PassedAnswer, outcome: CacheOutcome) -> Result<(), Stop> {
+        let PassedAnswer { head, begun, mut answer, memory: _memory } = passed;
+        if let Some(head) = head {
+            let part = part_for(&self.head, &head, None);
+            self.begin_passed(head, &part, outcome);
+            if part == ReplyPart::NotModified {
+                return Ok(());
+            }
+        }
+        self.send_piece(&begun).await;
+        while let Some(piece) = answer.next().await? {
+            self.send_piece(&piece).await;
+        }
+        Ok(())
+    }
+
+    fn begin_passed(&mut self, head: ReplyHead, part: &ReplyPart, outcome: CacheOutcome) {
+        let rules = &self.cache.rules;
+        rules.totals.count(outcome);
+        let mut head = marked(head, outcome, 0, rules.hides_control);
+        if *part == ReplyPart::NotModified {
+            head.status = 304;
+            head.fields.retain(|(name, _)| !name.starts_with(b"content-") || **name == *b"content-location");
+        }
+        self.reply.begin_with(head);
+    }
+
+    /// Sends the request as it is, and its response without keeping it.
+    async fn forward(mut self, outcome: CacheOutcome) -> Result<(), Stop> {
+        let mut answer = self.upstream.forward(self.head.clone());
+        let head = end_to_end(answer.head().await?);
+        self.begin_passed(head, &ReplyPart::Whole, outcome);
+        while let Some(piece) = answer.next().await? {
+            self.send_piece(&piece).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,400 @@
+//! A request to the upstream whose response is stored, and those who wait for it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use weir_plugin::proto::RequestHead;
+use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+
+use super::CacheRules;
+use super::freshness::{Lifetime, StoredAge, date, value, values};
+use super::reply::CacheOutcome;
+use super::zone::{CacheZone, PIECE_OVERHEAD, Reservation, StoredContent, StoredHead, StoredResponse, VaryFields};
+use crate::clock::now;
+
+/// How far a fill has come.
+#[derive(Clone)]
+pub enum FillStage {
+    /// The upstream has not answered yet.
+    Asked,
+    /// The response is stored while it arrives; with the length of its content, if it is known.
+    Storing(Arc<StoredHead>, Option<u64>),
+    /// The response is complete, or an older one is used in its place.
+    Stored(Arc<StoredResponse>, CacheOutcome),
+    /// The response, or the rest of it, is only for the client whose request was sent.
+    Passed,
+    Failed(Stop),
+}
+
+struct FillState {
+    stage: FillStage,
+    pieces: Vec<Arc<[u8]>>,
+}
+
+/// A response that is being requested, seen by the clients that wait for it, on all workers.
+pub struct Fill {
+    state: Mutex<FillState>,
+    changes: watch::Sender<()>,
+}
+
+/// The requests to upstreams that are under way, by key and scope.
+#[derive(Default)]
+pub struct Fills(Mutex<HashMap<Box<[u8]>, Arc<Fill>>>);
+
+impl Fills {
+    pub fn all(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Fill>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next part of a content.
+pub enum FillPiece {
+    Piece(Arc<[u8]>),
+    End,
+    /// The rest was left to the client whose request was sent.
+    Passed,
+}
+
+impl Default for Fill {
+    fn default() -> Fill {
+        let state = FillState { stage: FillStage::Asked, pieces: Vec::new() };
+        Fill { state: Mutex::new(state), changes: watch::Sender::new(()) }
+    }
+}
+
+impl Fill {
+    fn state(&self) -> MutexGuard<'_, FillState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, stage: FillStage) {
+        self.state().stage = stage;
+        self.changes.send_replace(());
+    }
+
+    fn push(&self, piece: Arc<[u8]>) {
+        self.state().pieces.push(piece);
+        self.changes.send_replace(());
+    }
+
+    /// Waits until `found` finds something in the state.
+    async fn until<T>(&self, found: impl Fn(&FillState) -> Option<T>) -> T {
+        let mut changes = self.changes.subscribe();
+        loop {
+            if let Some(found) = found(&self.state()) {
+                return found;
+            }
+            // Cannot fail: the sender belongs to `self`.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// The stage for the client whose request was sent: as soon as the upstream has answered.
+    pub async fn answered(&self) -> FillStage {
+        self.until(|state| match &state.stage {
+            FillStage::Asked => None,
+            stage => Some(stage.clone()),
+        })
+        .await
+    }
+
+    /// The stage for other clients: a response of unknown length has to be complete first, as it may turn out to be too large.
+    pub async fn shared(&self) -> FillStage {
+        self.until(|state| match &state.stage {
+            FillStage::Asked | FillStage::Storing(_, None) => None,
+            stage => Some(stage.clone()),
+        })
+        .await
+    }
+
+    /// The piece with this number.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn piece(&self, number: usize) -> Result<FillPiece, Stop> {
+        self.until(|state| match (state.pieces.get(number), &state.stage) {
+            (_, FillStage::Failed(stop)) => Some(Err(*stop)),
+            (Some(piece), _) => Some(Ok(FillPiece::Piece(Arc::clone(piece)))),
+            (None, FillStage::Stored(..)) => Some(Ok(FillPiece::End)),
+            (None, FillStage::Passed) => Some(Ok(FillPiece::Passed)),
+            (None, FillStage::Asked | FillStage::Storing(..)) => None,
+        })
+        .await
+    }
+}
+
+/// What is left to the client whose request was sent.
+pub struct PassedAnswer {
+    /// `None` if the client has it already.
+    pub head: Option<ReplyHead>,
+    /// What was received and is not among the fill's pieces.
+    pub begun: Vec<u8>,
+    pub answer: UpstreamAnswer,
+    /// Held as long as the client reads the fill's pieces.
+    pub memory: Option<Reservation>,
+}
+
+/// Where a [`PassedAnswer`] is left. The client's side has dropped its end if it has gone.
+pub type PassedPlace = Rc<RefCell<Option<PassedAnswer>>>;
+
+/// Requests a response, and stores it.
+pub struct Fetch {
+    pub rules: Arc<CacheRules>,
+    pub key: Box<[u8]>,
+    pub scope: Box<[u8]>,
+    pub fill: Arc<Fill>,
+    /// The fill is listed under this name.
+    pub listed: Option<Box<[u8]>>,
+    pub upstream: Rc<dyn RouteUpstream>,
+    /// The request that a client has sent, without preconditions.
+    pub request: RequestHead,
+    /// The stored response that is to be validated.
+    pub stale: Option<Arc<StoredResponse>>,
+    /// The outcome of a new response.
+    pub outcome: CacheOutcome,
+    pub passed: PassedPlace,
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        if let Some(name) = &self.listed {
+            self.rules.fills.all().remove(name);
+        }
+        let is_over = !matches!(self.fill.state().stage, FillStage::Asked | FillStage::Storing(..));
+        if !is_over {
+            self.fill.enter(FillStage::Failed(Stop::Shutdown));
+        }
+    }
+}
+
+/// Fields of a response that apply only to one connection (RFC 9111 §3.1).
+const OF_CONNECTION: [&[u8]; 9] = [
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authentication-info",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+];
+
+/// Fields that are made anew for each client.
+const MADE_ANEW: [&[u8]; 2] = [b"age", b"content-length"];
+
+/// Fields that describe the stored content, which a 304 does not change.
+const OF_CONTENT: [&[u8]; 4] = [b"content-encoding", b"content-length", b"content-range", b"content-type"];
+
+/// The fields of a response without those for one connection; names are in lower case.
+pub fn end_to_end(head: ReplyHead) -> ReplyHead {
+    let named: Vec<Box<[u8]>> = values(&head, b"connection")
+        .flat_map(|value| value.split(|byte| *byte == b','))
+        .map(|name| name.trim_ascii().to_ascii_lowercase().into())
+        .collect();
+    let lower = |(name, value): ReplyField| -> ReplyField { (name.to_ascii_lowercase().into(), value) };
+    let fields = head.fields.into_iter().map(lower);
+    let stays = |(name, _): &ReplyField| !OF_CONNECTION.contains(&&**name) && !named.contains(name);
+    ReplyHead { status: head.status, fields: fields.filter(stays).collect() }
+}
+
+/// The length of the content that a head announces.
+fn announced_length(head: &ReplyHead) -> Option<u64> {
+    std::str::from_utf8(value(head, b"content-length")?).ok()?.parse().ok()
+}
+
+impl Fetch {
+    fn zone(&self) -> &CacheZone {
+        &self.rules.zone
+    }
+
+    pub async fn run(self) {
+        let mut answer = self.upstream.forward(self.validating_request());
+        match (answer.head().await, &self.stale) {
+            (Ok(head), Some(stale)) if head.status == 304 => self.freshen(stale, head),
+            (Ok(head), stale) => {
+                let failed = matches!(head.status, 500 | 502 | 503 | 504);
+                match stale.as_ref().filter(|stale| failed && covers_errors(stale)) {
+                    Some(stale) => self.fill.enter(FillStage::Stored(Arc::clone(stale), CacheOutcome::Stale)),
+                    None => self.answered(head, answer).await,
+                }
+            }
+            (Err(_), Some(stale)) if covers_errors(stale) => {
+                self.fill.enter(FillStage::Stored(Arc::clone(stale), CacheOutcome::Stale));
+            }
+            (Err(stop), _) => self.fill.enter(FillStage::Failed(stop)),
+        }
+    }
+
+    /// The request, with the validators of the stored response (RFC 9111 §4.3.1).
+    fn validating_request(&self) -> RequestHead {
+        let mut request = self.request.clone();
+        if let Some(stale) = &self.stale {
+            for (name, validator) in [(&b"If-None-Match"[..], &b"etag"[..]), (b"If-Modified-Since", b"last-modified")] {
+                if let Some(validator) = value(&stale.head.head, validator) {
+                    // Cannot fail: the value comes from a field.
+                    let _ = request.head.set(name, validator);
+                }
+            }
+        }
+        request
+    }
+
+    /// How long a response can be used, and for which requests; `None` if it is not stored.
+    fn terms(&self, head: &ReplyHead) -> Option<(Lifetime, VaryFields)> {
+        let is_authorized = self.request.head.value(b"authorization").is_some();
+        let lifetime = self.rules.storage.lifetime(head, is_authorized)?;
+        Some((lifetime, VaryFields::of(head, &self.request)))
+    }
+
+    /// The upstream has confirmed the stored response (RFC 9111 §4.3.4).
+    fn freshen(&self, stale: &Arc<StoredResponse>, confirmed: ReplyHead) {
+        let age = StoredAge::of(&confirmed, now());
+        let mut news = end_to_end(confirmed).fields;
+        news.retain(|(name, _)| !OF_CONTENT.contains(&&**name));
+        let old = &stale.head.head;
+        let stays = |(name, _): &&ReplyField| !news.iter().any(|(new, _)| new == name);
+        let fields = old.fields.iter().filter(stays).cloned().chain(news.iter().cloned()).collect();
+        let head = dated(ReplyHead { status: old.status, fields }, age);
+        let terms = self.terms(&head);
+        let (lifetime, vary) = terms.clone().unwrap_or_else(|| (stale.head.lifetime, stale.head.vary.clone()));
+        let head = stored_head(head, age, lifetime, vary);
+        let fresh = Arc::new(StoredResponse::new(Arc::new(head), Arc::clone(&stale.content)));
+        match terms {
+            Some(_) => self.zone().store(&self.key, &self.scope, &fresh),
+            // It must not be stored any more, and serves this once.
+            None => drop(self.zone().purge(&self.key)),
+        }
+        self.fill.enter(FillStage::Stored(fresh, CacheOutcome::Revalidated));
+    }
+
+    async fn answered(&self, head: ReplyHead, answer: UpstreamAnswer) {
+        let age = StoredAge::of(&head, now());
+        // A 204 has no content, and no length.
+        let length = if head.status == 204 { Some(0) } else { announced_length(&head) };
+        let head = dated(end_to_end(head), age);
+        let Some((lifetime, vary)) = self.terms(&head) else {
+            if self.stale.is_some() {
+                self.zone().purge(&self.key);
+            }
+            self.zone().pass(&self.key, now());
+            return self.pass(head, answer);
+        };
+        let head_bytes: usize = head.fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+        let bytes = head_bytes as u64 + vary.bytes() + (self.key.len() + self.scope.len()) as u64;
+        // As if the content came in pieces of one kibibyte.
+        let content = length.map_or(0, |length| length + (length / 1024 + 1) * PIECE_OVERHEAD);
+        let is_too_large = length.is_some_and(|length| length > self.rules.most_content);
+        match (!is_too_large).then(|| self.zone().reserve(bytes + content)).flatten() {
+            Some(memory) => self.store(Arc::new(stored_head(head, age, lifetime, vary)), length, answer, memory).await,
+            None => self.pass(head, answer),
+        }
+    }
+
+    /// A client still gets the response, or waits for it.
+    fn has_readers(&self) -> bool {
+        let own = 1 + usize::from(self.listed.is_some());
+        Arc::strong_count(&self.fill) > own
+    }
+
+    /// Leaves the whole response to the client whose request was sent.
+    fn pass(&self, head: ReplyHead, answer: UpstreamAnswer) {
+        let passed = PassedAnswer { head: Some(head), begun: Vec::new(), answer, memory: None };
+        *self.passed.borrow_mut() = Some(passed);
+        self.fill.enter(FillStage::Passed);
+    }
+
+    async fn store(
+        &self,
+        head: Arc<StoredHead>,
+        length: Option<u64>,
+        mut answer: UpstreamAnswer,
+        mut memory: Reservation,
+    ) {
+        self.fill.enter(FillStage::Storing(Arc::clone(&head), length));
+        let mut received = 0;
+        loop {
+            match answer.next().await {
+                Ok(Some(piece)) => {
+                    received += piece.len() as u64;
+                    // It may never end.
+                    if length.is_none() && !self.has_readers() {
+                        return self.fill.enter(FillStage::Failed(Stop::ClientGone));
+                    }
+                    let has_room = length.is_some()
+                        || received <= self.rules.most_content
+                            && self.zone().extend(&mut memory, piece.len() as u64 + PIECE_OVERHEAD);
+                    if !has_room {
+                        let passed = PassedAnswer { head: None, begun: piece, answer, memory: Some(memory) };
+                        *self.passed.borrow_mut() = Some(passed);
+                        self.zone().pass(&self.key, now());
+                        return self.fill.enter(FillStage::Passed);
+                    }
+                    self.fill.push(piece.into());
+                }
+                Ok(None) => break,
+                Err(stop) => return self.fill.enter(FillStage::Failed(stop)),
+            }
+        }
+        let pieces = self.fill.state().pieces.clone();
+        let content = Arc::new(StoredContent::new(pieces, memory));
+        let stored = Arc::new(StoredResponse::new(head, content));
+        self.zone().store(&self.key, &self.scope, &stored);
+        self.fill.enter(FillStage::Stored(stored, self.outcome));
+    }
+}
+
+fn stored_head(mut head: ReplyHead, age: StoredAge, lifetime: Lifetime, vary: VaryFields) -> StoredHead {
+    head.fields.retain(|(name, _)| !MADE_ANEW.contains(&&**name));
+    StoredHead { head, age, lifetime, vary }
+}
+
+fn covers_errors(stale: &StoredResponse) -> bool {
+    stale.head.lifetime.covers_errors(stale.head.age.at(now()))
+}
+
+/// A response without a date gets that of its arrival (RFC 9110 §6.6.1).
+fn dated(mut head: ReplyHead, age: StoredAge) -> ReplyHead {
+    if date(&head, b"date").is_none() {
+        let arrival = std::time::UNIX_EPOCH + Duration::from_secs(age.received.as_secs());
+        head.fields.push((b"date"[..].into(), httpdate::fmt_http_date(arrival).into_bytes().into()));
+    }
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(fields: &[(&str, &str)]) -> ReplyHead {
+        let field = |(name, value): &(&str, &str)| (name.as_bytes().into(), value.as_bytes().into());
+        ReplyHead { status: 200, fields: fields.iter().map(field).collect() }
+    }
+
+    #[test]
+    fn fields_for_one_connection_are_left_out() {
+        let all = head(&[
+            ("Connection", "X-Own, close"),
+            ("X-Own", "1"),
+            ("Transfer-Encoding", "chunked"),
+            ("ETag", "\"a\""),
+        ]);
+        assert_eq!(end_to_end(all).fields, [(b"etag"[..].into(), b"\"a\""[..].into())]);
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_see_each_stage() {
+        let fill = Fill::default();
+        fill.push(b"one"[..].into());
+        assert!(matches!(fill.piece(0).await, Ok(FillPiece::Piece(piece)) if *piece == *b"one"));
+        fill.enter(FillStage::Passed);
+        assert!(matches!(fill.shared().await, FillStage::Passed));
+        assert!(matches!(fill.piece(1).await, Ok(FillPiece::Passed)));
+        fill.enter(FillStage::Failed(Stop::UpstreamAborted));
+        assert!(matches!(fill.piece(0).await, Err(Stop::UpstreamAborted)));
+    }
+}
