@@ -24,7 +24,7 @@ pub(super) async fn answer(call: &HubCall, sent: Content, reply: &mut Reply) -> 
         )
         .await;
     };
-    if let Err(refusal) = call.may_listen() {
+    if let Err(refusal) = call.may_listen(&topic) {
         return refuse(reply, &refusal).await;
     }
     let accepts = call.field(b"accept").unwrap_or_default();
