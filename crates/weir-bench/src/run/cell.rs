@@ -13,7 +13,7 @@ use super::{
     Found,
     backend::RunningBackends,
     counters::Counting,
-    events, generators,
+    events, fan_out, generators,
     log_store::LogTargets,
     place::{RunDirectory, free_port, write},
     records::TargetRecords,
@@ -260,7 +260,10 @@ impl Started {
         let sampler = ProcessSampler::start(watched, &start, warm_up, interval, measured);
         let counting = counters.then(|| count_later(pids.clone(), start.clone(), warm_up, measured));
         let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);
+        let beside = plan::fan_out(scenario, row, &self.destination, &self.pinning, seed);
+        let beside = beside.map(|beside| fan_out::start(beside, stop)).transpose()?;
         let load = self.load(&plan, (scenario, row), backend, (&start, stop));
+        let fan_out = beside.map(fan_out::RunningFanOut::finish).transpose()?;
         // Read after the load: some targets raise their own limit only after they listen.
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
@@ -293,6 +296,7 @@ impl Started {
             instructions,
             records,
             route_changes,
+            fan_out,
             rss_before_bytes,
             target_files,
             rss_after_bytes: None,
@@ -473,6 +477,8 @@ impl Setting<'_> {
             websocket: matches!(row.speak, Speak::WebSocket { .. }),
             sse: matches!(row.speak, Speak::Sse { .. }),
             websub: matches!(row.speak, Speak::WebSub { .. }),
+            fan_out: row.fan_out.is_some(),
+            hub: row.fan_out.as_ref().map(|fan_out| fan_out.hub.clone()).unwrap_or_default(),
             routes,
             own_upstreams: row.endpoints > 0,
             changed: String::new(),
