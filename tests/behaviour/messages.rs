@@ -312,6 +312,41 @@ fn it_ends_with_the_token_that_opened_it() {
     is_closed(&mut client, 1008, "the credential has expired");
 }
 
+/// Consumers with these keys, each named after its key.
+fn with_keys(keys: &[&str]) -> String {
+    let consumers: Vec<String> =
+        keys.iter().map(|key| format!("{{ username: {key}, plugins: {{ key-auth: {{ key: {key} }} }} }}")).collect();
+    format!("consumers: [{}]\n", consumers.join(", "))
+}
+
+#[test]
+fn a_credential_may_stand_among_the_subprotocols() {
+    let origin = echo();
+    let gateway = gateway_with(&origin, "{ key-auth: { websocket_protocol: key } }", &with_keys(&["k1"]));
+    for (offers, status, forwarded) in [
+        ("key, k1", 101, None),
+        ("chat, key, k1, v2", 101, Some("chat, v2")),
+        ("key, wrong", 401, None),
+        ("key", 401, None),
+    ] {
+        origin.forget();
+        let mut client = gateway.client();
+        client.send(format!(
+            "GET /chat HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {offers}\r\n\r\n"
+        ));
+        let answer = client.response_head("GET").expect("an answer");
+        assert_eq!(answer.status, status, "{offers}");
+        assert_eq!(answer.headers.get("Sec-WebSocket-Protocol"), (status == 101).then_some("key"), "{offers}");
+        let seen = origin.requests();
+        assert_eq!(seen.is_empty(), status != 101, "{offers}");
+        for request in seen {
+            assert_eq!(request.headers.get("Sec-WebSocket-Protocol"), forwarded, "{offers}");
+            assert_eq!(request.headers.get("X-Consumer-Username"), Some("k1"));
+        }
+    }
+}
+
 #[test]
 fn messages_beyond_a_quota_close_it_or_are_dropped() {
     let limit =

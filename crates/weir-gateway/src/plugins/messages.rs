@@ -16,6 +16,7 @@ use super::guard::guarded;
 use crate::context::served_exchange::{ServedExchange, WebSocketOpening};
 
 const EXTENSIONS: &[u8] = b"Sec-WebSocket-Extensions";
+const PROTOCOL: &[u8] = b"Sec-WebSocket-Protocol";
 
 /// The message filters of one exchange. A filter that panics ends its stream and nothing else.
 pub struct MessagePolicies {
@@ -144,4 +145,11 @@ pub fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop
         Extensions::Deflate | Extensions::Unknown => return Err(Stop::BadInterim),
     };
     Ok(())
+}
+
+/// Answers with the subprotocol that a plugin has chosen, if the upstream has chosen none.
+pub fn answer_protocol(exchange: &mut ServedExchange) -> Result<(), Stop> {
+    let Some(chosen) = exchange.chosen_websocket_protocol().cloned() else { return Ok(()) };
+    let head = &mut exchange.response.head;
+    if head.value(PROTOCOL).is_some() { Ok(()) } else { head.add(PROTOCOL, &chosen).map_err(|_| Stop::Internal) }
 }

@@ -274,6 +274,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 return Err(Stop::BadInterim);
             }
             messages::check_agreed_extensions(self.exchange)?;
+            messages::answer_protocol(self.exchange)?;
             self.upstream_answers(status);
             self.response.head_done = true;
             self.response.tunnel = true;
