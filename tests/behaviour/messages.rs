@@ -312,6 +312,76 @@ fn it_ends_with_the_token_that_opened_it() {
     is_closed(&mut client, 1008, "the credential has expired");
 }
 
+/// Consumers with these keys, each named after its key.
+fn with_keys(keys: &[&str]) -> String {
+    let consumers: Vec<String> =
+        keys.iter().map(|key| format!("{{ username: {key}, plugins: {{ key-auth: {{ key: {key} }} }} }}")).collect();
+    format!("consumers: [{}]\n", consumers.join(", "))
+}
+
+/// Replaces the consumers of a gateway whose only route leads to this origin.
+fn change_consumers(gateway: &Gateway, origin: &Origin, plugins: &str, consumers: &str) {
+    gateway.rewrite(&format!(
+        "routes: [{{ uri: /*, plugins: {plugins}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n{consumers}",
+        origin.addr()
+    ));
+}
+
+#[test]
+fn it_ends_when_its_credential_is_revoked() {
+    const PLUGINS: &str = "{ key-auth: {}, websocket-policy: {} }";
+    let origin = echo();
+    let gateway = gateway_with(&origin, PLUGINS, &with_keys(&["jack", "rose", "anna"]));
+    let [mut jack, mut rose, mut anna] =
+        ["jack", "rose", "anna"].map(|key| connected(&gateway, &format!("apikey: {key}\r\n")));
+    change_consumers(&gateway, &origin, PLUGINS, &with_keys(&["rose", "anna", "more"]));
+    is_closed(&mut jack, 1008, "the credential has been revoked");
+    let with_another_key = with_keys(&["rose", "anna"]).replace("key: rose", "key: another");
+    change_consumers(&gateway, &origin, PLUGINS, &with_another_key);
+    is_closed(&mut rose, 1008, "the credential has been revoked");
+    anna.send(frame(0x81, b"still here", true));
+    assert_eq!(next(&mut anna).1, b"still here");
+}
+
+#[test]
+fn it_may_outlive_its_credential() {
+    const PLUGINS: &str = "{ key-auth: {}, websocket-policy: { close_on_expiry: false } }";
+    let origin = echo();
+    let gateway = gateway_with(&origin, PLUGINS, &with_keys(&["jack"]));
+    let mut client = connected(&gateway, "apikey: jack\r\n");
+    change_consumers(&gateway, &origin, PLUGINS, &with_keys(&["rose"]));
+    client.send(frame(0x81, b"still here", true));
+    assert_eq!(next(&mut client).1, b"still here");
+}
+
+#[test]
+fn a_credential_may_stand_among_the_subprotocols() {
+    let origin = echo();
+    let gateway = gateway_with(&origin, "{ key-auth: { websocket_protocol: key } }", &with_keys(&["k1"]));
+    for (offers, status, forwarded) in [
+        ("key, k1", 101, None),
+        ("chat, key, k1, v2", 101, Some("chat, v2")),
+        ("key, wrong", 401, None),
+        ("key", 401, None),
+    ] {
+        origin.forget();
+        let mut client = gateway.client();
+        client.send(format!(
+            "GET /chat HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {offers}\r\n\r\n"
+        ));
+        let answer = client.response_head("GET").expect("an answer");
+        assert_eq!(answer.status, status, "{offers}");
+        assert_eq!(answer.headers.get("Sec-WebSocket-Protocol"), (status == 101).then_some("key"), "{offers}");
+        let seen = origin.requests();
+        assert_eq!(seen.is_empty(), status != 101, "{offers}");
+        for request in seen {
+            assert_eq!(request.headers.get("Sec-WebSocket-Protocol"), forwarded, "{offers}");
+            assert_eq!(request.headers.get("X-Consumer-Username"), Some("k1"));
+        }
+    }
+}
+
 #[test]
 fn messages_beyond_a_quota_close_it_or_are_dropped() {
     let limit =
@@ -520,4 +590,88 @@ fn what_an_upstream_says_at_once_is_looked_at() {
     let mut client = connected(&gateway, "");
     assert_eq!(next(&mut client), (0x81, b"hello".to_vec()));
     is_closed(&mut client, 1009, "the message has more than 5 bytes");
+}
+
+/// An event stream that sends an event for each line of text that the test passes on, and stays open.
+fn open_stream(events: std::sync::mpsc::Receiver<String>) -> Origin {
+    let events = std::sync::Mutex::new(events);
+    Origin::scripted(Reading::Strict, move |connection| {
+        let Ok(_) = connection.request() else { return };
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+        if connection.send(head).is_err() {
+            return;
+        }
+        let events = events.lock().expect("no other connection");
+        while let Ok(event) = events.recv() {
+            if connection.send(event).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Asks for an event stream, and reads the head of the response.
+fn listening(gateway: &Gateway, lines: &str) -> Client {
+    let mut client = gateway.client();
+    client.send(format!("GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n{lines}\r\n"));
+    assert_eq!(client.response_head("GET").expect("an answer").status, 200);
+    client
+}
+
+/// The pieces of content up to one with this text.
+fn up_to(client: &mut Client, text: &str) -> String {
+    let mut content = String::new();
+    while !content.contains(text) {
+        let piece = client.chunk().expect("the stream goes on");
+        assert!(!piece.is_empty(), "the stream has ended after {content:?}");
+        content.push_str(std::str::from_utf8(&piece).expect("text"));
+    }
+    content
+}
+
+#[test]
+fn a_silent_event_stream_gets_comments() {
+    let (send, events) = std::sync::mpsc::channel();
+    let origin = open_stream(events);
+    let gateway = gateway(&origin, "{ sse-policy: { heartbeat: 1 } }");
+    let mut client = listening(&gateway, "");
+    send.send("id: 1\ndata: a\n\n".to_owned()).expect("the origin listens");
+    assert_eq!(up_to(&mut client, "data: a\n\n"), "id: 1\ndata: a\n\n");
+    assert_eq!(up_to(&mut client, ":"), ":\n\n");
+    assert_eq!(up_to(&mut client, ":"), ":\n\n");
+    // Within an event a comment with an empty line would end the event.
+    send.send("data: b\n".to_owned()).expect("the origin listens");
+    assert_eq!(up_to(&mut client, "data: b\n"), "data: b\n");
+    let quiet = std::time::Instant::now();
+    let rest = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| up_to(&mut client, "\n\n"));
+        eventually("time for a comment has passed", DEADLINE, || quiet.elapsed().as_millis() > 1500);
+        send.send("data: c\n\n".to_owned()).expect("the origin listens");
+        reading.join().expect("it reads")
+    });
+    assert_eq!(rest, "data: c\n\n");
+    account(&gateway, "sse", "from_upstream", [2, 2, 0, 0]);
+}
+
+#[test]
+fn an_event_stream_ends_with_the_credential_of_its_request() {
+    const PLUGINS: &str = "{ key-auth: {}, sse-policy: { max_event_size: 20 } }";
+    let (send, events) = std::sync::mpsc::channel();
+    let origin = open_stream(events);
+    let gateway = gateway_with(&origin, PLUGINS, &with_keys(&["jack", "rose"]));
+    let mut client = listening(&gateway, "apikey: jack\r\n");
+    send.send("data: a\n\n".to_owned()).expect("the origin listens");
+    assert_eq!(up_to(&mut client, "data: a\n\n"), "data: a\n\n");
+    change_consumers(&gateway, &origin, PLUGINS, &with_keys(&["rose"]));
+    assert_eq!(up_to(&mut client, "revoked"), ": the credential has been revoked\n\n");
+    assert_eq!(client.chunk().expect("the end of the response"), b"");
+}
+
+#[test]
+fn an_event_that_is_too_large_ends_its_stream() {
+    let origin = event_stream("data: a\n\ndata: 0123456789\n\ndata: b\n\n");
+    let gateway = gateway(&origin, "{ sse-policy: { max_event_size: 12 } }");
+    let content = gateway.get("/").text();
+    assert!(content.starts_with("data: a\n\n") && content.len() < 24, "{content:?}");
+    account(&gateway, "sse", "from_upstream", [2, 1, 0, 1]);
 }

@@ -124,6 +124,35 @@ fn a_subscription_belongs_to_the_consumer_that_made_it() {
 }
 
 #[test]
+fn a_topic_may_have_rights_of_its_own() {
+    const OTHER: &str = "http://gw.example/t/prices";
+    let hub = format!(
+        "  topics: [\"http://gw.example/t/*\"]\n  publish: {{ consumers: [jack, jill] }}\n  \
+         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }} }}\n  rights:\n  \
+         - {{ topics: [\"{OTHER}\"], publish: {{ groups: [staff] }}, subscribe: {{ consumers: [joe], groups: [staff] }} }}\n"
+    );
+    let rest = "routes: [{ id: hub, uri: /*, hub_id: h, plugins: { key-auth: {} } }]\n\
+                consumer_groups: [{ id: staff, plugins: {} }]\nconsumers:\n\
+                - { username: jack, group_id: staff, plugins: { key-auth: { key: k1 } } }\n\
+                - { username: jill, plugins: { key-auth: { key: k2 } } }\n- { username: joe, plugins: { key-auth: { key: k3 } } }\n";
+    let node = HubNode::of(Arc::new(TempDir::new()), &hub, rest);
+    let publish = |key: &str, path: &str| node.send("POST", path, &format!("apikey: {key}\r\n"), b"x").status;
+    let read = |key: &str, path: &str| node.send("GET", path, &format!("apikey: {key}\r\n"), b"").status;
+    let subscribe = |key: &str, topic: &str| {
+        let callback = crate::peers::encoded("http://127.0.0.1:9/");
+        let form = format!("hub.mode=subscribe&hub.topic={}&hub.callback={callback}", crate::peers::encoded(topic));
+        let lines = format!("apikey: {key}\r\nContent-Type: application/x-www-form-urlencoded\r\n");
+        node.send("POST", "/hub", &lines, form.as_bytes()).status
+    };
+    assert_eq!(["k1", "k2", "k3"].map(|key| publish(key, "/t/orders")), [202, 202, 403]);
+    assert_eq!(["k1", "k2", "k3"].map(|key| publish(key, "/t/prices")), [202, 403, 403]);
+    assert_eq!(["k1", "k2", "k3"].map(|key| read(key, "/t/orders")), [200, 200, 200]);
+    assert_eq!(["k1", "k2", "k3"].map(|key| read(key, "/t/prices")), [200, 403, 200]);
+    assert_eq!(["k1", "k2", "k3"].map(|key| subscribe(key, TOPIC)), [202, 202, 202]);
+    assert_eq!(["k1", "k2", "k3"].map(|key| subscribe(key, OTHER)), [202, 403, 202]);
+}
+
+#[test]
 fn secrets_are_shown_nowhere() {
     let (node, subscriber) = (HubNode::start(), Subscriber::start());
     node.subscribe(&subscriber, "/?token=private", &[("hub.secret", "hidden")]);

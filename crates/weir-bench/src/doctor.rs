@@ -1,6 +1,9 @@
 //! Checks whether a machine is suitable for load tests, and what to change. Only reads the manifest.
 
-use crate::{engine::Interruptions, manifest::Manifest};
+use crate::{
+    engine::{FanOutFloor, Interruptions},
+    manifest::Manifest,
+};
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +18,11 @@ pub struct Finding {
 const ON_TIME_NS: u64 = 100_000;
 
 /// All checks, whatever their results; `interruptions` are those of the processors with these numbers.
-pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> Vec<Finding> {
+pub fn examine(
+    manifest: &Manifest,
+    interruptions: &[(u32, Interruptions)],
+    fan_out: Option<FanOutFloor>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut look = |what: &str, now: String, well: bool, advice: &str| {
         findings.push(Finding { what: what.to_owned(), now, advice: (!well).then(|| advice.to_owned()) });
@@ -29,6 +36,18 @@ pub fn examine(manifest: &Manifest, interruptions: &[(u32, Interruptions)]) -> V
         "raise the hard limit: a gateway needs two files for each client. `* hard nofile 1048576` in /etc/security/limits.conf",
     );
     kernel_limits(manifest, &mut look);
+    if let Some(floor) = fan_out {
+        look(
+            &format!("one event to {} clients", floor.connections),
+            format!(
+                "{:.1} µs for each send and nothing else: the last client has it after {:.0} ms",
+                floor.send().as_secs_f64() * 1e6,
+                floor.event.as_secs_f64() * 1e3
+            ),
+            true,
+            "",
+        );
+    }
     look(
         "hardware counters",
         if manifest.counters { "readable" } else { "not readable" }.to_owned(),
@@ -120,8 +139,11 @@ mod tests {
         let mut disturbed = quiet.clone();
         (0..5).for_each(|_| disturbed.lengths.record(4_000_000));
         let seen = [(0, quiet), (1, disturbed)];
-        let bad: Vec<String> =
-            examine(&manifest, &seen).into_iter().filter(|one| one.advice.is_some()).map(|one| one.what).collect();
+        let bad: Vec<String> = examine(&manifest, &seen, None)
+            .into_iter()
+            .filter(|one| one.advice.is_some())
+            .map(|one| one.what)
+            .collect();
         assert_eq!(bad, ["interruptions of processor 1", "net.core.somaxconn", "net.ipv4.ip_local_port_range"]);
     }
 }

@@ -275,6 +275,9 @@ pub struct MeasuredRun {
     /// Only for rows that change a route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route_changes: Option<RouteChanges>,
+    /// Only for rows with a fan-out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fan_out: Option<FanOutDeliveries>,
     /// Resident bytes of the target before its first load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rss_before_bytes: Option<u64>,
@@ -333,6 +336,17 @@ impl AccessRecords {
     pub fn lost_share(self) -> f64 {
         self.answered.saturating_sub(self.written) as f64 / self.answered.max(1) as f64
     }
+}
+
+/// What a hub delivered beside the load of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FanOutDeliveries {
+    /// Deliveries that arrived whole and with a valid signature, of events that were due in the measured part.
+    pub delivered: u64,
+    /// Those that did not.
+    pub failed: u64,
+    /// Milliseconds from when an event was due until its last subscriber had it: the longest of all events.
+    pub longest_ms: f64,
 }
 
 /// Changes of a route during a run.

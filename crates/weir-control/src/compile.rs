@@ -35,7 +35,7 @@ use built::Sets;
 pub use certificates::CertificateEnd;
 pub(crate) use certificates::DocumentCertificates;
 use chains::Chains;
-use dependencies::{Surroundings, Unchanged};
+use dependencies::{Dependencies, Surroundings, Unchanged};
 pub use parts::Parts;
 use routes::RouteCompiler;
 use upstreams::Upstreams;
@@ -175,6 +175,9 @@ impl<'a> Compiler<'a> {
         let reused = before.filter(|_| unchanged.general);
         let sets = Sets::new(reused.map(|parts| &*parts.sets));
         let known = consumers::read(self, registry);
+        let same = before.filter(|_| Dependencies::CONSUMERS.are_among(unchanged.dependencies));
+        let identities =
+            same.map_or_else(|| Arc::new(known.shared.consumers.identities()), |parts| Arc::clone(&parts.identities));
         let chains = Chains::new(self, registry, known, shares, sets, unchanged.dependencies);
         let mut routes = RouteCompiler::new(self, before, unchanged);
         let references = routes.add_all(&mut upstreams, &chains);
@@ -204,6 +207,7 @@ impl<'a> Compiler<'a> {
             unmatched: chains.unmatched(),
             certificates,
             overlays,
+            identities: Arc::clone(&identities),
             secret_arguments: chains.secret_arguments(),
             price_every: document.settings.price_every,
         };
@@ -217,6 +221,7 @@ impl<'a> Compiler<'a> {
             route_pieces,
             table,
             sets: Arc::new(chains.into_sets().into_used()),
+            identities,
             secret_fields,
         };
         Some(CompiledParts { snapshot, acme, hubs: self.hub_terms(), parts })

@@ -37,7 +37,7 @@ pub use record::Event;
 pub use sending::links;
 pub use settings::{
     CallbackSettings, DeliverySettings, HubSettings, KafkaLogSettings, KafkaTlsSettings, LeaseSettings, LogSettings,
-    PublishSettings, RetentionSettings, SubscribeSettings,
+    PermittedConsumers, PublishSettings, RetentionSettings, SubscribeSettings, TopicRights,
 };
 pub use signature::{SignatureMethod, is_signed, sign};
 pub use store::{HubRecovery, lock};

@@ -13,6 +13,8 @@ pub struct HubSettings {
     /// The public URL of the hub: the `rel=hub` link of every delivery (W3C WebSub §7).
     pub url: Box<str>,
     pub topics: Vec<TopicPattern>,
+    /// Further conditions for some of the topics. The first entry that has a topic applies to it.
+    pub rights: Vec<TopicRights>,
     pub publish: PublishSettings,
     pub subscribe: SubscribeSettings,
     pub delivery: DeliverySettings,
@@ -70,13 +72,40 @@ pub struct KafkaTlsSettings {
     pub verify: bool,
 }
 
+/// Consumers that have a right, by name or by group. Without any, all have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PermittedConsumers {
+    pub consumers: Vec<Box<str>>,
+    pub groups: Vec<Box<str>>,
+}
+
+impl PermittedConsumers {
+    pub fn are_all(&self) -> bool {
+        self.consumers.is_empty() && self.groups.is_empty()
+    }
+
+    /// Whether a consumer has the right; `group` is empty if it has none.
+    pub fn include(&self, consumer: &str, group: &str) -> bool {
+        let has = |names: &[Box<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
+        self.are_all() || has(&self.consumers, consumer) || has(&self.groups, group)
+    }
+}
+
+/// Who may publish under some topics, and who may subscribe to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicRights {
+    pub topics: Vec<TopicPattern>,
+    pub publish: PermittedConsumers,
+    pub subscribe: PermittedConsumers,
+}
+
 /// Permissions and limits of publishers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishSettings {
     /// Every caller of the endpoint may publish. Otherwise a publisher has to be a consumer, or sign the content.
     pub anonymous: bool,
-    /// Consumers that may publish; empty means all.
-    pub consumers: Vec<Box<str>>,
+    /// Consumers that may publish.
+    pub permitted: PermittedConsumers,
     /// Content with a valid signature by this secret is accepted from any sender.
     pub secret: Option<Box<str>>,
     /// The header field with the publisher's signature, in lower case.
@@ -89,8 +118,8 @@ pub struct PublishSettings {
 /// Permissions and limits of subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeSettings {
-    /// Consumers that may subscribe and listen; empty means every caller of the endpoint.
-    pub consumers: Vec<Box<str>>,
+    /// Consumers that may subscribe and listen. If all may, so may callers without a consumer.
+    pub permitted: PermittedConsumers,
     pub callbacks: CallbackSettings,
     pub lease: LeaseSettings,
     /// The signature method of deliveries to subscribers with a secret (§7.1).
@@ -148,7 +177,7 @@ impl Default for PublishSettings {
     fn default() -> Self {
         PublishSettings {
             anonymous: false,
-            consumers: Vec::new(),
+            permitted: PermittedConsumers::default(),
             secret: None,
             signature_header: "x-hub-signature".into(),
             max_bytes: 1 << 20,
@@ -160,7 +189,7 @@ impl Default for PublishSettings {
 impl Default for SubscribeSettings {
     fn default() -> Self {
         SubscribeSettings {
-            consumers: Vec::new(),
+            permitted: PermittedConsumers::default(),
             callbacks: CallbackSettings::default(),
             lease: LeaseSettings::default(),
             signature: SignatureMethod::Sha256,

@@ -18,6 +18,11 @@ pub trait Filter {
         Ok(())
     }
 
+    /// When the filter has to be flushed even if no content has come, on the gateway's clock in ns; `u64::MAX` is never.
+    fn due_ns(&self) -> u64 {
+        u64::MAX
+    }
+
     /// All content has been received, and these trailers follow. The filter may change them, or move them into the content that
     /// [`Filter::end`], which is called next, appends.
     fn trailers(&mut self, trailers: &mut Trailers) {
@@ -72,6 +77,11 @@ impl Filters {
     /// Flushes all filters: see [`Filter::flush`].
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.pass(b"", out, |filter, out| filter.flush(out))
+    }
+
+    /// When the first of them has to be flushed: see [`Filter::due_ns`].
+    pub fn due_ns(&self) -> u64 {
+        self.0.iter().map(|filter| filter.due_ns()).min().unwrap_or(u64::MAX)
     }
 
     /// Passes the last piece and the trailers through all filters.

@@ -76,6 +76,16 @@ impl Consumers {
         self.credentials.get(plugin).map_or(&[], Vec::as_slice)
     }
 
+    /// All consumers with their credentials.
+    pub fn identities(&self) -> Identities {
+        let mut all: HashMap<Box<str>, Vec<Arc<Credential>>> =
+            self.by_name.keys().map(|username| (username.clone(), Vec::new())).collect();
+        for credential in self.credentials.values().flatten() {
+            all.entry(credential.consumer.username.clone()).or_default().push(Arc::clone(credential));
+        }
+        Identities(all)
+    }
+
     /// A lookup table that a plugin derives from the credentials. It is built once per document, however many routes use the
     /// plugin.
     pub fn index<T: Send + Sync + 'static>(&self, make: impl FnOnce(&Consumers) -> T) -> Arc<T> {
@@ -86,6 +96,20 @@ impl Consumers {
             made
         });
         index.downcast().unwrap_or_else(|_| unreachable!("kept under its own type"))
+    }
+}
+
+/// The consumers of one document with their credentials, to determine whether an identity is still valid.
+#[derive(Debug, Default)]
+pub struct Identities(HashMap<Box<str>, Vec<Arc<Credential>>>);
+
+impl Identities {
+    /// Whether the document has the consumer, with the same credential. An identity without a credential, such as that of an
+    /// anonymous consumer, needs only the consumer.
+    pub fn include(&self, identity: &Credential) -> bool {
+        let Some(credentials) = self.0.get(&identity.consumer.username) else { return false };
+        let is_bare = identity.id.is_empty() && identity.options.as_object().is_some_and(serde_json::Map::is_empty);
+        is_bare || credentials.iter().any(|known| known.id == identity.id && known.options == identity.options)
     }
 }
 
@@ -113,5 +137,27 @@ mod tests {
         assert_eq!(consumers.credentials("basic-auth").len(), 0);
         assert_eq!(consumers.consumer("jack").map(|jack| &*jack.username), Some("jack"));
         assert!(!format!("{consumers:?} {:?}", consumers.credentials("key-auth")).contains("secret"));
+    }
+
+    #[test]
+    fn an_identity_lasts_as_long_as_its_credential() {
+        let document = |username: &str, id: &str, key: &str| {
+            let mut consumers = Consumers::default();
+            let jack = Consumer { username: username.into(), ..Consumer::default() };
+            consumers.add(jack, [Proof { plugin: "key-auth".into(), id: id.into(), options: json!({ "key": key }) }]);
+            consumers
+        };
+        let identity = Arc::clone(&document("jack", "1", "secret").credentials("key-auth")[0]);
+        for (username, id, key, is_included) in [
+            ("jack", "1", "secret", true),
+            ("jack", "1", "another", false),
+            ("jack", "2", "secret", false),
+            ("rose", "1", "secret", false),
+        ] {
+            let identities = document(username, id, key).identities();
+            assert_eq!(identities.include(&identity), is_included, "{username} {id} {key}");
+            let anonymous = Credential { id: Box::default(), options: json!({}), ..(*identity).clone() };
+            assert_eq!(identities.include(&anonymous), username == "jack");
+        }
     }
 }

@@ -81,6 +81,8 @@ struct RareParts {
     request_id: Vec<u8>,
     secret_arguments: Vec<Arc<[u8]>>,
     identity_ends_at: Option<Duration>,
+    /// The answer to a WebSocket's handshake for which the upstream chooses no subprotocol.
+    websocket_protocol: Option<Arc<[u8]>>,
     /// The copy with masked secrets that records show instead.
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
@@ -103,6 +105,7 @@ impl RareParts {
             request_id,
             secret_arguments,
             identity_ends_at,
+            websocket_protocol,
             shown,
             body_masks,
             publish_quotas,
@@ -111,7 +114,7 @@ impl RareParts {
             turns,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
-        (*shown, *refused_by, *turns) = (None, "", None);
+        (*websocket_protocol, *shown, *refused_by, *turns) = (None, None, "", None);
         body_masks.clear();
         publish_quotas.clear();
         personal_fields.clear();
@@ -626,6 +629,16 @@ impl Exchange {
 
     pub fn set_identity_ends_at(&mut self, end: Duration) {
         self.rare.get_or_insert_default().identity_ends_at = Some(end);
+    }
+
+    /// Chooses one of the subprotocols that the client offers (RFC 6455 §4.2.2), in case the upstream chooses none.
+    pub fn choose_websocket_protocol(&mut self, name: Arc<[u8]>) {
+        self.rare.get_or_insert_default().websocket_protocol = Some(name);
+    }
+
+    /// The subprotocol that a plugin has chosen.
+    pub fn chosen_websocket_protocol(&self) -> Option<&Arc<[u8]>> {
+        self.rare.as_ref()?.websocket_protocol.as_ref()
     }
 
     /// The request for a responder, with the upstream the responder may call in turn.

@@ -25,7 +25,7 @@ pub mod vars;
 
 pub use body::{Filter, Filters};
 pub use config_error::ConfigError;
-pub use consumer::{Consumer, Consumers, Credential, Proof};
+pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use definition::{
     Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Declaration, Definition, Entry, HasMetadata,
     MetadataEntry, Registry, SecretFields, Stage,

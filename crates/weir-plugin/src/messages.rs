@@ -83,6 +83,10 @@ pub struct MessageTerms {
     pub ping: Option<PingTerms>,
     /// When the stream is closed (1008), as a duration since 1970: the proof of the client's identity expires then.
     pub ends_at: Option<Duration>,
+    /// The stream is closed (1008) when the client's consumer or its credential is removed from the configuration or changed.
+    pub ends_with_identity: bool,
+    /// An event stream on which nothing was sent for this time gets a comment.
+    pub heartbeat: Option<Duration>,
 }
 
 /// When a client is sent a ping, and how long it has to answer.
@@ -106,6 +110,8 @@ impl MessageTerms {
             idle_timeout: least(self.idle_timeout, other.idle_timeout),
             ping: least(ping(self), ping(other)).map(|(interval, timeout)| PingTerms { interval, timeout }),
             ends_at: least(self.ends_at, other.ends_at),
+            ends_with_identity: self.ends_with_identity || other.ends_with_identity,
+            heartbeat: least(self.heartbeat, other.heartbeat),
         }
     }
 }
@@ -155,18 +161,27 @@ mod tests {
     fn the_strictest_terms_count() {
         let seconds = Duration::from_secs;
         let ping = |interval, timeout| Some(PingTerms { interval: seconds(interval), timeout: seconds(timeout) });
-        let one = MessageTerms { idle_timeout: Some(seconds(5)), ping: ping(30, 1), ..MessageTerms::default() };
+        let one = MessageTerms {
+            idle_timeout: Some(seconds(5)),
+            ping: ping(30, 1),
+            heartbeat: Some(seconds(30)),
+            ..MessageTerms::default()
+        };
         let other = MessageTerms {
             reads_content: true,
             idle_timeout: Some(seconds(9)),
             ping: ping(20, 9),
             ends_at: Some(seconds(1)),
+            ends_with_identity: true,
+            heartbeat: Some(seconds(15)),
         };
         let both = MessageTerms {
             reads_content: true,
             idle_timeout: Some(seconds(5)),
             ping: ping(20, 9),
             ends_at: Some(seconds(1)),
+            ends_with_identity: true,
+            heartbeat: Some(seconds(15)),
         };
         assert_eq!((one.strictest_of_both(other), other.strictest_of_both(one)), (both, both));
     }

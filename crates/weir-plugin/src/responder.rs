@@ -55,14 +55,15 @@ pub struct ResponderRequest {
 
 /// Limit of the bytes of a request that are buffered; the client's side waits when there are as many.
 const MOST_INCOMING: usize = 64 * 1024;
-/// Limit of the bytes of a response that are buffered; the responder waits when there are as many. It is small, since a stream whose
-/// client does not read keeps its buffer full: with 64 KiB, such a listener of a hub cost 86 KiB of memory, and with 8 KiB 26.
-const MOST_OUTGOING: usize = 8 * 1024;
-/// The largest empty buffer that is kept. A larger one has held a single large piece.
-const MOST_KEPT: usize = 2 * MOST_OUTGOING;
+/// Limit of the bytes of a response that are buffered; the responder waits when there are as many. It is small at first, since a
+/// stream whose client does not read keeps what was buffered: with 64 KiB, such a listener of a hub cost 86 KiB of memory, and with
+/// 8 KiB 26. It doubles each time the client has taken everything while the responder waits.
+const FIRST_OUTGOING: usize = 8 * 1024;
+const MOST_OUTGOING: usize = 32 * 1024;
+/// The largest empty buffer that is kept.
+const MOST_KEPT: usize = 2 * FIRST_OUTGOING;
 
 /// The buffers between the gateway and a responder, in both directions.
-#[derive(Default)]
 struct Channel {
     incoming: Vec<u8>,
     incoming_ended: bool,
@@ -72,9 +73,64 @@ struct Channel {
     reader: Option<Waker>,
     head: Option<ReplyHead>,
     has_begun: bool,
+    /// Content of the response, of which the first `taken` bytes have been taken.
     outgoing: Vec<u8>,
+    taken: usize,
+    /// The most bytes in `outgoing` that have not been taken.
+    limit: usize,
     /// Woken when `outgoing` has room.
     writer: Option<Waker>,
+}
+
+impl Default for Channel {
+    fn default() -> Channel {
+        Channel {
+            incoming: Vec::new(),
+            incoming_ended: false,
+            switched: false,
+            reader: None,
+            head: None,
+            has_begun: false,
+            outgoing: Vec::new(),
+            taken: 0,
+            limit: FIRST_OUTGOING,
+            writer: None,
+        }
+    }
+}
+
+impl Channel {
+    /// How many more bytes of the response are buffered now.
+    fn room(&self) -> usize {
+        self.limit.saturating_sub(self.outgoing.len() - self.taken)
+    }
+
+    fn append(&mut self, content: &[u8]) {
+        if self.taken > 0 && self.outgoing.capacity() < self.outgoing.len() + content.len() {
+            self.outgoing.drain(..std::mem::take(&mut self.taken));
+        }
+        self.outgoing.extend_from_slice(content);
+    }
+
+    /// Moves content of the response into `buffer`; returns the number of bytes.
+    fn take(&mut self, buffer: &mut [u8]) -> usize {
+        let waiting = &self.outgoing[self.taken..];
+        let count = waiting.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&waiting[..count]);
+        self.taken += count;
+        if self.taken == self.outgoing.len() {
+            self.outgoing.clear();
+            self.taken = 0;
+            self.limit = match self.writer {
+                Some(_) => (self.limit * 2).min(MOST_OUTGOING),
+                None => FIRST_OUTGOING,
+            };
+            if self.outgoing.capacity() > MOST_KEPT {
+                self.outgoing = Vec::new();
+            }
+        }
+        count
+    }
 }
 
 /// The content of a request, as a stream.
@@ -136,16 +192,22 @@ impl Reply {
         channel.has_begun = true;
     }
 
-    /// Appends content; waits while the buffer is full.
-    pub async fn send(&mut self, content: &[u8]) {
+    /// Appends content, and waits while the buffer is full. Content is buffered piece by piece, whatever its size.
+    pub async fn send(&mut self, mut content: &[u8]) {
         poll_fn(|context| {
             let mut channel = self.0.borrow_mut();
-            if channel.outgoing.len() >= MOST_OUTGOING {
-                channel.writer = Some(context.waker().clone());
-                return Poll::Pending;
+            let room = channel.room();
+            // Small content stays in one piece.
+            let count =
+                if room > 0 && content.len() <= FIRST_OUTGOING { content.len() } else { content.len().min(room) };
+            channel.append(&content[..count]);
+            content = &content[count..];
+            if content.is_empty() && room > 0 {
+                channel.writer = None;
+                return Poll::Ready(());
             }
-            channel.outgoing.extend_from_slice(content);
-            Poll::Ready(())
+            channel.writer = Some(context.waker().clone());
+            Poll::Pending
         })
         .await
     }
@@ -217,13 +279,8 @@ impl ResponderCall {
     /// Moves content of the response into `buffer`; returns the number of bytes.
     pub fn read_content(&mut self, buffer: &mut [u8], context: &Context<'_>) -> usize {
         let mut channel = self.channel.borrow_mut();
-        let count = channel.outgoing.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&channel.outgoing[..count]);
-        channel.outgoing.drain(..count);
-        if channel.outgoing.is_empty() && channel.outgoing.capacity() > MOST_KEPT {
-            channel.outgoing = Vec::new();
-        }
-        if channel.outgoing.len() < MOST_OUTGOING {
+        let count = channel.take(buffer);
+        if channel.room() > 0 {
             wake(&mut channel.writer, context);
         }
         count
@@ -234,5 +291,61 @@ impl ResponderCall {
 fn wake(waiting: &mut Option<Waker>, context: &Context<'_>) {
     if let Some(waker) = waiting.take_if(|waker| !waker.will_wake(context.waker())) {
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    /// Sends content to a reader that takes everything as soon as the sender waits; returns what came in each turn.
+    fn turns(content: &[u8]) -> Vec<Vec<u8>> {
+        let channel = Rc::<RefCell<Channel>>::default();
+        let mut reply = Reply(Rc::clone(&channel));
+        let mut sending = pin!(reply.send(content));
+        let (mut context, mut buffer) = (Context::from_waker(Waker::noop()), [0; 2 * MOST_OUTGOING]);
+        let mut turns = Vec::new();
+        loop {
+            let is_over = sending.as_mut().poll(&mut context).is_ready();
+            let count = channel.borrow_mut().take(&mut buffer);
+            turns.push(buffer[..count].to_vec());
+            if is_over {
+                return turns;
+            }
+        }
+    }
+
+    #[test]
+    fn large_content_is_buffered_in_pieces_that_grow() {
+        let content: Vec<u8> = (0..300_000_u32).map(|number| number as u8).collect();
+        let turns = turns(&content);
+        assert_eq!(turns.concat(), content);
+        let sizes: Vec<usize> = turns.iter().take(4).map(Vec::len).collect();
+        assert_eq!(sizes, [FIRST_OUTGOING, 2 * FIRST_OUTGOING, MOST_OUTGOING, MOST_OUTGOING]);
+    }
+
+    #[test]
+    fn small_content_stays_in_one_piece() {
+        assert_eq!(turns(&[7; FIRST_OUTGOING]), [[7; FIRST_OUTGOING]]);
+        let mut channel = Channel::default();
+        channel.append(&[1; 10]);
+        let mut buffer = [0; 4];
+        assert_eq!((channel.take(&mut buffer), channel.room()), (4, FIRST_OUTGOING - 6));
+        channel.append(&[2; 3]);
+        let mut rest = [0; 20];
+        let count = channel.take(&mut rest);
+        assert_eq!(rest[..count], [1, 1, 1, 1, 1, 1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn a_response_without_a_reader_holds_no_more_than_the_first_piece() {
+        let channel = Rc::<RefCell<Channel>>::default();
+        let mut reply = Reply(Rc::clone(&channel));
+        let content = vec![0; 1 << 20];
+        let mut sending = pin!(reply.send(&content));
+        assert!(sending.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(channel.borrow().outgoing.capacity() <= FIRST_OUTGOING);
     }
 }

@@ -83,6 +83,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>(),
     Entry::of::<traffic::sse_fanout::SseFanout>(),
+    Entry::of::<security::sse_policy::SsePolicy>(),
     Entry::described::<log::syslog::Syslog>(),
     Entry::described::<log::tcp_logger::TcpLogger>(),
     Entry::of::<security::time_restriction::TimeRestriction>(),

@@ -131,6 +131,11 @@ impl EventReader {
         !self.is_event && matches!(self.line, LineState::Name(0) | LineState::Mark(0))
     }
 
+    /// A comment can be inserted here without changing an event: between lines, outside of events, and not within a CRLF.
+    pub fn can_insert_comment(&self) -> bool {
+        self.is_between_lines() && !self.after_cr
+    }
+
     fn kind(&self, byte: u8) -> PartKind {
         let is_at_start = matches!(self.line, LineState::Name(0) | LineState::Mark(0));
         match byte {

@@ -62,6 +62,12 @@ pub struct CellSummary<'a> {
     pub against_compared: Option<Comparison>,
     /// The 99th percentile of latency against the same row.
     pub p99_against_compared: Option<Comparison>,
+    /// The difference of the 99th percentile of latency to that without a gateway, in the same row, level and repeat.
+    pub p99_added_ms: Option<ConfidenceInterval>,
+    /// Deliveries of a hub beside the load, those that failed, and the longest time until an event was delivered to all.
+    pub fan_out_delivered: Option<ConfidenceInterval>,
+    pub fan_out_failed: Option<ConfidenceInterval>,
+    pub fan_out_longest_ms: Option<ConfidenceInterval>,
     /// CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
     /// Instructions per request against the baseline.
@@ -75,6 +81,8 @@ pub struct CellSummary<'a> {
 
 /// Open loop: above this share of lost requests, the latency of the answered ones is not shown.
 const LOST_TOO_MANY: f64 = 0.01;
+/// The target without a gateway.
+const DIRECT: &str = "none";
 /// Rules that make throughput a lower bound, but do not affect the processor time per request.
 const OF_THROUGHPUT_ALONE: [&str; 2] = ["generator-saturated", "backend-saturated"];
 
@@ -198,6 +206,10 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         against_baseline: throughput(baseline),
         against_compared: throughput(compared_cell(result, cell)),
         p99_against_compared: p99_against(result, cell, compared_cell(result, cell), verdicts),
+        p99_added_ms: p99_added_ms(result, cell, verdicts).filter(|_| survivors_only.is_none()),
+        fan_out_delivered: of(&|run| Some(run.fan_out?.delivered as f64)),
+        fan_out_failed: of(&|run| Some(run.fan_out?.failed as f64)),
+        fan_out_longest_ms: of(&|run| Some(run.fan_out?.longest_ms)),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
@@ -222,6 +234,22 @@ fn compared_with(
     let within = within_repeats(theirs, ours, figure, turns);
     let confidence = result.scenario.method.confidence;
     compare(&values(theirs, figure), &values(ours, figure), &within, confidence, result.seed)
+}
+
+/// The 99th percentile of latency of a cell, less that of the row's direct runs, in each repeat; `None` if one of them is invalid.
+fn p99_added_ms(result: &ResultFile, cell: &Cell, verdicts: &[LintVerdict]) -> Option<ConfidenceInterval> {
+    let is_direct = |other: &&Cell| {
+        other.target == DIRECT && other.row == cell.row && other.level == cell.level && cell.target != DIRECT
+    };
+    let direct = result.cells.iter().find(is_direct)?;
+    let is_paired = direct.runs().len() == cell.runs().len();
+    if !is_paired || is_invalid(&[Some(cell), Some(direct)], verdicts, &|_| true) {
+        return None;
+    }
+    let p99 = |run: &MeasuredRun| (!run.load.total.latency.is_empty()).then(|| run.latency_ms(99.0));
+    let (with, without) = (values(cell.runs(), p99), values(direct.runs(), p99));
+    let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+    median_interval(&added, result.scenario.method.confidence, result.seed)
 }
 
 /// The 99th percentile of latency of a cell against that of another, unless one of them is invalid.

@@ -6,7 +6,7 @@ use clap::Args;
 use crate::{
     cli::print::out,
     doctor,
-    engine::Interruptions,
+    engine::{FanOutFloor, Interruptions, allow_files},
     manifest::{Manifest, Pinning},
     run::{self, counters_available},
     scenario,
@@ -63,7 +63,7 @@ pub fn doctor(_: DoctorArguments) -> Result<u8, String> {
     let watched = run::usable_cpus(&manifest.cpu).into_iter().map(|cpu| cpu.id);
     let interruptions: Vec<(u32, Interruptions)> =
         watched.map(|cpu| (cpu, Interruptions::watch(Some(cpu as usize), WATCH))).collect();
-    let findings = doctor::examine(&manifest, &interruptions);
+    let findings = doctor::examine(&manifest, &interruptions, fan_out_floor(&interruptions));
     for finding in &findings {
         let mark = if finding.advice.is_some() { "!" } else { "✓" };
         out!("{mark} {:<32} {}", finding.what, finding.now);
@@ -72,6 +72,18 @@ pub fn doctor(_: DoctorArguments) -> Result<u8, String> {
         }
     }
     Ok(0)
+}
+
+/// Clients of the fan-out whose floor is measured.
+const FAN_OUT_CLIENTS: usize = 5_000;
+/// Open files that the program needs for other things.
+const OTHER_FILES: u64 = 100;
+
+/// The floor of a fan-out from the first processor to clients on the last one. `None` if the connections cannot be opened.
+fn fan_out_floor(processors: &[(u32, Interruptions)]) -> Option<FanOutFloor> {
+    let (sender, reader) = (processors.first()?.0, processors.last()?.0);
+    allow_files(2 * FAN_OUT_CLIENTS as u64 + OTHER_FILES).ok()?;
+    FanOutFloor::measure(FAN_OUT_CLIENTS, sender as usize, reader as usize).ok()
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ pub mod pacing;
 pub mod plan;
 pub mod result;
 
+mod fan_out_floor;
 mod http1;
 mod interruptions;
 mod job;
@@ -20,6 +21,7 @@ mod start;
 mod streams;
 mod tls;
 
+pub use fan_out_floor::FanOutFloor;
 pub use histogram::LatencyHistogram;
 pub use interruptions::Interruptions;
 pub use plan::{

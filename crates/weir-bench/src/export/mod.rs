@@ -119,6 +119,7 @@ mod tests {
             instructions: None,
             records: None,
             route_changes: None,
+            fan_out: None,
             rss_before_bytes: None,
             target_files: None,
             interruptions: None,

@@ -79,6 +79,8 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::PerClient => vec!["per client"],
         TableColumn::Kept => vec!["vs without"],
         TableColumn::P99Compared => vec!["p99 vs without"],
+        TableColumn::P99Added => vec!["p99 added"],
+        TableColumn::FanOut => vec!["deliveries", "failed", "last after"],
         TableColumn::ServedByAll => vec!["by all p50", "by all p99", "failed"],
         TableColumn::Memory => vec!["memory, begin", "memory, end"],
         TableColumn::Account => vec!["accepted", "delivered", "dropped", "stored", "account"],
@@ -111,6 +113,12 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
         TableColumn::PerClient => vec![plain(summary.bytes_per_client, Unit::Bytes)],
         TableColumn::Kept => vec![against(summary.against_compared)],
         TableColumn::P99Compared => vec![summary.p99_against_compared.map_or(String::new(), signed_percent)],
+        TableColumn::P99Added => vec![with_interval(summary.p99_added_ms, Unit::Milliseconds)],
+        TableColumn::FanOut => vec![
+            plain(summary.fan_out_delivered, Unit::Count),
+            plain(summary.fan_out_failed, Unit::Count),
+            plain(summary.fan_out_longest_ms, Unit::Milliseconds),
+        ],
         TableColumn::ServedByAll => vec![
             plain(summary.served_p50_ms, Unit::Milliseconds),
             plain(summary.served_p99_ms, Unit::Milliseconds),

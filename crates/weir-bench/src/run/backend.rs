@@ -170,6 +170,8 @@ pub fn inputs(
         websocket: false,
         sse: false,
         websub: false,
+        fan_out: false,
+        hub: BTreeMap::new(),
         routes: Vec::new(),
         own_upstreams: false,
         changed: String::new(),

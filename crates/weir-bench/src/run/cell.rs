@@ -13,7 +13,9 @@ use super::{
     Found,
     backend::RunningBackends,
     counters::Counting,
-    events, generators,
+    events,
+    fan_out::{self, RunningFanOut},
+    generators,
     log_store::LogTargets,
     place::{RunDirectory, free_port, write},
     records::TargetRecords,
@@ -24,8 +26,8 @@ use crate::{
     engine::{self, Interruptions, LoadPlan, LoadResult, LoadStart, StopCondition},
     manifest::Pinning,
     result::{
-        Cell, CellOutcome, Configuration, ConfigurationCheck, Instructions, LoadLevel, MeasuredRun, ProcessRole,
-        RouteChanges,
+        Cell, CellOutcome, Configuration, ConfigurationCheck, FanOutDeliveries, Instructions, LoadLevel, MeasuredRun,
+        ProcessRole, RouteChanges,
     },
     run::plan::{self, LoadDestination},
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
@@ -113,6 +115,13 @@ pub struct RunTask<'a> {
     pub order: u32,
     pub seed: u64,
     pub counters: bool,
+}
+
+/// What the load of a row came to.
+struct LoadedRow {
+    load: LoadResult,
+    route_changes: Option<RouteChanges>,
+    fan_out: Option<FanOutDeliveries>,
 }
 
 /// How long interruptions of the generator's processor are measured before an open loop that has it for itself.
@@ -265,7 +274,7 @@ impl Started {
         let target_files = open_files_limit(&if pids.is_empty() { backend.pids() } else { pids.clone() });
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
-        let (mut load, route_changes) = load?;
+        let LoadedRow { mut load, route_changes, fan_out } = load?;
         let counted = self.records.as_ref().zip(records_before).map(|(records, before)| records.count(before, &load));
         let records = counted.transpose()?;
         // The published result must not contain this machine's paths.
@@ -277,7 +286,6 @@ impl Started {
         if let Some(reason) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
             return Ok(Err(reason));
         }
-        let target_errors = self.logged_errors(log_start);
         Ok(Ok(MeasuredRun {
             repeat,
             order,
@@ -289,24 +297,28 @@ impl Started {
             processes,
             host,
             interruptions,
-            target_errors,
+            target_errors: self.logged_errors(log_start),
             instructions,
             records,
             route_changes,
+            fan_out,
             rss_before_bytes,
             target_files,
             rss_after_bytes: None,
         }))
     }
 
-    /// Runs the load of a row, and its events meanwhile.
+    /// Runs the load of a row, and its events and fan-out meanwhile.
     fn load(
         &self,
         plan: &LoadPlan,
         (scenario, row): (&Scenario, &ScenarioRow),
         backend: &mut RunningBackends,
         (start, stop): (&LoadStart, &Arc<AtomicBool>),
-    ) -> Result<(LoadResult, Option<RouteChanges>), String> {
+    ) -> Result<LoadedRow, String> {
+        let beside = plan::fan_out(scenario, row, &self.destination, &self.pinning, plan.seed);
+        let beside = beside.map(|beside| fan_out::start(beside, stop)).transpose();
+        let beside = beside.inspect_err(|_| start.load_ended())?;
         let target = self.child.as_ref().map(Child::pid);
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let measured = Duration::from_secs_f64(scenario.method.measured_s);
@@ -332,7 +344,9 @@ impl Started {
             start.load_ended();
             (load, changes.and_then(|thread| thread.join().expect("it reports every problem")))
         });
-        Ok((load.map_err(|error| format!("{}: {error}", row.name))?, changes))
+        let load = load.map_err(|error| format!("{}: {error}", row.name))?;
+        let fan_out = beside.map(RunningFanOut::finish).transpose()?;
+        Ok(LoadedRow { load, route_changes: changes, fan_out })
     }
 
     /// Sends this number of requests of a row without measuring.
@@ -473,6 +487,8 @@ impl Setting<'_> {
             websocket: matches!(row.speak, Speak::WebSocket { .. }),
             sse: matches!(row.speak, Speak::Sse { .. }),
             websub: matches!(row.speak, Speak::WebSub { .. }),
+            fan_out: row.fan_out.is_some(),
+            hub: row.fan_out.as_ref().map(|fan_out| fan_out.hub.clone()).unwrap_or_default(),
             routes,
             own_upstreams: row.endpoints > 0,
             changed: String::new(),

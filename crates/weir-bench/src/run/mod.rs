@@ -5,6 +5,7 @@ mod cell;
 mod counters;
 mod credentials;
 mod events;
+mod fan_out;
 mod generators;
 mod instructions;
 mod log_store;

@@ -10,7 +10,7 @@ use crate::{
     },
     manifest::{LogicalCpu, Pinning},
     result::LoadLevel,
-    scenario::{RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
+    scenario::{FanOut, RequestSpec, Scenario, ScenarioRow, Speak, TableColumn},
     stats::SeededRandom,
     target::{self, PeerEvents},
 };
@@ -163,6 +163,29 @@ pub fn load(
         seed,
         ..usual
     }
+}
+
+/// The path of the hub beside the row's own routes.
+const HUB_PATH: &str = "/hub";
+
+/// The plan of what a hub delivers beside the row's load.
+pub fn fan_out(
+    scenario: &Scenario,
+    row: &ScenarioRow,
+    to: &LoadDestination,
+    pinning: &Pinning,
+    seed: u64,
+) -> Option<LoadPlan> {
+    let FanOut { subscribers, payload_bytes, per_second, .. } = row.fan_out.clone()?;
+    let beside = ScenarioRow {
+        speak: Speak::WebSub { payload_bytes, per_second },
+        request: RequestSpec { path: HUB_PATH.to_owned(), ..RequestSpec::default() },
+        requests: Vec::new(),
+        pacing: None,
+        ..row.clone()
+    };
+    let level = LoadLevel { connections: subscribers, rate: Some(per_second), workers: 1 };
+    Some(load(scenario, &beside, level, to, pinning, seed))
 }
 
 fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{Scenario, ScenarioRow};
+use super::{FanOut, Scenario, ScenarioRow};
 use crate::{backend::BackendDelay, library, target};
 
 /// Names of the built-in scenarios.
@@ -130,6 +130,14 @@ fn row_problems(
         format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
     );
     claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
+    if let Some(FanOut { subscribers, per_second, .. }) = &row.fan_out {
+        let place = format!("rows[{index}].fan_out");
+        claim(*subscribers > 0 && *per_second > 0.0, format!("{place}: subscribers and per_second are more than 0"));
+        claim(row.needs.iter().any(|need| need == "websub"), format!("{place}: the row needs `needs: [websub]`"));
+        claim(method.slices == 1, format!("{place}: needs method.slices: 1"));
+        claim(row.speak.asks(), format!("{place}: stands beside requests of HTTP only"));
+        claim(row.routes == 1, format!("{place}: needs `routes: 1`, since the hub has a route of its own"));
+    }
     if let Some(other) = compare_with {
         claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
     }

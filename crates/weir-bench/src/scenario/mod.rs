@@ -121,6 +121,12 @@ pub enum TableColumn {
     Kept,
     /// The 99th percentile of latency against that of the row named by `compare_with`.
     P99Compared,
+    /// How much longer events and answers took than without a gateway: the 99th percentile of latency, less that of the target
+    /// `none` in the same row, level and repeat. There generator and backend have the same processors.
+    P99Added,
+    /// What a hub delivered beside the load of a row with `fan_out`: deliveries, failed ones, and the longest time from when an
+    /// event was due until it had been delivered.
+    FanOut,
     /// The time from a change of a route until all workers of the target serve it, for targets that say so; and how many changes failed.
     ServedByAll,
     /// The target's memory at the beginning and at the end of the load.
@@ -325,6 +331,9 @@ pub struct ScenarioRow {
     /// changes. A row with changes has one level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route_changes_per_s: Option<f64>,
+    /// A hub of the target delivers events meanwhile. They are no part of the row's figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fan_out: Option<FanOut>,
     /// What stands behind the targets, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSettings>,
@@ -334,6 +343,22 @@ pub struct ScenarioRow {
     /// What was published for this row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<PublishedFigures>,
+}
+
+/// Events that a hub (WebSub) delivers to all subscribers of one topic, beside the load of a row. The subscribers are ready before
+/// the load begins, and verify every delivery and its signature.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FanOut {
+    /// Subscribers, each with a callback of its own.
+    pub subscribers: u32,
+    /// Length of an event.
+    pub payload_bytes: usize,
+    /// Events per second.
+    pub per_second: f64,
+    /// More settings of the hub, by Weir's names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hub: BTreeMap<String, Value>,
 }
 
 /// Something that happens while a row is measured.

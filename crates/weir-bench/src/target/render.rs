@@ -33,6 +33,10 @@ pub struct Inputs {
     pub websocket: bool,
     pub sse: bool,
     pub websub: bool,
+    /// Whether the path `/hub` is a hub's, beside routes that lead to the backends.
+    pub fan_out: bool,
+    /// Additional settings of the hub.
+    pub hub: BTreeMap<String, Value>,
     pub routes: Vec<TemplateRoute>,
     /// Whether each route has an upstream of its own.
     pub own_upstreams: bool,
@@ -182,6 +186,8 @@ pub(crate) mod tests {
             websocket: true,
             sse: true,
             websub: true,
+            fan_out: true,
+            hub: [("delivery".to_owned(), serde_json::json!({ "per_second": 100 }))].into(),
             routes,
             own_upstreams: true,
             changed: "all".to_owned(),
@@ -214,6 +220,8 @@ pub(crate) mod tests {
                 websocket: false,
                 sse: false,
                 websub: false,
+                fan_out: false,
+                hub: BTreeMap::new(),
                 routes,
                 own_upstreams: false,
                 changed: String::new(),

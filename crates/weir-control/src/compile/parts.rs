@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use weir_gateway::snapshot::{Pieces, Route, RouteTable, Upstream};
-use weir_plugin::Declaration;
+use weir_plugin::{Declaration, Identities};
 
 use super::built::BuiltSet;
 use super::catalog::{Catalog, CompiledPart};
@@ -29,6 +29,7 @@ pub struct Parts {
     pub(super) route_pieces: Pieces<Arc<Route>>,
     pub(super) table: RouteTable,
     pub(super) sets: Arc<HashMap<Fingerprint, BuiltSet>>,
+    pub(super) identities: Arc<Identities>,
     /// Names of header fields that are secrets.
     pub(super) secret_fields: Vec<Box<[u8]>>,
 }

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 use weir_hub::{
-    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, LogSettings, PublishSettings, RetentionSettings,
-    SignatureMethod, SubscribeSettings, TopicPattern, is_http_url, origin_of,
+    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, LogSettings, PermittedConsumers, PublishSettings,
+    RetentionSettings, SignatureMethod, SubscribeSettings, TopicPattern, TopicRights, is_http_url, origin_of,
 };
 use weir_plugin::vars::parse_network;
 
@@ -20,7 +20,7 @@ pub struct HubSpec {
 }
 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
-    const OWN: &[&str] = &["url", "topics", "publish", "subscribe", "delivery", "retention", "log"];
+    const OWN: &[&str] = &["url", "topics", "rights", "publish", "subscribe", "delivery", "retention", "log"];
     let fields = at.fields(&[OWN, COMMON].concat())?;
     resource::common(&fields);
     let url = match fields.get("url") {
@@ -31,6 +31,8 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
         }
     };
     let topics = topics(&fields);
+    let rights =
+        fields.get("rights").map(|at| at.items().filter_map(|item| rights(&item)).collect()).unwrap_or_default();
     let section = |key: &str| fields.get(key);
     let publish = section("publish").and_then(|at| publish(&at)).unwrap_or_default();
     let subscribe = section("subscribe").and_then(|at| subscribe(&at)).unwrap_or_default();
@@ -41,7 +43,7 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
     Some(HubSpec {
         origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
-        settings: HubSettings { url, topics, publish, subscribe, delivery, retention, log },
+        settings: HubSettings { url, topics, rights, publish, subscribe, delivery, retention, log },
     })
 }
 
@@ -76,16 +78,30 @@ fn topics(fields: &MapReader) -> Vec<TopicPattern> {
 }
 
 fn publish(at: &NodeReader) -> Option<PublishSettings> {
-    let fields = at.fields(&["anonymous", "consumers", "secret", "signature_header", "max_bytes", "fetch"])?;
+    let fields =
+        at.fields(&["anonymous", "consumers", "groups", "secret", "signature_header", "max_bytes", "fetch"])?;
     let default = PublishSettings::default();
     Some(PublishSettings {
         anonymous: fields.get("anonymous").and_then(|at| at.boolean()).unwrap_or(default.anonymous),
-        consumers: names(&fields, "consumers"),
+        permitted: permitted(&fields),
         secret: fields.get("secret").and_then(|at| at.text_of(1..=199)).map(Box::from),
         signature_header: fields.get("signature_header").and_then(|at| header(&at)).unwrap_or(default.signature_header),
         max_bytes: fields.get("max_bytes").and_then(|at| bounded_size(&at)).unwrap_or(default.max_bytes),
         fetch: fields.get("fetch").map(|at| at.texts(origin).into_iter().map(Box::from).collect()).unwrap_or_default(),
     })
+}
+
+fn rights(at: &NodeReader) -> Option<TopicRights> {
+    let fields = at.fields(&["topics", "publish", "subscribe"])?;
+    let consumers = |key: &str| {
+        let section = |at: NodeReader| at.fields(&["consumers", "groups"]).map(|fields| permitted(&fields));
+        fields.get(key).and_then(section).unwrap_or_default()
+    };
+    Some(TopicRights { topics: topics(&fields), publish: consumers("publish"), subscribe: consumers("subscribe") })
+}
+
+fn permitted(fields: &MapReader) -> PermittedConsumers {
+    PermittedConsumers { consumers: names(fields, "consumers"), groups: names(fields, "groups") }
 }
 
 fn names(fields: &MapReader, key: &str) -> Vec<Box<str>> {
@@ -127,6 +143,7 @@ fn origin(at: &NodeReader) -> Option<String> {
 fn subscribe(at: &NodeReader) -> Option<SubscribeSettings> {
     let fields = at.fields(&[
         "consumers",
+        "groups",
         "callbacks",
         "lease",
         "signature",
@@ -136,7 +153,7 @@ fn subscribe(at: &NodeReader) -> Option<SubscribeSettings> {
     ])?;
     let default = SubscribeSettings::default();
     Some(SubscribeSettings {
-        consumers: names(&fields, "consumers"),
+        permitted: permitted(&fields),
         callbacks: fields.get("callbacks").and_then(|at| callbacks(&at)).unwrap_or_default(),
         lease: fields.get("lease").and_then(|at| lease(&at)).unwrap_or_default(),
         signature: fields.get("signature").and_then(|at| at.choice(&SignatureMethod::ALL)).unwrap_or(default.signature),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_hub::{Hub, HubSettings, Refusal, is_signed, links};
+use weir_hub::{Hub, HubSettings, PermittedConsumers, Refusal, TopicRights, is_signed, links};
 use weir_plugin::{PublishRefusal, Reply, ResponderRequest, Stop, form};
 
 /// The interval of comments or pings in an idle stream, so that proxies in between do not cut it off.
@@ -47,11 +47,26 @@ impl HubCall {
         self.request.head.head.value(name)
     }
 
+    fn rights(&self, topic: &str) -> Option<&TopicRights> {
+        self.settings.rights.iter().find(|rights| rights.topics.iter().any(|pattern| pattern.matches(topic)))
+    }
+
+    /// Refuses a caller that is not among these consumers.
+    fn permit(&self, permitted: &PermittedConsumers, what: &str) -> Result<(), Refusal> {
+        match &self.request.identity {
+            _ if permitted.are_all() => Ok(()),
+            Some(identity) if permitted.include(&identity.consumer.username, &identity.consumer.group_id) => Ok(()),
+            Some(_) => Err(Refusal::new(403, format!("this consumer may not {what} here"))),
+            None => Err(Refusal::new(401, format!("to {what} here needs an auth plugin of the route"))),
+        }
+    }
+
     pub(super) fn consumer(&self) -> Option<&str> {
         self.request.identity.as_ref().map(|credential| &*credential.consumer.username)
     }
 
-    pub(super) fn may_publish(&self, content: &[u8]) -> Result<(), Refusal> {
+    /// Whether the caller may publish this content. A signature is enough for every topic.
+    pub(super) fn may_publish(&self, topic: &str, content: &[u8]) -> Result<(), Refusal> {
         let publish = &self.settings.publish;
         if let Some(secret) = &publish.secret
             && let Some(signature) = self.field(publish.signature_header.as_bytes())
@@ -61,11 +76,13 @@ impl HubCall {
                 false => Err(Refusal::new(401, "the signature does not match the content")),
             };
         }
-        match self.consumer() {
-            _ if publish.anonymous => Ok(()),
-            Some(consumer) => allowed(&publish.consumers, consumer, "publish"),
-            None => Err(Refusal::new(401, "publishing needs an auth plugin of the route, or a signature")),
+        if !publish.anonymous {
+            if self.consumer().is_none() {
+                return Err(Refusal::new(401, "publishing needs an auth plugin of the route, or a signature"));
+            }
+            self.permit(&publish.permitted, "publish")?;
         }
+        self.rights(topic).map_or(Ok(()), |rights| self.permit(&rights.publish, "publish"))
     }
 
     /// Counts an event against the quotas of the route's plugins.
@@ -80,14 +97,10 @@ impl HubCall {
         Ok(())
     }
 
-    /// Whether the caller may subscribe to events, read them and stream them.
-    pub(super) fn may_listen(&self) -> Result<(), Refusal> {
-        let consumers = &self.settings.subscribe.consumers;
-        match self.consumer() {
-            _ if consumers.is_empty() => Ok(()),
-            Some(consumer) => allowed(consumers, consumer, "subscribe"),
-            None => Err(Refusal::new(401, "subscribing needs an auth plugin of the route")),
-        }
+    /// Whether the caller may subscribe to the events of a topic, read them and stream them.
+    pub(super) fn may_listen(&self, topic: &str) -> Result<(), Refusal> {
+        self.permit(&self.settings.subscribe.permitted, "subscribe")?;
+        self.rights(topic).map_or(Ok(()), |rights| self.permit(&rights.subscribe, "subscribe"))
     }
 
     /// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.
@@ -102,13 +115,6 @@ impl HubCall {
     /// The `Link` field with the hub and the topic (§4).
     pub(super) fn links(&self, topic: &str) -> String {
         links(&self.settings.url, topic)
-    }
-}
-
-fn allowed(consumers: &[Box<str>], consumer: &str, what: &str) -> Result<(), Refusal> {
-    match consumers.is_empty() || consumers.iter().any(|allowed| **allowed == *consumer) {
-        true => Ok(()),
-        false => Err(Refusal::new(403, format!("this consumer may not {what} here"))),
     }
 }
 

@@ -42,7 +42,7 @@ async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<R
         Err(refusal) => return Ok(Err(refusal)),
     };
     let content = content.whole(call.settings.publish.max_bytes).await?;
-    if let Err(refusal) = call.may_publish(&content).and_then(|()| call.count_event(&topic, content.len())) {
+    if let Err(refusal) = call.may_publish(&topic, &content).and_then(|()| call.count_event(&topic, content.len())) {
         return Ok(Err(refusal));
     }
     let Ok(content_type) = std::str::from_utf8(call.field(b"content-type").unwrap_or_default()) else {
@@ -65,12 +65,12 @@ async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<(
 async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
     match read_form(form::pairs(content), &call.settings)? {
         HubForm::Subscribe(mut request) => {
-            call.may_listen()?;
+            call.may_listen(&request.topic)?;
             request.owner = call.consumer().unwrap_or_default().into();
             call.hub.request(request).await
         }
         HubForm::Ping(topics) => {
-            call.may_publish(content)?;
+            topics.iter().try_for_each(|topic| call.may_publish(topic, content))?;
             for topic in topics {
                 call.count_event(&topic, 0)?;
                 call.hub.ping(&topic).await?;

@@ -1,12 +1,14 @@
 //! A topic's events over a WebSocket (RFC 6455): one message for each event.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use weir_hub::{Event, Refusal};
 use weir_plugin::{Content, Reply};
 use weir_proto::Known;
-use weir_proto::websocket::{CloseCode, FrameEvent, FrameReader, FrameSender, Opcode, frame};
+use weir_proto::websocket::{CloseCode, FrameEvent, FrameHeader, FrameReader, FrameSender, Opcode, frame};
 
 use super::call::{BATCH, HEARTBEAT, HubCall};
 
@@ -57,9 +59,11 @@ pub(super) async fn answer(call: &HubCall, topic: &str, sent: Content, reply: &m
 }
 
 async fn send(reply: &mut Reply, opcode: Opcode, content: &[u8]) {
-    let mut bytes = Vec::with_capacity(content.len() + frame::MAX_HEADER);
-    frame::write(&mut bytes, opcode, None, content);
-    reply.send(&bytes).await;
+    let length = content.len() as u64;
+    let mut header = Vec::with_capacity(frame::MAX_HEADER);
+    FrameHeader { fin: true, compressed: false, opcode, length, mask: None }.write(&mut header);
+    reply.send(&header).await;
+    reply.send(content).await;
 }
 
 async fn close(reply: &mut Reply, code: CloseCode, reason: &str) -> Result<(), Refusal> {
@@ -68,7 +72,7 @@ async fn close(reply: &mut Reply, code: CloseCode, reason: &str) -> Result<(), R
 }
 
 /// The message for an event: its content, or an object with its id and type.
-fn message(event: &Event, with_envelope: bool) -> (Opcode, Vec<u8>) {
+fn message(event: &Event, with_envelope: bool) -> (Opcode, Cow<'_, [u8]>) {
     let text = std::str::from_utf8(&event.content);
     if with_envelope {
         let (id, content_type) = (event.seq, &*event.content_type);
@@ -76,9 +80,9 @@ fn message(event: &Event, with_envelope: bool) -> (Opcode, Vec<u8>) {
             Ok(data) => json!({"id": id, "type": content_type, "data": data}),
             Err(_) => json!({"id": id, "type": content_type, "data_base64": STANDARD.encode(&event.content)}),
         };
-        return (Opcode::Text, object.to_string().into_bytes());
+        return (Opcode::Text, object.to_string().into_bytes().into());
     }
-    (if text.is_ok() { Opcode::Text } else { Opcode::Binary }, event.content.to_vec())
+    (if text.is_ok() { Opcode::Text } else { Opcode::Binary }, Cow::Borrowed(&*event.content))
 }
 
 /// What the client sends.
@@ -139,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_message_is_the_content_or_has_an_envelope() {
-        assert_eq!(message(&event(b"one"), false), (Opcode::Text, b"one".to_vec()));
-        assert_eq!(message(&event(b"\xff\x00"), false), (Opcode::Binary, b"\xff\x00".to_vec()));
-        let enveloped = |content| String::from_utf8(message(&event(content), true).1).expect("JSON");
+        assert_eq!(message(&event(b"one"), false), (Opcode::Text, b"one"[..].into()));
+        assert_eq!(message(&event(b"\xff\x00"), false), (Opcode::Binary, b"\xff\x00"[..].into()));
+        let enveloped = |content| String::from_utf8(message(&event(content), true).1.into_owned()).expect("JSON");
         assert_eq!(enveloped(b"a\nb"), r#"{"id":7,"type":"text/plain","data":"a\nb"}"#);
         assert_eq!(enveloped(b"\xff\x00"), r#"{"id":7,"type":"text/plain","data_base64":"/wA="}"#);
     }

@@ -3,6 +3,7 @@
 pub mod buffers;
 pub mod clock;
 pub mod frame;
+pub mod identity_watch;
 pub mod lifecycle;
 pub mod meter;
 pub mod served_exchange;
@@ -17,6 +18,7 @@ use weir_telemetry::metrics::WorkerMetrics;
 use crate::access_log::AccessLogWriter;
 use buffers::Buffers;
 use clock::WorkerClock;
+use identity_watch::IdentityWatch;
 use lifecycle::{Lifecycle, WaitsFor, WorkerPhase};
 use meter::Meter;
 
@@ -30,6 +32,7 @@ pub struct WorkerContext {
     pub access_log: Option<AccessLogWriter>,
     /// A timer for each client connection. All are woken when the phase changes.
     pub wheel: Wheel,
+    pub identities: IdentityWatch,
 }
 
 impl WorkerContext {
@@ -42,6 +45,7 @@ impl WorkerContext {
             meter: Meter::default(),
             access_log,
             wheel: Wheel::new(clock.now_ns()),
+            identities: IdentityWatch::default(),
         }
     }
 

@@ -192,8 +192,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                 if waits_for_answer && self.client.poll_read_ahead(context)?.is_ready() {
                     continue;
                 }
-                if self.response.content.is_some() && !self.client.is_blocked() {
-                    self.flush_content(context)?;
+                if self.response.content.is_some() && !self.client.is_blocked() && self.flush_content(context)? {
+                    continue;
                 }
                 if self.should_end_stream() {
                     self.end_stream(context)?;
@@ -264,7 +264,11 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             return Err(if self.upstream.is_blocked() { Stop::SendTimeout } else { Stop::ReadTimeout });
         }
         let leave = self.leave_ns();
-        self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call).min(leave));
+        let flush = match &self.response.content {
+            Some(content) if !waits_for_client => content.due_ns(),
+            _ => NEVER,
+        };
+        self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call).min(leave).min(flush));
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use weir_proto::websocket::{CloseCode, Opcode};
 
 use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
+use crate::context::identity_watch::IdentityGuard;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::WebSocketOpening;
 use crate::message::sides::{ClientSide, Pipe};
@@ -57,6 +58,8 @@ struct MessageTunnel<'a> {
     down: MessageDirection,
     /// When the WebSocket has to end because a plugin limits its duration.
     ends_ns: u64,
+    /// Set if it has to end when its client's identity is revoked.
+    identity: Option<IdentityGuard>,
     /// Pings sent so far, which number them; `pinged_ns` is when the last one was sent.
     pings: u64,
     pinged_ns: Option<u64>,
@@ -70,12 +73,14 @@ impl<'a> MessageTunnel<'a> {
         let policies = MessagePolicies::of(opening.filters);
         let direction = |source| MessageDirection::new(source, exchange.client.addr, opening.may_compress, now_ns);
         let left_ns = policies.time_left().map(|left| u64::try_from(left.as_nanos()).unwrap_or(NEVER));
+        let identity = policies.watch_identity(worker, exchange);
         MessageTunnel {
             worker,
             policies,
             up: direction(MessageSource::Client),
             down: direction(MessageSource::Upstream),
             ends_ns: left_ns.map_or(NEVER, |left_ns| now_ns.saturating_add(left_ns)),
+            identity,
             pings: 0,
             pinged_ns: None,
             closing_ns: None,
@@ -150,6 +155,9 @@ impl<'a> MessageTunnel<'a> {
         }
         if now_ns >= self.ends_ns {
             return Some(messages::expired());
+        }
+        if self.identity.as_ref().is_some_and(IdentityGuard::is_revoked) {
+            return Some(messages::revoked());
         }
         if now_ns >= self.idle_ns() {
             return Some(StreamClose::new(CloseCode::GOING_AWAY, "nothing was sent for too long"));

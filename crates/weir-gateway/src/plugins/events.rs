@@ -1,6 +1,7 @@
 //! The events of an event stream, as they pass the plugins that look at them.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_plugin::{
     Filter, MessageHead, MessageKind, MessageProtocol, MessageSource, MessageVerdict, Stop, StreamClose,
@@ -10,6 +11,7 @@ use weir_proto::event_stream::{EventPart, EventReader};
 use super::chain::Plugins;
 use super::messages::{self, MessagePolicies};
 use crate::context::WorkerContext;
+use crate::context::identity_watch::IdentityGuard;
 use crate::context::served_exchange::ServedExchange;
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -34,8 +36,10 @@ pub fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Opt
     let Some(worker) = plugins.pricing.worker() else { return Ok(None) };
     let policies = MessagePolicies::ask(plugins, exchange, MessageProtocol::EventStream)?;
     Ok(policies.map(|policies| {
-        let left_ns = policies.time_left().map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        let ends_ns = left_ns.map_or(u64::MAX, |left_ns| worker.now_ns().saturating_add(left_ns));
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let heartbeat_ns = policies.terms.heartbeat.map(ns);
+        let identity = policies.watch_identity(worker, exchange);
+        let ends_ns = policies.time_left().map_or(u64::MAX, |left| worker.now_ns().saturating_add(ns(left)));
         Box::new(EventFilter {
             worker: Rc::clone(worker),
             policies,
@@ -43,6 +47,9 @@ pub fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Opt
             kept: Vec::new(),
             event: EventState::None,
             ends_ns,
+            identity,
+            heartbeat_ns,
+            sent_ns: worker.now_ns(),
             is_cut: false,
             is_over: false,
         }) as Box<dyn Filter>
@@ -71,6 +78,12 @@ struct EventFilter {
     event: EventState,
     /// When the stream has to end because a plugin limits its duration.
     ends_ns: u64,
+    /// Set if the stream has to end when its client's identity is revoked.
+    identity: Option<IdentityGuard>,
+    /// Comments are sent when nothing was sent for this time; `None` for no comments.
+    heartbeat_ns: Option<u64>,
+    /// When something was last sent, or a comment could not be inserted.
+    sent_ns: u64,
     /// Part of a line may have been passed on, so no comment can be inserted here.
     is_cut: bool,
     is_over: bool,
@@ -139,10 +152,18 @@ impl EventFilter {
         Ok(())
     }
 
-    fn parts(&mut self, mut piece: &[u8], out: &mut Vec<u8>) -> Result<(), StreamClose> {
+    /// The reason to end the stream, if its client may not receive it any longer.
+    fn end_of_identity(&self) -> Option<StreamClose> {
         if self.ends_ns <= self.worker.now_ns() {
+            return Some(messages::expired());
+        }
+        self.identity.as_ref().is_some_and(IdentityGuard::is_revoked).then(messages::revoked)
+    }
+
+    fn parts(&mut self, mut piece: &[u8], out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        if let Some(close) = self.end_of_identity() {
             self.is_cut |= !self.reader.is_between_lines();
-            return Err(messages::expired());
+            return Err(close);
         }
         while let Some(part) = self.reader.next(piece) {
             let (bytes, rest) = piece.split_at(part.bytes());
@@ -150,6 +171,16 @@ impl EventFilter {
             self.part(part, bytes, out)?;
         }
         Ok(())
+    }
+
+    /// Ends the stream, with the reason as a comment where one can stand.
+    fn finish(&mut self, close: &StreamClose, out: &mut Vec<u8>) {
+        self.is_over = true;
+        self.lose_open_event();
+        if !self.is_cut {
+            let reason = close.reason.replace(['\r', '\n'], " ");
+            out.extend_from_slice(format!(": {reason}\n\n").as_bytes());
+        }
     }
 
     /// Counts an event that was cut off: a client does not dispatch an incomplete event.
@@ -165,15 +196,40 @@ impl Filter for EventFilter {
         if self.is_over {
             return Ok(());
         }
+        let before = out.len();
         if let Err(close) = self.parts(piece, out) {
-            self.is_over = true;
-            self.lose_open_event();
-            if !self.is_cut {
-                let reason = close.reason.replace(['\r', '\n'], " ");
-                out.extend_from_slice(format!(": {reason}\n\n").as_bytes());
-            }
+            self.finish(&close, out);
+        }
+        if out.len() > before {
+            self.sent_ns = self.worker.now_ns();
         }
         Ok(())
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let now_ns = self.worker.now_ns();
+        if self.is_over || now_ns < self.due_ns() {
+            return Ok(());
+        }
+        if let Some(close) = self.end_of_identity() {
+            self.is_cut |= !self.reader.is_between_lines();
+            self.finish(&close, out);
+        } else if self.reader.can_insert_comment() && !self.is_cut {
+            out.extend_from_slice(b":\n\n");
+        }
+        self.sent_ns = now_ns;
+        Ok(())
+    }
+
+    fn due_ns(&self) -> u64 {
+        if self.is_over {
+            return u64::MAX;
+        }
+        if self.identity.as_ref().is_some_and(IdentityGuard::is_revoked) {
+            return 0;
+        }
+        let heartbeat_ns = self.heartbeat_ns.map_or(u64::MAX, |heartbeat_ns| self.sent_ns.saturating_add(heartbeat_ns));
+        heartbeat_ns.min(self.ends_ns)
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_plugin::{
-    MessageFilter, MessageHead, MessageLoss, MessageProtocol, MessageTerms, MessageVerdict, Stop, StreamClose,
+    Exchange, MessageFilter, MessageHead, MessageLoss, MessageProtocol, MessageTerms, MessageVerdict, Stop, StreamClose,
 };
 use weir_proto::websocket::CloseCode;
 use weir_proto::websocket::extensions::{self, Extensions};
@@ -13,9 +13,12 @@ use weir_telemetry::metrics::EventCounters;
 
 use super::chain::Plugins;
 use super::guard::guarded;
+use crate::context::WorkerContext;
+use crate::context::identity_watch::IdentityGuard;
 use crate::context::served_exchange::{ServedExchange, WebSocketOpening};
 
 const EXTENSIONS: &[u8] = b"Sec-WebSocket-Extensions";
+const PROTOCOL: &[u8] = b"Sec-WebSocket-Protocol";
 
 /// The message filters of one exchange. A filter that panics ends its stream and nothing else.
 pub struct MessagePolicies {
@@ -80,6 +83,12 @@ impl MessagePolicies {
         }
     }
 
+    /// Watches the client's identity, if the stream has to end when it is revoked.
+    pub fn watch_identity(&self, worker: &WorkerContext, exchange: &Exchange) -> Option<IdentityGuard> {
+        let identity = exchange.identity.as_ref().filter(|_| self.terms.ends_with_identity)?;
+        Some(worker.identities.watch(identity))
+    }
+
     /// How long the stream may last; `None` if that is not limited.
     pub fn time_left(&self) -> Option<Duration> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -95,6 +104,11 @@ fn failed() -> StreamClose {
 /// The reason for closing a stream whose credential has expired.
 pub fn expired() -> StreamClose {
     StreamClose::new(CloseCode::POLICY, "the credential has expired")
+}
+
+/// The reason for closing a stream whose client's consumer or credential has been removed or changed.
+pub fn revoked() -> StreamClose {
+    StreamClose::new(CloseCode::POLICY, "the credential has been revoked")
 }
 
 /// Counts a message that is not passed on.
@@ -144,4 +158,11 @@ pub fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop
         Extensions::Deflate | Extensions::Unknown => return Err(Stop::BadInterim),
     };
     Ok(())
+}
+
+/// Answers with the subprotocol that a plugin has chosen, if the upstream has chosen none.
+pub fn answer_protocol(exchange: &mut ServedExchange) -> Result<(), Stop> {
+    let Some(chosen) = exchange.chosen_websocket_protocol().cloned() else { return Ok(()) };
+    let head = &mut exchange.response.head;
+    if head.value(PROTOCOL).is_some() { Ok(()) } else { head.add(PROTOCOL, &chosen).map_err(|_| Stop::Internal) }
 }

@@ -191,6 +191,10 @@ impl Filter for Priced {
         self.spend(|filter| filter.flush(out))
     }
 
+    fn due_ns(&self) -> u64 {
+        self.filter.due_ns()
+    }
+
     fn trailers(&mut self, trailers: &mut Trailers) {
         self.spend(|filter| filter.trailers(trailers));
     }

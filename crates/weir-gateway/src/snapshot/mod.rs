@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_net::timer::NEVER;
 use weir_net::tls::TlsConnector;
-use weir_plugin::{HeldLimits, Plugin, Responder, RouteFacts, Stage};
+use weir_plugin::{HeldLimits, Identities, Plugin, Responder, RouteFacts, Stage};
 use weir_proto::h1::{Limits, Tolerance};
 
 use crate::context::lifecycle::WaitsFor;
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub certificates: Certificates,
     /// Indexed by [`weir_plugin::Consumer::overlay`].
     pub overlays: Vec<ConsumerPlugins>,
+    /// The consumers with their credentials. A snapshot with the same ones shares them.
+    pub identities: Arc<Identities>,
     /// Names of query arguments whose values are secret on some route.
     pub secret_arguments: Vec<Arc<[u8]>>,
     /// The cost of plugins is measured on one exchange in this many; 0 measures none.

@@ -43,6 +43,7 @@ impl Worker {
         clients: Arc<ClientConnections>,
     ) -> Worker {
         context.meter.measure_one_in(current.snapshot.price_every);
+        context.identities.replace(&current.snapshot.identities);
         HeldBudget::of_process().set_limits(current.snapshot.clients.held);
         let current = RefCell::new(Rc::new(current));
         Worker { context, pools, current, next_connection: Cell::new(0), index, clients }
@@ -59,6 +60,9 @@ impl Worker {
 
     pub fn replace(&self, current: WorkerSnapshot) {
         self.meter.measure_one_in(current.snapshot.price_every);
+        if self.identities.replace(&current.snapshot.identities) {
+            self.wheel.wake_all();
+        }
         HeldBudget::of_process().set_limits(current.snapshot.clients.held);
         self.current.replace(Rc::new(current));
     }

@@ -11,6 +11,7 @@ use crate::topic::TopicPattern;
 pub(crate) fn settings() -> HubSettings {
     HubSettings {
         url: "http://hub.example/hub".into(),
+        rights: Vec::new(),
         topics: vec![TopicPattern::parse("http://t.example/*").expect("a pattern")],
         publish: PublishSettings::default(),
         subscribe: SubscribeSettings::default(),

@@ -58,6 +58,56 @@ impl Unauthenticated {
     }
 }
 
+const PROTOCOLS: &[u8] = b"Sec-WebSocket-Protocol";
+
+/// A credential among the subprotocols that a WebSocket's handshake offers (RFC 6455 §4.1): browsers cannot set other fields of
+/// it. The credential follows an entry with this name, as in `new WebSocket(url, ["bearer", token])`.
+pub struct OfferedCredential(Arc<[u8]>);
+
+impl OfferedCredential {
+    /// From the option `websocket_protocol`, which all plugins with such a credential have.
+    pub fn new(name: &str, build: &mut Build) -> Result<OfferedCredential, ConfigError> {
+        // A subprotocol is a token (RFC 9110 §5.6.2), as the name of a field is.
+        if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+            let problem = format!("`{name}` is not the name of a subprotocol; write letters, digits, `-`, `.` or `_`");
+            return Err(ConfigError::new("websocket_protocol", problem));
+        }
+        build.secret_field(PROTOCOLS);
+        Ok(OfferedCredential(name.as_bytes().into()))
+    }
+
+    fn offers(exchange: &Exchange) -> impl Iterator<Item = &[u8]> {
+        let lists = exchange.request.head.values(PROTOCOLS).filter(|_| exchange.request.upgrade);
+        lists.flat_map(|list| list.split(|&byte| byte == b',')).map(<[u8]>::trim_ascii)
+    }
+
+    /// The credential, if the request opens a WebSocket and offers one.
+    pub fn shown<'a>(&self, exchange: &'a Exchange) -> Option<&'a [u8]> {
+        Self::offers(exchange).skip_while(|offer| **offer != *self.0).nth(1).filter(|credential| !credential.is_empty())
+    }
+
+    /// Answers the handshake with the name, since a browser closes a WebSocket for which none of its offers was chosen. Removes
+    /// both entries from the forwarded request if they are to be hidden.
+    pub fn accept(&self, exchange: &mut Exchange, hide: bool) -> Result<(), Stop> {
+        if self.shown(exchange).is_none() {
+            return Ok(());
+        }
+        exchange.choose_websocket_protocol(Arc::clone(&self.0));
+        if !hide {
+            return Ok(());
+        }
+        let mut follows = false;
+        let kept = Self::offers(exchange).filter(|offer| {
+            let is_name = **offer == *self.0;
+            !is_name & !std::mem::replace(&mut follows, is_name)
+        });
+        let kept = kept.collect::<Vec<_>>().join(&b", "[..]);
+        let head = &mut exchange.request.head;
+        head.remove(PROTOCOLS);
+        if kept.is_empty() { Ok(()) } else { head.add(PROTOCOLS, &kept).map_err(|_| Stop::Internal) }
+    }
+}
+
 /// Longer encoded credentials are refused without being decoded.
 const MAX_CREDENTIALS: usize = 8 << 10;
 
@@ -116,6 +166,28 @@ mod tests {
             hide_argument(&mut exchange, b"key").expect("valid");
             assert_eq!(exchange.request.query(), want.map(str::as_bytes), "{target}");
             assert_eq!(exchange.request.path(), b"/p");
+        }
+    }
+
+    #[test]
+    fn a_credential_is_found_among_the_subprotocols() {
+        let offered = OfferedCredential(b"bearer"[..].into());
+        for (lines, want, left) in [
+            ("Sec-WebSocket-Protocol: bearer, abc.def", Some("abc.def"), None),
+            ("Sec-WebSocket-Protocol: chat,bearer ,abc, v2", Some("abc"), Some("chat, v2")),
+            ("Sec-WebSocket-Protocol: chat, bearer\nSec-WebSocket-Protocol: abc", Some("abc"), Some("chat")),
+            ("Sec-WebSocket-Protocol: chat, bearer", None, Some("chat, bearer")),
+            ("Sec-WebSocket-Protocol: chat", None, Some("chat")),
+            ("A: b", None, None),
+        ] {
+            let request =
+                |upgrade: &str| crate::testing::exchange(&format!("GET / HTTP/1.1\nHost: h\n{upgrade}{lines}"));
+            let mut exchange = request("Connection: upgrade\nUpgrade: websocket\n");
+            assert_eq!(offered.shown(&exchange), want.map(str::as_bytes), "{lines}");
+            offered.accept(&mut exchange, true).expect("valid");
+            assert_eq!(exchange.request.head.value(PROTOCOLS), left.map(str::as_bytes), "{lines}");
+            assert_eq!(exchange.chosen_websocket_protocol().is_some(), want.is_some(), "{lines}");
+            assert_eq!(offered.shown(&request("")), None, "no WebSocket");
         }
     }
 }

@@ -17,7 +17,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::RSAPublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::auth::credentials::{Unauthenticated, hide_argument, hide_cookie};
+use crate::auth::credentials::{OfferedCredential, Unauthenticated, hide_argument, hide_cookie};
 use crate::auth::json_web_token::{Claims, WebToken};
 use crate::options::headers::header_name;
 
@@ -43,6 +43,11 @@ pub struct JwtAuth {
     /// The cookie that contains the token.
     #[serde(default = "default_jwt")]
     cookie: String,
+    /// Also accepts the token among the subprotocols of a WebSocket's handshake, after an entry with this name: with `bearer`,
+    /// `Sec-WebSocket-Protocol: bearer, TOKEN`. Browsers can set no other field there. Unless the upstream chooses another
+    /// subprotocol, the client gets this one as the answer.
+    #[schemars(length(min = 1))]
+    websocket_protocol: Option<String>,
     /// Removes the token before the request is forwarded. APISIX's default is `false`.
     #[serde(default = "default_true")]
     hide_credentials: bool,
@@ -140,12 +145,14 @@ impl Definition for JwtAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
+        let offered = self.websocket_protocol.as_deref().map(|name| OfferedCredential::new(name, build)).transpose()?;
         Ok(Arc::new(JwtAuthenticator {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
             cookie: Variable::Cookie(self.cookie.as_str().into()),
             cookie_name: self.cookie.into_bytes().into(),
+            offered,
             hide: self.hide_credentials,
             claim: self.key_claim_name.into(),
             needs_exp: self.claims_to_verify.contains(&TimeClaim::Exp),
@@ -272,6 +279,7 @@ struct JwtAuthenticator {
     query_name: Arc<[u8]>,
     cookie: Variable,
     cookie_name: Box<[u8]>,
+    offered: Option<OfferedCredential>,
     hide: bool,
     claim: Box<str>,
     needs_exp: bool,
@@ -287,6 +295,7 @@ enum TokenSource {
     Header,
     Query,
     Cookie,
+    Subprotocol,
 }
 
 impl JwtAuthenticator {
@@ -299,7 +308,9 @@ impl JwtAuthenticator {
             return Some((TokenSource::Header, Cow::Borrowed(bare)));
         }
         let in_query = exchange.variable(&self.query).map(|token| (TokenSource::Query, token));
-        in_query.or_else(|| exchange.variable(&self.cookie).map(|token| (TokenSource::Cookie, token)))
+        let in_cookie = || exchange.variable(&self.cookie).map(|token| (TokenSource::Cookie, token));
+        let offered = || Some((TokenSource::Subprotocol, Cow::Borrowed(self.offered.as_ref()?.shown(exchange)?)));
+        in_query.or_else(in_cookie).or_else(offered)
     }
 
     /// The credential that the token belongs to, and when the token expires.
@@ -363,6 +374,9 @@ impl Plugin for JwtAuthenticator {
             if exchange.variable(&self.cookie).is_some() {
                 hide_cookie(exchange, &self.cookie_name)?;
             }
+        }
+        if let Some(offered) = &self.offered {
+            offered.accept(exchange, self.hide)?;
         }
         if let Some(ends_at) = ends_at {
             exchange.set_identity_ends_at(ends_at);

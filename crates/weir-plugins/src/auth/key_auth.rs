@@ -10,7 +10,7 @@ use weir_plugin::{
     Variable, Variables,
 };
 
-use crate::auth::credentials::{Unauthenticated, hide_argument};
+use crate::auth::credentials::{OfferedCredential, Unauthenticated, hide_argument};
 use crate::options::headers::header_name;
 
 /// Requires the key of a consumer, in a header field or in the query.
@@ -25,6 +25,11 @@ pub struct KeyAuth {
     /// The query argument that contains the key. Its value is masked in logs.
     #[serde(default = "default_apikey")]
     query: String,
+    /// Also accepts the key among the subprotocols of a WebSocket's handshake, after an entry with this name: with `bearer`,
+    /// `Sec-WebSocket-Protocol: bearer, KEY`. Browsers can set no other field there. Unless the upstream chooses another
+    /// subprotocol, the client gets this one as the answer.
+    #[schemars(length(min = 1))]
+    websocket_protocol: Option<String>,
     /// Removes the key before the request is forwarded. APISIX's default is `false`, which sends keys to upstreams and
     /// into their logs.
     #[serde(default = "default_true")]
@@ -68,10 +73,12 @@ impl Definition for KeyAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
+        let offered = self.websocket_protocol.as_deref().map(|name| OfferedCredential::new(name, build)).transpose()?;
         Ok(Arc::new(KeyAuthenticator {
             header: header_name(&self.header, "header")?.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
+            offered,
             hide: self.hide_credentials,
             keys: build.consumers().index(ApiKeys::new),
             unauthenticated: Unauthenticated::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,
@@ -135,6 +142,7 @@ struct KeyAuthenticator {
     header: Box<[u8]>,
     query: Variable,
     query_name: Arc<[u8]>,
+    offered: Option<OfferedCredential>,
     hide: bool,
     keys: Arc<ApiKeys>,
     unauthenticated: Unauthenticated,
@@ -144,7 +152,13 @@ impl Plugin for KeyAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let (found, in_query) = match exchange.request.head.value(&self.header).filter(|key| !key.is_empty()) {
             Some(key) => (Some(self.keys.find(key)), false),
-            None => (exchange.variable(&self.query).map(|key| self.keys.find(&key)), true),
+            None => match exchange.variable(&self.query) {
+                Some(key) => (Some(self.keys.find(&key)), true),
+                None => (
+                    self.offered.as_ref().and_then(|offered| offered.shown(exchange)).map(|key| self.keys.find(key)),
+                    false,
+                ),
+            },
         };
         if in_query && found.is_some() {
             exchange.hide_argument(Arc::clone(&self.query_name));
@@ -162,6 +176,9 @@ impl Plugin for KeyAuthenticator {
             if exchange.variable(&self.query).is_some() {
                 hide_argument(exchange, &self.query_name)?;
             }
+        }
+        if let Some(offered) = &self.offered {
+            offered.accept(exchange, self.hide)?;
         }
         exchange.identify(&found).map(Flow::from)
     }

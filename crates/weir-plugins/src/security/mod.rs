@@ -9,6 +9,7 @@ pub mod json_threat_protection;
 pub mod message_size;
 pub mod referer_restriction;
 pub mod request_validation;
+pub mod sse_policy;
 pub mod threat;
 pub mod time_restriction;
 pub mod ua_restriction;

@@ -41,7 +41,8 @@ pub struct WebsocketPolicy {
     #[serde(default = "default_ping_timeout")]
     #[schemars(range(min = 1, max = 86400))]
     ping_timeout: u64,
-    /// Closes the connection with code 1008 when the credential that opened it expires: `exp` of the token of `jwt-auth`.
+    /// Closes the connection with code 1008 when the credential that opened it expires (`exp` of the token of `jwt-auth`), or when
+    /// it is revoked: its consumer or the credential is removed from the configuration or changed.
     #[serde(default = "default_true")]
     close_on_expiry: bool,
 }
@@ -116,6 +117,8 @@ impl Definition for WebsocketPolicy {
             idle_timeout: self.idle_timeout.map(seconds),
             ping: self.ping_interval.map(|interval| PingTerms { interval: seconds(interval), timeout }),
             ends_at: None,
+            ends_with_identity: self.close_on_expiry,
+            heartbeat: None,
         };
         let rules = Arc::new(SideRules { client, upstream });
         Ok(Arc::new(WebsocketPolicies { rules, terms, close_on_expiry: self.close_on_expiry }))
@@ -331,8 +334,13 @@ mod tests {
         let terms = step.messages(&mut exchange, MessageProtocol::WebSocket).expect("asked").expect("it looks").terms();
         let seconds = Duration::from_secs;
         let ping = Some(PingTerms { interval: seconds(7), timeout: seconds(10) });
-        let want =
-            MessageTerms { reads_content: false, idle_timeout: Some(seconds(5)), ping, ends_at: Some(seconds(9)) };
+        let want = MessageTerms {
+            idle_timeout: Some(seconds(5)),
+            ping,
+            ends_at: Some(seconds(9)),
+            ends_with_identity: true,
+            ..MessageTerms::default()
+        };
         assert_eq!(terms, want);
         let step = build::<WebsocketPolicy>(json!({"close_on_expiry": false}));
         let filter = step.messages(&mut exchange, MessageProtocol::WebSocket).expect("asked").expect("it looks");

@@ -11,10 +11,12 @@ use weir_plugin::{
 };
 
 mod blocks;
+mod delays;
 mod feed;
 mod source;
 mod window;
 
+use delays::EventDelays;
 use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, OtherAnswer, WorkerFeeds};
 use source::{FeedSource, SourceTimes, shared_fields};
 use window::WindowLimits;
@@ -147,6 +149,7 @@ impl Definition for SseFanout {
             let problem = format!("is more than `window_events` ({}) keeps", self.window_events);
             return Err(ConfigError::new("replay_to_new", problem));
         }
+        let totals: Arc<FanoutTotals> = build.permanent(Self::NAME);
         let sharing = StreamSharing {
             headers: self.headers.into_iter().map(|name| name.to_ascii_lowercase().into_bytes().into()).collect(),
             limits: WindowLimits { events: self.window_events, bytes: self.window_bytes },
@@ -159,8 +162,11 @@ impl Definition for SseFanout {
                 reconnect: Duration::from_secs(self.reconnect_timeout),
             },
             feeds: build.shared(Self::NAME, build.identity(), Feeds::default),
-            worker_feeds: build.per_worker(Self::NAME, build.identity(), WorkerFeeds::default),
-            totals: build.permanent(Self::NAME),
+            worker_feeds: build.per_worker(Self::NAME, build.identity(), {
+                let totals = Arc::clone(&totals);
+                move || WorkerFeeds::new(totals.delays.begin())
+            }),
+            totals,
         };
         Ok(Arc::new(FanoutPlugin(Arc::new(sharing))))
     }
@@ -197,6 +203,9 @@ pub struct FanoutTotals {
     pub events: Count,
     /// Blocks that slow clients have missed.
     pub missed: Count,
+    /// The time from when an event was received until it was given to a client's connection: once for each client, without events
+    /// that a client gets from the kept ones when it connects.
+    pub delays: EventDelays,
 }
 
 /// The totals, for `/metrics`.
@@ -349,10 +358,14 @@ impl StreamSharing {
 
     /// Sends events as fast as the client reads them.
     async fn follow(&self, mut client: FeedClient, mut position: u64, reply: &mut Reply) -> Result<(), Stop> {
+        let joined_at = client.feed.end();
         loop {
             match client.feed.next(position) {
                 FeedItem::Block(block) => {
                     reply.send(&block.bytes).await;
+                    if position >= joined_at {
+                        client.feed.delivered(&block);
+                    }
                     position += 1;
                 }
                 FeedItem::Gone(first) => {

@@ -3,7 +3,7 @@
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
 use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, Totals};
-use weir_telemetry::page::Page;
+use weir_telemetry::page::{Page, Resolution};
 
 use super::health::SERIES;
 
@@ -85,6 +85,11 @@ fn shared_streams(page: &mut Page) {
     page.total(&[], totals.events.get());
     page.counter("weir_sse_fanout_missed_events", "Events that clients have not got because they read too slowly.");
     page.total(&[], totals.missed.get());
+    page.histogram(
+        "weir_sse_fanout_delay_seconds",
+        "Time from when an event was received until it was given to a client's connection, for each client.",
+    );
+    page.distribution(&[], &totals.delays.totals(), Resolution::Full);
 }
 
 /// Responses that `proxy-cache` keeps.

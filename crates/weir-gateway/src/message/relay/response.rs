@@ -231,18 +231,28 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         Ok(())
     }
 
-    /// Sends content that a plugin holds back, so that the client does not wait for it until the next piece.
-    pub(super) fn flush_content(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
-        let Some(content) = &mut self.response.content else { return Ok(()) };
+    /// Sends content that a plugin holds back, so that the client does not wait for it until the next piece, and what a plugin
+    /// sends by the clock. Returns whether a plugin has ended the response.
+    pub(super) fn flush_content(&mut self, context: &mut Context<'_>) -> Result<bool, Stop> {
+        let Some(content) = &mut self.response.content else { return Ok(false) };
         let mut kept = Vec::new();
-        content.flush(&mut kept)?;
-        if kept.is_empty() {
-            return Ok(());
+        content.flush(self.now_ns, &mut kept)?;
+        let ends = content.is_over() && !self.response.body.is_done();
+        if kept.is_empty() && !ends {
+            return Ok(false);
+        }
+        if ends {
+            self.response.body = BodyTransfer::Done(Trailers::default());
+            (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
         }
         self.worker.buffers.with_write_buffer(|out| {
             self.write_content(&kept, out);
+            if ends {
+                self.end_response(out)?;
+            }
             self.send_to_client(context, out)
-        })
+        })?;
+        Ok(ends)
     }
 
     /// Sends a response that plugins wanted whole, once it is complete and they have processed it.
@@ -274,6 +284,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 return Err(Stop::BadInterim);
             }
             messages::check_agreed_extensions(self.exchange)?;
+            messages::answer_protocol(self.exchange)?;
             self.upstream_answers(status);
             self.response.head_done = true;
             self.response.tunnel = true;

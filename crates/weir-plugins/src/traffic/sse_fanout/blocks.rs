@@ -1,7 +1,7 @@
 //! Splits an event stream into blocks: lines up to an empty line (HTML Living Standard §9.2.6).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_plugin::proto::event_stream::{EventPart, EventReader};
 
@@ -11,12 +11,21 @@ pub const MOST_BLOCK_BYTES: usize = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// An event, or lines that only set the last event id or the retry time.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct EventBlock {
+    /// When the last of it was received.
+    pub received: Instant,
     /// The bytes with the empty line at the end, but without comments.
     pub bytes: Box<[u8]>,
     /// The new last event id, if the block sets it.
     pub id: Option<Box<[u8]>>,
+}
+
+/// Without the time.
+impl PartialEq for EventBlock {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.bytes, &self.id) == (&other.bytes, &other.id)
+    }
 }
 
 /// A block is larger than `MOST_BLOCK_BYTES`.
@@ -77,7 +86,7 @@ impl BlockReader {
                 _ => {}
             }
         }
-        (!is_empty).then(|| Arc::new(EventBlock { bytes: block.into(), id }))
+        (!is_empty).then(|| Arc::new(EventBlock { received: Instant::now(), bytes: block.into(), id }))
     }
 }
 

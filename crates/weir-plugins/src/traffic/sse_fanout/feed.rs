@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use weir_plugin::{ReplyField, RouteUpstream, Stop};
+use weir_telemetry::cell::Histogram;
 
 use super::FanoutTotals;
 use super::blocks::EventBlock;
@@ -136,13 +137,16 @@ pub struct WorkerFeed {
     waiting: RefCell<Slab<Option<Waker>>>,
     /// The task that copies events to this worker.
     follower: OnceCell<AbortHandle>,
+    delays: Arc<Histogram>,
     /// The upstream of the newest client, which the source uses for the next connection.
     pub upstream: Rc<RefCell<Rc<dyn RouteUpstream>>>,
 }
 
 /// The streams of one worker.
-#[derive(Default)]
-pub struct WorkerFeeds(RefCell<HashMap<Box<[u8]>, Weak<WorkerFeed>>>);
+pub struct WorkerFeeds {
+    by_key: RefCell<HashMap<Box<[u8]>, Weak<WorkerFeed>>>,
+    delays: Arc<Histogram>,
+}
 
 /// The result of joining a stream. If the stream is new, the caller has to start its source.
 pub struct Joined {
@@ -161,9 +165,14 @@ pub struct JoinRequest<'a> {
 }
 
 impl WorkerFeeds {
+    /// `delays`: this worker's.
+    pub fn new(delays: Arc<Histogram>) -> WorkerFeeds {
+        WorkerFeeds { by_key: RefCell::default(), delays }
+    }
+
     /// Joins the stream of a key, which is created if there is none.
     pub fn join(&self, feeds: &Feeds, joining: &JoinRequest<'_>) -> Joined {
-        let known = self.0.borrow().get(joining.key).and_then(Weak::upgrade);
+        let known = self.by_key.borrow().get(joining.key).and_then(Weak::upgrade);
         if let Some(worker_feed) = known.filter(|known| !known.stage.borrow().is_final()) {
             worker_feed.upstream.replace(Rc::clone(joining.upstream));
             return Joined { worker_feed, new_feed: None };
@@ -184,8 +193,8 @@ impl WorkerFeeds {
         // Subscribed under the lock, so that the stream is not removed as one without clients.
         let progress = feed.progress.subscribe();
         drop(all);
-        let worker_feed = WorkerFeed::following(feed, progress, joining);
-        let mut own = self.0.borrow_mut();
+        let worker_feed = WorkerFeed::following(feed, progress, joining, Arc::clone(&self.delays));
+        let mut own = self.by_key.borrow_mut();
         own.retain(|_, feed| feed.strong_count() > 0);
         own.insert(joining.key.into(), Rc::downgrade(&worker_feed));
         Joined { worker_feed, new_feed }
@@ -197,6 +206,7 @@ impl WorkerFeed {
         feed: Arc<Feed>,
         progress: watch::Receiver<FeedProgress>,
         joining: &JoinRequest<'_>,
+        delays: Arc<Histogram>,
     ) -> Rc<WorkerFeed> {
         let window = feed.window().clone();
         let stage = progress.borrow().stage.clone();
@@ -207,6 +217,7 @@ impl WorkerFeed {
             beats: Cell::new(0),
             waiting: RefCell::default(),
             follower: OnceCell::new(),
+            delays,
             upstream: Rc::new(RefCell::new(Rc::clone(joining.upstream))),
         });
         let follower = tokio::task::spawn_local(follow(Rc::downgrade(&worker_feed), progress, joining.heartbeat));
@@ -245,6 +256,11 @@ impl WorkerFeed {
         let place = self.waiting.borrow_mut().insert(None);
         self.feed.totals.clients.add(1);
         FeedClient { feed: Rc::clone(self), place, beats: self.beats.get() }
+    }
+
+    /// Counts an event that has been given to a client's connection as it came.
+    pub fn delivered(&self, block: &EventBlock) {
+        self.delays.record(block.received.elapsed());
     }
 
     fn wake_clients(&self) {

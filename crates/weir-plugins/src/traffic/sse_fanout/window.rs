@@ -23,7 +23,7 @@ pub struct EventWindow {
 }
 
 /// The result of looking up a position.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum At<'a> {
     Block(&'a Arc<EventBlock>),
     /// The block has not been received yet.
@@ -95,7 +95,11 @@ mod tests {
     use super::*;
 
     fn block(id: u64) -> Arc<EventBlock> {
-        Arc::new(EventBlock { bytes: [b'x'; 10].into(), id: Some(id.to_string().into_bytes().into()) })
+        Arc::new(EventBlock {
+            received: std::time::Instant::now(),
+            bytes: [b'x'; 10].into(),
+            id: Some(id.to_string().into_bytes().into()),
+        })
     }
 
     fn filled(limits: WindowLimits, ids: std::ops::Range<u64>) -> EventWindow {

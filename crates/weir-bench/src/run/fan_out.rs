@@ -1,0 +1,44 @@
+//! What a hub of the target delivers beside the load of a row.
+
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    thread::{self, JoinHandle},
+};
+
+use crate::{
+    engine::{self, LoadPlan, LoadResult, LoadStart},
+    result::FanOutDeliveries,
+};
+
+/// A publisher and its subscribers, on threads of their own.
+pub struct RunningFanOut(JoinHandle<Result<LoadResult, String>>);
+
+/// Starts a fan-out. Returns when its subscriptions have been verified.
+pub fn start(plan: LoadPlan, stop: &Arc<AtomicBool>) -> Result<RunningFanOut, String> {
+    let start = LoadStart::default();
+    let running = RunningFanOut(thread::spawn({
+        let (start, stop) = (start.clone(), stop.clone());
+        move || {
+            let load = engine::run_signalled(&plan, &stop, &start, &mut |_| {}).map_err(|error| error.to_string());
+            start.load_ended();
+            load
+        }
+    }));
+    match start.wait() {
+        Some(_) => Ok(running),
+        None => running.finish().and_then(|_| Err("the fan-out ended before it began".to_owned())),
+    }
+}
+
+impl RunningFanOut {
+    /// Waits for the last delivery.
+    pub fn finish(self) -> Result<FanOutDeliveries, String> {
+        let load = self.0.join().expect("the load engine reports every problem");
+        let LoadResult { total, .. } = load.map_err(|problem| format!("the fan-out: {problem}"))?;
+        Ok(FanOutDeliveries {
+            delivered: total.completed,
+            failed: total.errors.sum() + total.missed + total.unexpected,
+            longest_ms: if total.latency.is_empty() { 0.0 } else { total.latency.max() as f64 / 1e6 },
+        })
+    }
+}
