@@ -87,7 +87,7 @@ const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         text: "routes: [{ uri: /a, upstream: { nodes: { \"http://h:1\": 1 } } }]",
-        says: ["routes[0].upstream.nodes[\"http://h:1\"]:", "is a URL, not a node", "write as `backend.example:8080`"],
+        says: ["routes[0].upstream.nodes[\"http://h:1\"]:", "is a URL, not a node", "write `h:1`"],
     },
     Mistake {
         text: "listen: \"127.0.0.1:${PORT}\"",
@@ -119,6 +119,98 @@ const MISTAKES: &[Mistake] = &[
     },
     Mistake { text: "routes:\n\t- uri: /a", says: ["2:2:", "is not YAML: tabs disallowed", "indent with spaces"] },
     Mistake { text: "routes: [{ uri: /a, uri: /b, UPSTREAM }]", says: ["1:21:", "`uri`", "twice"] },
+    Mistake {
+        text: "routes:\n  - uri: \"/a\n    UPSTREAM",
+        says: ["2:10:", "is not YAML: invalid indentation in quoted scalar", "a quote is not closed"],
+    },
+    Mistake {
+        text: "routes:\n  - { uri: *, UPSTREAM }",
+        says: ["2:12:", "is not YAML", "put text that begins with `*` or `&` in quotes"],
+    },
+    Mistake {
+        text: "routes:\n- uri: /a\n  upstream:\n    nodes:\n      \"127.0.0.1:1\": 1\n   plugins: {}",
+        says: ["6:4:", "is not YAML", "check the indentation of this line"],
+    },
+    Mistake {
+        text: "routes: { uri: /a, UPSTREAM }",
+        says: ["1:9: routes:", "expected a list, found a map", "begin each item with `- `"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, methods: GET, UPSTREAM }]",
+        says: ["1:30: routes[0].methods:", "expected a list, found `GET`", "write `[GET]`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: \"https://shop.example/b\", UPSTREAM }]",
+        says: ["routes[0].uri:", "matches no request", "write `uri: /b`, and `host: shop.example`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: \"~ ^/a\", UPSTREAM }]",
+        says: ["routes[0].uri:", "matches no request", "the expression as `vars: [[uri, \"~~\""],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: [\"https://h:8443/x\"] } }]",
+        says: ["nodes[0]:", "expected a map", "`nodes: { \"h:8443\": 1 }`, and `scheme: https` in the upstream"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: \"http://h:1\" }]",
+        says: ["routes[0].upstream:", "expected a map, found `http://h:1`", "write `upstream: { nodes:"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: { \"::1:8080\": 1 } } }]",
+        says: ["nodes[\"::1:8080\"]:", "is an IPv6 address without brackets", "write `[::1]:8080`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: { \"h:1\": \"1\" } } }]",
+        says: ["nodes[\"h:1\"]:", "expected a whole number from 0 to 100000, found `1`", "without quotes"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: { \"h:1\": 1 }, timeout: 5 } }]",
+        says: ["upstream.timeout:", "expected a map, found the number 5", "write `{ connect: 5, send: 5, read: 5 }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: { \"h:1\": 1 }, checks: { active: { path: /health } } } }]",
+        says: ["checks.active.path:", "is not known", "write `http_path: /health`"],
+    },
+    Mistake { text: "listen: \"::1:9080\"", says: ["1:9: listen:", "is not an address", "in brackets: `[::1]:9080`"] },
+    Mistake { text: "listen: \"*:80\"", says: ["1:9: listen:", "is not an address", "write `:80` for all addresses"] },
+    Mistake {
+        text: "listen: \"127.0.0.1:99999\"",
+        says: ["1:9: listen:", "is not an address", "a port from 0 to 65535"],
+    },
+    Mistake {
+        text: "listen: \"127.0.0.1\"",
+        says: ["1:9: listen:", "is not an address", "add the port: `127.0.0.1:9080`"],
+    },
+    Mistake {
+        text: "listen: [{ address: \":9443\", ssl: true }]",
+        says: ["1:30: listen[0].ssl:", "is not known", "write `tls: true`"],
+    },
+    Mistake { text: "workers: 4", says: ["1:1: workers:", "is not known", "write `worker_processes: 4`"] },
+    Mistake {
+        text: "access_log: a.log",
+        says: ["1:1: access_log:", "is not known", "write `enable_access_log: FILE`"],
+    },
+    Mistake { text: "server: { listen: 80 }", says: ["1:1: server:", "is not known", "`weir convert nginx FILE`"] },
+    Mistake {
+        text: "_format_version: \"3.0\"",
+        says: ["1:1: _format_version:", "is not known", "`weir convert kong FILE`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { limit-req: { rate: 10r/s, burst: 1, key: remote_addr } }, UPSTREAM }]",
+        says: ["limit-req.rate:", "expected a number, found the text `10r/s`", "without a unit"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { cors: { origins: \"*\" } }, UPSTREAM }]",
+        says: ["cors.origins:", "the option `origins` is not known", "did you mean `allow_origins`?"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { key-auth: { key: k } }, UPSTREAM }]",
+        says: ["key-auth.key:", "the option `key` is not known here", "it belongs to a consumer"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { redirect: { uri: /b, ret_code: \"301\" } } }]",
+        says: ["redirect.ret_code:", "found the text `301`", "write it without quotes"],
+    },
 ];
 
 /// All that `weir check` says of a text, on standard error.

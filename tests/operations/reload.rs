@@ -160,7 +160,7 @@ fn f13_a_bad_file_is_refused_whole_and_said_everywhere() {
     let node = origin.addr();
     for (what, bad, place) in [
         ("a file cut off", "routes:\n  - id: a\n    uri: \"/cut", "3:"),
-        ("an unknown field", "routes:\n  - id: a\n    uri: /*\n    upstraem: {}\n", "4:routes[0].upstraem"),
+        ("an unknown key", "routes:\n  - id: a\n    uri: /*\n    upstraem: {}\n", "4:routes[0].upstraem"),
         (
             "a bad expression",
             &format!(

@@ -66,7 +66,7 @@ fn upstreams_in_options_are_checked_where_they_stand() {
         ("{ upstream: { type: roundrobin } }", format!("{place}.upstream: has no `nodes`")),
         ("{ upstream: { nodes: { 'h:0': 1 } } }", format!("{place}.upstream.nodes")),
         ("{ upstream: { nodes: {} }, upstream_id: a }", format!("{place}.upstream_id: `upstream` and `upstream_id`")),
-        ("{ wait: 1 }", format!("{place}.wait: unknown field")),
+        ("{ wait: 1 }", format!("{place}.wait: the option `wait` is not known")),
         ("{ weight: 0 }", "weighted_upstreams: has no weight above 0".to_owned()),
     ] {
         let said = share(options);

@@ -109,12 +109,17 @@ fn kind(schema: &Value) -> String {
         _ => "any".to_owned(),
     };
     match named.as_str() {
-        "array" => format!("list of {}", kind(&schema["items"])),
+        "array" => format!("list of {}", plural(&kind(&schema["items"]))),
         "object" if schema["additionalProperties"].is_object() => {
-            format!("names, and {}", kind(&schema["additionalProperties"]))
+            format!("map of {}", plural(&kind(&schema["additionalProperties"])))
         }
         _ => named,
     }
+}
+
+/// The plural of a type that has no section of its own.
+fn plural(kind: &str) -> String {
+    if kind.starts_with('[') || kind == "any" { kind.to_owned() } else { format!("{kind}s") }
 }
 
 #[cfg(test)]
@@ -145,7 +150,7 @@ mod tests {
         for line in [
             "| `name` | string | required | Its name. |",
             "| `speed` | [Speed](#speed) |  | How fast. |",
-            "| `times` | list of integer | `[1]` | When. |",
+            "| `times` | list of integers | `[1]` | When. |",
             "| `slow` |  | Not fast. |",
             "| `exactly` | number | So much. |",
             "| `kind: ramp` | `to` (number): The end. | By kind. |",

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub hostname: String,
+    /// The content of `/proc/version`: release, compiler and build.
     pub kernel: String,
     pub distribution: Option<String>,
     pub cpu: Cpu,
@@ -108,6 +109,12 @@ impl Manifest {
         }
     }
 
+    /// Name and release of the kernel, such as `Linux 6.12.57`.
+    pub fn kernel_release(&self) -> String {
+        let mut words = self.kernel.split_whitespace().filter(|word| *word != "version");
+        [words.next(), words.next()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
     /// Processors that more than one role uses.
     pub fn shared_cpus(&self) -> Vec<u32> {
         let target = &self.pinning.target;
@@ -181,6 +188,8 @@ mod tests {
         let manifest = Manifest::read(Pinning::default());
         assert!(manifest.cpu.logical >= manifest.cpu.cores && manifest.cpu.cores > 0);
         assert!(manifest.memory_bytes > 0 && !manifest.kernel.is_empty());
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux has it");
+        assert_eq!(manifest.kernel_release(), format!("Linux {}", release.trim()));
         assert!(manifest.open_files.0 > 0);
     }
 

@@ -395,9 +395,9 @@ pub struct RunSlice {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Pacing")]
 pub enum PacingKind {
-    /// The next request waits for the last response.
+    /// Closed loop: the next request is sent after the response to the previous one.
     Closed,
-    /// Requests are due at their own times, whatever the responses do.
+    /// Open loop: requests are sent at fixed times, whether or not earlier ones have been answered.
     Open,
 }
 

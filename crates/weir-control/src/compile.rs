@@ -28,8 +28,8 @@ use crate::document::{Challenge, Document, NameQuery, Reference, ResourceOrigin}
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
-use crate::text::suggest::{closest, meant};
 use crate::text::tree::TextPosition;
+use weir_plugin::suggest::{closest, meant};
 
 use built::Sets;
 pub use certificates::CertificateEnd;

@@ -24,4 +24,3 @@ pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscribe
 pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, NameLookups, publish_first, watch};
 pub use text::diagnostic::Diagnostic;
 pub use text::substitute::{VariableLookup, process_environment};
-pub use text::suggest::closest;

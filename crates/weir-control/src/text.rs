@@ -7,7 +7,6 @@ pub(crate) mod foreign;
 pub(crate) mod json;
 pub(crate) mod read;
 pub(crate) mod substitute;
-pub(crate) mod suggest;
 pub mod tree;
 mod units;
 pub mod yaml;

@@ -117,13 +117,13 @@ fn a_change_is_served_and_a_bad_one_is_refused_whole() {
     assert_eq!((second.revision, second.reloads_ok), (2, 1));
     assert_ne!(second.hash, first.hash);
 
-    // F13: truncated, an unknown field, a plugin's schema, no text, larger than allowed, gone.
+    // F13: truncated, an unknown option, a plugin's schema, no text, larger than allowed, gone.
     replace(&directory, "routes:\n  - { uri: /a, plugins: {");
     node.refuses("is not YAML");
     replace(&directory, "routes:\n  - { uri: /a, plugin: {} }\n");
     node.refuses("the key `plugin` is not known");
     replace(&directory, "routes:\n  - { uri: /a, plugins: { mark-early: { txt: a } } }\n");
-    node.refuses("unknown field `txt`");
+    node.refuses("the option `txt` is not known");
     replace(&directory, b"routes: \xff");
     node.refuses("is not UTF-8");
     replace(&directory, vec![b'#'; 50_000_001]);

@@ -15,6 +15,7 @@ use weir_client::HttpClient;
 
 use crate::config_error::ConfigError;
 use crate::consumer::Consumers;
+use crate::option_error::{self, Quoting};
 use crate::plugin::Plugin;
 use crate::schema;
 use crate::state::{self, PerWorker};
@@ -310,7 +311,11 @@ impl Build {
     /// reported already.
     pub fn metadata<D: HasMetadata>(&self) -> D::Metadata {
         self.note(|inputs| inputs.metadata = true);
-        self.shared.metadata.get(D::NAME).and_then(|value| read(value).ok()).unwrap_or_default()
+        self.shared
+            .metadata
+            .get(D::NAME)
+            .and_then(|value| option_error::read(value, Quoting::Allowed).ok())
+            .unwrap_or_default()
     }
 
     /// Plugin, owner and options as text: two builds with the same identity are the same plugin in two versions of a document.
@@ -446,27 +451,17 @@ impl Entry {
 
 /// Errors must not quote the credential, which is a secret.
 fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
-    let key = D::check(read(value).map_err(|error| match error.problem.split_once(", expected ") {
-        Some((_, expected)) => ConfigError::new(error.path, format!("expected {expected}")),
-        None => error,
-    })?)?;
+    let key = D::check(option_error::read(value, Quoting::Never)?)?;
     schema::enforce::<D::Credential>(value).map(|()| key)
 }
 
 fn check_metadata<D: HasMetadata>(value: &Value) -> Result<(), ConfigError> {
-    D::check_metadata(read(value)?)?;
+    D::check_metadata(option_error::read(value, Quoting::Allowed)?)?;
     schema::enforce::<D::Metadata>(value)
 }
 
-fn read<T: DeserializeOwned>(value: &Value) -> Result<T, ConfigError> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        ConfigError::new(if path == "." { String::new() } else { path }, error.inner().to_string())
-    })
-}
-
 fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-    let options: D = read(value)?;
+    let options: D = option_error::read(value, Quoting::Allowed)?;
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
     // The plugin's own errors are more readable, so they are reported before those of the schema.
     let plugin = options.build(build)?;

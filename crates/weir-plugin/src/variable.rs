@@ -59,7 +59,7 @@ macro_rules! variables {
             UriParameter(Box<str>),
             /// `post_arg_X`: the first value of a field of a form body.
             PostArgument(Box<str>),
-            /// `post_arg.PATH`: a place in a JSON, form or multipart body; the text is the part after `post_arg.`.
+            /// `post_arg.PATH`: a value in a JSON or form body; the text is the part after `post_arg.`.
             PostPath(Box<str>),
             /// `1`, `2`...: a group of the regular expression matched by the plugin that renders a template.
             Capture(u16),
@@ -92,73 +92,73 @@ macro_rules! variables {
 
 variables! {
     // The request.
-    /// The path as routes see it: decoded and normalised, without the query.
+    /// The path that routes are matched with: decoded and normalised, without the query.
     Uri = "uri" | "document_uri",
     /// The request target as received: path and query, nothing decoded.
     RequestUri = "request_uri",
     /// The path and query that are sent to the upstream, after rewrites.
     UpstreamUri = "upstream_uri",
-    /// The host the request is for: lower case, without a port.
+    /// The host of the request, in lower case and without a port.
     Host = "host",
-    /// The name of this machine.
+    /// The host name of the machine that the gateway runs on.
     Hostname = "hostname",
     /// The request method.
     Method = "request_method" | "method",
-    /// `http` or `https`, as this gateway was spoken to.
+    /// The scheme of the client's connection: `http` or `https`.
     Scheme = "scheme",
-    /// `on` over TLS, missing otherwise.
+    /// `on` if the client uses TLS, otherwise missing.
     Https = "https",
     /// The query string without its `?`.
     Query = "query_string" | "args",
-    /// `?` when there is a query string, missing otherwise.
+    /// `?` if there is a query string, otherwise missing.
     QueryMark = "is_args",
     /// The request line as received.
     RequestLine = "request",
-    /// The protocol as in the request line: `HTTP/1.1`, `HTTP/2.0`.
+    /// The protocol of the request: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`.
     ServerProtocol = "server_protocol",
-    /// `h2` for HTTP/2 over TLS, `h2c` for HTTP/2 in the clear, missing otherwise.
+    /// `h2` for HTTP/2 over TLS, `h2c` for HTTP/2 in cleartext, otherwise missing.
     Http2 = "http2",
-    /// The Content-Length of the request.
+    /// The field `Content-Length` of the request.
     ContentLength = "content_length",
-    /// The Content-Type of the request.
+    /// The field `Content-Type` of the request.
     ContentType = "content_type",
-    /// The user name of basic authentication.
+    /// The user name in the request's `Authorization: Basic` field.
     RemoteUser = "remote_user",
-    /// The body of the request, where a plugin has read it: in records.
+    /// The request body, if a plugin has read it. Available in log records only.
     RequestBody = "request_body",
 
     // The client's connection.
-    /// The address of the client, after `real-ip`.
+    /// The address of the client: the source address of the connection, or the address that a trusted peer or the plugin `real-ip` has supplied.
     RemoteAddr = "remote_addr",
-    /// The port of the client, after `real-ip`.
+    /// The port of the client, likewise.
     RemotePort = "remote_port",
-    /// The address of the peer of the connection, whatever `real-ip` found.
+    /// The source address of the connection, unchanged by `real-ip`.
     PeerAddr = "realip_remote_addr",
-    /// The port of the peer of the connection, likewise.
+    /// The source port of the connection, unchanged by `real-ip`.
     PeerPort = "realip_remote_port",
-    /// The address this connection was accepted on.
+    /// The local address on which the connection was accepted.
     ServerAddr = "server_addr",
-    /// The port this connection was accepted on.
+    /// The local port on which the connection was accepted.
     ServerPort = "server_port",
-    /// The name of the virtual server: the host, for us.
+    /// The same as `host`. In nginx, the name of the virtual server.
     ServerName = "server_name",
-    /// Serial number of the connection.
+    /// The serial number of the client's connection.
     Connection = "connection",
-    /// Number of requests on this connection so far, this one counted.
+    /// The number of requests on this connection so far, including this one.
     ConnectionRequests = "connection_requests",
-    /// The process.
+    /// The process ID of the gateway.
     Pid = "pid",
 
     // TLS with the client.
-    /// The negotiated protocol: `TLSv1.3`.
+    /// The negotiated TLS version, such as `TLSv1.3`.
     TlsProtocol = "ssl_protocol",
-    /// The negotiated cipher suite.
+    /// The negotiated TLS cipher suite.
     TlsCipher = "ssl_cipher",
-    /// The server name the client asked for in its hello.
+    /// The server name that the client has sent in the TLS handshake (SNI).
     TlsServerName = "ssl_server_name",
-    /// `r` when the session was resumed, `.` when not.
+    /// `r` if the TLS session was resumed, otherwise `.`.
     TlsSessionReused = "ssl_session_reused",
-    /// `SUCCESS`, `FAILED:reason` or `NONE`.
+    /// `SUCCESS` if the client has presented a certificate, otherwise `NONE`. A certificate that cannot be verified ends the handshake.
     TlsClientVerify = "ssl_client_verify",
     /// The subject of the client's certificate.
     TlsClientSubject = "ssl_client_s_dn",
@@ -174,51 +174,51 @@ variables! {
     // The outcome.
     /// The status sent to the client.
     Status = "status",
-    /// Bytes of the request, head and body.
+    /// The size of the request in bytes, head and body.
     RequestLength = "request_length",
-    /// Bytes of the response body sent to the client.
+    /// The number of bytes of the response body that were sent to the client.
     BodyBytesSent = "body_bytes_sent",
-    /// Bytes of the response sent to the client, head and body.
+    /// The number of bytes of the response that were sent to the client, head and body.
     BytesSent = "bytes_sent",
-    /// Seconds since the first byte of the request, with milliseconds.
+    /// The time since the first byte of the request, in seconds with three decimals.
     RequestTime = "request_time",
-    /// `OK` when the exchange was completed, missing otherwise.
+    /// `OK` if the response was sent completely, otherwise missing.
     RequestCompletion = "request_completion",
-    /// What ended the exchange early, as `weir_http_errors_total` counts it; missing otherwise.
+    /// The cause for which the exchange ended early, as in the label `cause` of `weir_http_errors_total`; otherwise missing.
     ErrorCause = "error_cause",
-    /// The plugin that has ended the exchange, as `key-auth` in a 401; missing otherwise.
+    /// The plugin that answered the request instead of the upstream, such as `key-auth` for a 401; otherwise missing.
     RefusedBy = "refused_by",
-    /// The address that was asked; those of earlier attempts stand before it: `10.0.0.1:80, 10.0.0.2:80`.
+    /// The address of the endpoint. After retries, the addresses of all attempts in order: `10.0.0.1:80, 10.0.0.2:80`.
     UpstreamAddr = "upstream_addr",
-    /// The status it answered with, and those of earlier attempts; `-` is an attempt without an answer.
+    /// The status of the upstream's response. After retries, the statuses of all attempts in order; `-` for an attempt without a response.
     UpstreamStatus = "upstream_status",
-    /// The scheme towards the upstream.
+    /// The scheme of the connection to the upstream: `http` or `https`.
     UpstreamScheme = "upstream_scheme",
-    /// The host sent to the upstream.
+    /// The `Host` that was sent to the upstream.
     UpstreamHost = "upstream_host",
-    /// Seconds until the upstream's last byte; for several attempts like the statuses.
+    /// The time from the start of the attempt at the upstream to the last byte of its response, in seconds with three decimals. After retries, the times of all attempts in order.
     UpstreamResponseTime = "upstream_response_time",
-    /// Seconds until the upstream's connection stood, likewise.
+    /// The time from the start of the attempt until the connection was established, likewise.
     UpstreamConnectTime = "upstream_connect_time",
-    /// Seconds until the upstream's response head, likewise.
+    /// The time from the start of the attempt until the head of the response was received, likewise.
     UpstreamHeaderTime = "upstream_header_time",
-    /// Bytes of the upstream's response body.
+    /// The size of the upstream's response body, in bytes.
     UpstreamResponseLength = "upstream_response_length",
-    /// Bytes received from the upstream.
+    /// The number of bytes received from the upstream.
     UpstreamBytesReceived = "upstream_bytes_received",
-    /// Bytes sent to the upstream.
+    /// The number of bytes sent to the upstream.
     UpstreamBytesSent = "upstream_bytes_sent",
 
     // Time and identity.
-    /// Now, as in the Common Log Format.
+    /// The current time in the Common Log Format: `23/Nov/2026:14:05:00 +0000`.
     TimeLocal = "time_local",
-    /// Now, as ISO 8601 has it.
+    /// The current time in ISO 8601: `2026-11-23T14:05:00+00:00`.
     TimeIso8601 = "time_iso8601",
-    /// Now, in seconds since 1970 with milliseconds.
+    /// The current time in seconds since 1970, with three decimals.
     UnixTime = "msec",
-    /// 32 hexadecimal digits, different for each exchange.
+    /// A unique id of the exchange: 32 hexadecimal digits.
     RequestId = "request_id",
-    /// The id that the plugin `request-id` has found in the request, or given it.
+    /// The id that the plugin `request-id` has read from the request or generated.
     ApisixRequestId = "apisix_request_id",
 
     // Names in the configuration.
@@ -234,9 +234,9 @@ variables! {
     ConsumerName = "consumer_name",
     /// The id of the consumer's group.
     ConsumerGroupId = "consumer_group_id",
-    /// The host of the endpoint that was picked.
+    /// The address of the selected endpoint, without the port.
     BalancerIp = "balancer_ip",
-    /// The port of the endpoint that was picked.
+    /// The port of the selected endpoint.
     BalancerPort = "balancer_port",
 
     // GraphQL.

@@ -41,13 +41,14 @@ pub(crate) fn metrics(page: &mut Page) {
     page.value(&[], since.as_secs_f64());
     if let Some((open, limit)) = open_files() {
         page.gauge("process_open_fds", "Open file descriptors.").value(&[], open);
-        page.gauge("process_max_fds", "Limit of open file descriptors.").value(&[], limit);
+        page.gauge("process_max_fds", "Maximum number of open file descriptors.").value(&[], limit);
     }
     if let Ok(stat) = Process::myself().and_then(|process| process.stat()) {
         let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-        page.counter("process_cpu_seconds", "Processor time used.").total(&[], seconds);
-        page.gauge("process_resident_memory_bytes", "Resident memory.").value(&[], stat.rss * procfs::page_size());
-        page.gauge("process_virtual_memory_bytes", "Virtual memory.").value(&[], stat.vsize);
+        page.counter("process_cpu_seconds", "Processor time, in seconds.").total(&[], seconds);
+        page.gauge("process_resident_memory_bytes", "Resident memory, in bytes.")
+            .value(&[], stat.rss * procfs::page_size());
+        page.gauge("process_virtual_memory_bytes", "Virtual memory, in bytes.").value(&[], stat.vsize);
         page.gauge("process_threads", "Threads.").value(&[], stat.num_threads);
     }
 }

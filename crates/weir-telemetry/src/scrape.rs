@@ -12,10 +12,11 @@ use crate::routes::RouteTotals;
 use crate::upstreams::EndpointTotals;
 
 impl Metrics {
-    /// All metrics of this process; `add` appends further ones.
+    /// All metrics of this process as one page; `add` appends further ones.
     pub fn page(&self, add: impl FnOnce(&mut Page)) -> Page {
         let mut page = Page::default();
-        page.gauge("weir_info", "The gateway's version.").value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+        page.gauge("weir_info", "The version of Weir, in the label `version`; the value is always 1.")
+            .value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         self.exchanges(&mut page);
         self.connections(&mut page);
         self.upstreams(&mut page);
@@ -64,7 +65,7 @@ impl Metrics {
         self.workers().iter().for_each(|worker| worker.request_exemplars.add_to(&mut exemplars, 0));
         page.exemplified(&[], &self.histogram(|of| &of.request_duration), &exemplars, Resolution::Full);
 
-        page.counter("weir_client_bytes", "Bytes exchanged with clients, heads included.");
+        page.counter("weir_client_bytes", "Bytes received from clients and sent to them, heads included.");
         page.total(&[("direction", "received")], self.sum(|of| &of.client_bytes_received));
         page.total(&[("direction", "sent")], self.sum(|of| &of.client_bytes_sent));
     }
@@ -88,17 +89,17 @@ impl Metrics {
         page.total(&[], self.sum(|of| &of.accept_errors));
         page.counter(
             "weir_client_connections_full_seconds",
-            "Seconds in which the connection limit of a worker was reached.",
+            "Seconds during which the connection limit of a worker was reached, summed over the workers.",
         );
         page.total(&[], self.sum(|of| &of.connections_full));
         page.counter(
             "weir_client_connections_shed",
-            "Idle client connections closed because the connection limit was reached.",
+            "Idle client connections that were closed to accept others, because the connection limit was reached.",
         );
         page.total(&[], self.sum(|of| &of.connections_shed));
         page.counter(
             "weir_client_connections_over_share",
-            "Client connections closed because the limit for one client address was reached.",
+            "Client connections that were closed because of `client_max_connections`, the limit of one client address.",
         );
         page.total(&[], self.sum(|of| &of.connections_over_share));
         page.counter("weir_tls_handshakes", "TLS handshakes with clients, by outcome.");
@@ -108,12 +109,12 @@ impl Metrics {
         page.total(&[("outcome", "failed")], self.sum(|of| &of.tls_failures));
         page.histogram(
             "weir_worker_tick_delay_seconds",
-            "Delay of the workers' timer, which is due every 20 ms: how long the thread was blocked.",
+            "Delay of a timer in each worker that is due every 20 ms. A long delay means that the worker did not run.",
         );
         page.distribution(&[], &self.histogram(|of| &of.tick_delay), Resolution::Full);
         page.histogram(
             "weir_worker_adoption_slice_seconds",
-            "Duration of the steps in which a worker adopts a configuration; it serves requests between the steps.",
+            "Duration of each step in which a worker adopts a new configuration. It serves requests between the steps.",
         );
         page.distribution(&[], &self.histogram(|of| &of.adoption_slice), Resolution::Full);
         // Closed ones are read first, so that one closed in between cannot make the difference negative.
@@ -142,12 +143,12 @@ impl Metrics {
         });
         page.counter(
             "weir_events_seen",
-            "Messages of WebSockets and server-sent events that began on routes with a message policy.",
+            "WebSocket messages and server-sent events that began, on routes with a plugin that looks at them.",
         );
         for (protocol, direction, _, seen) in &sums {
             page.total(&[("protocol", protocol), ("direction", direction)], seen);
         }
-        page.counter("weir_events", "What became of them; those that have not ended yet are in no outcome.");
+        page.counter("weir_events", "WebSocket messages and server-sent events that ended, on these routes, by outcome: `passed`, `throttled` or `failed`.");
         for (protocol, direction, counts, _) in &sums {
             for ((outcome, _), count) in outcomes.iter().zip(counts) {
                 page.total(&[("protocol", protocol), ("direction", direction), ("outcome", outcome)], count);
@@ -161,7 +162,7 @@ impl Metrics {
             "Time from sending a request to an upstream to receiving the head of its response.",
         );
         page.distribution(&[], &self.upstreams.all(), Resolution::Full);
-        page.counter("weir_upstream_bytes", "Bytes exchanged with upstreams, heads included.");
+        page.counter("weir_upstream_bytes", "Bytes received from upstreams and sent to them, heads included.");
         page.total(&[("direction", "received")], self.sum(|of| &of.upstream_bytes_received));
         page.total(&[("direction", "sent")], self.sum(|of| &of.upstream_bytes_sent));
         page.counter("weir_upstream_connects", "Connections made to upstreams, by outcome.");
@@ -173,14 +174,21 @@ impl Metrics {
         page.total(&[], self.sum(|of| &of.upstream_reuses));
         page.counter("weir_upstream_retries", "Retries: attempts after the first.");
         page.total(&[], self.sum(|of| &of.upstream_retries));
-        page.counter("weir_upstream_retries_refused", "Retries that the retry budget did not allow.");
+        page.counter(
+            "weir_upstream_retries_refused",
+            "Retries that were not made because the retry budget (`retry_budget`) was used up.",
+        );
         page.total(&[], self.sum(|of| &of.upstream_retries_refused));
         let idle: u64 = self.workers().iter().map(|worker| worker.upstream_idle.value()).sum();
-        page.gauge("weir_upstream_connections", "Open connections to upstreams.");
+        page.gauge("weir_upstream_connections", "Open connections to upstreams, by state.");
         page.value(&[("state", "idle")], idle);
         page.value(&[("state", "busy")], connected.saturating_sub(closed).saturating_sub(idle));
         let queued: u64 = self.workers().iter().map(|worker| worker.upstream_queued.value()).sum();
-        page.gauge("weir_upstream_queued", "Exchanges that wait for a permit of an upstream.").value(&[], queued);
+        page.gauge(
+            "weir_upstream_queued",
+            "Exchanges that wait because the limit of requests in flight (`concurrency`) is reached.",
+        )
+        .value(&[], queued);
     }
 
     /// Series by upstream and by endpoint.
@@ -199,7 +207,7 @@ impl Metrics {
                 write(page, (upstream, endpoint), totals);
             }
         };
-        page.counter("weir_upstream_endpoint_responses", "Complete responses, by endpoint and class of their status.");
+        page.counter("weir_upstream_endpoint_responses", "Complete responses of endpoints, by class of their status.");
         each(page, &|page, (upstream, endpoint), totals| {
             for (class, count) in ByClass::LABELS.iter().zip(totals.responses).filter(|(_, count)| *count > 0) {
                 page.total(&[("upstream", upstream), ("endpoint", endpoint), ("class", class)], count);
@@ -207,20 +215,23 @@ impl Metrics {
         });
         page.counter(
             "weir_upstream_endpoint_time_to_head_seconds",
-            "Sum of the times to the heads of these responses, by endpoint.",
+            "Sum of the times from sending a request to receiving the head of its response, in seconds, by endpoint.",
         );
         each(page, &|page, (upstream, endpoint), totals| {
             page.total(&[("upstream", upstream), ("endpoint", endpoint)], totals.duration.as_secs_f64());
         });
-        page.counter("weir_upstream_endpoint_connects", "Connections made for exchanges, by endpoint.");
+        page.counter("weir_upstream_endpoint_connects", "Connections opened to endpoints for exchanges, by endpoint.");
         each(page, &|page, (upstream, endpoint), totals| {
             page.total(&[("upstream", upstream), ("endpoint", endpoint)], totals.connects);
         });
-        page.counter("weir_upstream_endpoint_retries", "Attempts that followed one that failed at the endpoint.");
+        page.counter(
+            "weir_upstream_endpoint_retries",
+            "Retries that were made because an attempt at the endpoint failed, by the endpoint that failed.",
+        );
         each(page, &|page, (upstream, endpoint), totals| {
             page.total(&[("upstream", upstream), ("endpoint", endpoint)], totals.retries);
         });
-        page.counter("weir_upstream_endpoint_failures", "Failed attempts, by endpoint and cause.");
+        page.counter("weir_upstream_endpoint_failures", "Failed attempts at endpoints, by endpoint and cause.");
         each(page, &|page, (upstream, endpoint), totals| {
             for (cause, count) in &totals.failures {
                 page.total(&[("upstream", upstream), ("endpoint", endpoint), ("cause", cause)], count);
@@ -235,17 +246,20 @@ impl Metrics {
                 write(page, route, totals);
             }
         };
-        page.counter("weir_route_responses", "Responses by route and class of their status.");
+        page.counter("weir_route_responses", "Responses sent to clients, by route and class of their status.");
         each(page, &|page, route, totals| {
             for (class, count) in ByClass::LABELS.iter().zip(totals.responses).filter(|(_, count)| *count > 0) {
                 page.total(&[("route", route), ("class", class)], count);
             }
         });
-        page.histogram("weir_route_request_duration_seconds", "Duration of exchanges by route.");
+        page.histogram(
+            "weir_route_request_duration_seconds",
+            "Time from the first byte of a request to the last byte of its response, by route.",
+        );
         each(page, &|page, route, totals| {
             page.exemplified(&[("route", route)], &totals.duration, &totals.exemplars, Resolution::Coarse);
         });
-        page.counter("weir_route_bytes", "Bytes exchanged with clients by route.");
+        page.counter("weir_route_bytes", "Bytes received from clients and sent to them, by route.");
         each(page, &|page, route, totals| {
             page.total(&[("route", route), ("direction", "received")], totals.bytes_received);
             page.total(&[("route", route), ("direction", "sent")], totals.bytes_sent);
@@ -262,11 +276,20 @@ impl Metrics {
             "Revision of the last accepted configuration, counted from 1 in each process.",
         );
         page.value(&[], control.revision.load(Relaxed));
-        page.gauge("weir_config_last_reload_successful", "Whether the configuration that was read last is in use.");
+        page.gauge(
+            "weir_config_last_reload_successful",
+            "Whether the configuration that was read last is in use (1) or was refused (0).",
+        );
         page.value(&[], u8::from(control.is_current()));
-        page.gauge("weir_config_last_applied_timestamp_seconds", "When a configuration was last applied.");
+        page.gauge(
+            "weir_config_last_applied_timestamp_seconds",
+            "When a configuration was last applied, in seconds since 1970.",
+        );
         page.value(&[], control.last_applied_unix());
-        page.counter("weir_upgrades_failed", "Upgrades of the binary that failed; this process then kept serving.");
+        page.counter(
+            "weir_upgrades_failed",
+            "Upgrades of the binary (SIGUSR2) that failed. The old process keeps serving.",
+        );
         page.total(&[], control.upgrades_failed.load(Relaxed));
         page.counter("weir_access_log_lines", "Lines of the access log, by outcome.");
         page.total(&[("outcome", "written")], self.access_log.written.load(Relaxed));

@@ -9,7 +9,7 @@ pub const DONE: ExitCode = ExitCode::SUCCESS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitFailure {
-    /// The configuration is not valid, or cannot be read.
+    /// The configuration is not valid, or cannot be read. Also the answer "no" of a command that compares or measures.
     Configuration = 1,
     /// A listen address cannot be opened.
     Listen = 3,
@@ -29,7 +29,8 @@ impl From<ExitFailure> for ExitCode {
 pub const HELP: &str = "\
 Exit codes:
   0  success; for `run`: the process stopped on request
-  1  the configuration is not valid, or cannot be read
+  1  the configuration is not valid, or cannot be read; `diff`: there are differences; `load`, `bench`:
+     the result is not valid
   2  wrong usage
   3  a listen address cannot be opened
   4  the system refused another resource, such as a thread or a log file

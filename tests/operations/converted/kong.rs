@@ -42,7 +42,7 @@ const CASES: &[KongCase] = &[
     KongCase {
         file: "kong/limits.yml",
         findings: &[
-            "32: not converted: plugin `file-log`: there is no conversion for this plugin or its options",
+            "32: not converted: plugin `file-log`: there is no conversion for it",
             "14: behaves differently: `rate-limiting`: windows begin with the first request, and each route and gateway \
              counts for itself",
         ],
@@ -71,8 +71,8 @@ const CASES: &[KongCase] = &[
     KongCase {
         file: "kong/levels.yml",
         findings: &[
-            "37: not converted: `response-transformer`: there is no conversion for this plugin or its options: not \
-             converted, so the routes that it applies to answer with 503",
+            "37: not converted: the plugin `response-transformer`: there is no conversion for it; the routes that it applies to \
+             answer with 503",
         ],
         answers: &[
             (("GET", "/orders/1", "h", ""), "401"),

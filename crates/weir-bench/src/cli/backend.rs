@@ -10,38 +10,39 @@ use crate::backend::{BackendAnswer, BackendDelay, BackendServer, Behaviour, Conf
 use crate::cli::print::out;
 use crate::engine::allow_files;
 
-/// Run a test backend with configurable answers: constant, sized, echoed, slow or failing; HTTP/1.1, HTTP/2 and gRPC,
-/// WebSocket and server-sent events, with or without TLS.
+/// Runs a test backend with configurable responses: fixed, of a given size, echoed, slow or failing; for HTTP/1.1, HTTP/2,
+/// gRPC, WebSocket and server-sent events, with or without TLS.
 ///
-/// Some paths behave the same whatever the options are: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us,
-/// /sse?rate=10&bytes=82. WebSocket messages are echoed, and reversed when the path ends in /reverse.
+/// Some paths do not depend on the options: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us, /sse?rate=10&bytes=82.
+/// WebSocket messages are echoed, or reversed if the path ends in /reverse.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BackendArguments {
-    /// Address to listen on; give several for several backends in one process
+    /// The address to listen on. Given several times, one process runs several backends
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     listen: Vec<SocketAddr>,
-    /// Number of threads; each accepts connections by itself
+    /// The number of threads, each with its own connections
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// The answer: ok (nginx's `return 200 'OK'`), echo, or a size such as 1KiB
+    /// The response: `ok` (the text OK), `echo` (the body of the request), or a size such as 1KiB
     #[arg(short, long, default_value_t = BackendAnswer::Ok)]
     answer: BackendAnswer,
-    /// Delay of answers: 10ms, 5ms..50ms, exp:20ms, bimodal:1ms,100ms@0.05, alternate:5ms,50ms/10s, stall:1s/10s
+    /// The delay of responses: 10ms, 5ms..50ms (uniform), exp:20ms (exponential), bimodal:1ms,100ms@0.05 (5 % are slow),
+    /// alternate:5ms,50ms/10s (changes every 10 s), stall:1s/10s (a stall of 1 s every 10 s)
     #[arg(long, value_name = "DELAY")]
     delay: Option<BackendDelay>,
-    /// Processor time to use per request, such as 50us
+    /// The processor time to use for each request, such as 50us
     #[arg(long, value_name = "TIME", value_parser = time)]
     work: Option<Duration>,
-    /// Fail a share of the requests: 1%:503, 1%:close, 1%:reset, 1%:hang
+    /// Fails a share of the requests: 1%:503 (a status), 1%:close, 1%:reset (the connection), 1%:hang (no response)
     #[arg(long, value_name = "SHARE:HOW")]
     fail: Option<InjectedFailure>,
-    /// Use TLS, with a certificate generated at start unless --cert and --key are given
+    /// Uses TLS, with a certificate that is generated at start, unless --cert and --key are given
     #[arg(long)]
     tls: bool,
-    /// Certificate chain, PEM
+    /// The certificate chain, as a PEM file
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// Private key, PEM
+    /// The private key, as a PEM file
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 }

@@ -25,7 +25,9 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct CompareArguments {
+    /// The first result file
     pub before: PathBuf,
+    /// The result file that is compared with the first
     pub after: PathBuf,
 }
 
@@ -76,12 +78,13 @@ fn change(comparison: Option<Comparison>) -> String {
 
 #[derive(Debug, Args)]
 pub struct ReportArguments {
+    /// Result files of `weir bench run`
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Also write each figure as an SVG file into a directory beside the report
+    /// Also writes each plot as an SVG file, into a directory next to the report
     #[arg(long)]
     pub svg: bool,
-    /// Also write each figure as a PNG file, drawn by a headless Chromium
+    /// Also writes each plot as a PNG file; needs Chromium
     #[arg(long)]
     pub png: bool,
 }
@@ -113,13 +116,14 @@ pub fn report(arguments: ReportArguments) -> Result<u8, String> {
 
 #[derive(Debug, Args)]
 pub struct PageArguments {
+    /// Result files of `weir bench run`
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// The page of what each policy costs, from results with an ablation
+    /// Writes the page of plugin costs, from results of the scenario `policies` or with `--ablation`
     #[arg(long)]
     pub prices: bool,
-    /// Write the page here instead of to stdout
-    #[arg(long)]
+    /// Writes the page to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 }
 
@@ -168,6 +172,7 @@ fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
 
 #[derive(Debug, Args)]
 pub struct ReplayArguments {
+    /// The result file
     pub file: PathBuf,
     #[command(flatten)]
     pub common: Common,
@@ -185,14 +190,18 @@ pub fn replay(arguments: ReplayArguments) -> Result<u8, String> {
 
 #[derive(Debug, Args)]
 pub struct ExportArguments {
+    /// The result file
     pub file: PathBuf,
+    /// The format. All formats but OpenMetrics hold one cell: choose it with the other options
     #[arg(long, value_enum)]
     pub format: ExportFormat,
-    /// Row whose name contains this
+    /// Only rows whose name contains this text
     #[arg(long)]
     pub row: Option<String>,
+    /// Only this target
     #[arg(long)]
     pub target: Option<String>,
+    /// Only this number of clients
     #[arg(long)]
     pub connections: Option<u32>,
 }
@@ -243,8 +252,9 @@ pub fn judge(arguments: JudgeArguments) -> Result<u8, String> {
 
 #[derive(Debug, Args)]
 pub struct CapacityArguments {
+    /// A result file with at least three numbers of workers (`--workers 1,2,4`)
     pub file: PathBuf,
-    /// Required requests per second
+    /// The required requests per second
     #[arg(long)]
     pub rate: f64,
 }

@@ -7,15 +7,15 @@ use crate::{cli::print::out, engine, jmx};
 
 #[derive(Debug, Args)]
 pub struct ImportArguments {
-    /// A JMeter test plan
+    /// The JMeter test plan (.jmx)
     pub plan: PathBuf,
-    /// Property, as JMeter's -J: NAME=VALUE
-    #[arg(short = 'J', value_parser = name_and_value)]
+    /// A property, as with -J of JMeter. Can be given several times
+    #[arg(short = 'J', value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub properties: Vec<(String, String)>,
-    /// Connect to this address (HOST:PORT) instead of the hosts in the plan
-    #[arg(long)]
+    /// Connects to this address instead of the hosts in the plan
+    #[arg(long, value_name = "HOST:PORT")]
     pub connect_to: Option<String>,
-    /// Run the plan at once instead of printing it for `weir load --plan`
+    /// Runs the plan at once, instead of printing it for `weir load --plan`
     #[arg(long)]
     pub run: bool,
 }

@@ -15,8 +15,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Directory of the installed peers
-    #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
+    /// The directory of the installed targets and backends
+    #[arg(long, value_name = "DIRECTORY", env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
 
@@ -88,11 +88,11 @@ fn fan_out_floor(processors: &[(u32, Interruptions)]) -> Option<FanOutFloor> {
 
 #[derive(Debug, Args)]
 pub struct InstallArguments {
-    /// Targets and backends, by the names of their folders
+    /// Targets and backends, by the names of their folders in `bench/peers` and `bench/backends`
     #[arg(required = true)]
     pub targets: Vec<String>,
-    /// Directory to install into
-    #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
+    /// The directory to install into
+    #[arg(long, value_name = "DIRECTORY", env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
 

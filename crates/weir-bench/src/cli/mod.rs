@@ -14,31 +14,31 @@ use clap::Subcommand;
 /// What `weir bench` can do.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Run a scenario: a table, a report, a result file, and a verdict
+    /// Runs a scenario, and writes a table, a report, a result file and a verdict
     Run(run::Arguments),
-    /// List scenarios and targets
+    /// Lists the scenarios, and the targets with their installed programs
     List(machine::ListArguments),
-    /// Compare two results cell by cell
+    /// Compares two results cell by cell. Exits with 1 if throughput or CPU time differ
     Compare(files::CompareArguments),
-    /// Write HTML reports from result files
+    /// Writes an HTML report next to each result file, and prints its table and verdict
     Report(files::ReportArguments),
-    /// Write a page of Markdown from stored results: figures with their spread, or what each policy costs
+    /// Writes a page of Markdown from stored results: figures with their spread, or the cost of each plugin
     Page(files::PageArguments),
-    /// Run the scenario of a result file again and compare
+    /// Runs the scenario of a result file again, and compares the results
     Replay(files::ReplayArguments),
-    /// Write a result in another tool's format
+    /// Prints a result in the format of another tool
     Export(files::ExportArguments),
-    /// Calculate how many nodes a rate needs, from a result with several numbers of workers
+    /// Calculates how many workers a rate needs, from a result with several numbers of workers
     Capacity(files::CapacityArguments),
-    /// Judge published figures by the rules that apply to results of the lab
+    /// Checks published figures by the rules that apply to results of the lab
     Judge(files::JudgeArguments),
-    /// Print the JSON Schema of scenario files or publication files
+    /// Prints the JSON Schema of scenario files or publication files
     Schema(schema::SchemaArguments),
-    /// Check this machine's limits, settings and topology, and recommend changes
+    /// Checks limits, settings and topology of this machine, and recommends changes
     Doctor(machine::DoctorArguments),
-    /// Convert a JMeter test plan
+    /// Converts a JMeter test plan to a plan for `weir load`
     Import(import::ImportArguments),
-    /// Install a target or a backend from the registry named in its folder
+    /// Installs targets or backends from the package registries that their folders name
     Install(machine::InstallArguments),
 }
 

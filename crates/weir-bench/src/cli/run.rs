@@ -20,42 +20,43 @@ use crate::{
     scenario::{self, BackendKind, Scenario, ScenarioRow},
 };
 
-/// Run a scenario and write its result.
+/// Runs a scenario and writes its result.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Name of a scenario (`weir bench list` shows them), or a YAML file.
+    /// The name of a scenario (`weir bench list` shows them), or a YAML file
     pub scenario: String,
-    /// A few minutes instead of the full procedure.
+    /// Runs for a few minutes, with the settings in `quick` of the scenario, instead of the full procedure
     #[arg(long)]
     pub quick: bool,
-    /// Only these targets; the first becomes the baseline if the scenario's is not among them.
+    /// Only these targets, separated by commas. The first becomes the baseline if the scenario's is not among them
     #[arg(long, value_delimiter = ',')]
     pub targets: Vec<String>,
-    /// Only rows whose name contains this, and the rows that their rates or costs are computed from.
+    /// Only rows whose name contains this text, and the rows that their rates or costs are computed from
     #[arg(long)]
     pub row: Option<String>,
-    /// Measure the cost of each policy of a row: once without the policy, and once with this policy alone.
+    /// Measures the cost of each plugin of a row: without the plugin, and with this plugin alone
     #[arg(long)]
     pub ablation: bool,
-    /// After the repeats, count user instructions under valgrind; the counts are exact even where times are noisy. With
-    /// `--repeats 0`, only instructions are counted.
+    /// After the repeats, counts user instructions under valgrind. The counts are exact even where times are noisy. With
+    /// `--repeats 0`, only instructions are counted
     #[arg(long)]
     pub valgrind: bool,
-    /// Numbers of clients, ascending.
+    /// Numbers of clients, ascending, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<u32>,
-    /// Worker threads of the targets; several numbers make a sweep.
+    /// Numbers of workers of the targets, separated by commas: everything is measured with each of them
     #[arg(long, value_delimiter = ',')]
     pub workers: Vec<u32>,
-    /// The backend behind the targets, instead of the scenario's; it is installed into the cache if necessary.
+    /// The backend behind the targets, instead of the scenario's. It is installed into the cache if necessary
     #[arg(long, value_enum)]
     pub backend: Option<BackendKind>,
+    /// The number of repeats
     #[arg(long)]
     pub repeats: Option<u32>,
-    /// Seconds measured in each run.
+    /// The measured part of each run, in seconds
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Seed for everything random: order of targets, intervals.
+    /// The seed of all random choices, such as the order of targets
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
@@ -65,14 +66,14 @@ pub struct Arguments {
 /// What every command that runs something takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Program of a peer or of a backend by the same name, NAME=PATH
-    #[arg(long = "program", value_parser = name_and_path)]
+    /// The program of a target or a backend, instead of the installed one. Can be given several times
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = name_and_path)]
     pub programs: Vec<(String, PathBuf)>,
-    /// Directory for the result: a JSON file, and an HTML report beside it
-    #[arg(long, default_value = "bench-results")]
+    /// The directory for the result file and the HTML report
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench-results")]
     pub out: PathBuf,
-    /// Directory of the installed peers
-    #[arg(long, env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
+    /// The directory of the installed targets and backends
+    #[arg(long, value_name = "DIRECTORY", env = "WEIR_BENCH_CACHE", default_value = ".cache/bench")]
     pub cache: PathBuf,
 }
 

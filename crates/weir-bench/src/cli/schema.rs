@@ -13,9 +13,9 @@ pub struct SchemaArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchemaKind {
-    /// Input of `weir bench run`
+    /// The input of `weir bench run`
     Scenario,
-    /// Input of `weir bench judge`
+    /// The input of `weir bench judge`
     Publication,
 }
 

@@ -129,14 +129,14 @@ impl RequestBody {
     }
 }
 
-/// How a request is chosen when the plan has several.
+/// How one of several requests is selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
     /// At random, in proportion to the weights.
     #[default]
     Weighted,
-    /// Each client goes through the list in order, again and again (a JMeter thread group).
+    /// Each client sends the requests of the list in order, repeatedly, as in a thread group of JMeter.
     Sequence,
 }
 
@@ -228,28 +228,28 @@ pub enum EchoCheck {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pacing {
-    /// Closed loop: each client sends its next request when the previous one has been answered and the think time is
-    /// over. The answering side sets the rate.
+    /// Closed loop: each client sends its next request when the previous one has been answered and the think time is over.
+    /// The target determines the rate.
     Closed {
-        /// Pause between an answer and the client's next request.
+        /// The pause of a client between a response and its next request.
         #[serde(default)]
         think: Think,
-        /// Clients start one after another, evenly over this time.
+        /// The time over which the clients start, one after another, in milliseconds.
         #[serde(default)]
         ramp_up_ms: u64,
     },
-    /// Open loop: requests are due by the clock, whatever has been answered. A request that is due while every
-    /// connection is busy waits, and its latency counts from when it was due.
+    /// Open loop: requests are due at fixed times, whether or not earlier ones have been answered. A request that is due
+    /// while every connection is busy waits, and its latency is measured from when it was due.
     Open {
         /// Requests per second.
         rate: Rate,
-        /// How they are spaced.
+        /// How the requests are spaced.
         #[serde(default)]
         spacing: Spacing,
     },
-    /// Open loop: requests are due at these times, in ns from the start of the run (warm-up included), ascending.
+    /// Open loop: requests are due at these times, in ascending order, measured from the start of the run (warm-up included).
     Replay {
-        /// The times.
+        /// The times, in nanoseconds.
         at_ns: Vec<u64>,
     },
 }
@@ -271,60 +271,59 @@ impl Pacing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Think {
-    /// None at all.
+    /// No pause.
     #[default]
     None,
-    /// Always the same.
+    /// Always the same value.
     FixedMs(f64),
-    /// Evenly distributed.
+    /// Uniformly distributed between two values, in milliseconds.
     UniformMs {
-        /// The shortest.
+        /// The shortest pause.
         from: f64,
-        /// The longest.
+        /// The longest pause.
         to: f64,
     },
-    /// Exponentially distributed with this mean.
+    /// Exponentially distributed with this mean, in milliseconds.
     ExponentialMs(f64),
 }
 
-/// Rate of an open loop over time, in requests per second over all threads, from the start of the run (warm-up
-/// included).
+/// The rate of an open loop over time, in requests per second of all clients together. Time starts with the warm-up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rate {
-    /// Always the same.
+    /// Always the same value.
     Constant(f64),
-    /// One rate after another; the last one stays.
+    /// Several rates one after another. The last one continues to the end.
     Steps(Vec<RateStep>),
-    /// Linear from one rate to another, which then stays.
+    /// A linear change from one rate to another, which continues to the end.
     Ramp {
-        /// Where it begins.
+        /// The first rate.
         from: f64,
-        /// Where it ends.
+        /// The last rate.
         to: f64,
-        /// How long it takes.
+        /// The duration of the change, in milliseconds.
         over_ms: u64,
     },
 }
 
-/// A rate held for a time.
+/// A rate and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateStep {
     /// Requests per second.
     pub rate: f64,
-    /// How long.
+    /// The duration, in milliseconds.
     pub for_ms: u64,
 }
 
-/// How arrivals are spaced at a given rate.
+/// How requests are spaced at a given rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
-    /// One as far from the next as any other.
+    /// Evenly: all intervals are equal.
     #[default]
     Even,
-    /// Exponential gaps: independent users.
+    /// Exponentially distributed intervals (Poisson arrivals), as from independent users.
     Poisson,
 }
 

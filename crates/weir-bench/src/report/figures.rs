@@ -152,7 +152,7 @@ fn policy_cost(findings: &Findings<'_>) -> Option<String> {
     }
     (!groups.is_empty()).then(|| {
         let axis = ("CPU microseconds more for each request than without the policy".to_owned(), Unit::Microseconds);
-        BarFigure { title: "What each policy costs".to_owned(), axis, groups, width: WIDTH + 160.0 }.svg()
+        BarFigure { title: "The cost of each plugin".to_owned(), axis, groups, width: WIDTH + 160.0 }.svg()
     })
 }
 

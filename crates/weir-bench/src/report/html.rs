@@ -2,8 +2,8 @@ use std::fmt::Write as _;
 
 use super::{
     Figure, against, difference, extra, extra_headers, figures, grouped, headline, holds_connections, knee_figures,
-    latency, left_out, legend, level, plain, processors, published_after, schedule_of, target_name, with_interval,
-    with_workers,
+    latency, left_out, legend, level, overview, plain, processors, published_after, schedule_of, target_name,
+    with_interval, with_workers,
 };
 use crate::{
     analysis::{
@@ -27,28 +27,14 @@ pub fn html(findings: &Findings<'_>) -> String {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{0}</title>\
          <style>{STYLE}</style></head><body><main><header><p class=\"kicker\">weir bench · {1}{2}</p><h1>{0}</h1>\
-         <p class=\"about\">{3}</p>",
+         </header>",
         escape(&scenario.title),
         escape(&scenario.name),
         if result.quick { " · quick" } else { "" },
-        with_code(&scenario.about),
     );
-    if let Some(source) = &scenario.source {
-        let title = match &source.url {
-            Some(url) => format!("<a href=\"{}\">{}</a>", escape(url), escape(&source.title)),
-            None => escape(&source.title),
-        };
-        let date = source.date.as_ref().map_or(String::new(), |date| format!(", {}", escape(date)));
-        let _ = write!(
-            page,
-            "<p class=\"source\">Published figures: {title}{date}. {}. They come from another machine: compare shapes, not \
-             heights.</p>",
-            escape(&source.setup)
-        );
-    }
-    page.push_str("</header>");
     verdict_banner(findings, &mut page);
-    facts(findings, &mut page);
+    overview::overview(findings, &mut page);
+    procedure(findings, &mut page);
     let drawn = figures(findings);
     for figure in drawn.iter().filter(|figure| figure.row.is_none()) {
         let _ = write!(page, "<figure id=\"{}\">{}</figure>", figure.name, figure.svg);
@@ -63,6 +49,27 @@ pub fn html(findings: &Findings<'_>) -> String {
     configurations(findings, &mut page);
     page.push_str("</main></body></html>\n");
     page
+}
+
+/// What was measured, where and how, and whose figures stand beside it.
+fn procedure(findings: &Findings<'_>, page: &mut String) {
+    let scenario = &findings.result.scenario;
+    let _ = write!(page, "<section><h2>What was measured</h2><p class=\"about\">{}</p>", with_code(&scenario.about));
+    if let Some(source) = &scenario.source {
+        let title = match &source.url {
+            Some(url) => format!("<a href=\"{}\">{}</a>", escape(url), escape(&source.title)),
+            None => escape(&source.title),
+        };
+        let date = source.date.as_ref().map_or(String::new(), |date| format!(", {}", escape(date)));
+        let _ = write!(
+            page,
+            "<p class=\"source\">Published figures: {title}{date}. {}. They come from another machine, so compare the shapes of \
+             the curves, not the values.</p>",
+            escape(&source.setup)
+        );
+    }
+    facts(findings, page);
+    page.push_str("</section>");
 }
 
 fn row_figures(scenario: &Scenario, drawn: &[Figure], page: &mut String) {
@@ -104,7 +111,7 @@ fn verdict_banner(findings: &Findings<'_>, page: &mut String) {
         Some(Severity::Warning) => ("warning", "Verdict."),
         _ => ("valid", "Valid."),
     };
-    let reason = headline(findings).unwrap_or_else(|| "Nothing was found that weakens a figure.".to_owned());
+    let reason = headline(findings).unwrap_or_else(|| "No finding weakens a figure.".to_owned());
     let all = match findings.verdicts.len() {
         0 => String::new(),
         1 => " <a href=\"#verdicts\">One finding</a>".to_owned(),
@@ -287,11 +294,11 @@ fn costs(findings: &Findings<'_>, page: &mut String) {
         return;
     }
     page.push_str(
-        "<section><h2>What each policy costs</h2><p>The row with the policy against the row without, the same repeat of \
-         both. CPU is the target's own; time is 1/throughput, which is what published throughputs imply. \
-         ≈ is a difference whose interval holds 0.</p>\
-         <div class=\"scroll\"><table><thead><tr><th>Of<th>Without it<th class=\"n\">Clients<th>Target\
-         <th class=\"n\">CPU more<th class=\"n\">Time more<th class=\"n\">Published</thead><tbody>",
+        "<section><h2>The cost of each plugin</h2><p>The difference between the row with the plugin and the row without it, in \
+         the same repeat. CPU is that of the target; time is 1/throughput, as for published throughputs. \
+         ≈ marks a difference whose interval contains 0.</p>\
+         <div class=\"scroll\"><table><thead><tr><th>Plugin<th>Compared with<th class=\"n\">Clients<th>Target\
+         <th class=\"n\">CPU<th class=\"n\">Time<th class=\"n\">Published</thead><tbody>",
     );
     for cost in &findings.costs {
         let _ = write!(
@@ -391,7 +398,7 @@ fn knees(findings: &Findings<'_>, page: &mut String) {
 fn verdicts(findings: &Findings<'_>, page: &mut String) {
     page.push_str("<section id=\"verdicts\"><h2>Verdicts</h2>");
     if findings.verdicts.is_empty() {
-        page.push_str("<p>Nothing to say.</p>");
+        page.push_str("<p>There are no findings.</p>");
     }
     page.push_str("<ul class=\"verdicts\">");
     for group in grouped(&findings.verdicts) {
@@ -419,9 +426,9 @@ fn verdicts(findings: &Findings<'_>, page: &mut String) {
 fn machine(findings: &Findings<'_>, page: &mut String) {
     let manifest = &findings.result.manifest;
     let mut lines = vec![
-        ("Kernel".to_owned(), manifest.kernel.clone()),
+        ("Kernel".to_owned(), manifest.kernel_release()),
         ("Distribution".to_owned(), manifest.distribution.clone().unwrap_or_default()),
-        ("Machine".to_owned(), manifest.machine.clone().unwrap_or_else(|| "not shown by the system".to_owned())),
+        ("Machine".to_owned(), manifest.machine.clone().unwrap_or_else(|| "unknown".to_owned())),
         (
             "CPU".to_owned(),
             format!(
@@ -447,9 +454,9 @@ fn configurations(findings: &Findings<'_>, page: &mut String) {
     for target in &findings.result.targets {
         for configuration in &target.configurations {
             let check = match &configuration.check {
-                Some(check) if check.passed => "checked by the target itself",
-                Some(_) => "refused by the target itself",
-                None => "the target has no checker",
+                Some(check) if check.passed => "accepted by the target's own check",
+                Some(_) => "refused by the target's own check",
+                None => "the target has no configuration check",
             };
             let _ = write!(
                 page,

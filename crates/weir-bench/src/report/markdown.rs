@@ -21,13 +21,13 @@ pub const RESULTS_HEAD: &str = "# Results\n\n\
     medians of the ratios within each repeat; figures that the lab found invalid have no ratio.\n";
 
 /// The head of the page of prices.
-pub const PRICES_HEAD: &str = "# What each policy costs\n\n\
+pub const PRICES_HEAD: &str = "# The cost of each plugin\n\n\
     The cost that a plugin adds to the same request on a route without the plugin: instructions in user space, and processor \
     time of the gateway, including the kernel. Plugins that answer requests themselves, such as `mocking` and `redirect`, \
     save the request to the upstream and have a negative cost. The plugins have typical options; the options and the \
     requests are in [bench/scenarios/policies.yaml](../../bench/scenarios/policies.yaml).\n\n\
     Instruction counts are reproducible to a few per cent on any machine; times depend on the machine and the day. Times are \
-    not meaningful for plugins that cost less than a microsecond, because an additional policy also makes the gateway wait \
+    not meaningful for plugins that cost less than a microsecond, because an additional plugin also makes the gateway wait \
     less for a backend that shares its processor with the load; use the instructions for these plugins. `/policies` on the \
     status address shows the costs for your own traffic.\n";
 
@@ -71,13 +71,17 @@ fn measured(findings: &Findings<'_>) -> String {
     let result = findings.result;
     let (manifest, method) = (&result.manifest, &result.scenario.method);
     let day = result.started_at.split('T').next().unwrap_or_default();
+    let repeats = match method.repeats {
+        1 => "1 run".to_owned(),
+        repeats => format!("{repeats} interleaved repeats"),
+    };
     let command = result.command.iter().map(String::as_str).skip_while(|word| *word != "bench").collect::<Vec<_>>();
     format!(
-        "{}, {} processors, {}, {day}; {} interleaved repeats of {} s. To repeat: `weir {}`",
+        "{}, {} processors, {}, {day}; {} of {} s. To repeat: `weir {}`",
         manifest.cpu.model,
         manifest.cpu.logical,
-        manifest.kernel.replace("Linux version", "Linux"),
-        method.repeats,
+        manifest.kernel_release(),
+        repeats,
         method.measured_s,
         command.join(" ")
     )

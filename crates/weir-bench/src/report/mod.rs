@@ -3,6 +3,7 @@
 mod figures;
 mod html;
 pub mod markdown;
+mod overview;
 mod table;
 
 pub use self::{
@@ -256,7 +257,9 @@ pub fn legend(findings: &Findings<'_>) -> Vec<String> {
         lines.push(format!("(low–high) is the {percent:.0} % bootstrap interval of the median over repeats"));
     }
     if scenario.rows.iter().any(|row| !row.published.is_empty()) {
-        lines.push("published figures come from another machine: compare shapes, not heights".to_owned());
+        lines.push(
+            "published figures come from another machine: compare the shapes of the curves, not the values".to_owned(),
+        );
     }
     lines
 }

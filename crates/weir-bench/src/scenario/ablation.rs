@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use super::{Scenario, ScenarioRow};
 
-/// Two rows that differ in one policy: its cost is their difference.
+/// Two rows that differ in one plugin. Their difference is the cost of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ablation {
-    /// Its name.
+    /// The name of the plugin.
     pub policy: String,
-    /// The row with it.
+    /// The name of the row with the plugin.
     pub with: String,
-    /// The row without it.
+    /// The name of the row without the plugin.
     pub without: String,
 }
 

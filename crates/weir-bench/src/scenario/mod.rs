@@ -22,163 +22,165 @@ pub use ablation::{Ablation, NO_POLICY};
 pub use load::{names, parse, read};
 pub use workload::{LoadSettings, RequestSpec, Speak};
 
-/// What is measured, on which targets, how often, and what others published for the same.
+/// What is measured, on which targets and how often, and which figures others have published for it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What its results are called.
+    /// The name of the scenario. The names of its result files begin with it.
     pub name: String,
-    /// What the report is headed.
+    /// The title of the report.
     pub title: String,
-    /// What the scenario repeats and what it does differently, for the report.
+    /// A description for the report: which published procedure the scenario repeats, and what it does differently.
     pub about: String,
-    /// The publication whose figures stand beside ours.
+    /// The publication whose figures are shown next to the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<PublishedIn>,
-    /// Peers by the names of their folders, in the order of the tables.
+    /// The targets, by the names of their folders in `bench/peers` or of `variants`, in the order of the tables.
     pub targets: Vec<String>,
-    /// Targets by names of their own: a peer with settings that others of its kind do not have.
+    /// Additional targets: a peer with other settings, under a new name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variants: BTreeMap<String, Variant>,
-    /// The target that the others are compared with.
+    /// The target that all others are compared with.
     pub baseline: String,
-    /// Workers of the targets: a sweep when there are several.
+    /// Numbers of worker threads or processes of the targets. With several numbers, everything is measured with each of them.
     #[serde(default = "default_workers")]
     pub workers: Vec<u32>,
-    /// Clients, ascending: the axis of the plots.
+    /// Numbers of clients (the levels), in ascending order. They are the horizontal axis of the plots.
     pub connections: Vec<u32>,
-    /// What stands behind the targets.
+    /// The backend behind the targets.
     #[serde(default)]
     pub backend: BackendSettings,
-    /// How load is made, unless a row says otherwise.
+    /// The load, unless a row sets its own.
     #[serde(default)]
     pub load: LoadSettings,
-    /// How it is measured.
+    /// Durations and repeats of the measurement.
     #[serde(default)]
     pub method: MeasuringMethod,
-    /// Look for the highest rate that keeps this, after the levels.
+    /// After the levels, search for the highest rate at which each of these objectives is met.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Objective>,
-    /// The lines of the table.
+    /// The rows of the table.
     pub rows: Vec<ScenarioRow>,
-    /// Pairs of rows whose difference is the cost of a policy; `--ablation` adds them.
+    /// Pairs of rows whose difference is the cost of a plugin. `--ablation` adds them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ablations: Vec<Ablation>,
-    /// What the table shows besides what every table shows.
+    /// Columns of the table, in addition to those that every table has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<TableColumn>,
-    /// What changes for a run of a few minutes.
+    /// Changes to the scenario for a run of a few minutes (`--quick`).
     #[serde(default)]
     pub quick: Quick,
 }
 
-/// A peer configured in a way of its own.
+/// A peer with other settings.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// The peer by the name of its folder.
+    /// The peer, by the name of its folder in `bench/peers`.
     pub peer: String,
-    /// More settings of the upstream, by Weir's names; only peers that support `upstream-settings` take them.
+    /// Additional settings of the upstream, in Weir's format. Only for peers that support `upstream-settings`.
     #[serde(default)]
     pub upstream: BTreeMap<String, Value>,
-    /// More settings of the node, by Weir's names; only peers that support `upstream-settings` take them.
+    /// Additional settings of the node, in Weir's format. Only for peers that support `upstream-settings`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node: BTreeMap<String, Value>,
-    /// More policies on every route, by Weir's plugin names.
+    /// Additional plugins on every route, in Weir's format.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policies: BTreeMap<String, Value>,
-    /// What it is asked for instead of the row's path: a difference that is put there on purpose.
+    /// The path of the requests, instead of the row's: a deliberate difference between two targets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
-/// A figure not every scenario is about.
+/// A column that only some scenarios need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Column")]
 pub enum TableColumn {
-    /// The target's instructions per request, where counters can be read, and against the baseline.
+    /// Instructions of the target per request, and their ratio to the baseline. Needs a machine whose hardware counters can
+    /// be read.
     Instructions,
-    /// Answers with an expected status per second, of those that came while the load went on.
+    /// Responses per second with an expected status, among those received before the load ended.
     Goodput,
-    /// How long answers with an unexpected status took from when the request was sent: 99th percentile.
+    /// The 99th percentile of the time from sending a request to a response with an unexpected status.
     Refusals,
-    /// Within which time of when they were due 99.9 % of the requests were sent, and what the machine allowed: within which
-    /// time a thread that only reads the clock notices 99.9 % of all moments.
+    /// The delay after the due time within which 99.9 % of the requests were sent, and the limit set by the machine: the
+    /// delay within which a thread that only reads the clock notices 99.9 % of all moments.
     Schedule,
-    /// The longest that any request took.
+    /// The longest time that any request took.
     Longest,
-    /// How many changes of a route were made, and the time from a change to the first request that shows it.
+    /// The number of route changes, and the time from a change to the first request that is affected by it.
     RouteChanges,
-    /// After the backend changed its speed, the time until throughput was nine tenths of what the best target reaches
-    /// at that speed: the longest of all changes.
+    /// The longest time from a change of the backend's speed until the throughput is 90 % of the best target's throughput at
+    /// that speed.
     Recovery,
-    /// Events and messages that came in time, of those that were due.
+    /// Events and messages that were received while the row was measured, in percent of those that were due.
     Delivered,
-    /// The target's memory for each client: what it grew by since it had none, divided by the connections.
+    /// Memory of the target per client: its growth since it had no client, divided by the number of connections.
     PerClient,
-    /// Throughput against that of the row named by `compare_with`.
+    /// The throughput, relative to the row that `compare_with` names.
     Kept,
-    /// The 99th percentile of latency against that of the row named by `compare_with`.
+    /// The 99th percentile of latency, relative to the row that `compare_with` names.
     P99Compared,
-    /// How much longer events and answers took than without a gateway: the 99th percentile of latency, less that of the target
-    /// `none` in the same row, level and repeat. There generator and backend have the same processors.
+    /// What the target adds to the 99th percentile of latency: its value less that of the target `none` in the same row,
+    /// level and repeat. Generator and backend have the same processors in both.
     P99Added,
-    /// What a hub delivered beside the load of a row with `fan_out`: deliveries, failed ones, and the longest time from when an
-    /// event was due until it had been delivered.
+    /// What a hub delivered during a row with `fan_out`: deliveries, failed deliveries, and the longest time from when an
+    /// event was due until it was delivered.
     FanOut,
-    /// The time from a change of a route until all workers of the target serve it, for targets that say so; and how many changes failed.
+    /// The time from a route change until all workers of the target serve it, for targets that report this, and the number of
+    /// failed changes.
     ServedByAll,
-    /// The target's memory at the beginning and at the end of the load.
+    /// Memory of the target at the beginning and at the end of the load.
     Memory,
-    /// Records of a target that says what became of them: how many it accepted, delivered and dropped, how many are where they were
-    /// sent, and whether these numbers and the number of requests agree.
+    /// Log records of a target that reports their outcomes: the numbers of accepted, delivered and dropped records, the
+    /// number found at the destination, and whether these numbers agree with the number of requests.
     Account,
 }
 
-/// Where published figures come from.
+/// The publication that the published figures are from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Source")]
 pub struct PublishedIn {
-    /// What it is called.
+    /// The title of the publication.
     pub title: String,
-    /// Where it stands.
+    /// The URL of the publication.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// When it was published.
+    /// The date of the publication.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
-    /// Machine and tools the published figures come from: they are not comparable across machines, only in shape.
+    /// The machine and the tools that the figures were measured with. Figures from different machines cannot be compared
+    /// directly; only the shapes of their curves can.
     pub setup: String,
 }
 
-/// What stands behind the targets.
+/// The backend behind the targets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Backend")]
 pub struct BackendSettings {
-    /// What it is.
+    /// The kind of backend.
     pub kind: BackendKind,
-    /// It has processors that the generator does not use, also where the generator then shares the target's: for loads that
-    /// the backend limits.
+    /// The backend has processors for itself, even if the generator then has to share those of the target. For scenarios in
+    /// which the backend is meant to be the bottleneck.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
-    /// Servers, each on its own port.
+    /// The number of servers, each on a separate port.
     pub instances: u32,
-    /// Bytes of the response body; what fits the kind when absent.
+    /// The size of the response body, in bytes. The default depends on the kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<u64>,
-    /// Exact response body, instead of `body_bytes`.
+    /// The content of the response body, instead of `body_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// How long answers are held back, as `weir backend --delay` takes it: `1s`, `bimodal:1ms,500ms@0.5`,
-    /// `alternate:5ms,50ms/10s`.
+    /// The delay of responses, as for `weir backend --delay`: `1s`, `bimodal:1ms,500ms@0.5`, `alternate:5ms,50ms/10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<String>,
-    /// HTTPS between the target and the backend.
+    /// Use HTTPS between the target and the backend.
     pub tls: bool,
-    /// HTTP/2 between the target and the backend, by prior knowledge.
+    /// Use HTTP/2 between the target and the backend (prior knowledge).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub http2: bool,
 }
@@ -198,17 +200,18 @@ impl Default for BackendSettings {
     }
 }
 
-/// What a backend is.
+/// The kind of backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
-    /// The lab's own: a fixed answer; WebSocket and SSE where the row speaks them.
+    /// The built-in backend of the lab: a fixed response, and WebSocket and server-sent events for rows that use them.
     Builtin,
-    /// nginx with `return 200`, as two of the publications used.
+    /// nginx with `return 200`, as in two of the publications.
     Nginx,
-    /// Netty with a fixed answer, as the publication of the GW-LB used.
+    /// Netty with a fixed response, as in WSO2's publication of GW-LB.
     Netty,
-    /// Tornado: messages reversed over WebSocket, as the publication of WSO2's streaming APIs used; a fixed answer; SSE.
+    /// Tornado, as in WSO2's publication of streaming APIs: WebSocket messages are returned reversed; also a fixed response
+    /// and server-sent events.
     Tornado,
 }
 
@@ -224,22 +227,23 @@ impl BackendKind {
     }
 }
 
-/// How it is measured.
+/// Durations and repeats of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Method")]
 pub struct MeasuringMethod {
-    /// Seconds before measuring starts, in each repeat.
+    /// The warm-up of each repeat, in seconds: load that is not measured.
     pub warmup_s: f64,
-    /// Seconds measured in each repeat.
+    /// The measured part of each repeat, in seconds.
     pub measured_s: f64,
-    /// Above 1: the targets of a row are up together and take turns within a repeat, so many each, every second round
-    /// backwards. Each turn has its share of `warmup_s` and `measured_s`.
+    /// The number of turns that each target has within a repeat. With more than 1, all targets of a row run at the same time
+    /// and are loaded in turns, in reverse order in every second round; `warmup_s` and `measured_s` are divided by this
+    /// number.
     #[serde(skip_serializing_if = "is_one")]
     pub slices: u32,
-    /// Interleaved: each repeat runs every cell once, in an order of its own.
+    /// The number of repeats. Each repeat measures every cell once, in a different order.
     pub repeats: u32,
-    /// Of intervals and tests.
+    /// The confidence level of intervals and tests.
     pub confidence: f64,
 }
 
@@ -249,98 +253,100 @@ impl Default for MeasuringMethod {
     }
 }
 
-/// The highest rate at which this still holds, and the rate is carried.
+/// An objective of a search: the highest rate that the target carries while all conditions hold.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
-    /// How the table calls it.
+    /// The name of the objective in the table.
     pub name: String,
-    /// The mean latency is at most this, counted from when requests were due.
+    /// The maximum mean latency, measured from when requests were due, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
-    /// The 99th percentile is at most this.
+    /// The maximum of the 99th percentile of latency, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
-    /// 99.9 % of the requests are sent within this time of when they were due: an objective for the load engine itself.
+    /// 99.9 % of the requests must be sent within this time after they were due, in microseconds. This is an objective for
+    /// the load engine, not for the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_within_us: Option<f64>,
 }
 
-/// One line of the scenario's table: one configuration of the targets under one workload.
+/// A row of the table: one configuration of the targets under one kind of load.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Row")]
 pub struct ScenarioRow {
-    /// How tables and `--row` call it.
+    /// The name of the row, in tables and for `--row`.
     pub name: String,
-    /// Features a target must have; `peer.yaml` names them.
+    /// Features that a target must have, as listed in its `peer.yaml`. Other targets are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// Routes of the target; four of them are asked for.
+    /// The number of routes of the target. Requests go to four of them.
     #[serde(default = "default_routes")]
     pub routes: u32,
-    /// Endpoints of each route, which has an upstream of its own then. Routes that are asked for have the backends; those of the
-    /// others are addresses on which nothing listens. 0: all routes share one upstream, the backends.
+    /// The number of endpoints of each route. With 0, all routes share one upstream with the backends. Otherwise each route
+    /// has its own upstream: that of a requested route has the backends, the others have addresses on which nothing listens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub endpoints: u32,
-    /// Consumers the target knows, with credentials for the row's policies.
+    /// The number of consumers, each with credentials for the auth plugins of the row.
     #[serde(default)]
     pub consumers: u32,
-    /// Policies on every route, by their Apache APISIX plugin names. In their options `{dir}` is the directory of the run and
-    /// `{backend}` the address of the first backend. Where `{store}` or `{syslog_port}` stands, the lab starts an OpenSearch, which
-    /// has the index `{index}` for the target, or receives syslog messages.
+    /// Plugins on every route, by name, with their options. In options, `{dir}` is replaced by the directory of the run, and
+    /// `{backend}` by the address of the first backend. With `{store}`, the lab starts an OpenSearch and inserts its address;
+    /// `{index}` is the name of the target's index there. With `{syslog_port}`, the lab receives syslog messages on the
+    /// inserted port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub policies: BTreeMap<String, Value>,
-    /// The row without these policies: what its cost is counted from.
+    /// The row without these plugins. The cost of the plugins is the difference to this row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compare_with: Option<String>,
-    /// What clients speak.
+    /// The protocol of the clients.
     #[serde(default)]
     pub speak: Speak,
-    /// What they ask.
+    /// The request.
     #[serde(default)]
     pub request: RequestSpec,
     /// Several kinds of requests, instead of `request`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<RequestSpec>,
-    /// How one of several is chosen.
+    /// How one of several requests is selected.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub selection: Selection,
-    /// When requests are due, instead of what the scenario's `load` says.
+    /// When requests are due, instead of the setting in `load`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pacing: Option<Pacing>,
-    /// Levels of this row, instead of the scenario's.
+    /// Numbers of clients of this row, instead of those of the scenario.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Vec<u32>>,
-    /// Requests per second over all clients, instead of what the scenario's `load` says.
+    /// Requests per second of all clients together, instead of the setting in `load`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Instead of `rate`: relative to the throughput of another row.
+    /// A rate relative to the throughput of another row, instead of `rate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_of: Option<RateOf>,
-    /// HTTPS between the clients and the target, instead of what the scenario's `load` says.
+    /// Use HTTPS between the clients and the target, instead of the setting in `load`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<bool>,
-    /// Whether clients keep their connections, instead of what the scenario's `load` says.
+    /// Whether clients keep their connections open, instead of the setting in `load`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<bool>,
-    /// What happens while the row is measured, by the time since the measured part began. A row with events has one level.
+    /// Events while the row is measured, such as the failure of a backend. A row with events has one level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<RowEvent>,
-    /// One of the routes is changed so many times per second while the row is measured, or as often as the target serves the
-    /// changes. A row with changes has one level.
+    /// How often one of the routes is changed while the row is measured, in changes per second; less often if the target does
+    /// not serve the changes so fast. A row with changes has one level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route_changes_per_s: Option<f64>,
-    /// A hub of the target delivers events meanwhile. They are no part of the row's figures.
+    /// Events that a hub of the target delivers while the row is measured. They are not part of the row's figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
-    /// What stands behind the targets, instead of the scenario's.
+    /// The backend of this row, instead of the scenario's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSettings>,
-    /// The row is about a backend that can do no more, or that changes its speed: neither makes a figure invalid.
+    /// The row tests a backend that is overloaded or changes its speed. Neither makes a figure invalid then.
     #[serde(default)]
     pub backend_limits: bool,
-    /// What was published for this row.
+    /// Published figures for this row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<PublishedFigures>,
 }
@@ -361,43 +367,42 @@ pub struct FanOut {
     pub hub: BTreeMap<String, Value>,
 }
 
-/// Something that happens while a row is measured.
+/// An event while a row is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RowEvent {
-    /// Seconds since the measured part began.
+    /// The time of the event, in seconds since the start of the measured part.
     pub at_s: f64,
-    /// What happens.
+    /// The action.
     pub action: EventAction,
 }
 
-/// What can happen to a process while a row is measured.
+/// The action of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventAction {
     /// The first backend gets SIGKILL: its connections are reset, and its port refuses new ones.
     KillBackend,
-    /// The first backend gets SIGSTOP: its port still accepts, and nothing is answered.
+    /// The first backend gets SIGSTOP: its port still accepts connections, but no request is answered.
     FreezeBackend,
-    /// The first backend is there again, on the same port: started anew after a kill, continued after a freeze.
+    /// The first backend is available again on the same port: restarted after a kill, continued (SIGCONT) after a freeze.
     RestoreBackend,
     /// The target gets SIGTERM.
     DrainTarget,
-    /// The target's configuration is written anew, with another time-out for the upstream of one route, and the target is
-    /// told to take it.
+    /// The target reloads its configuration, with a changed time-out of the upstream of one route.
     ReloadOneRoute,
-    /// The same, with another time-out for the upstreams of all routes.
+    /// The target reloads its configuration, with changed time-outs of the upstreams of all routes.
     ReloadAllRoutes,
 }
 
-/// A rate known only once another row has been measured: the same for all targets, so many times what the baseline
-/// reached there at its highest level in the repeat.
+/// A rate relative to another row: a multiple of the throughput that the baseline reached there, at its highest level in the
+/// same repeat. It is the same rate for all targets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateOf {
     /// The name of the other row.
     pub row: String,
-    /// How many times as much.
+    /// The factor.
     pub times: f64,
 }
 
@@ -405,27 +410,27 @@ pub struct RateOf {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedFigures {
-    /// Whose.
+    /// The name of the measured system.
     pub system: String,
-    /// The level they are for; absent when the publication does not say.
+    /// The number of clients, if the publication states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
     /// Requests per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rps: Option<f64>,
-    /// Mean latency.
+    /// The mean latency, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
-    /// 95th percentile.
+    /// The 95th percentile of latency, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95_ms: Option<f64>,
-    /// 99th percentile.
+    /// The 99th percentile of latency, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ms: Option<f64>,
-    /// Share that failed.
+    /// Failed requests, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_percent: Option<f64>,
-    /// What to know about the figure.
+    /// A note on the figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -434,22 +439,22 @@ pub struct PublishedFigures {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quick {
-    /// These targets only.
+    /// The targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,
-    /// These clients; a row with its own keeps its first and its last.
+    /// The numbers of clients. A row with its own numbers keeps the first and the last of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<Vec<u32>>,
-    /// Names of the rows to keep.
+    /// The names of the rows. The other rows are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<String>>,
-    /// These numbers of workers.
+    /// The numbers of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<u32>>,
-    /// End after this many requests.
+    /// The run ends after this number of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// How it is measured, as a whole.
+    /// Durations and repeats. Replaces `method` as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MeasuringMethod>,
 }

@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use super::{Scenario, ScenarioRow};
 use crate::engine::{Pacing, Rate, check_pacing};
 
-/// How load is made, unless a row says otherwise.
+/// The load, unless a row sets its own.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Load")]
 pub struct LoadSettings {
-    /// HTTPS between the clients and the target.
+    /// Use HTTPS between the clients and the target.
     pub tls: bool,
-    /// Requests per second over all clients, evenly spaced. Absent: a closed loop.
+    /// Requests per second of all clients together, evenly spaced (open loop). Without a rate, the load is a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// When requests are due, in the words of the load engine's plan, instead of `rate`, `ramp_up_s` and `think_ms`. Rates
-    /// are over all clients, and times count from the start of a run, its warm-up included.
+    /// When requests are due, with the keys of a plan for `weir load --plan`, instead of `rate`, `ramp_up_s` and `think_ms`.
+    /// Rates are those of all clients together. Times start with the warm-up of a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pacing: Option<Pacing>,
-    /// Closed loop: clients start one after another over this time, within the warm-up.
+    /// Closed loop: the clients start one after another, over this time within the warm-up, in seconds.
     pub ramp_up_s: f64,
-    /// Closed loop: pause between a response and the client's next request.
+    /// Closed loop: the pause of a client between a response and its next request, in milliseconds.
     pub think_ms: f64,
-    /// End after this many requests, if the time is not over first.
+    /// The run ends after this number of requests, or at the end of its time, whichever is first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// How long the answer to a request may take.
+    /// Time-out of a request, in seconds.
     pub timeout_s: f64,
-    /// Processes that share the clients, each from local addresses of its own (127.0.1.1, 127.0.2.1…): for more idle
-    /// connections than one process may have open, or one address has ports.
+    /// The number of generator processes that share the clients, each with separate local addresses (127.0.1.1, 127.0.2.1…).
+    /// For more idle connections than the file descriptors of one process or the ports of one address allow.
     #[serde(skip_serializing_if = "super::is_one")]
     pub processes: u32,
-    /// Clients keep their connections. Without it each request opens one, over TLS with a full handshake.
+    /// Clients keep their connections open. With `false`, each request opens a connection, over TLS with a full handshake.
     #[serde(skip_serializing_if = "Clone::clone")]
     pub keep_alive: bool,
 }
@@ -56,7 +56,7 @@ impl Default for LoadSettings {
     }
 }
 
-/// What clients speak.
+/// The protocol of the clients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "protocol", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Speak {
@@ -65,60 +65,61 @@ pub enum Speak {
     Http1,
     /// HTTP/2.
     Http2 {
-        /// Requests in flight on one connection.
+        /// The number of concurrent streams on each connection.
         streams: usize,
     },
-    /// Messages echoed in reverse, each client sending `per_second`.
+    /// WebSocket: each client sends messages, which are returned reversed.
     WebSocket {
-        /// Length of a message.
+        /// Size of a message.
         message_bytes: usize,
-        /// Messages of each client.
+        /// Messages per second of each client.
         per_second: f64,
     },
-    /// Events of `event_bytes` at `per_second` on each connection.
+    /// Server-sent events.
     Sse {
-        /// Length of an event.
+        /// Size of an event.
         event_bytes: usize,
-        /// Events on each connection.
+        /// Events per second on each connection.
         per_second: f64,
     },
-    /// One topic, every client a subscriber, `per_second` publications.
+    /// WebSub: every client subscribes to the same topic, to which events are published.
     WebSub {
-        /// Length of what is published.
+        /// Size of an event.
         payload_bytes: usize,
-        /// Publications.
+        /// Published events per second.
         per_second: f64,
     },
-    /// Connections that are opened and held.
+    /// Idle connections, which stay open.
     Idle,
 }
 
-/// What is sent.
+/// A request.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Request")]
 pub struct RequestSpec {
-    /// How results call it, where there are several.
+    /// The name of the request in results, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// `GET`, `POST`…
+    /// The method.
     pub method: String,
-    /// Path and query.
+    /// The path and query.
     pub path: String,
-    /// Whom it is for. Each client has a connection for each host, all of them to the target.
+    /// The `Host`. Each client has a connection to the target for each host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Fields to send besides.
+    /// Additional header fields.
     pub headers: BTreeMap<String, String>,
-    /// Length of its body.
+    /// The size of the body, in bytes.
     pub body_bytes: u64,
-    /// Its body, instead of `body_bytes`.
+    /// The content of the body, instead of `body_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// Share among several, where they are chosen at random.
+    /// The weight of the request, if requests are selected at random.
     #[serde(skip_serializing_if = "super::is_one")]
     pub weight: u32,
-    /// Statuses that are a success. Empty: 100 to 399, and what is not 2xx is a finding.
+    /// Statuses that count as success. Without them, 100 to 399 are a success, and statuses other than 2xx are reported as a
+    /// finding.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expect_status: Vec<u16>,
 }

@@ -12,7 +12,7 @@ use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
 use super::consumers::{KnownConsumers, OverlayLayers};
 use super::dependencies::Dependencies;
-use super::plugin_findings::{inside, path_of, report_unknown};
+use super::plugin_findings::{inside, path_of, report_unknown, split_credential};
 use super::{Compiler, meta};
 use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, TrafficShare};
 use crate::text::fingerprint::Fingerprint;
@@ -301,7 +301,8 @@ impl<'a> Chains<'a> {
             Err(error) if self.compiler.document.awaits_secret(&plugin.options, &error.path) => return None,
             Err(error) => {
                 let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
-                self.compiler.report(&path, place, error.problem, None);
+                let (problem, advice) = split_credential(entry, error);
+                self.compiler.report(&path, place, problem, advice);
                 return None;
             }
         };

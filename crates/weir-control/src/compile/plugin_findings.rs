@@ -1,11 +1,11 @@
 //! The positions of findings in a plugin's options, and the advice for unknown plugins.
 
-use weir_plugin::{ConfigError, Registry};
+use weir_plugin::suggest::closest;
+use weir_plugin::{ConfigError, Entry, Registry};
 
 use super::Compiler;
 use crate::document::{PluginSpec, ResourceOrigin};
 use crate::text::read::{join, listed};
-use crate::text::suggest::closest;
 use crate::text::tree::{TextPosition, TreePath};
 
 /// Plugins of other gateways, and their equivalents here; docs/guide/coming-from.md has the same list.
@@ -31,6 +31,7 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("rate-limit", "limit-count"),
     ("rate-limiting", "limit-count"),
     ("rate-limiting-advanced", "limit-count"),
+    ("ratelimit", "limit-count"),
     ("request-size-limiting", "client-control"),
     ("request-termination", "mocking"),
     ("request-transformer", "proxy-rewrite"),
@@ -71,6 +72,21 @@ pub(super) fn inside(
     let path = join(&path, &error.path);
     let place = compiler.document.place_at(&path);
     (path, place)
+}
+
+/// The problem and the advice if the options of an auth plugin contain an option of a credential, which belongs to a consumer.
+pub(super) fn split_credential(entry: &Entry, error: ConfigError) -> (String, Option<String>) {
+    let (name, option) = (entry.name, &error.path);
+    let is_unknown = error.problem.contains("` is not known; ");
+    let is_of_credential =
+        entry.credential.is_some_and(|credential| (credential.schema)()["properties"].get(option).is_some());
+    if !(is_unknown && is_of_credential) {
+        return (error.problem, None);
+    }
+    let advice = format!(
+        "it belongs to a consumer: `consumers: [{{ username: NAME, plugins: {{ {name}: {{ {option}: … }} }} }}]`"
+    );
+    (format!("the option `{option}` is not known here"), Some(advice))
 }
 
 pub(super) fn path_of(origin: &ResourceOrigin, plugin: &PluginSpec) -> String {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use weir_plugin::{ExchangePhase, Template, Variable};
 
 use crate::text::read::{NodeReader, shortened};
-use crate::text::suggest::meant;
 use crate::text::tree::{MapEntry, NodeKind};
+use weir_plugin::suggest::meant;
 
 /// The file of the access log, and the format of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -188,7 +188,18 @@ fn uri(at: &NodeReader) -> Option<String> {
     }
     if !text.starts_with('/') {
         let problem = format!("`{}` matches no request: every path begins with `/`", shortened(text));
-        at.report_advising(problem, format!("try `/{}`", shortened(text)));
+        let advice = match text.split_once("://") {
+            Some((_, rest)) => {
+                let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+                format!("write `uri: /{}`, and `host: {}`", shortened(path), shortened(host))
+            }
+            None if text.starts_with(['~', '^']) => {
+                "write the fixed part as `uri: /a*`, and the expression as `vars: [[uri, \"~~\", \"^/a[0-9]\"]]`"
+                    .to_owned()
+            }
+            None => format!("try `/{}`", shortened(text)),
+        };
+        at.report_advising(problem, advice);
         return None;
     }
     if let Some(separator) = text.find(['?', '#']) {

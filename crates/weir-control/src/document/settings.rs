@@ -1,6 +1,6 @@
 //! Settings of the node: where it listens, how it logs, and how it treats clients.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use weir_client::DnsSettings;
@@ -442,9 +442,30 @@ fn address(at: &NodeReader) -> Option<ListenAddress> {
     let address = text.parse().ok().map(ListenAddress::One);
     if address.is_none() {
         let problem = format!("`{}` is not an address to listen on", shortened(text));
-        at.report_advising(problem, "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`");
+        at.report_advising(problem, listen_advice(text));
     }
     address
+}
+
+/// What was probably meant by a text that is no address.
+fn listen_advice(text: &str) -> String {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) {
+        format!("add the port: `{text}:9080`")
+    } else if host.parse::<Ipv6Addr>().is_ok() && is_number {
+        format!("write an IPv6 address in brackets: `[{host}]:{port}`")
+    } else if is_number && port.parse::<u16>().is_err() {
+        "use a port from 0 to 65535".to_owned()
+    } else if host == "*" && is_number {
+        format!("write `:{port}` for all addresses of this machine")
+    } else if host == "localhost" && is_number {
+        format!("write the IP address in place of the name: `127.0.0.1:{port}`")
+    } else if text.ends_with(" ssl") || text.ends_with(" tls") {
+        "write `{ address: \":443\", tls: true }`".to_owned()
+    } else {
+        "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`; names of hosts are not possible".to_owned()
+    }
 }
 
 fn status(at: &NodeReader) -> Option<SocketAddr> {

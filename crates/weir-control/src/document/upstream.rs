@@ -421,10 +421,10 @@ fn node_of_map(at: &NodeReader, entry: &MapEntry, default_port: u16) -> Option<N
 
 fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
     if let NodeKind::Text(text) = &at.node().kind {
-        let text = shortened(text);
+        let (node, scheme) = node_of_url(text);
         at.report_advising(
-            format!("expected a map, found `{text}`"),
-            format!("write the list as a map with weights: `nodes: {{ \"{text}\": 1 }}`"),
+            format!("expected a map, found `{}`", shortened(text)),
+            format!("write the list as a map with weights: `nodes: {{ \"{}\": 1 }}`{scheme}", shortened(node)),
         );
         return None;
     }
@@ -459,14 +459,31 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
     Some(NodeSpec { host, port: port.unwrap_or(Some(default_port))?, weight, priority, place: at.place() })
 }
 
+/// The node in what may be a URL, and the advice for its scheme.
+fn node_of_url(text: &str) -> (&str, &'static str) {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let node = rest.split('/').next().unwrap_or_default();
+    let node = if node.is_empty() { "backend.example:8080" } else { node };
+    match scheme {
+        "https" => (node, ", and `scheme: https` in the upstream"),
+        "grpc" | "grpcs" | "h2c" => (node, ", and `scheme: grpc` or `grpcs` in the upstream"),
+        _ => (node, ""),
+    }
+}
+
 /// `host`, `host:port`, `[v6]` or `[v6]:port`. The error is a problem and an advice.
 fn host_and_port(text: &str) -> Result<(Box<str>, Option<u16>), (String, String)> {
     let shown = shortened(text);
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err((format!("`{shown}` is an IPv6 address without brackets"), format!("write `[{text}]:8080`")));
+        let with_port = text.rsplit_once(':').filter(|(host, port)| {
+            host.parse::<Ipv6Addr>().is_ok() && port.len() > 1 && port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        let meant = with_port.map_or(format!("[{text}]:8080"), |(host, port)| format!("[{host}]:{port}"));
+        return Err((format!("`{shown}` is an IPv6 address without brackets"), format!("write `{meant}`")));
     }
     if text.contains("//") {
-        return Err((format!("`{shown}` is a URL, not a node"), "write as `backend.example:8080`".to_owned()));
+        let (node, scheme) = node_of_url(text);
+        return Err((format!("`{shown}` is a URL, not a node"), format!("write `{}`{scheme}", shortened(node))));
     }
     let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((host, rest))) => {

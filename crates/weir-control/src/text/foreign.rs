@@ -60,6 +60,28 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         beside: "checks",
         advice: "write `checks: { active: { http_path: /health } }`",
     },
+    // Of health checks.
+    ForeignKey { theirs: &["path", "uri"], beside: "http_path", advice: "write `http_path: /health`" },
+    ForeignKey { theirs: &["method"], beside: "http_path", advice: "write `http_method`" },
+    ForeignKey {
+        theirs: &["interval", "interval_s", "period"],
+        beside: "http_path",
+        advice: "write `interval` in `healthy` and in `unhealthy`: `healthy: { interval: 5 }`",
+    },
+    ForeignKey { theirs: &["threshold", "rise", "passes"], beside: "successes", advice: "write `successes`" },
+    ForeignKey {
+        theirs: &["threshold", "fall", "fails", "failures"],
+        beside: "http_failures",
+        advice: "write `http_failures`, `tcp_failures` and `timeouts`",
+    },
+    // Of addresses to listen on.
+    ForeignKey { theirs: &["port"], beside: "proxy_protocol", advice: "write `address: \":9443\"`" },
+    ForeignKey { theirs: &["ssl", "https"], beside: "proxy_protocol", advice: "write `tls: true`" },
+    ForeignKey {
+        theirs: &["http2"],
+        beside: "h2c",
+        advice: "HTTP/2 is on by default; `enable_http2` is a setting of the node",
+    },
     // Of consumers.
     ForeignKey { theirs: &["custom_id"], beside: "username", advice: "write `labels: { custom_id: … }`" },
     ForeignKey {
@@ -84,14 +106,56 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
     },
     // At the top.
     ForeignKey {
-        theirs: &["certificates", "snis", "tls"],
+        theirs: &["certificates", "snis", "tls", "ssl"],
         beside: "ssls",
         advice: "write `ssls: [{ snis: [www.example], cert: FILE, key: FILE }]`",
     },
     ForeignKey {
-        theirs: &["apisix", "deployment", "nginx_config", "plugin_attr", "http", "_format_version", "_transform"],
+        theirs: &["apisix", "deployment", "nginx_config", "plugin_attr", "etcd"],
         beside: "listen",
-        advice: "settings are keys at the top of this file: docs/guide/coming-from.md says what stands for what",
+        advice: "settings are keys at the top of this file; `weir convert apisix-config FILE` converts a config.yaml of APISIX",
+    },
+    ForeignKey {
+        theirs: &["_format_version", "_transform", "_info", "keyauth_credentials"],
+        beside: "listen",
+        advice: "`weir convert kong FILE` converts a declarative configuration of Kong",
+    },
+    ForeignKey {
+        theirs: &["server", "servers", "http", "events", "location", "stream"],
+        beside: "listen",
+        advice: "write `listen`, `routes` and `upstreams`; `weir convert nginx FILE` converts a configuration of nginx",
+    },
+    ForeignKey {
+        theirs: &["frontend", "backend", "entryPoints", "static_resources"],
+        beside: "listen",
+        advice: "write `listen`, `routes` and `upstreams`: docs/guide/configuration.md",
+    },
+    ForeignKey {
+        theirs: &["port", "ports", "address", "bind", "listeners"],
+        beside: "listen",
+        advice: "write `listen: [\":9080\"]`",
+    },
+    ForeignKey { theirs: &["workers", "threads"], beside: "listen", advice: "write `worker_processes: 4`" },
+    ForeignKey { theirs: &["log_level", "loglevel"], beside: "listen", advice: "write `error_log_level: info`" },
+    ForeignKey {
+        theirs: &["access_log", "accesslog", "log_format"],
+        beside: "listen",
+        advice: "write `enable_access_log: FILE`, or `enable_access_log: { path: FILE, format: … }`",
+    },
+    ForeignKey {
+        theirs: &["error_log", "log", "logging"],
+        beside: "listen",
+        advice: "the error log goes to standard error; `error_log_level` sets its level, `enable_access_log` the access log",
+    },
+    ForeignKey {
+        theirs: &["metrics", "prometheus"],
+        beside: "listen",
+        advice: "metrics need no setting: `/metrics` on the address of `status`, by default 127.0.0.1:7085",
+    },
+    ForeignKey {
+        theirs: &["timeout", "timeouts"],
+        beside: "listen",
+        advice: "write `timeout: { connect, send, read }` in an upstream",
     },
 ];
 

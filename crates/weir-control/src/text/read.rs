@@ -9,9 +9,9 @@ use serde_json::Number;
 
 use crate::text::diagnostic::Faults;
 use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
-use crate::text::suggest::closest;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
+use weir_plugin::suggest::closest;
 
 /// A value with its path, and the collector for its faults.
 #[derive(Clone, Copy)]
@@ -93,15 +93,43 @@ impl<'a> NodeReader<'a> {
                 let problem = format!("expected {expected}, found the number {value}");
                 return if expected.starts_with("text") {
                     self.report_advising(problem, "put it in quotes");
+                } else if expected == "a map" && self.path.last_key() == Some("timeout") {
+                    let advice = format!("write `{{ connect: {value}, send: {value}, read: {value} }}`, in seconds");
+                    self.report_advising(problem, advice);
                 } else {
                     self.report(problem);
                 };
             }
-            NodeKind::Text(value) => format!("`{}`", shortened(value)),
+            NodeKind::Text(value) => {
+                let problem = format!("expected {expected}, found `{}`", shortened(value));
+                return match self.advice_for_text(expected, value) {
+                    Some(advice) => self.report_advising(problem, advice),
+                    None => self.report(problem),
+                };
+            }
             NodeKind::List(_) => "a list".to_owned(),
+            NodeKind::Map(_) if expected == "a list" => {
+                let advice = "begin each item with `- `, or write the list in brackets: `[{ … }]`";
+                return self.report_advising("expected a list, found a map", advice);
+            }
             NodeKind::Map(_) => "a map".to_owned(),
         };
         self.report(format!("expected {expected}, found {found}"));
+    }
+
+    /// The advice for a text in place of something else.
+    fn advice_for_text(&self, expected: &str, text: &str) -> Option<String> {
+        if expected == "a list" {
+            return Some(format!("write `[{}]`", shortened(text)));
+        }
+        if expected.starts_with("a whole number") {
+            let is_number = text.trim().parse::<f64>().is_ok();
+            return is_number.then(|| "write the number without quotes".to_owned());
+        }
+        if expected == "a map" && self.path.last_key() == Some("upstream") {
+            return Some("write `upstream: { nodes: { \"backend.example:8080\": 1 } }`".to_owned());
+        }
+        None
     }
 
     /// The fields of a map. Keys that are not in `known` are reported.

@@ -377,6 +377,14 @@ impl Builder<'_> {
             fault.advise("put text that begins with such a character in quotes")
         } else if info.contains("mapping values are not allowed") {
             fault.advise("check the indentation, or put text with `: ` in quotes")
+        } else if info.contains("anchor or alias") {
+            fault.advise("put text that begins with `*` or `&` in quotes")
+        } else if info.contains("quoted scalar") {
+            fault.advise("a quote is not closed")
+        } else if info.contains("flow mapping") || info.contains("flow sequence") {
+            fault.advise("close the bracket, or put text with `,`, `: ` or brackets in quotes")
+        } else if info.contains("expected key") || info.contains("block mapping") || info.contains("block collection") {
+            fault.advise("check the indentation of this line: the keys of a map begin in the same column")
         } else {
             fault
         }

@@ -108,7 +108,7 @@ fn refuse(conversion: &mut DocumentConversion, at: &DocumentValue, chain: &mut P
     if HARMLESS.contains(&name) {
         return conversion.lost(at, format!("plugin `{name}`: {why}"));
     }
-    conversion.lost(at, format!("`{name}`: {why}: not converted, so the routes that it applies to answer with 503"));
+    conversion.lost(at, format!("the plugin `{name}`: {why}; the routes that it applies to answer with 503"));
     chain.closed = true;
 }
 
@@ -116,7 +116,7 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
     let empty = DocumentValue::default();
     let config = plugin.get("config").unwrap_or(&empty);
     let Some((known, converted)) = options(config, name) else {
-        return refuse(conversion, plugin, chain, "there is no conversion for this plugin or its options");
+        return refuse(conversion, plugin, chain, "there is no conversion for it");
     };
     let is_unknown = |(option, value): &&(String, DocumentValue)| {
         !known.contains(&option.as_str()) && matters(value) && !is_default(option, value)

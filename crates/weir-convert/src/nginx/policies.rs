@@ -7,7 +7,7 @@ use super::syntax::Directive;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// nginx's default limit of a body.
-pub const BODY_SIZE: &str = "1m";
+const BODY_SIZE: &str = "1m";
 
 /// The plugins for the directives in effect at this place.
 pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
@@ -55,9 +55,27 @@ fn addresses(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String,
     Some(("ip-restriction".to_owned(), Yaml::map([(options.0, Yaml::texts(options.1))])))
 }
 
+/// The limit of the node for bodies: the largest of all servers and locations, since a route can only have a smaller one.
+pub fn body_size_of_node<'a>(conversion: &Conversion<'a>) -> &'a str {
+    let mut sizes = vec![conversion.scope().value("client_max_body_size").unwrap_or(BODY_SIZE)];
+    collect_body_sizes(conversion.http, &mut sizes);
+    // 0 is no limit.
+    let size = |text: &&str| bytes(text).map_or(0, |size| if size == 0 { i64::MAX } else { size });
+    sizes.into_iter().max_by_key(size).unwrap_or(BODY_SIZE)
+}
+
+fn collect_body_sizes<'a>(directives: &'a [Directive], sizes: &mut Vec<&'a str>) {
+    for directive in directives {
+        if directive.name == "client_max_body_size" {
+            sizes.push(directive.argument(0));
+        }
+        collect_body_sizes(directive.children(), sizes);
+    }
+}
+
 /// The limit of the body, if it differs from the node's.
 fn body_size(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
-    let of_node = conversion.scope().value("client_max_body_size").unwrap_or(BODY_SIZE);
+    let of_node = body_size_of_node(conversion);
     let here = scope.value("client_max_body_size").unwrap_or(BODY_SIZE);
     let size = bytes(here).filter(|_| here != of_node)?;
     Some(("client-control".to_owned(), Yaml::map([("max_body_size", Yaml::Integer(size))])))

@@ -1,7 +1,7 @@
 //! Directives that apply to the whole node, as settings.
 
 use super::Conversion;
-use super::policies::BODY_SIZE;
+use super::policies::body_size_of_node;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use crate::yaml::Yaml;
@@ -21,7 +21,7 @@ pub const OF_THE_NODE: [&str; 4] = ["set_real_ip_from", "resolver", "access_log"
 
 pub fn carry_over(conversion: &mut Conversion) {
     let main = BlockScope::new(conversion.main);
-    let body_size = conversion.scope().value("client_max_body_size").unwrap_or(BODY_SIZE);
+    let body_size = body_size_of_node(conversion);
     // What the only server says applies to the whole node.
     let http = match conversion.only_server() {
         Some(server) => conversion.scope().inside(server.children()),

@@ -17,11 +17,11 @@ use names::{NameAndPassword, NameTable};
 /// A request with an unknown name takes as long as one with a wrong password, so response times do not reveal which
 /// names exist.
 ///
-/// Passwords can be kept as hashes. A hash is slow to verify by intention, so Weir verifies it outside of the workers, with at
-/// most half of the processors, and each worker remembers a right password for an hour. If a request does not get its turn
-/// within 5 seconds, or if 1024 requests are already waiting, it is answered with 503. Use the same kind of hash with the same
-/// cost for all consumers: if one password is hashed, every wrong password takes as long as that hash, but costs that differ
-/// can reveal which names exist.
+/// Passwords can be stored as hashes. Hashes are deliberately slow to verify, so Weir verifies them on separate threads, on
+/// at most half of the processors, and each worker caches a correct password for an hour. A request that waits longer than 5
+/// seconds for its verification is answered with 503, and so is a request while 1024 others are waiting. Use the same kind of
+/// hash with the same cost for all consumers: if one password is hashed, every wrong password takes as long as that hash, but
+/// different costs can reveal which names exist.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BasicAuth {

@@ -200,7 +200,7 @@ mod tests {
         for (options, want) in [
             (json!({}), "needs `whitelist`, `blacklist` or"),
             (json!({"whitelist": []}), "whitelist: is empty"),
-            (json!({"type": "role", "whitelist": ["a"]}), "type: unknown variant"),
+            (json!({"type": "role", "whitelist": ["a"]}), "type: `role` is not an allowed value"),
             (
                 json!({"allowed_by_methods": [{"user": "a", "methods": ["get"]}]}),
                 "allowed_by_methods[0].methods: must be a list",

@@ -379,9 +379,9 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `uri`"),
+            (json!({}), "the option `uri` is missing"),
             (json!({"uri": "auth.example"}), "uri: `auth.example` is not a URL"),
-            (json!({"uri": "http://a", "request_method": "PUT"}), "request_method: unknown variant"),
+            (json!({"uri": "http://a", "request_method": "PUT"}), "request_method: `PUT` is not an allowed value"),
             (json!({"uri": "http://a", "max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
             (json!({"uri": "http://a", "status_on_error": 99}), "status_on_error: must be from 200"),

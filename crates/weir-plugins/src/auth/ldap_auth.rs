@@ -389,7 +389,7 @@ mod tests {
             options
         };
         for (options, want) in [
-            (json!({"ldap_uri": "a"}), "missing field `base_dn`"),
+            (json!({"ldap_uri": "a"}), "the option `base_dn` is missing"),
             (with(json!({"base_dn": "users"})), "base_dn: is not a distinguished name"),
             (with(json!({"ldap_uri": "http://a"})), "ldap_uri: `http://a` is not a directory"),
             (with(json!({"ldap_uri": "a b"})), "ldap_uri: `a b` is not a directory"),

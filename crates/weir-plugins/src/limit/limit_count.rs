@@ -76,7 +76,7 @@ pub struct LimitCount {
     /// `Retry-After` to refusals.
     #[serde(default = "default_true")]
     show_limit_quota_header: bool,
-    /// Also adds the header fields `RateLimit-Policy` and `RateLimit` of the IETF draft. Not an option of APISIX.
+    /// Also adds the header fields `RateLimit-Policy` and `RateLimit` of the IETF draft. Not in APISIX.
     #[serde(default)]
     ietf_headers: bool,
     /// Counts in the gateway and synchronizes with the Redis server at this interval, in seconds, instead of asking the

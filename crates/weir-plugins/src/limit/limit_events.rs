@@ -26,16 +26,16 @@ mod counting;
 use counting::{EventCounting, StreamQuota};
 
 counted_somewhere! {
-/// Limits the messages of WebSockets, the server-sent events, and the events published to a hub in a time window, by number and
-/// by bytes, for each client, key or tenant.
+/// Limits the number and the bytes of WebSocket messages, server-sent events and events that are published to a hub, in a
+/// time window, for each client, key or tenant.
 ///
-/// All messages and events of the same key count together, over all connections and all workers of the gateway. Pings,
-/// pongs, close frames and comments are not counted. What the client sees when the limit is used up: a WebSocket is closed
-/// with code 1008; an event stream gets a comment with the reason, and ends. With `action: drop` the message is left out
-/// instead, and the stream goes on. An event that is published to a hub beyond the limit is answered with 429 and
-/// `Retry-After`, and is not stored. With one of the `redis` policies, all gateways whose options are the same count together:
-/// each counts the events that it passes and synchronizes with the server at `sync_interval`, as a message does not wait for a
-/// server. The metric `weir_events_total` counts what was passed, throttled and lost.
+/// All messages and events of the same key count together, over all connections and all workers of the gateway. Pings, pongs,
+/// close frames and comments are not counted. Beyond the limit, a WebSocket is closed with code 1008, and an event stream
+/// gets a comment with the reason and ends. With `action: drop`, the message is left out instead, and the stream continues.
+/// An event that is published to a hub beyond the limit is answered with 429 and `Retry-After`, and is not stored. With one
+/// of the `redis` policies, all gateways whose options are the same count together. Messages do not wait for the server: each
+/// gateway counts its own, and synchronizes with the server at `sync_interval`. The metric `weir_events_total` counts
+/// messages by outcome.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitEvents {
@@ -56,24 +56,24 @@ pub struct LimitEvents {
     /// these seconds.
     #[serde(default)]
     window_type: WindowType,
-    /// The key by which events are counted, as `key_type` defines; it is read once, when the stream begins. An exchange
-    /// without this key is counted by the client's address.
+    /// The key by which events are counted, as `key_type` defines. It is read once, when the stream begins. Streams without
+    /// this key are counted by the client's address.
     #[serde(default = "default_key")]
     key: String,
     /// How `key` is interpreted.
     #[serde(default)]
     key_type: KeyType,
-    /// Which messages of a WebSocket are counted. Server-sent events always come from the upstream, events that are published
-    /// to a hub always from the client.
+    /// Which messages of a WebSocket are counted; `both` by default. Server-sent events always come from the upstream, events
+    /// that are published to a hub always from the client.
     #[serde(default)]
     direction: EventDirection,
     /// Counts the events that are published to a hub for each topic separately.
     #[serde(default)]
     per_topic: bool,
-    /// What happens to a message or an event when the limit is used up.
+    /// What happens to a message or an event when the limit is used up; `close` by default.
     #[serde(default)]
     action: ExcessAction,
-    /// The reason that the client is told. A close frame has room for 123 bytes.
+    /// The reason in the close frame or the comment; at most 123 bytes.
     #[serde(default = "default_rejected_msg")]
     #[schemars(length(min = 1, max = 123))]
     rejected_msg: String,
@@ -94,7 +94,7 @@ pub struct LimitEvents {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum EventDirection {
-    /// Those of both sides, together.
+    /// Those of both sides together.
     #[default]
     Both,
     /// Those that the client sends.
@@ -489,12 +489,12 @@ mod tests {
             (redis(json!({"redis_host": ""})), "redis_host: "),
             (redis(json!({"count": 268_435_456})), "count: must be a whole number from 1"),
             (json!({"time_window": 1}), "needs `count`, or `bytes`"),
-            (json!({"count": 1}), "missing field `time_window`"),
+            (json!({"count": 1}), "the option `time_window` is missing"),
             (json!({"count": 0, "time_window": 1}), "count: must be a whole number from 1"),
             (json!({"bytes": -1, "time_window": 1}), "bytes: must be a whole number from 1"),
             (json!({"bytes": 300_000_000, "time_window": 1, "window_type": "sliding"}), "bytes: must be"),
             (json!({"count": 1, "time_window": 1, "rejected_msg": ""}), "rejected_msg: must have from 1"),
-            (json!({"count": 1, "time_window": 1, "action": "text"}), "action: unknown variant"),
+            (json!({"count": 1, "time_window": 1, "action": "text"}), "action: `text` is not an allowed value"),
         ] {
             let error = refused::<LimitEvents>(options);
             assert!(error.starts_with(want), "{error}");

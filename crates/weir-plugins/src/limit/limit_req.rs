@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"rate": 1, "key": "remote_addr"}), "missing field `burst`"),
+            (json!({"rate": 1, "key": "remote_addr"}), "the option `burst` is missing"),
             (json!({"rate": 0, "burst": 0, "key": "remote_addr"}), "rate: must be above 0"),
             (json!({"rate": 1, "burst": -1, "key": "remote_addr"}), "burst: must be from 0"),
             (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "constant"}), "key_type: must be"),

@@ -12,14 +12,14 @@ use crate::options::pattern;
 
 /// Masks parts of requests in log records and in the access log. The requests themselves are not changed.
 ///
-/// The mask applies to all loggers of the route, those of global rules included, to `$variables` in their formats, and to
-/// requests that another plugin has refused. A worker masks a record before it hands the record over, so nothing that is
-/// masked is written to a spool or sent. A request body that cannot be masked reliably is left out of the record, and
-/// `request.body_omitted` says so: a body that is truncated, encoded, or not in the format of the masks.
+/// The mask applies to all loggers of the route, including those of global rules, to `$variables` in their formats, and to
+/// requests that another plugin has refused. Records are masked before they leave the worker, so masked values are never
+/// written to a spool or sent. A request body that cannot be masked reliably (because it is truncated, encoded, or not in the
+/// format of the masks) is left out of the record, which then contains `request.body_omitted`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataMask {
-    /// What is masked in requests, in this order.
+    /// The parts of requests that are masked, in this order.
     #[serde(default)]
     request: Vec<MaskRule>,
     /// The largest body that is masked, in bytes. Larger bodies are left out of records.
@@ -35,14 +35,14 @@ pub struct DataMask {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MaskRule {
-    /// Where it is: in the `query`, in a `header`, or in the `body`.
+    /// Where the value is: in the `query`, in a `header`, or in the `body`.
     #[serde(rename = "type")]
     place: MaskPlace,
-    /// The name of the argument, header field or form field. In a JSON body a path, such as `$.users[*].password`.
+    /// The name of the query argument, header field or form field. For a JSON body, a path such as `$.users[*].password`.
     #[schemars(length(min = 1))]
     name: String,
-    /// `remove` removes it, `replace` replaces its value by `value`, `regex` replaces all matches of `regex` in its value
-    /// by `value`.
+    /// `remove` removes the value, `replace` replaces the value by `value`, `regex` replaces all matches of `regex` in it by
+    /// `value`.
     action: MaskActionSpec,
     /// The format of the body. Required if `type` is `body`.
     body_format: Option<MaskBodyFormat>,
@@ -459,7 +459,10 @@ mod tests {
                 "request[0].name: is not a",
             ),
             (json!({"type": "query", "name": "a", "action": "regex", "regex": "(", "value": ""}), "request[0].regex:"),
-            (json!({"type": "cookie", "name": "a", "action": "remove"}), "request[0].type: unknown variant `cookie`"),
+            (
+                json!({"type": "cookie", "name": "a", "action": "remove"}),
+                "request[0].type: `cookie` is not an allowed value",
+            ),
         ] {
             let error = refused::<DataMask>(json!({"request": [rule]}));
             assert!(error.starts_with(want), "{error}");

@@ -490,7 +490,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"field": {"index": "a"}}), "endpoint_addrs: is needed"),
-            (json!({"endpoint_addr": "http://a"}), "missing field `field`"),
+            (json!({"endpoint_addr": "http://a"}), "the option `field` is missing"),
             (json!({"endpoint_addr": "a", "field": {"index": "a"}}), "endpoint_addr[0]: `a` is not a URL"),
             (json!({"endpoint_addr": "http://a", "field": {"index": "A"}}), "field.index: `A` is not an index name"),
             (

@@ -175,14 +175,14 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `uri`"),
+            (json!({}), "the option `uri` is missing"),
             (json!({"uri": "/logs"}), "uri: `/logs` is not a URL"),
             (json!({"uri": "http://a", "batch_max_size": 0}), "batch_max_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
             (json!({"uri": "http://a", "auth_header": "a\nb"}), "auth_header: has a character"),
             (json!({"uri": "http://a", "max_req_body_bytes": 0}), "max_req_body_bytes: must be from 1"),
-            (json!({"uri": "http://a", "nonsense": 0}), "unknown field `nonsense`"),
-            (json!({"uri": "http://a", "concat_method": "csv"}), "concat_method: unknown variant"),
+            (json!({"uri": "http://a", "nonsense": 0}), "the option `nonsense` is not known"),
+            (json!({"uri": "http://a", "concat_method": "csv"}), "concat_method: `csv` is not an allowed value"),
         ] {
             let error = refused::<HttpLogger>(options);
             assert!(error.starts_with(want), "{error}");

@@ -133,8 +133,8 @@ enum MechanismOption {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct KafkaTlsOptions {
-    /// Whether the certificates of brokers are verified.
-    #[serde(default)]
+    /// Whether the certificates of brokers are verified. Off by default in APISIX.
+    #[serde(default = "options::default_true")]
     verify: bool,
 }
 

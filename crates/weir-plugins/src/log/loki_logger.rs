@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `endpoint_addrs`"),
+            (json!({}), "the option `endpoint_addrs` is missing"),
             (json!({"endpoint_addrs": []}), "endpoint_addrs: is needed"),
             (json!({"endpoint_addrs": ["http://a"], "log_labels": {}}), "log_labels: must have from 1 to 15"),
             (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),

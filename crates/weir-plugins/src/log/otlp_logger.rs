@@ -19,17 +19,17 @@ use crate::observe::trace::w3c::Traceparent;
 
 /// Sends a record of each exchange to an OpenTelemetry collector, as a log record (OTLP over HTTP or gRPC). Not in APISIX.
 ///
-/// The record is the body of the log record, with its members as names and values. The severity is `ERROR` for a status
-/// of 500 or more, `WARN` for 400 or more, and `INFO` otherwise. If the request has a `traceparent`, from its client or
-/// from the plugin `opentelemetry`, the log record belongs to that trace. Requests never wait for the logger. `/records`
-/// and the metric `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`,
-/// `Cookie` and `Set-Cookie` are masked.
+/// The body of the log record is a map with the members of the record. The severity is `ERROR` for a status of 500 or more,
+/// `WARN` for 400 or more, and `INFO` otherwise. If the request has a `traceparent`, from the client or from the plugin
+/// `opentelemetry`, the log record belongs to this trace. Requests never wait for the logger. `/records` and the metric
+/// `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and
+/// `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OtlpLogger {
-    /// The collectors, as `http` or `https` URLs such as `http://127.0.0.1:4318`. Log records go to `/v1/logs` there.
-    /// Batches are sent to the collectors in turn. A collector that fails is skipped for 30 seconds, as long as another
-    /// one works.
+    /// The collectors, as `http` or `https` URLs such as `http://127.0.0.1:4318`. Log records are sent to the path
+    /// `/v1/logs`. Batches are sent to the collectors in turn. A collector that fails is skipped for 30 seconds, as long as
+    /// another one works.
     endpoint_addrs: Vec<String>,
     /// `http/protobuf`, or `grpc`: then the URLs have no path, and the port is usually 4317.
     #[serde(default)]
@@ -37,7 +37,7 @@ pub struct OtlpLogger {
     /// Header fields that are added to the requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Attributes of the resource that the log records belong to. `service.name` is `APISIX` unless it is set.
+    /// Resource attributes of the log records. The default of `service.name` is `APISIX`.
     #[serde(default)]
     resource: BTreeMap<String, ResourceSpec>,
     /// Whether the certificate of an `https` server is verified.
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `endpoint_addrs`"),
+            (json!({}), "the option `endpoint_addrs` is missing"),
             (json!({"endpoint_addrs": []}), "endpoint_addrs: is needed"),
             (json!({"endpoint_addrs": ["a"]}), "endpoint_addrs[0]: `a` is not a URL"),
             (
@@ -148,7 +148,10 @@ mod tests {
                 json!({"endpoint_addrs": ["http://a/b"], "protocol": "grpc"}),
                 "endpoint_addrs: has a path, and a gRPC service has none",
             ),
-            (json!({"endpoint_addrs": ["http://a"], "protocol": "thrift"}), "protocol: unknown variant `thrift`"),
+            (
+                json!({"endpoint_addrs": ["http://a"], "protocol": "thrift"}),
+                "protocol: `thrift` is not an allowed value",
+            ),
             (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),
         ] {
             let error = refused::<OtlpLogger>(options);

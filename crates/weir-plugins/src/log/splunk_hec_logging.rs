@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `endpoint`"),
+            (json!({}), "the option `endpoint` is missing"),
             (json!({"endpoint": {"uri": "a", "token": "t"}}), "endpoint.uri[0]: `a` is not a URL"),
             (json!({"endpoint": {"uri": "http://a", "token": "a\nb"}}), "endpoint.token: has a character"),
         ] {

@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"host": "a"}), "missing field `port`"),
-            (json!({"host": "a", "port": 1, "sock_type": "pigeon"}), "sock_type: unknown variant"),
+            (json!({"host": "a"}), "the option `port` is missing"),
+            (json!({"host": "a", "port": 1, "sock_type": "pigeon"}), "sock_type: `pigeon` is not an allowed value"),
             (json!({"host": "a", "port": 1, "tls": true, "sock_type": "udp"}), "tls: can be used with"),
         ] {
             let error = refused::<Syslog>(options);

@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"port": 1}), "missing field `host`"),
+            (json!({"port": 1}), "the option `host` is missing"),
             (json!({"host": "", "port": 1}), "host: `` is neither"),
             (json!({"host": "http://a", "port": 1}), "host: `http://a` is neither"),
             (json!({"host": "a", "port": 0}), "port: must be from 1"),

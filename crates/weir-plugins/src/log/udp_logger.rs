@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"host": "a"}), "missing field `port`"),
+            (json!({"host": "a"}), "the option `port` is missing"),
             (json!({"host": "a b", "port": 1}), "host: `a b` is neither"),
             (json!({"host": "a", "port": 1, "timeout": 0}), "timeout: must be from 1"),
         ] {

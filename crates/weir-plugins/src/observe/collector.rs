@@ -18,14 +18,14 @@ use crate::observe::trace::otlp::{self, ResourceValue};
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CollectorMetadata {
-    /// Where the id of a trace that begins here comes from: `random`, or `x-request-id` (the request's id, where it is a
+    /// The trace id of requests without a trace context: `random`, or `x-request-id` (the id of the request, if it is a
     /// UUID).
     pub trace_id_source: TraceIdSource,
-    /// Attributes of the resource that spans belong to. `service.name` is `APISIX` unless it is set.
+    /// Resource attributes of the spans. The default of `service.name` is `APISIX`.
     resource: BTreeMap<String, ResourceSpec>,
     /// The collector.
     collector: CollectorSpec,
-    /// How spans are sent together.
+    /// How spans are sent in batches.
     batch_span_processor: BatchSpanSpec,
     /// Only `false` is supported.
     set_ngx_var: bool,
@@ -53,8 +53,8 @@ pub enum ResourceSpec {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct CollectorSpec {
-    /// `host:port`, or an `http` or `https` URL. Spans go to `/v1/traces` there. With `protocol: grpc`, a collector usually
-    /// listens on port 4317.
+    /// The address of the collector: `host:port`, or an `http` or `https` URL. Spans are sent to the path `/v1/traces`. With
+    /// `protocol: grpc`, the port is usually 4317.
     address: String,
     /// `http/protobuf`, or `grpc`. Not in APISIX.
     protocol: OtlpProtocol,
@@ -73,11 +73,11 @@ impl Default for CollectorSpec {
     }
 }
 
-/// How spans are sent together.
+/// How spans are sent in batches.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct BatchSpanSpec {
-    /// Has no effect: a full batch is sent at once, and a full queue drops further spans and counts them.
+    /// Has no effect: if the queue is full, further spans are dropped and counted.
     drop_on_queue_full: bool,
     /// The maximum number of requests whose spans wait for the collector.
     #[schemars(range(min = 1, max = 1048576))]
@@ -88,7 +88,7 @@ struct BatchSpanSpec {
     /// A batch is sent when no span was added to it for this many seconds.
     #[schemars(range(min = 0.1))]
     inactive_timeout: f64,
-    /// The maximum number of requests whose spans are in a batch.
+    /// The maximum number of requests in a batch.
     #[schemars(range(min = 1))]
     max_export_batch_size: usize,
 }

@@ -18,10 +18,10 @@ use crate::observe::trace::w3c::{self, Traceparent};
 
 /// Traces requests, and sends the spans to an OpenTelemetry collector (OTLP over HTTP or gRPC).
 ///
-/// A sampled request has a server span and, for each attempt at an upstream, a client span. The context of a trace is
-/// read from `traceparent` and `tracestate` (W3C Trace Context), and passed on to the upstream. Requests never wait for
-/// the collector; `/records` and the metric `weir_log_records_total` report what became of the spans of every request.
-/// Spans carry no query strings, cookies or credentials. The collector is set once for the node, in `plugin_metadata`.
+/// A sampled request has a server span and, for each attempt at an upstream, a client span. The trace context is read from
+/// `traceparent` and `tracestate` (W3C Trace Context) and forwarded to the upstream. Requests never wait for the collector;
+/// `/records` and the metric `weir_log_records_total` report the outcome for every request. Spans contain no query strings,
+/// cookies or credentials. The collector is configured once for the node, in `plugin_metadata`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Opentelemetry {
@@ -31,15 +31,15 @@ pub struct Opentelemetry {
     /// Names of variables, such as `consumer_name`, that become attributes of the server span under the same name.
     #[serde(default)]
     additional_attributes: Vec<String>,
-    /// Request header fields that become attributes `http.request.header.<name>` of the server span. With `*` at the end:
-    /// all fields whose name begins so. Fields with credentials are left out.
+    /// Request header fields that become attributes `http.request.header.<name>` of the server span. With `*` at the end, all
+    /// fields whose names have this prefix. Fields with credentials are left out.
     #[serde(default)]
     additional_header_prefix_attributes: Vec<String>,
-    /// Also sends the spans of requests that were not sampled but failed with a status of 500 or more. The upstream was
-    /// told that the request is not sampled, so such a trace has only the spans of this gateway. Not in APISIX.
+    /// Also sends the spans of unsampled requests that failed with a status of 500 or more. Such a trace has only the spans
+    /// of this gateway, because the upstream was told that the request is not sampled. Not in APISIX.
     #[serde(default)]
     keep_errors: bool,
-    /// The same for requests that took at least this many seconds. Not in APISIX.
+    /// Also sends the spans of unsampled requests that took at least this number of seconds. Not in APISIX.
     keep_slower_than: Option<f64>,
 }
 
@@ -47,8 +47,8 @@ pub struct Opentelemetry {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct SamplerSpec {
-    /// `always_on`, `always_off`, `trace_id_ratio` (a share of the traces), `rate_limiting` (so many traces per second; not
-    /// in APISIX), or `parent_base` (as the caller has decided, and without a caller as `options.root` says).
+    /// `always_on`, `always_off`, `trace_id_ratio` (a fraction of the traces), `rate_limiting` (a number of traces per second;
+    /// not in APISIX), or `parent_base` (the decision of the caller in `traceparent`; without one, `options.root` decides).
     name: SamplerName,
     /// Settings of the sampler.
     options: SamplerOptions,
@@ -58,13 +58,14 @@ struct SamplerSpec {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct SamplerOptions {
-    /// The share of traces for `trace_id_ratio`.
+    /// The fraction of traces for `trace_id_ratio`, 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     fraction: f64,
-    /// The most traces per second for `rate_limiting`, on this node; plugins with the same options share it. Not in APISIX.
+    /// The highest number of traces per second for `rate_limiting`, on this node. Plugins with the same options share it. Not
+    /// in APISIX.
     #[schemars(range(min = 0.001, max = 1000000))]
     max_traces_per_second: f64,
-    /// The sampler of `parent_base` for requests without a caller's decision.
+    /// The sampler of `parent_base` for requests without `traceparent`.
     root: RootSamplerSpec,
 }
 
@@ -82,10 +83,11 @@ struct RootSamplerSpec {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RootSamplerOptions {
-    /// The share of traces for `trace_id_ratio`.
+    /// The fraction of traces for `trace_id_ratio`, 0 to 1.
     #[schemars(range(min = 0, max = 1))]
     fraction: f64,
-    /// The most traces per second for `rate_limiting`, on this node; plugins with the same options share it. Not in APISIX.
+    /// The highest number of traces per second for `rate_limiting`, on this node. Plugins with the same options share it. Not
+    /// in APISIX.
     #[schemars(range(min = 0.001, max = 1000000))]
     max_traces_per_second: f64,
 }
@@ -310,10 +312,10 @@ mod tests {
                 json!({"sampler": {"name": "rate_limiting"}}),
                 "sampler.options.max_traces_per_second: must be from 0.001 to 1000000",
             ),
-            (json!({"sampler": {"name": "some"}}), "sampler.name: unknown variant `some`"),
+            (json!({"sampler": {"name": "some"}}), "sampler.name: `some` is not an allowed value"),
             (json!({"keep_slower_than": 0}), "keep_slower_than: must be from 0.001"),
             (json!({"additional_attributes": ["uri", "cookie_a"]}), "additional_attributes[1]: names a cookie"),
-            (json!({"nonsense": 1}), "nonsense: unknown field `nonsense`"),
+            (json!({"nonsense": 1}), "nonsense: the option `nonsense` is not known"),
         ] {
             let error = refused::<Opentelemetry>(options);
             assert!(error.starts_with(want), "{error}");

@@ -275,6 +275,9 @@ mod tests {
 
     #[test]
     fn wrong_options_are_refused() {
-        assert!(refused::<Prometheus>(json!({"prefer_name": 1})).starts_with("prefer_name: invalid type"));
+        assert!(
+            refused::<Prometheus>(json!({"prefer_name": 1}))
+                .starts_with("prefer_name: expected true or false, found the number 1")
+        );
     }
 }

@@ -246,7 +246,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"header_name": "a b"}), "header_name: is not the name"),
-            (json!({"algorithm": "snowflake"}), "algorithm: unknown variant"),
+            (json!({"algorithm": "snowflake"}), "algorithm: `snowflake` is not an allowed value"),
             (json!({"range_id": {"length": 5}}), "range_id.length: must be from 6"),
             (json!({"range_id": {"char_set": "abc"}}), "range_id.char_set: needs at least 6"),
         ] {

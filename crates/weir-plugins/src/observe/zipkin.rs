@@ -27,23 +27,23 @@ use crate::observe::trace::zipkin_json::{self, ZipkinWriter};
 
 /// Traces requests, and sends the spans to Zipkin, as JSON of its API v2.
 ///
-/// A sampled request has a server span and, for each attempt at an upstream, a client span. The context of a trace is
-/// read from the field `b3` or the fields `X-B3-…`, and passed on to the upstream in the same form. Requests never wait
-/// for Zipkin; `/records` and the metric `weir_log_records_total` report what became of the spans of every request.
+/// A sampled request has a server span and, for each attempt at an upstream, a client span. The trace context is read from
+/// the header field `b3` or the fields `X-B3-…`, and forwarded to the upstream in the same form. Requests never wait for
+/// Zipkin; `/records` and the metric `weir_log_records_total` report the outcome for every request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Zipkin {
     /// The `http` or `https` URL that spans are sent to, such as `http://127.0.0.1:9411/api/v2/spans`.
     endpoint: String,
-    /// The share of traces that are recorded where the caller has not decided.
+    /// The fraction of requests without a sampling decision of the caller that are traced, 0.00001 to 1.
     #[schemars(range(min = 0.00001, max = 1))]
     sample_ratio: f64,
-    /// What the gateway is called in traces.
+    /// The name of the gateway in traces.
     #[serde(default = "default_service_name")]
     service_name: String,
     /// The IPv4 address of the gateway in traces. Without it, the address that the client is connected to.
     server_addr: Option<Ipv4Addr>,
-    /// Has no effect: spans are always those described above.
+    /// Has no effect: each exchange has a server span and each attempt a client span.
     #[serde(default = "default_span_version", rename = "span_version")]
     #[schemars(range(min = 1, max = 2))]
     _span_version: u8,
@@ -231,8 +231,8 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         let endpoint = "http://a/api/v2/spans";
         for (options, want) in [
-            (json!({"sample_ratio": 1}), "missing field `endpoint`"),
-            (json!({"endpoint": endpoint}), "missing field `sample_ratio`"),
+            (json!({"sample_ratio": 1}), "the option `endpoint` is missing"),
+            (json!({"endpoint": endpoint}), "the option `sample_ratio` is missing"),
             (json!({"endpoint": "a", "sample_ratio": 1}), "endpoint: `a` is not a URL"),
             (json!({"endpoint": endpoint, "sample_ratio": 0}), "sample_ratio: must be from 0.00001 to 1"),
             (json!({"endpoint": endpoint, "sample_ratio": 1.1}), "sample_ratio: must be from 0 to 1"),

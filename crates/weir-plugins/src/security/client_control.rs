@@ -5,14 +5,14 @@ use serde::Deserialize;
 use weir_plugin::proto::Framing;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
-/// Limits the size of request bodies on this route, with 413 for larger ones.
+/// Limits the size of request bodies on this route to less than `client_max_body_size` of the node, with 413 for larger ones.
 ///
 /// A request with a `Content-Length` is refused before its body is read. A body of unknown length is refused as soon as
 /// it exceeds the limit.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientControl {
-    /// The largest request body, in bytes. 0 means no limit other than the node's own limit.
+    /// The largest request body, in bytes. 0 means no limit other than `client_max_body_size`, which applies in any case.
     max_body_size: Option<u64>,
 }
 
@@ -37,7 +37,8 @@ impl Plugin for ClientControl {
             Some(0) => u64::MAX,
             Some(limit) => limit,
         };
-        exchange.body_limit = limit;
+        // A body whose length is stated was compared with the node's limit before.
+        exchange.body_limit = limit.min(exchange.body_limit);
         match exchange.request.framing {
             Framing::Sized(length) if length > limit => Err(Stop::BodyTooLarge),
             _ => Ok(Flow::Continue),
@@ -62,14 +63,17 @@ mod tests {
         let mut chunked = exchange("POST / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked");
         assert_eq!(on_request(&step, &mut chunked), Ok(()));
         assert_eq!(chunked.body_limit, 10);
-        let lifted = build::<ClientControl>(json!({"max_body_size": 0}));
-        assert_eq!(on_request(&lifted, &mut chunked), Ok(()));
-        assert_eq!(chunked.body_limit, u64::MAX);
+        for (option, limit) in [(0, 100), (1_000, 100), (99, 99)] {
+            let step = build::<ClientControl>(json!({"max_body_size": option}));
+            chunked.body_limit = 100;
+            assert_eq!(on_request(&step, &mut chunked), Ok(()));
+            assert_eq!(chunked.body_limit, limit, "{option} below a limit of 100 of the node");
+        }
     }
 
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         let error = refused::<ClientControl>(json!({"max_body_size": -1}));
-        assert!(error.starts_with("max_body_size: invalid value"), "{error}");
+        assert!(error.starts_with("max_body_size: expected a whole number, 0 or more"), "{error}");
     }
 }

@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `key`"),
+            (json!({}), "the option `key` is missing"),
             (json!({"key": ""}), "key: is empty"),
             (json!({"key": "k", "name": "a b"}), "name: is not a valid name"),
             (json!({"key": "k", "expires": 400_000_000}), "expires: must be at most"),

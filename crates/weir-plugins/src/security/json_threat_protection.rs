@@ -213,7 +213,7 @@ mod tests {
             (json!({"max_depth": 0}), "max_depth: must be from 1 to 1000"),
             (json!({"max_body_size": 0}), "max_body_size: must be at least 1"),
             (json!({"rejected_code": 200}), "rejected_code: must be from 400"),
-            (json!({"max_member": 1}), "max_member: unknown field"),
+            (json!({"max_member": 1}), "max_member: the option `max_member` is not known"),
         ] {
             let error = refused::<JsonThreatProtection>(options);
             assert!(error.starts_with(want), "{error}");

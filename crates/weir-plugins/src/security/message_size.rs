@@ -194,7 +194,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"request": {"min": 2, "max": 1}}), "request.max: is less than `min`"),
-            (json!({"response": {"most": 1}}), "response.most: unknown field"),
+            (json!({"response": {"most": 1}}), "response.most: the option `most` is not known"),
         ] {
             let error = refused::<MessageSize>(options);
             assert!(error.starts_with(want), "{error}");

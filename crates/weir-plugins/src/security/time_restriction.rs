@@ -242,7 +242,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "has neither `allow` nor `deny`"),
-            (json!({"allow": [{"days": ["monday"]}]}), "allow[0].days[0]: unknown variant"),
+            (json!({"allow": [{"days": ["monday"]}]}), "allow[0].days[0]: `monday` is not an allowed value"),
             (json!({"allow": [{}, {"from": "8:00"}]}), "allow[1].from: `8:00` is not a time of day; write as `08:00`"),
             (json!({"deny": [{"to": "24:01"}]}), "deny[0].to: `24:01` is not a time of day"),
             (json!({"deny": [{"from": "24:00"}]}), "deny[0].from: is the end of the day"),

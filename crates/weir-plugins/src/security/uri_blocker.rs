@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `block_rules`"),
+            (json!({}), "the option `block_rules` is missing"),
             (json!({"block_rules": []}), "block_rules: must contain from 1"),
             (json!({"block_rules": ["a", "[z-a]"]}), "block_rules[1]: is not a regular expression"),
             (json!({"block_rules": ["a"], "rejected_code": 99}), "rejected_code: must be from 200"),

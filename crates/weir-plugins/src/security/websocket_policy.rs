@@ -13,12 +13,12 @@ use weir_plugin::{
 
 use crate::security::request_validation::BodyRules;
 
-/// Checks the messages of a WebSocket: size, type and content, and how long the connection may be silent or last.
+/// Limits the size, type and content of WebSocket messages, and closes connections that are idle or whose token has expired.
 ///
-/// Frames are parsed and held to the rules of RFC 6455; a side that breaks one closes the connection with code 1002, or 1007
-/// for a text that is not UTF-8. Both sides get the close frame. The extension `permessage-deflate` is passed on, unless a
-/// schema has to read messages: then the gateway takes all extensions out of the handshake, and messages are not
-/// compressed. Other extensions are always taken out, because frames could not be parsed. Requests that open no WebSocket
+/// Frames are parsed and must follow RFC 6455. The connection is closed with code 1002 if a side violates it, or with 1007
+/// for a text that is not UTF-8; both sides get the close frame. The extension `permessage-deflate` is allowed, unless a
+/// schema has to read messages: then the gateway removes all extensions from the handshake, and messages are not compressed.
+/// Other extensions are always removed, because the gateway could not parse the frames. Requests that do not open a WebSocket
 /// are not affected.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -29,15 +29,16 @@ pub struct WebsocketPolicy {
     /// The messages that the upstream sends.
     #[serde(default)]
     upstream: MessageRuleOptions,
-    /// Closes a connection on which no message was sent for so long, in seconds, with code 1001. Pings and pongs do not
-    /// count. Without it, a connection is closed after an hour in which nothing was sent at all.
+    /// Closes a connection with code 1001 if no message was sent for this number of seconds. Pings and pongs do not count.
+    /// Without this option, a connection is closed after an hour without any traffic.
     #[schemars(range(min = 1, max = 86400))]
     idle_timeout: Option<u64>,
-    /// Sends a ping to a client that was silent for so long, in seconds. Without it, the gateway sends no pings; pings of
-    /// client and upstream are passed on in any case.
+    /// Sends a ping to a client that has sent nothing for this number of seconds. Without this option, the gateway sends no
+    /// pings. Pings of the client and the upstream are always forwarded.
     #[schemars(range(min = 1, max = 86400))]
     ping_interval: Option<u64>,
-    /// How long a client may be silent after a ping, in seconds. Then the connection is closed with code 1011.
+    /// How long the gateway waits for any frame of the client after a ping, in seconds. Then it closes the connection with
+    /// code 1011.
     #[serde(default = "default_ping_timeout")]
     #[schemars(range(min = 1, max = 86400))]
     ping_timeout: u64,
@@ -51,18 +52,17 @@ pub struct WebsocketPolicy {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MessageRuleOptions {
-    /// The maximum size of a message, in bytes, as it is sent: a compressed message counts as compressed. A larger one
-    /// closes the connection with code 1009, before all of it was received. The default is no limit, and 65536 with a
-    /// schema.
+    /// The maximum size of a message, in bytes as sent (after compression). A larger message closes the connection with code
+    /// 1009, before it is received completely. By default there is no limit, or 65536 with a schema.
     #[schemars(range(min = 1))]
     max_message_size: Option<u64>,
-    /// The types of messages that are accepted. Another type closes the connection with code 1003. The default is both
-    /// types, and `text` alone with a schema.
+    /// The accepted types of messages. Another type closes the connection with code 1003. By default both types are accepted,
+    /// or only `text` with a schema.
     #[schemars(length(min = 1))]
     message_types: Option<Vec<MessageType>>,
-    /// The JSON Schema of text messages, draft 7 unless its `$schema` names another draft. A message that is no JSON or
-    /// does not match closes the connection with code 1007. A message is held until all of it was received, and leaves in
-    /// one frame.
+    /// The JSON Schema of text messages, draft 7 unless its `$schema` names another draft. A message that is not JSON or does
+    /// not match closes the connection with code 1007. With a schema, each message is held until it is complete, and
+    /// forwarded in one frame.
     schema: Option<Map<String, Value>>,
 }
 
@@ -359,7 +359,10 @@ mod tests {
                 "client.max_message_size: must be at most",
             ),
             (json!({"upstream": {"message_types": []}}), "upstream.message_types: is empty"),
-            (json!({"upstream": {"message_types": ["json"]}}), "upstream.message_types[0]: unknown variant"),
+            (
+                json!({"upstream": {"message_types": ["json"]}}),
+                "upstream.message_types[0]: `json` is not an allowed value",
+            ),
             (json!({"client": {"schema": {"type": "thing"}}}), "client.schema"),
         ] {
             let error = refused::<WebsocketPolicy>(options);

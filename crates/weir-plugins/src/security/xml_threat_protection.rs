@@ -217,7 +217,7 @@ mod tests {
         for (options, want) in [
             (json!({"max_depth": 1001}), "max_depth: must be from 1 to 1000"),
             (json!({"max_body_size": 0}), "max_body_size: must be at least 1"),
-            (json!({"max_text_length": -1}), "max_text_length: invalid value"),
+            (json!({"max_text_length": -1}), "max_text_length: expected a whole number, 0 or more"),
         ] {
             let error = refused::<XmlThreatProtection>(options);
             assert!(error.starts_with(want), "{error}");

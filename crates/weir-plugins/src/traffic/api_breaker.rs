@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `break_response_code`"),
+            (json!({}), "the option `break_response_code` is missing"),
             (json!({"break_response_code": 600}), "break_response_code: must be from 200"),
             (json!({"break_response_code": 502, "max_breaker_sec": 2}), "max_breaker_sec: must be from 3"),
             (

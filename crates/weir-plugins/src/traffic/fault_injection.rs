@@ -230,7 +230,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "needs `abort`, `delay` or both"),
-            (json!({"abort": {}}), "abort: missing field `http_status`"),
+            (json!({"abort": {}}), "abort: the option `http_status` is missing"),
             (json!({"abort": {"http_status": 100}}), "abort.http_status: must be from 200"),
             (
                 json!({"abort": {"http_status": 200, "vars": [[["a", "?", 1]]]}}),

@@ -263,13 +263,13 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `host`"),
+            (json!({}), "the option `host` is missing"),
             (json!({"host": "a:1"}), "host: `a:1` is not a URL"),
             (json!({"host": "grpc://a:1"}), "host: must begin with"),
             (json!({"host": "http://a/b"}), "host: has a path"),
             (json!({"host": "http://a", "path": "b"}), "path: must begin with"),
             (json!({"host": "http://a", "path": "/b?c"}), "path: must begin with"),
-            (json!({"host": "http://a", "path_concat_mode": "x"}), "path_concat_mode: unknown variant"),
+            (json!({"host": "http://a", "path_concat_mode": "x"}), "path_concat_mode: `x` is not an allowed value"),
             (json!({"host": "http://a", "sample_ratio": 0}), "sample_ratio: must be from"),
         ] {
             let error = refused::<ProxyMirror>(options);

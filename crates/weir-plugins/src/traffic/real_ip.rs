@@ -16,8 +16,8 @@ use crate::options::addresses::AddressSet;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealIp {
-    /// The variable that contains the address: `http_x_forwarded_for`, `http_x_real_ip`, `arg_realip`... If it contains
-    /// a list, the last address is used.
+    /// The variable that contains the address, such as `http_x_forwarded_for`, `http_x_real_ip` or `arg_realip`. If it
+    /// contains a list, the last address is used.
     #[schemars(length(min = 1))]
     source: String,
     /// Addresses and networks of trusted proxies. The plugin applies only to connections from these addresses. Without
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "missing field `source`"),
+            (json!({}), "the option `source` is missing"),
             (json!({"source": "x-forwarded-for"}), "source: `x-forwarded-for` is not a variable"),
             (json!({"source": "arg_a", "trusted_addresses": []}), "trusted_addresses: is empty"),
             (json!({"source": "arg_a", "trusted_addresses": ["x"]}), "trusted_addresses[0]: `x` is not an address"),

@@ -21,53 +21,53 @@ use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, OtherA
 use source::{FeedSource, SourceTimes, shared_fields};
 use window::WindowLimits;
 
-/// Shares one event stream of the upstream (server-sent events) among all clients that ask for the same.
+/// Shares one event stream of the upstream (server-sent events) among all clients that request the same stream.
 ///
-/// The gateway opens the stream once for all workers, keeps its newest events, and sends each event to every client. A
-/// client that connects again with `Last-Event-ID` gets what it has missed from these events. If the upstream's stream
-/// breaks, the gateway opens it again with the id of the last event, while the clients stay connected; comments keep their
-/// connections alive.
+/// The gateway opens the stream once for all workers, keeps its newest events, and sends each event to every client. A client
+/// that reconnects with `Last-Event-ID` first gets the events that it has missed, as far as they are kept. If the stream of
+/// the upstream breaks, the gateway opens it again with the id of the last event. The clients stay connected meanwhile, and
+/// get comments that keep their connections alive.
 ///
 /// This applies to GET requests whose `Accept` contains `text/event-stream`; other requests are forwarded as without the
-/// plugin. Requests share a stream if their host, path, query and the fields of `headers` are equal; of the request's
-/// fields, only these go to the upstream. The upstream's comments between events and its `Set-Cookie` do not
-/// reach the clients. An
-/// answer of the upstream that is not an event stream goes to all clients that wait for it.
+/// plugin. Requests share a stream if their host, path, query and the fields in `headers` are equal. Only these header fields
+/// are sent to the upstream. Comments of the upstream and its `Set-Cookie` are not forwarded to clients. A response of the
+/// upstream that is not an event stream is sent to all clients that wait for it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SseFanout {
-    /// The header fields that the upstream gets and that its stream depends on. Requests that differ in one of them do
-    /// not share a stream.
+    /// The header fields of requests that are sent to the upstream. Requests that differ in one of them do not share a
+    /// stream.
     #[serde(default = "default_headers")]
     headers: Vec<String>,
-    /// The maximum number of events that are kept for clients that connect again or read slowly.
+    /// The maximum number of events that are kept for clients that reconnect or read slowly.
     #[serde(default = "default_events")]
     #[schemars(range(min = 1, max = 1_000_000))]
     window_events: usize,
-    /// The maximum size of these events, in bytes. The newest event is kept in any case; an event has at most 1 MiB.
+    /// The maximum size of these events, in bytes. The newest event is always kept. An event may have at most 1 MiB.
     #[serde(default = "default_bytes")]
     #[schemars(range(min = 1024, max = 1_073_741_824))]
     window_bytes: usize,
-    /// The number of kept events that a new client gets first. Clients with `Last-Event-ID` get what they have missed.
+    /// The number of kept events that a new client gets first. Clients with `Last-Event-ID` get the events that they have
+    /// missed instead.
     #[serde(default)]
     replay_to_new: usize,
-    /// What a client gets whose `Last-Event-ID` is not among the kept events. `forward`: a stream of its own from the
-    /// upstream, which can know what the client has missed. `join`: the shared stream, from now on.
+    /// What a client gets if its `Last-Event-ID` is not among the kept events. `forward` (default): a separate stream of the
+    /// upstream, which may have older events. `join`: the shared stream, from now on.
     #[serde(default)]
     unknown_event_id: UnknownEventId,
-    /// What happens to a client that reads so slowly that its next event is not kept any more. `close`: its response ends,
-    /// and it may connect again. `skip`: the missing events are left out, and a comment tells their number.
+    /// What happens to a client that reads so slowly that its next event is no longer kept. `close` (default): its response
+    /// ends, so that it can reconnect. `skip`: the missing events are left out, and a comment states their number.
     #[serde(default)]
     slow_client: SlowClient,
-    /// After so many seconds without an event, clients get a comment.
+    /// The interval in which clients get a comment while there are no events, in seconds.
     #[serde(default = "default_heartbeat")]
     #[schemars(range(min = 1, max = 3600))]
     heartbeat: u64,
-    /// For so many seconds the upstream's stream stays open after the last client has left.
+    /// How long the stream of the upstream stays open after the last client has left, in seconds.
     #[serde(default = "default_keep_open")]
     #[schemars(range(min = 0, max = 3600))]
     keep_open: u64,
-    /// For so many seconds the gateway tries to open a stream again that has broken. Then the responses of its clients end.
+    /// How long the gateway tries to reopen a broken stream, in seconds. Then the responses of its clients end.
     #[serde(default = "default_reconnect")]
     #[schemars(range(min = 1, max = 86400))]
     reconnect_timeout: u64,
@@ -419,7 +419,7 @@ mod tests {
             (json!({"window_bytes": 10}), "window_bytes: must be from 1024"),
             (json!({"heartbeat": 0}), "heartbeat: must be from 1 to 3600"),
             (json!({"window_events": 5, "replay_to_new": 6}), "replay_to_new: is more than `window_events` (5)"),
-            (json!({"slow_client": "wait"}), "slow_client: unknown variant"),
+            (json!({"slow_client": "wait"}), "slow_client: `wait` is not an allowed value"),
         ] {
             let error = refused::<SseFanout>(options);
             assert!(error.starts_with(want), "{error}");

@@ -245,9 +245,12 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         let shares = |shares: Value| json!({"rules": [{"weighted_upstreams": shares}]});
         for (options, want) in [
-            (shares(json!([{"weight": -1}])), "rules[0].weighted_upstreams[0].weight: invalid value"),
+            (
+                shares(json!([{"weight": -1}])),
+                "rules[0].weighted_upstreams[0].weight: expected a whole number, 0 or more",
+            ),
             (shares(json!([{"weight": 0}])), "rules[0].weighted_upstreams: has no weight above 0"),
-            (shares(json!([{"wait": 1}])), "rules[0].weighted_upstreams[0].wait: unknown field"),
+            (shares(json!([{"wait": 1}])), "rules[0].weighted_upstreams[0].wait: the option `wait` is not known"),
             (
                 json!({"rules": [{"match": [{"vars": [["a", "?", 1]]}]}]}),
                 "rules[0].match[0].vars[0][1]: invalid operator",

@@ -520,7 +520,7 @@ mod tests {
         for (options, want) in [
             (json!({"cors_allow_headers": "a\r\nb"}), "cors_allow_headers: has a character"),
             (json!({"max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
-            (json!({"strip_path": true}), "unknown field `strip_path`"),
+            (json!({"strip_path": true}), "the option `strip_path` is not known"),
         ] {
             let error = refused::<GrpcWeb>(options);
             assert!(error.contains(want), "{error}");

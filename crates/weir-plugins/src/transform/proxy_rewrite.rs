@@ -372,7 +372,7 @@ mod tests {
             (json!({"headers": {"remove": "X"}}), "headers.remove: must be a list of names"),
             (json!({"headers": {"set": "X: a"}}), "headers.set: must be a map"),
             (json!({"headers": {"Host": "x"}}), "headers: cannot change `Host`; use the option `host`"),
-            (json!({"scheme": "https"}), "scheme: unknown field"),
+            (json!({"scheme": "https"}), "scheme: the option `scheme` is not known"),
         ] {
             let error = refused::<ProxyRewrite>(options);
             assert!(error.starts_with(want), "{error}");

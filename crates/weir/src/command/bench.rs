@@ -7,7 +7,7 @@ use crate::say::say;
 
 /// Measures Weir and other gateways, and reports the results.
 ///
-/// Exits with 0, with 1 when a result is invalid, or with 2 when there is no result.
+/// Exits with 0, with 1 if a result is invalid or results differ, or with 2 if there is no result.
 #[derive(Debug, Args)]
 pub struct BenchCommand {
     #[command(subcommand)]

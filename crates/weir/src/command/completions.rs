@@ -9,9 +9,11 @@ use crate::exit;
 
 /// Prints a script that completes this command in a shell.
 ///
-/// For bash: `weir completions bash > ~/.local/share/bash-completion/completions/weir`
+/// For bash: `weir completions bash > ~/.local/share/bash-completion/completions/weir`. The packages install the scripts for
+/// bash, zsh and fish.
 #[derive(Debug, Args)]
 pub struct Completions {
+    /// The shell
     shell: Shell,
 }
 

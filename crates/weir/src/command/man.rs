@@ -9,12 +9,12 @@ use crate::say::{self, say};
 
 /// Prints the manual page; read it with `weir man | man -l -`.
 ///
-/// Each command has a separate page: `weir man run | man -l -`.
+/// Each command has a separate page: `weir man run | man -l -`, `weir man bench run | man -l -`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The command; without it, the page lists all commands.
-    command: Option<String>,
-    /// Writes the pages of all commands into this directory instead.
+    /// The command, such as `run` or `bench run`; without it, the page lists all commands
+    command: Vec<String>,
+    /// Writes the pages of all commands into this directory instead
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
     to: Option<PathBuf>,
 }
@@ -31,17 +31,15 @@ impl Man {
                 }
             };
         }
-        let command = match &self.command {
-            None => weir,
-            Some(name) => match weir.find_subcommand(name) {
-                Some(command) => command.clone().display_name(format!("weir-{name}")),
-                None => {
-                    let known: Vec<&str> = weir.get_subcommands().map(|command| command.get_name()).collect();
-                    say!("there is no command {name:?}; the commands are {}", known.join(", "));
-                    return ExitCode::from(2);
-                }
-            },
-        };
+        let mut command = weir;
+        for (depth, name) in self.command.iter().enumerate() {
+            let Some(below) = command.find_subcommand(name) else {
+                let known: Vec<&str> = command.get_subcommands().map(|command| command.get_name()).collect();
+                say!("there is no command {name:?}; the commands are {}", known.join(", "));
+                return ExitCode::from(2);
+            };
+            command = below.clone().display_name(format!("weir-{}", self.command[..=depth].join("-")));
+        }
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page).expect("memory takes it");
         say::print(&page)

@@ -3,22 +3,21 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use weir_control::closest;
 use weir_plugin::Entry;
 use weir_plugin::options::{Row, description, rows};
+use weir_plugin::suggest::closest;
 
 use crate::node::PLUGINS;
 use crate::say::{self, say};
 
 /// Lists the plugins, or shows the options of one plugin.
 ///
-/// docs/reference/plugins.md has the same text. `weir explain` shows which plugins run for a request, and in which order.
+/// docs/reference/plugins.md has the options of all plugins. `weir explain` shows which plugins run for a request, and in which order.
 #[derive(Debug, Args)]
 pub struct PluginsCommand {
     /// The plugin; without it, all plugins are listed.
     name: Option<String>,
-    /// Prints a JSON Schema instead: of the options, with `=consumer` of the options in a consumer, or with `=metadata` of the
-    /// options in `plugin_metadata`.
+    /// Prints a JSON Schema instead.
     #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "options",
           requires = "name")]
     schema: Option<ReferencePart>,
@@ -27,8 +26,11 @@ pub struct PluginsCommand {
 /// What a plugin has a schema for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReferencePart {
+    /// The options of the plugin
     Options,
+    /// The options in a consumer
     Consumer,
+    /// The options in `plugin_metadata`
     Metadata,
 }
 
@@ -73,7 +75,7 @@ fn table() -> String {
 }
 
 /// The text up to the first full stop that ends a sentence.
-fn first_sentence(text: &str) -> String {
+pub fn first_sentence(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first).to_owned()
 }

@@ -10,13 +10,14 @@ use crate::say::say;
 
 /// Shows how many log records of a node's plugins were delivered, are pending or were lost, from its `data_dir`.
 ///
-/// This also works while the node is down. For a running node, `/records` on its status address shows the same and more. After
-/// a crash, records that were in memory are shown as pending in memory; the next start of the node counts them as lost.
+/// This also works while the node is down. For a running node, `/records` at its status address shows more. After a crash,
+/// records that were in memory are shown as pending in memory, until the next start of the node counts them as lost.
 #[derive(Debug, Args)]
 pub struct RecordsCommand {
     /// The node's `data_dir`.
     directory: PathBuf,
-    /// Prints the newest records that their destination refused, a line of JSON each, with the reason and the answer.
+    /// Prints the newest records that their destination rejected, as one JSON object per line, with the reason and the
+    /// response
     #[arg(long)]
     rejected: bool,
 }

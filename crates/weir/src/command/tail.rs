@@ -17,20 +17,20 @@ const SILENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Shows the requests of a running node as they end, one line for each.
 ///
-/// The lines come from the node's status address. If they cannot be printed as fast as they come, some are left out, and a
-/// line tells their number; requests never wait.
+/// The lines come from the node's status address, which answers only on the same machine. If the terminal is too slow, lines
+/// are left out, and a line states their number. Requests never wait.
 #[derive(Debug, Args)]
 pub struct TailCommand {
-    /// The node's status address, on this machine.
+    /// The node's status address, on this machine
     #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
     status: String,
-    /// A condition on the variables of exchanges, in the language of `vars`: `[["status", ">=", 500]]`.
+    /// Only requests for which this condition is true: `[["status", ">=", 500]]`, as in `vars` of routes
     #[arg(long, value_name = "JSON")]
     vars: Option<String>,
-    /// Prints each exchange as an object of JSON.
+    /// Prints each request as a JSON object, one per line
     #[arg(long)]
     json: bool,
-    /// Ends after so many exchanges.
+    /// Ends after this number of requests
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<u64>,
 }

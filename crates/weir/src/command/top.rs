@@ -23,8 +23,11 @@ use table::View;
 /// Shows requests, errors, latencies, endpoints, plugins and log destinations of a running node, and how they change.
 ///
 /// The figures come from the node's status address. Rates and latencies are those of the last interval. Lines that begin with
-/// `!` name what is wrong: rejected configurations, names that cannot be resolved, certificates that expire within 7 days, logs
+/// `!` name problems: rejected configurations, names that cannot be resolved, certificates that expire within 7 days, logs
 /// that lose lines, plugins that fail, and endpoints out of rotation.
+///
+/// Keys: `r`, `e`, `p` and `l` show routes, endpoints, plugins and log destinations; `s` sorts by the next column, `R` reverses the
+/// order, `/` filters by name, Enter shows the plugins of the selected route, `q` quits.
 #[derive(Debug, Args)]
 pub struct TopCommand {
     /// The node's status address.
@@ -33,7 +36,7 @@ pub struct TopCommand {
     /// The time between two readings, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
-    /// Prints one interval as text and ends.
+    /// Prints the figures of one interval as text, and ends
     #[arg(long)]
     once: bool,
 }

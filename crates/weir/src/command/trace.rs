@@ -19,30 +19,30 @@ use crate::say::{self, say};
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_CONTENT: usize = 1 << 30;
 
-/// Sends a request to a running node, and shows the way it took: route, plugins, upstream, and the time of each.
+/// Sends a request to a running node, and shows how it was processed: route, plugins and upstream, each with its time.
 ///
-/// The node finds the request by its header field `X-Weir-Trace`, and measures its plugins. What it tells comes from the
-/// status address.
+/// The node recognises the request by a random value in the header field `X-Weir-Trace`, and reports at its status address,
+/// which answers only on the same machine.
 #[derive(Debug, Args)]
 pub struct TraceCommand {
-    /// The URL of the request, at the node.
+    /// The URL of the request, at an address of the node
     url: String,
-    /// The request method.
+    /// The method
     #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "GET")]
     method: Method,
-    /// A header field of the request, as `Name: value`. `Host` may be one of them. May be given more than once.
+    /// A header field of the request, as `Name: value`, also `Host`. Can be given several times
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// The content of the request.
+    /// The body of the request
     #[arg(short = 'd', long, value_name = "TEXT", default_value = "")]
     data: String,
-    /// Does not verify the node's certificate.
+    /// Does not verify the node's certificate
     #[arg(short = 'k', long)]
     insecure: bool,
-    /// The node's status address, on this machine.
+    /// The node's status address, on this machine
     #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
     status: String,
-    /// Prints what the node tells as an object of JSON.
+    /// Prints the report of the node as a JSON object
     #[arg(long)]
     json: bool,
 }

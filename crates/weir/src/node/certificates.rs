@@ -10,7 +10,7 @@ const SERIES: usize = 1_000;
 pub fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {
     page.gauge(
         "weir_certificate_expiry_timestamp_seconds",
-        "When a certificate of the configuration expires, in seconds since 1970, by its first name.",
+        "Expiry of a certificate in `ssls`, in seconds since 1970, by its first name.",
     );
     for CertificateEnd { name, at } in certificates.iter().take(SERIES) {
         page.value(&[("certificate", name)], at);
@@ -20,18 +20,18 @@ pub fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {
 pub fn write(report: &AcmeReport, page: &mut Page) {
     page.gauge(
         "weir_acme_certificate_expiry_timestamp_seconds",
-        "When the certificate of a host expires, in seconds since 1970.",
+        "Expiry of the automatic certificate of a host, in seconds since 1970.",
     );
     for host in &report.hosts {
         if let Some(expires) = host.expires {
             page.value(&[("host", &host.host)], expires);
         }
     }
-    page.gauge("weir_acme_failures", "Consecutive failed certificate orders of a host.");
+    page.gauge("weir_acme_failures", "Failed certificate orders in a row, by host.");
     for host in &report.hosts {
         page.value(&[("host", &host.host)], host.failures);
     }
-    page.counter("weir_acme_orders", "Certificate orders, by outcome.");
+    page.counter("weir_acme_orders", "Orders of automatic certificates, by outcome.");
     page.total(&[("outcome", "obtained")], report.orders_ok);
     page.total(&[("outcome", "failed")], report.orders_failed);
 }

@@ -64,14 +64,14 @@ fn endpoint(endpoint: &EndpointHealth) -> Value {
 
 pub fn write(gateway: &DataPlane, page: &mut Page) {
     let first = EndpointFilter { upstream: None, is_up: None, skip: 0, limit: SERIES };
-    page.gauge("weir_upstream_endpoint_up", "Whether an endpoint is in rotation.");
+    page.gauge("weir_upstream_endpoint_up", "Whether an endpoint is in rotation (1) or not (0).");
     for endpoint in &gateway.endpoints(&first).shown {
         let addr = endpoint.addr.to_string();
         page.value(&[("upstream", &endpoint.upstream), ("endpoint", &addr)], u8::from(endpoint.is_up));
     }
     page.gauge(
         "weir_names_without_series",
-        "Configured routes, upstreams and endpoints that have no series of their own and are summed under `(other)`, by kind.",
+        "Number of routes, upstreams and endpoints without series of their own, by kind: they are summed under `(other)`.",
     );
     for (kind, count) in gateway.without_series() {
         page.value(&[("kind", kind)], count);

@@ -13,12 +13,15 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     }
     page.counter(
         "weir_hub_audience",
-        "Deliveries to be made: the sum, over all events of a hub, of the subscriptions in the event's audience.",
+        "Deliveries that a hub has to make: the sum, over all its events, of the subscriptions that get the event.",
     );
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.account.audience);
     }
-    page.counter("weir_hub_outcomes", "Finished deliveries, by outcome.");
+    page.counter(
+        "weir_hub_outcomes",
+        "Finished deliveries, by outcome: `delivered`, `dead_lettered`, `expired` or `cancelled`.",
+    );
     for (hub, status) in hubs {
         let tally = status.account.tally;
         let outcomes = [
@@ -31,7 +34,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             page.total(&[("hub", hub), ("outcome", outcome)], count);
         }
     }
-    page.counter("weir_hub_replayed", "Dead letters that were replayed: each is one more delivery to be made.");
+    page.counter("weir_hub_replayed", "Dead letters that were replayed; each replay is a further delivery.");
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.account.tally.replayed);
     }
@@ -47,7 +50,7 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.account.pending);
     }
-    page.gauge("weir_hub_in_flight", "Deliveries in flight.");
+    page.gauge("weir_hub_in_flight", "Deliveries in flight: sent, without a response so far.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.in_flight);
     }
@@ -55,15 +58,15 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.subscriptions);
     }
-    page.gauge("weir_hub_unverified", "Subscription requests that wait for their verification.");
+    page.gauge("weir_hub_unverified", "Subscription requests whose callback is not verified yet.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.unverified);
     }
-    page.gauge("weir_hub_stored_events", "Events on disk.");
+    page.gauge("weir_hub_stored_events", "Events that the hub stores.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.stored_events);
     }
-    page.gauge("weir_hub_stored_bytes", "Size of the stored events on disk.");
+    page.gauge("weir_hub_stored_bytes", "Size of the events that the hub stores, in bytes.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.stored_bytes);
     }

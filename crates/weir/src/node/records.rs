@@ -12,18 +12,21 @@ pub fn report() -> Value {
 /// Writes the series of `/metrics`. `delivered`, `rejected`, `dropped` and the pending ones add up to `accepted`.
 pub fn write(page: &mut Page) {
     let accounts = weir_plugins::record_accounts();
-    page.counter("weir_log_records", "Log records of plugins, by sink, outcome and reason.");
+    page.counter("weir_log_records", "Log records of plugins, by sink, outcome and reason. `accepted` is the sum of all other outcomes and of the pending records.");
     settled(page, &accounts, |tally| tally.records);
-    page.counter("weir_log_bytes", "Bytes of the log records, as copied by the workers, by sink, outcome and reason.");
+    page.counter("weir_log_bytes", "Size of these log records, as copied by the workers, by sink, outcome and reason.");
     settled(page, &accounts, |tally| tally.bytes);
     page.gauge(
         "weir_log_pending_records",
         "Log records that are not delivered yet, by sink and by the place where they wait.",
     );
     pending(page, &accounts, |tally| tally.records);
-    page.gauge("weir_log_pending_bytes", "Bytes of the log records that are not delivered yet.");
+    page.gauge(
+        "weir_log_pending_bytes",
+        "Size of the log records that are not delivered yet, by sink and by the place where they wait.",
+    );
     pending(page, &accounts, |tally| tally.bytes);
-    page.gauge("weir_log_sink_up", "Whether the last batch of a sink was delivered.");
+    page.gauge("weir_log_sink_up", "Whether the last batch of a sink was delivered (1) or not (0).");
     for account in &accounts {
         page.value(&[("sink", &account.name)], u8::from(account.last_error.is_none()));
     }
@@ -31,12 +34,12 @@ pub fn write(page: &mut Page) {
 
 fn settled(page: &mut Page, accounts: &[AccountReading], number: fn(&RecordTally) -> u64) {
     for account in accounts {
-        let sink = ("sink", &*account.name);
-        page.total(&[sink, ("outcome", "accepted"), ("reason", "")], number(&account.accepted));
-        page.total(&[sink, ("outcome", "delivered"), ("reason", "")], number(&account.delivered));
+        let sink = &*account.name;
+        page.total(&[("sink", sink), ("outcome", "accepted"), ("reason", "")], number(&account.accepted));
+        page.total(&[("sink", sink), ("outcome", "delivered"), ("reason", "")], number(&account.delivered));
         for (outcome, reasons) in [("rejected", &account.rejected), ("dropped", &account.dropped)] {
             for (reason, tally) in reasons {
-                page.total(&[sink, ("outcome", outcome), ("reason", reason)], number(tally));
+                page.total(&[("sink", sink), ("outcome", outcome), ("reason", reason)], number(tally));
             }
         }
     }

@@ -23,7 +23,10 @@ fn held(page: &mut Page) {
     page.gauge("weir_held_content_bytes", "Content held in memory for plugins, copies and records.").value(&[], bytes);
     page.gauge("weir_held_content_limit_bytes", "Limit of the content held in memory (held_content_max).")
         .value(&[], limit);
-    page.counter("weir_held_content_refused", "Times that content was not held because a limit was reached, by limit.");
+    page.counter(
+        "weir_held_content_refused",
+        "Times that content was not held because a limit was reached, by limit: of the node or of one client.",
+    );
     page.total(&[("limit", "node")], refused_for_node);
     page.total(&[("limit", "client")], refused_for_client);
 }
@@ -95,7 +98,8 @@ impl NodeState {
             records::write(page);
             self.metrics_exports.write(page);
             held(page);
-            page.gauge("weir_tails", "Readers of `/tail`.").value(&[], tail::count());
+            page.gauge("weir_tails", "Clients that read `/tail` of the status address (`weir tail`, `weir trace`).")
+                .value(&[], tail::count());
             hubs::write(&self.publisher.hubs().statuses(), page);
             let gateway = self.gateway();
             traffic::write(page, gateway.as_deref());
@@ -104,10 +108,10 @@ impl NodeState {
             }
             page.gauge(
                 "weir_names_unresolved",
-                "Names of hosts and services of upstreams that cannot be resolved now.",
+                "Host names and service names of upstreams that cannot be resolved at present.",
             );
             page.value(&[], self.lookups.unresolved());
-            page.gauge("weir_discovery_up", "Whether the registry of services answered the last request.");
+            page.gauge("weir_discovery_up", "Whether the service registry answered the last request (1) or not (0).");
             if let Some(answers) = self.lookups.eureka_answers() {
                 page.value(&[("registry", "eureka")], u8::from(answers));
             }

@@ -75,15 +75,18 @@ fn shared_streams(page: &mut Page) {
     if totals.streams.get() == 0 {
         return;
     }
-    page.gauge("weir_sse_fanout_clients", "Clients that follow a shared event stream.");
+    page.gauge("weir_sse_fanout_clients", "Clients that receive an event stream shared by `sse-fanout`.");
     page.value(&[], totals.clients.get());
-    page.counter("weir_sse_fanout_streams", "Event streams of upstreams that were opened for several clients.");
+    page.counter("weir_sse_fanout_streams", "Event streams that `sse-fanout` has opened to upstreams.");
     page.total(&[], totals.streams.get());
-    page.counter("weir_sse_fanout_breaks", "How many times such a stream has ended or broken.");
+    page.counter("weir_sse_fanout_breaks", "Times that an event stream of `sse-fanout` has ended or broken.");
     page.total(&[], totals.reconnects.get());
-    page.counter("weir_sse_fanout_events", "Events that came in such streams.");
+    page.counter("weir_sse_fanout_events", "Events that `sse-fanout` has received from upstreams.");
     page.total(&[], totals.events.get());
-    page.counter("weir_sse_fanout_missed_events", "Events that clients have not got because they read too slowly.");
+    page.counter(
+        "weir_sse_fanout_missed_events",
+        "Events that `sse-fanout` has left out for clients that read too slowly.",
+    );
     page.total(&[], totals.missed.get());
     page.histogram(
         "weir_sse_fanout_delay_seconds",

@@ -3,35 +3,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::result::PacingKind;
 
-/// What can be known of a result. Absent means not stated.
+/// The facts that are known about a published result. An absent key means that the publication does not state it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Evidence {
-    /// What the publication is called.
+    /// The title of the publication.
     pub title: String,
-    /// Where it was measured.
+    /// The machine.
     pub machine: Machine,
-    /// What the publication says about where the generator, the gateway and the backend ran: `one machine`,
-    /// `separate machines`.
+    /// Where the generator, the gateway and the backend ran: `one machine` or `separate machines`.
     pub topology: Vec<String>,
-    /// How often each figure was measured.
+    /// The number of measurements of each figure.
     pub repeats: Option<u32>,
-    /// Whether a spread stands beside the figures: deviation, interval, range.
+    /// Whether the publication states the spread of the figures, as a deviation, an interval or a range.
     pub spread: Option<bool>,
-    /// Tool that made the load.
+    /// The load generator.
     pub tool: Option<String>,
-    /// What the tool's latencies are accurate to, milliseconds.
+    /// The resolution of the load generator's latencies, in milliseconds.
     pub resolution_ms: Option<f64>,
     /// The figures.
     pub rows: Vec<RowEvidence>,
-    /// Throughput at several sizes, the smallest first.
+    /// Throughput with different numbers of cores, in ascending order.
     pub scaling: Vec<ScalingEvidence>,
-    /// Why scaling is as it is, shown by a measurement.
+    /// The cause of the scaling, if the publication shows it by a measurement.
     pub scaling_cause: Option<String>,
-    /// What it says in words that its table should show.
+    /// Statements of the publication that its table should show.
     pub claims: Vec<Claim>,
-    /// What was measured, of `p99.9`, `cpu per request`, `memory after load`, `errors by cause`, `generator saturation`,
-    /// `cost per policy`, `behaviour during a configuration change`, `log loss` and `TLS handshakes/s`.
+    /// Which of these were measured: `p99.9`, `cpu per request`, `memory after load`, `errors by cause`, `generator
+    /// saturation`, `cost per policy`, `behaviour during a configuration change`, `log loss`, `TLS handshakes/s`.
     pub measured: Vec<String>,
 }
 
@@ -51,162 +50,163 @@ pub const EXPECTED: [&str; 9] = [
 /// How many of them every measurement can tell.
 pub const ALWAYS: usize = 5;
 
-/// Where a publication measured.
+/// The machine of the publication.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
-    /// The provider's name for the machine.
+    /// The cloud provider's name of the instance type.
     pub instance: Option<String>,
-    /// What its processors are.
+    /// The model of the processors.
     pub cpu_model: Option<String>,
-    /// Processors that the target shares with the generator or the backend.
+    /// The numbers of the processors that the target shares with the generator or the backend.
     pub shared_cpus: Vec<u32>,
-    /// Hardware threads of each core.
+    /// Hardware threads per core.
     pub threads_per_core: Option<u32>,
 }
 
-/// A figure, or one run behind it.
+/// A published figure, or one run of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RowEvidence {
-    /// Row, target and level, as verdicts shall call them.
+    /// The name of the figure in the verdict: row, target and number of clients.
     pub name: String,
-    /// No gateway in between: the backend is what is measured.
+    /// The backend was measured directly, without a gateway.
     pub direct: bool,
-    /// Who sets the pace.
+    /// Whether the load was a closed or an open loop.
     pub pacing: Option<PacingKind>,
-    /// Clients, or connections.
+    /// The number of clients or connections.
     pub connections: Option<u32>,
-    /// Requests that one connection may have in flight.
+    /// The maximum number of requests in flight on one connection.
     pub streams: Option<u32>,
-    /// Open loop: requests per second asked for.
+    /// Open loop: the intended number of requests per second.
     pub target_rps: Option<f64>,
-    /// Requests per second that were carried.
+    /// The measured number of requests per second.
     pub rps: Option<f64>,
-    /// Where latencies begin.
+    /// From when latencies are measured.
     pub latency_from: Option<LatencyFrom>,
-    /// Latencies: their mean,
+    /// The mean latency, in milliseconds.
     pub mean_ms: Option<f64>,
-    /// their median,
+    /// The median latency, in milliseconds.
     pub p50_ms: Option<f64>,
-    /// their 95th percentile,
+    /// The 95th percentile of latency, in milliseconds.
     pub p95_ms: Option<f64>,
-    /// and their 99th.
+    /// The 99th percentile of latency, in milliseconds.
     pub p99_ms: Option<f64>,
-    /// Closed loop: the 99th percentile with the requests added that were not sent during stalls.
+    /// Closed loop: the 99th percentile of latency, corrected for the requests that were not sent during stalls (coordinated
+    /// omission), in milliseconds.
     pub corrected_p99_ms: Option<f64>,
-    /// How long was measured.
+    /// The duration of the measurement, in seconds.
     pub duration_s: Option<f64>,
-    /// From the end of the measured part to the last answer to what was sent in it.
+    /// The time from the end of the measurement to the last response to a request that was sent in it, in seconds.
     pub drain_s: Option<f64>,
-    /// Requests that were announced.
+    /// The number of requests that the publication announces.
     pub asked_count: Option<u64>,
-    /// Requests that were sent.
+    /// The number of requests that were sent.
     pub sent: Option<u64>,
-    /// Requests that were answered.
+    /// The number of requests that were answered.
     pub completed: Option<u64>,
-    /// Share of exchanges that failed, 0 to 1.
+    /// The fraction of requests that failed, 0 to 1.
     pub error_share: Option<f64>,
-    /// Connections that could not be opened.
+    /// The number of connections that could not be opened.
     pub failed_connections: Option<u64>,
-    /// Idle connections: how many were open to the end.
+    /// Idle connections: the number of connections that stayed open to the end.
     pub held: Option<u64>,
-    /// Streams that were open when the clock started, where all are opened before.
+    /// The number of streams that were open when the measurement started, if all were opened before.
     pub open_at_start: Option<u64>,
-    /// Those that the target closed before.
+    /// Idle connections: the number of connections that the target closed.
     pub closed_idle: Option<u64>,
-    /// Open files that one process of the target may have,
+    /// The maximum number of open files of one process of the target.
     pub target_files_limit: Option<u64>,
-    /// the most that one had,
+    /// The largest number of open files that one process of the target had.
     pub target_files: Option<u64>,
-    /// and whether that was still growing at the end.
+    /// Whether this number was still growing at the end.
     pub target_files_grew: bool,
-    /// Answers that were not what was expected: 2xx unless something else was.
+    /// The number of responses with an unexpected status: other than 2xx, unless other statuses were expected.
     pub not_2xx: Option<u64>,
-    /// Connections the target opened to its upstreams while measured.
+    /// The number of connections that the target opened to its upstreams during the measurement.
     pub upstream_connects: Option<u64>,
-    /// Settings of the target that matter here, as found in its configuration.
+    /// Whether the target's configuration keeps upstream connections alive.
     pub upstream_keepalive: Option<bool>,
-    /// What the target's own checker said about its configuration when it failed.
+    /// The message of the target's own configuration check, if it failed.
     pub configuration_error: Option<String>,
     /// Whether the target loaded the configuration that was shown.
     pub configuration_loaded: Option<bool>,
-    /// Workers of the target,
+    /// The number of workers of the target.
     pub workers: Option<u32>,
-    /// and the processors they were given.
+    /// The number of processors of the target.
     pub target_cpus: Option<u32>,
-    /// Share of its processors that the target used, 0 to 1,
+    /// The fraction of its processors' time that the target used, 0 to 1.
     pub target_cpu: Option<f64>,
-    /// the backend,
+    /// The fraction of its processors' time that the backend used, 0 to 1.
     pub backend_cpu: Option<f64>,
-    /// and the generator.
+    /// The fraction of its processors' time that the generator used, 0 to 1.
     pub generator_cpu: Option<f64>,
-    /// Generator and backend on the same processors: their shares add up.
+    /// The generator and the backend share processors, so their fractions add up.
     pub generator_with_backend: bool,
-    /// The publication itself says that the backend was the limit.
+    /// The publication states that the backend was the bottleneck.
     pub backend_was_limit: Option<bool>,
-    /// That is what the row is about: how a target treats a backend that can do no more, or that changes.
+    /// The row tests an overloaded or changing backend, so a backend at its limit is no fault.
     pub backend_limits: bool,
-    /// Something was made to fail on purpose: what was lost is the figure.
+    /// Something was made to fail on purpose, so failed requests are part of the figure.
     pub events: bool,
-    /// Mean of the exchanges in flight, counted.
+    /// The mean number of requests in flight, as counted.
     pub in_flight: Option<f64>,
-    /// Share of sends that left within 1 ms of being due.
+    /// The fraction of requests that were sent within 1 ms after they were due, 0 to 1.
     pub on_time_share: Option<f64>,
-    /// Requests that were due and never left.
+    /// The number of requests that were due and never sent.
     pub missed: Option<u64>,
-    /// Requests per second in consecutive slices of the measured part.
+    /// The requests per second in consecutive parts of the measurement.
     pub slices_rps: Vec<f64>,
-    /// Share of processor time that processes outside the measurement used.
+    /// The fraction of processor time that other processes used, 0 to 1.
     pub others_cpu: Option<f64>,
-    /// Share of processor time the hypervisor gave to others.
+    /// The fraction of processor time that the hypervisor gave to other virtual machines (steal), 0 to 1.
     pub steal_share: Option<f64>,
-    /// Connections the generator could not open for want of ports or descriptors.
+    /// The number of connections that the generator could not open because ports or file descriptors were used up.
     pub out_of_ports: Option<u64>,
-    /// Connections that were dropped because a listen queue was full.
+    /// The number of connections that were dropped because a listen queue was full.
     pub listen_overflows: Option<u64>,
-    /// What the target logged as errors.
+    /// Lines that the target logged as errors.
     pub target_errors: Vec<String>,
-    /// What the target has in place of what the row is about, in words.
+    /// Substitutes: what the target uses in place of a feature that the row tests, in words.
     pub stand_ins: Vec<String>,
-    /// Share of the requests that a target which records them left out, 0 to 1.
+    /// The fraction of requests that are missing in the records of a target that logs them, 0 to 1.
     pub records_lost: Option<f64>,
-    /// What does not agree in the target's account of its records, in words.
+    /// What does not agree in the target's account of its log records, in words.
     pub account_disagrees: Option<String>,
 }
 
-/// Where a latency begins.
+/// From when a latency is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LatencyFrom {
-    /// When the request was due.
+    /// From when the request was due.
     Due,
-    /// When the request was sent.
+    /// From when the request was sent.
     Sent,
 }
 
-/// Throughput at one size.
+/// Throughput with one number of cores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Scaling")]
 pub struct ScalingEvidence {
-    /// What was measured at several sizes, where there is more than one such thing.
+    /// The name of the series, if the publication has several.
     #[serde(default)]
     pub name: Option<String>,
-    /// The size.
+    /// The number of cores.
     pub cores: f64,
-    /// What it carried.
+    /// Requests per second.
     pub rps: f64,
 }
 
-/// Something a publication says in words that its table should show.
+/// A statement of the publication that its table should show.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Claim {
-    /// The words.
+    /// The statement, as published.
     pub words: String,
-    /// The row it is about.
+    /// The row that the statement is about.
     pub row: String,
-    /// How many are claimed.
+    /// The number of connections in the statement.
     pub connections: Option<u32>,
 }

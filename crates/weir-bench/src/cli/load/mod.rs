@@ -27,106 +27,108 @@ use crate::engine::{
 pub use self::report::report;
 pub use self::verdict::verdict;
 
-/// Generate load on a URL and report throughput and latency: in a closed loop like wrk, or at a fixed rate like wrk2.
+/// Generates load on a URL, and reports throughput and latency: in a closed loop as wrk, or at a fixed rate as wrk2.
 ///
-/// Latency is measured from the time at which a request was due, service time from the time at which it was sent; both are
-/// always printed.
+/// Latency is measured from when a request was due, service time from when it was sent. Both are always printed. Exits with 1
+/// if nothing was answered.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadArguments {
-    /// http://, https://, ws:// or wss://; with several URLs, each request uses one of them at random
+    /// The URL: http://, https://, ws:// or wss://. With several URLs, each request uses one of them at random
     #[arg(required_unless_present = "plan")]
     url: Vec<String>,
-    /// Number of connections kept open
+    /// The number of connections
     #[arg(short, long, default_value_t = 10)]
     connections: usize,
-    /// Number of threads; one is enough unless the report shows that the generator is busy
+    /// The number of threads. One is enough unless the report says that the generator is busy
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Duration of the run: 10s, 2m; a bare number is seconds [default: 10s, unless --requests is given]
+    /// The duration of the run: 10s, 2m, or a number of seconds [default: 10s, unless --requests is given]
     #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
-    /// Stop after this many requests
+    /// Ends after this number of requests
     #[arg(short = 'n', long, value_name = "COUNT")]
     requests: Option<u64>,
-    /// Open loop: requests (messages) per second, sent on schedule even if earlier ones are not answered yet
+    /// Open loop: requests or messages per second, sent on schedule even if earlier ones are not answered yet
     #[arg(short = 'R', long, value_name = "PER SECOND")]
     rate: Option<f64>,
-    /// Open loop with exponentially distributed gaps (Poisson arrivals), as from independent users
+    /// Open loop: exponentially distributed intervals (Poisson arrivals), as from independent users
     #[arg(long, requires = "rate")]
     poisson: bool,
-    /// Open loop whose rate grows from this to --rate over the whole run
+    /// Open loop: the rate grows from this rate to --rate over the whole run
     #[arg(long, value_name = "PER SECOND", requires = "rate", conflicts_with = "requests")]
     ramp_from: Option<f64>,
-    /// Pause of a client between an answer and its next request: 100ms, 50ms..150ms, exp:100ms
+    /// Closed loop: the pause of a client between a response and its next request: 100ms, 50ms..150ms (uniform), exp:100ms
+    /// (exponential)
     #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = think)]
     think: Option<Think>,
-    /// Start clients one after another over this time
+    /// Closed loop: starts the clients one after another over this time
     #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = time)]
     ramp_up: Option<Duration>,
-    /// Load before measuring starts
+    /// The duration of the warm-up, which is not measured
     #[arg(short = 'w', long, alias = "warm-up", value_name = "TIME", default_value = "0s", value_parser = time)]
     warmup: Duration,
-    /// HTTP method [default: GET, or POST with a body]
+    /// The method [default: GET, or POST with a body]
     #[arg(short, long, short_alias = 'X')]
     method: Option<String>,
-    /// Header line, `Name: value`; can be given several times
+    /// A header field, as `Name: value`. Can be given several times
     #[arg(short = 'H', long, value_name = "HEADER", value_parser = header)]
     header: Vec<(String, String)>,
-    /// Body; `@FILE` reads a file
+    /// The body; `@FILE` is the content of a file
     #[arg(long, alias = "body", value_name = "TEXT")]
     data: Option<String>,
-    /// Body of this size, such as 5KiB
+    /// A body of this size, such as 5KiB
     #[arg(long, value_name = "SIZE", conflicts_with = "data", value_parser = bytes)]
     data_size: Option<u64>,
-    /// Time-out of a request
+    /// The time-out of a request
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     timeout: Duration,
-    /// Time-out of a connection
+    /// The time-out for opening a connection
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     connect_timeout: Duration,
-    /// Open a connection for each request
+    /// Opens a connection for each request
     #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
-    /// Protocol [default: http1; websocket for ws:// and wss://]
+    /// The protocol [default: http1; websocket for ws:// and wss://]
     #[arg(short, long, value_enum)]
     protocol: Option<ProtocolName>,
-    /// HTTP/2: streams per connection
+    /// HTTP/2: concurrent streams on each connection
     #[arg(long, default_value_t = 1)]
     streams: usize,
-    /// WebSocket: bytes per message
+    /// WebSocket: the size of a message
     #[arg(long, value_name = "SIZE", default_value = "500", value_parser = bytes)]
     message_size: u64,
-    /// WebSocket: the answer that is expected to a message
+    /// WebSocket: the expected answer to a message
     #[arg(long, value_enum, default_value_t = EchoName::Same)]
     echo: EchoName,
-    /// Local address to connect from; several are used in turn, `127.0.0.2-127.0.0.9` is a range
+    /// The local address to connect from. Several are used in turn; `127.0.0.2-127.0.0.9` is a range
     #[arg(long, value_name = "ADDRESS", value_parser = addresses)]
     source: Vec<Vec<IpAddr>>,
-    /// Connect to this address instead of the host of the URL
+    /// Connects to this address instead of the host of the URL
     #[arg(long, value_name = "HOST:PORT")]
     connect_to: Option<String>,
-    /// Verify certificates with these CA certificates (PEM); without this option, certificates are not verified
+    /// A PEM file with the CA certificates that certificates are verified with. Without this option, certificates are not
+    /// verified
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Server name to send (SNI)
+    /// The server name in the TLS handshake (SNI)
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
-    /// Resume TLS sessions
+    /// Resumes TLS sessions
     #[arg(long)]
     tls_resume: bool,
-    /// Pin threads to these processors: 0,1
+    /// The processors that threads are pinned to, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "CPU")]
     cpus: Vec<usize>,
-    /// Seed for everything random
+    /// The seed of all random choices
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Run the plan of this JSON file instead (`-`: standard input)
+    /// Runs the plan in this JSON file (`-`: standard input), instead of a URL with options
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     plan: Option<PathBuf>,
-    /// Write the whole result as JSON (`-`: standard output, without the report)
+    /// Writes the result as JSON to this file (`-`: standard output, without the report)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Print nothing during the run
+    /// Prints no progress during the run
     #[arg(short, long)]
     quiet: bool,
     /// Accepted for compatibility with wrk: latency is always printed
@@ -136,21 +138,28 @@ pub struct LoadArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum ProtocolName {
+    /// HTTP/1.1
     Http1,
+    /// HTTP/2: negotiated over TLS, by prior knowledge otherwise
     Http2,
+    /// WebSocket messages, each with an answer
     #[value(alias = "ws")]
     Websocket,
-    /// Connect, upgrade and close, repeatedly
+    /// WebSocket connections that are opened and closed, repeatedly
     WebsocketConnect,
+    /// Server-sent events that clients receive
     Sse,
-    /// Open connections and hold them
+    /// Connections that are opened and stay idle
     Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum EchoName {
+    /// The message itself
     Same,
+    /// The bytes of the message in reverse order
     Reversed,
+    /// Any message
     Any,
 }
 

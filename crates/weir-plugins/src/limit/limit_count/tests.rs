@@ -142,7 +142,7 @@ fn wrong_options_are_refused_with_their_place() {
             "sync_interval: must be from 0.1",
         ),
         (json!({"count": 1, "time_window": 1, "sync_interval": 2}), "sync_interval: has no meaning"),
-        (json!({"count": 1, "time_window": 1, "key_type": "header"}), "key_type: unknown variant"),
+        (json!({"count": 1, "time_window": 1, "key_type": "header"}), "key_type: `header` is not an allowed value"),
     ] {
         let error = refused::<LimitCount>(options);
         assert!(error.starts_with(want), "{error}");

@@ -72,11 +72,23 @@ pub fn github(checked: &[CheckedFile]) -> String {
     findings(checked).map(line).collect()
 }
 
+/// A path as a URI reference (RFC 3986 §4.2), in which spaces, `%`, `:` and so on are percent-encoded.
+fn uri(path: &str) -> String {
+    let mut uri = String::new();
+    for byte in path.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri
+}
+
 /// A SARIF log with one run.
 pub fn sarif(checked: &[CheckedFile]) -> String {
     let result = |finding: &CheckFinding| {
         let Diagnostic { source, line, column, .. } = &finding.diagnostic;
-        let mut place = json!({"artifactLocation": {"uri": source}});
+        let mut place = json!({"artifactLocation": {"uri": uri(source)}});
         if let (Some(line), Some(column)) = (line, column) {
             place["region"] = json!({"startLine": line, "startColumn": column});
         }
@@ -96,4 +108,16 @@ pub fn sarif(checked: &[CheckedFile]) -> String {
         "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
     });
     format!("{log:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_references() {
+        assert_eq!(uri("/etc/weir/a-1_b.yaml"), "/etc/weir/a-1_b.yaml");
+        assert_eq!(uri("my file: 50%.yaml"), "my%20file%3A%2050%25.yaml");
+        assert_eq!(uri("caf\u{e9}.yaml"), "caf%C3%A9.yaml");
+    }
 }

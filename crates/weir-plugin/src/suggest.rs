@@ -1,7 +1,6 @@
 //! "Did you mean": the known word closest to an unknown one.
 
-use weir_plugin::Variable;
-use weir_plugin::variable::fixed_names;
+use crate::variable::{Variable, fixed_names};
 
 /// The most words that are compared, to limit the cost.
 const MOST: usize = 1_000;
