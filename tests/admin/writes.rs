@@ -160,6 +160,77 @@ fn a_dry_run_tells_and_changes_nothing() {
 }
 
 #[test]
+fn a_dry_run_tells_which_requests_are_handled_differently() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let node = json!({"127.0.0.1:9": 1});
+    api.put("upstreams/u", &json!({"nodes": node}).to_string());
+    api.put("upstreams/v", &json!({"nodes": node}).to_string());
+    api.put("services/s", &json!({"upstream_id": "u", "plugins": {"cors": {}}}).to_string());
+    api.put("routes/orders", &json!({"uri": "/orders/*", "service_id": "s"}).to_string());
+    api.put(
+        "routes/tenant",
+        &json!({"uri": "/tenant", "vars": [["http_x_tenant", "==", "b"]], "upstream_id": "v"}).to_string(),
+    );
+    // (a change, its query, its body, what it changes for which requests)
+    let query = "dry_run=true&request=GET%20http://a/orders/1&request=GET%20https://b.example/none";
+    let tried = |api: &mut Api, method: &str, path: &str, body: &Value| {
+        let answer = api.ask(method, &format!("{path}?{query}"), "", &body.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        json_of(&answer)["requests"].clone()
+    };
+    let nothing = tried(&mut api, "PATCH", "routes/orders", &json!({"desc": "d"}));
+    assert_eq!(nothing, json!({"compared": 2, "changed": [], "malformed": []}));
+    let told =
+        tried(&mut api, "PUT", "routes/new", &json!({"uri": "/orders/1", "upstream_id": "v", "plugins": {"cors": {}}}));
+    let before = json!({"route": "orders", "plugins": ["cors from service/s"], "upstream": "upstreams/u"});
+    let after = json!({"route": "new", "plugins": ["cors from route/new"], "upstream": "upstreams/v"});
+    let differs = json!(["route", "plugins", "upstream"]);
+    let expected = json!([{"request": "GET http://a/orders/1", "differs": differs, "before": before, "after": after}]);
+    assert_eq!(told["changed"], expected);
+    let told = tried(&mut api, "PATCH", "upstreams/u", &json!({"nodes": {"127.0.0.1:10": 1}}));
+    assert_eq!(
+        (&told["changed"][0]["differs"], told["changed"].as_array().map(Vec::len)),
+        (&json!(["upstream"]), Some(1))
+    );
+    let told = tried(&mut api, "PATCH", "services/s", &json!({"plugins": {"cors": {"max_age": 7}}}));
+    assert_eq!(told["changed"][0]["differs"], json!(["plugins"]));
+    let told = tried(&mut api, "PUT", "global_rules/g", &json!({"plugins": {"request-id": {}}}));
+    assert_eq!(told["changed"].as_array().map(Vec::len), Some(2), "it is for requests without a route, too: {told}");
+    let told = tried(&mut api, "DELETE", "routes/orders", &Value::Null);
+    assert_eq!(told["changed"][0]["after"], json!({"route": null, "plugins": [], "upstream": null}));
+    let told = tried(&mut api, "POST", "history/3/rollback", &Value::Null);
+    assert_eq!(told["changed"][0]["differs"], json!(["route", "plugins", "upstream"]));
+
+    // A transaction lists them in its body, with header fields and addresses.
+    let requests = json!([
+        {"url": "http://a/tenant", "headers": {"X-Tenant": "b"}},
+        {"method": "GET", "url": "http://a/tenant", "from": "10.0.0.1"},
+        "G(T http://a/",
+    ]);
+    let body = json!({"operations": [{"delete": "routes/tenant"}], "requests": requests});
+    let answer = api.ask("PATCH", "configs?dry_run=true", "", &body.to_string());
+    let told = &json_of(&answer)["requests"];
+    assert_eq!((&told["compared"], told["changed"].as_array().map(Vec::len)), (&json!(3), Some(1)), "{told}");
+    assert_eq!(told["malformed"][0]["request"], "G(T http://a/");
+    assert_eq!(api.get("history")["revision"], 5, "nothing was changed");
+
+    for (path, body, problem) in [
+        ("configs", body.clone(), "add `dry_run=true`"),
+        (
+            "configs?dry_run=true",
+            json!({"operations": [{"delete": "routes/tenant"}], "requests": [{"url": 7}]}),
+            "requests[0]: `url` is no text",
+        ),
+        ("routes/tenant?dry_run=true&request=x", json!({"desc": "d"}), "invalid argument request"),
+    ] {
+        let answer = api.ask("PATCH", path, "", &body.to_string());
+        assert_eq!(answer.status, 400, "{path}");
+        assert!(answer.text().contains(problem), "{}", answer.text());
+    }
+}
+
+#[test]
 fn history_leads_back() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::live::ResourceEdit;
 use super::resources::{Author, ResourceKey, ResourceView, RevisionRecord};
 use super::store::StoreFailure;
+use crate::explain::{RequestDescription, RoutingComparison};
 use crate::text::diagnostic::Diagnostic;
 
 /// Computes the edits of a change from the current resources. Called again if another node has changed them meanwhile.
@@ -21,6 +22,8 @@ pub struct WriteRequest {
     pub forced: bool,
     /// Nothing is changed; only the effect is reported.
     pub dry_run: bool,
+    /// The requests whose handling a dry run compares.
+    pub requests: Vec<RequestDescription>,
 }
 
 /// Why a plan is refused.
@@ -56,7 +59,12 @@ pub struct WriteReceipt {
     pub publication: u64,
     /// Resources that a forced change has set aside.
     pub set_aside: Vec<Diagnostic>,
+    /// How the requests of a dry run are handled without and with the change, in their order.
+    pub compared: Vec<ComparedRequest>,
 }
+
+/// `Err` is why a request is malformed, with its description.
+pub type ComparedRequest = Result<RoutingComparison, (RequestDescription, String)>;
 
 /// A request, with the channel for its outcome.
 pub(super) struct QueuedWrite {
