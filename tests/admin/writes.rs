@@ -145,6 +145,75 @@ fn a_transaction_is_made_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_transaction_deletes_credentials_with_their_consumer_and_takes_ids_only() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("consumers/jack", r#"{"username": "jack"}"#);
+    api.put("consumers/jack/credentials/c", r#"{"plugins": {"key-auth": {"key": "jacks-key"}}}"#);
+    let made = json!({"put": "consumers/jack/credentials/d", "value": {"plugins": {"key-auth": {"key": "second"}}}});
+    let body = json!({"operations": [made, {"delete": "consumers/jack"}]}).to_string();
+    let answer = api.ask("PATCH", "configs", "", &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(api.get("consumers")["total"], 0);
+    assert_eq!(api.ask("GET", "consumers/jack/credentials", "", "").status, 404);
+    // Later operations may make the consumer again.
+    let jack = json!({"put": "consumers/jack", "value": {"username": "jack"}});
+    let body = json!({"operations": [jack, {"delete": "consumers/jack"}, jack, made]}).to_string();
+    assert_eq!(api.ask("PATCH", "configs", "", &body).status, 200);
+    assert_eq!(api.get("consumers/jack/credentials")["total"], 1);
+    for key in ["routes/a b", "routes/a/b", "routes/", "proto/x", "consumers/jack/credentials/a b"] {
+        let body = json!({"operations": [{"put": key, "value": {"uri": "/a", "plugins": {}}}]}).to_string();
+        let answer = api.ask("PATCH", "configs", "", &body);
+        assert_eq!(answer.status, 400, "{key}: {}", answer.text());
+        assert!(answer.text().contains("operations[0]"), "{}", answer.text());
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_and_leaves_no_revision() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("protos/p", r#"{"content": "syntax = \"proto3\";"}"#);
+    // (method, path, additional field, body, status, part of the message)
+    let table = [
+        ("PATCH", "configs", "", r#"{"operations": []}"#, 400, "`operations` is empty"),
+        ("PUT", "protos/p", "", "{}", 400, "property \"content\" is required"),
+        ("PUT", "protos/p", "", r#"{"content": ""}"#, 400, "must have 1 to 1048576 bytes"),
+        ("PUT", "protos/p", "", r#"{"content": "x", "bogus": 1}"#, 400, "additional properties forbidden, found bogus"),
+        (
+            "PATCH",
+            "configs",
+            "",
+            r#"{"operations": [{"put": "protos/p", "value": {}}]}"#,
+            400,
+            "operations[0]: invalid",
+        ),
+        ("POST", "schema/validate/protos", "", "{}", 400, "property \"content\" is required"),
+        ("POST", "schema/validate/protos", "", r#"{"content": "x"}"#, 200, ""),
+        ("PUT", "protos/p", "If-None-Match: *\r\n", r#"{"content": "x"}"#, 412, "the resource exists"),
+        ("PUT", "protos/p", "If-Match: \"7\"\r\n", r#"{"content": "x"}"#, 412, "`If-Match`; read the resource again"),
+        ("PUT", "consumers", "", r#"{"username": "a b"}"#, 400, "property \"username\" validation failed"),
+    ];
+    for (method, path, field, body, status, message) in table {
+        let answer = api.ask(method, path, field, body);
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.text());
+        let told = if answer.text().is_empty() { json!("") } else { json_of(&answer)["error_msg"].clone() };
+        assert!(told.as_str().is_some_and(|told| told.contains(message)), "{method} {path} {body}: {told}");
+    }
+    assert_eq!(api.get("history")["revision"], 1);
+}
+
+#[test]
+fn a_wrong_wait_is_told_before_anything_is_changed() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let answer = api.ask("PUT", "routes/r?wait=soon", "", &fixed("/r", "r"));
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("invalid argument wait"), "{}", answer.text());
+    assert_eq!(api.get("routes")["total"], 0);
+}
+
+#[test]
 fn a_dry_run_tells_and_changes_nothing() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);
