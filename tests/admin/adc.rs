@@ -2,10 +2,13 @@
 //! In standalone mode see `standalone.rs`.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::process::Command;
 
 use serde_json::{Value, json};
+use weir_testkit::TempDir;
 
-use crate::api::{Api, file, json as json_of};
+use crate::api::{ADMIN, Api, admin_addr, file, json as json_of};
 use crate::weir;
 
 /// What ADC reads before it compares: all lists at once, and the credentials of each consumer.
@@ -98,4 +101,44 @@ fn adc_pings_dumps_syncs_and_validates() {
     }
     assert_eq!(gateway.get("/shop/1").status, 404);
     assert_eq!(api.ask("GET", "consumers/jack/credentials", "", "").status, 404, "they go with their consumer");
+}
+
+/// ADC is in no registry of packages. `WEIR_TEST_ADC` is the path of an installed one; without it there is nothing to test.
+#[test]
+fn an_installed_adc_syncs_diffs_dumps_and_validates() {
+    let Some(adc) = env::var_os("WEIR_TEST_ADC") else { return };
+    let place = TempDir::new();
+    let wanted = "services:
+- name: shop
+  upstream: { type: roundrobin, nodes: [{ host: 127.0.0.1, port: 9, weight: 1 }] }
+  routes:
+  - { name: all, uris: [/shop/*], plugins: { mocking: { response_example: by adc } } }
+consumers:
+- { username: jack, plugins: { key-auth: { key: jacks-key } } }
+";
+    let wanted = place.write("adc.yaml", wanted);
+    let wanted = wanted.to_str().expect("a path");
+    let dumped = place.join("dumped.yaml");
+    let dumped = dumped.to_str().expect("a path");
+    for (backend, store) in [("apisix", ""), ("apisix-standalone", "store: standalone\n")] {
+        let gateway = weir().start(&format!("{}{store}", file()));
+        let server = format!("http://{}", admin_addr(&gateway));
+        let run = |arguments: &[&str]| {
+            let mut command = Command::new(&adc);
+            command.args(arguments).args(["--backend", backend, "--server", &server, "--token", ADMIN]);
+            let output = command.current_dir(place.path()).output().expect("WEIR_TEST_ADC is a program");
+            let told = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+            assert!(output.status.success(), "{backend} {arguments:?}: {told}");
+            told
+        };
+        run(&["ping"]);
+        run(&["validate", "-f", wanted]);
+        run(&["sync", "-f", wanted]);
+        assert_eq!(gateway.get("/shop/1").text(), "by adc", "{backend}");
+        run(&["dump", "-o", dumped]);
+        // What it has dumped is what is there.
+        run(&["diff", "-f", dumped]);
+        run(&["sync", "-f", dumped]);
+        assert_eq!(gateway.get("/shop/1").text(), "by adc", "{backend}");
+    }
 }

@@ -78,6 +78,13 @@ fn files_are_compared_and_applied() {
     place.write("all.yaml", "routes: []\n");
     done(&["apply", "-f", path, "--yes"], &gateway);
     assert_eq!(gateway.get("/r").text(), "two", "what stands in no file stays");
+    let log = r#"{"remote_addr":"10.0.0.1","request_method":"GET","request_uri":"/r?a","host":"shop"}"#;
+    let requests = place.write("access.log", format!("{log}\n{log}\nGET http://shop/none\n"));
+    let requests = requests.to_str().expect("a path");
+    let plan = refused(&["diff", "-f", path, "--prune", "team=a", "--requests", requests], 1, &gateway);
+    let told = "2 requests compared, 1 handled differently\n  GET http://shop/r?a: route r -> none; \
+                plugins [mocking from route/r] -> none; upstream upstreams/u -> none\n";
+    assert!(plan.contains(told), "{plan}");
     done(&["apply", "-f", path, "--yes", "--prune", "team=a"], &gateway);
     assert_eq!(gateway.get("/r").status, 404);
 }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weir_testkit::timing::Random;
-use weir_testkit::{Authority, Client, DEADLINE, Gateway, Signal, TempDir, TlsClient, eventually, scaled};
+use weir_testkit::{Authority, Client, DEADLINE, Gateway, Signal, TempDir, TlsClient, eventually, scaled, skipped};
 
 use crate::api::{ADMIN, Api, admin_addr, file};
 use crate::weir;
@@ -90,7 +93,70 @@ fn a_damaged_store_is_refused_with_advice_and_left_alone() {
     assert!(refused.stderr().contains("the file was not changed"), "{}", refused.stderr());
     assert_eq!(fs::read(&path).expect("a file"), damaged);
     fs::write(&path, good).expect("a disk");
+    let gateway = weir().start(&kept_in(&directory));
+    assert_eq!(gateway.get("/r").text(), "r");
+    // The copy from this start takes its place.
+    drop(gateway);
+    let copy = directory.join("store.redb.previous");
+    fs::write(&path, &damaged).expect("a disk");
+    let mut refused = weir().spawn(&kept_in(&directory));
+    assert_eq!(refused.wait_exit(DEADLINE).code(), Some(1));
+    assert!(refused.stderr().contains("store.redb.previous is a copy from 2"), "{}", refused.stderr());
+    fs::rename(&copy, &path).expect("a file");
     assert_eq!(weir().start(&kept_in(&directory)).get("/r").text(), "r");
+}
+
+/// A script that starts the gateway with a small disk of its own, mounted at `data`.
+fn on_small_disk(data: &TempDir) -> Option<TempDir> {
+    let place = TempDir::new();
+    let mount = format!("mount -t tmpfs -o size=8m tmpfs {}", data.path().display());
+    let is_allowed = Command::new("unshare").args(["-rm", "sh", "-c", &mount]).stderr(Stdio::null()).status();
+    if !is_allowed.is_ok_and(|status| status.success()) {
+        skipped("nothing can be mounted here, not even in a namespace of its own");
+        return None;
+    }
+    let binary = env!("CARGO_BIN_EXE_weir");
+    let script = format!("#!/bin/sh\nexec unshare -rm sh -c '{mount} && exec {binary} \"$@\"' weir \"$@\"\n");
+    let path = place.write("weir", &script);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its own file");
+    Some(place)
+}
+
+#[test]
+fn a_full_disk_refuses_changes_until_there_is_space_again() {
+    let directory = TempDir::new();
+    let Some(place) = on_small_disk(&directory) else { return };
+    let gateway = Gateway::with_binary(place.path().join("weir")).start(&kept_in(&directory));
+    let mut api = Api::of(&gateway);
+    let route = |text: &str| format!(r#"{{"uri": "/r", "plugins": {{"mocking": {{"response_example": "{text}"}}}}}}"#);
+    api.put("routes/r", &route("before"));
+    // The disk as the process sees it.
+    let filler = format!("/proc/{}/root{}/filler", gateway.pid(), directory.path().display());
+    let mut file = fs::File::create(&filler).expect("a file");
+    while file.write_all(&[7; 4_096]).is_ok() {}
+    let large = route(&"x".repeat(100_000));
+    let mut refused = 0;
+    eventually("a change is refused", DEADLINE, || {
+        let answer = api.ask("PUT", "routes/r", "", &large);
+        refused += u64::from(answer.status == 503);
+        assert!(matches!(answer.status, 200 | 503), "{}", answer.text());
+        refused == 3
+    });
+    let answer = api.ask("PUT", "routes/r", "", &large);
+    assert!(answer.text().contains("check the disk"), "{}", answer.text());
+    let served = gateway.get("/r").text();
+    assert!(served == "before" || served.len() == 100_000, "it serves on");
+    let revision = api.get("routes/r")["modifiedIndex"].clone();
+    drop(file);
+    fs::remove_file(&filler).expect("the file");
+    let made = api.put("routes/r", &route("after"));
+    assert_eq!(made.status, 200, "there is space again");
+    assert_eq!(gateway.get("/r").text(), "after");
+    let history = api.get("history?count=1000");
+    let numbers: Vec<u64> =
+        history["list"].as_array().expect("a list").iter().filter_map(|one| one["revision"].as_u64()).collect();
+    assert_eq!(numbers.first().copied(), revision.as_u64().map(|last| last + 1), "a refused change is no revision");
+    assert!(numbers.windows(2).all(|pair| pair[0] == pair[1] + 1), "{numbers:?}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Nodes that share an etcd with each other and with other writers.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -50,6 +52,18 @@ impl Etcd {
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
         *program = Some(Program::start(command, TempDir::new()));
+    }
+
+    /// Puts a backup in place of the data of the only member, which does not run.
+    fn restore(&self, backup: &Path) {
+        let Member { peer, data, .. } = &self.members[0];
+        fs::remove_dir_all(data.join("data")).expect("a directory");
+        let peer = format!("http://127.0.0.1:{peer}");
+        let (backup, data) = (backup.to_str().expect("a path"), data.join("data"));
+        let cluster = format!("m0={peer}");
+        let identity = ["--name", "m0", "--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer];
+        let directory = ["--data-dir", data.to_str().expect("a path")];
+        self.ctl(&[&["snapshot", "restore", backup][..], &identity, &directory].concat());
     }
 
     fn wait(&self) {
@@ -149,6 +163,47 @@ fn resources_are_those_of_apisix_and_others_may_write_them() {
     eventually("it is gone", DEADLINE, || gateway.get("/r").status == 404);
     let warnings = gateway.status()["configuration"]["warnings"].to_string();
     assert!(!warnings.contains("routes/r"), "{warnings}");
+}
+
+#[test]
+fn one_bad_value_among_ten_thousand_is_named_and_the_rest_is_served() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let mut gateway = weir().start(&etcd.node(&directory));
+    let mut api = Api::of(&gateway);
+    let count = scaled(2_000, 10_000);
+    for first in (0..count).step_by(100) {
+        let one = |number: usize| {
+            let value = mocking(&format!("r{number}")).replace("/r", &format!("/r{number}"));
+            let value: Value = serde_json::from_str(&value).expect("JSON");
+            json!({"put": format!("routes/r{number}"), "value": value})
+        };
+        let operations: Vec<Value> = (first..(first + 100).min(count)).map(one).collect();
+        let answer = api.ask("PATCH", "configs", "", &json!({"operations": operations}).to_string());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let good = etcd.ctl(&["get", "--print-value-only", "/apisix/routes/r700"]);
+    etcd.ctl(&["put", "/apisix/routes/r700", "{\"uri\": \"/r700\", \"plugins\": {\"mocking\": 7}}"]);
+    etcd.ctl(&["put", "/apisix/routes/more", &mocking("more").replace("/r", "/more")]);
+    eventually("the rest is served", DEADLINE, || serves(&gateway, "/more", "more"));
+    let named = |gateway: &Gateway| {
+        let warnings = gateway.status()["configuration"]["warnings"].clone();
+        let of = |one: &Value| one["path"].as_str().unwrap_or_default().starts_with("routes/r700");
+        assert_eq!(warnings.as_array().map(|all| all.iter().filter(|one| of(one)).count()), Some(1), "{warnings}");
+    };
+    named(&gateway);
+    assert_eq!(gateway.get("/r700").text(), "r700", "its last good version serves on");
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    // A node that never saw the good version serves all others.
+    let gateway = weir().start(&etcd.node(&directory));
+    named(&gateway);
+    assert_eq!(gateway.get("/r700").status, 404);
+    for number in [0, count / 2, count - 1] {
+        assert_eq!(gateway.get(&format!("/r{number}")).text(), format!("r{number}"));
+    }
+    etcd.ctl(&["put", "/apisix/routes/r700", good.trim()]);
+    eventually("it is right again", DEADLINE, || serves(&gateway, "/r700", "r700"));
 }
 
 #[test]
@@ -334,6 +389,33 @@ fn faults_of_etcd_cost_no_request_and_nodes_converge() {
 }
 
 #[test]
+fn an_etcd_restored_from_an_old_backup_is_followed() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let nodes = [weir().start(&etcd.node(&directory))];
+    let mut api = Api::of(&nodes[0]);
+    api.put("routes/steady", &mocking("steady").replace("/r", "/steady"));
+    api.put("routes/r", &mocking("backed up"));
+    let backup = directory.join("backup.db");
+    etcd.ctl(&["snapshot", "save", backup.to_str().expect("a path")]);
+    for number in 0..5 {
+        api.put("routes/r", &mocking(&format!("later {number}")));
+    }
+    api.put("routes/later", &mocking("later").replace("/r", "/later"));
+    let traffic = Traffic::of(&nodes, "/steady");
+    etcd.member(0).crash();
+    etcd.restore(&backup);
+    etcd.start(0);
+    etcd.wait();
+    let began = Instant::now();
+    eventually("the backup is served", CONVERGENCE, || serves(&nodes[0], "/r", "backed up"));
+    println!("restored: the backup is served after {:.1?}", began.elapsed());
+    eventually("what is not in it is gone", DEADLINE, || nodes[0].get("/later").status == 404);
+    converge("restored", &nodes, "after the backup");
+    assert!(traffic.end() > 0);
+}
+
+#[test]
 fn an_etcd_that_was_emptied_empties_no_node() {
     let Some(mut etcd) = Etcd::of(1) else { return };
     let directory = TempDir::new();
@@ -341,7 +423,7 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
     let traffic = Traffic::of(&nodes, "/steady");
     etcd.member(0).crash();
-    std::fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
+    fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
     etcd.start(0);
     etcd.wait();
     // The node accepts the emptied cluster only after something has been written to it again.

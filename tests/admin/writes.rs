@@ -145,6 +145,75 @@ fn a_transaction_is_made_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_transaction_deletes_credentials_with_their_consumer_and_takes_ids_only() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("consumers/jack", r#"{"username": "jack"}"#);
+    api.put("consumers/jack/credentials/c", r#"{"plugins": {"key-auth": {"key": "jacks-key"}}}"#);
+    let made = json!({"put": "consumers/jack/credentials/d", "value": {"plugins": {"key-auth": {"key": "second"}}}});
+    let body = json!({"operations": [made, {"delete": "consumers/jack"}]}).to_string();
+    let answer = api.ask("PATCH", "configs", "", &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(api.get("consumers")["total"], 0);
+    assert_eq!(api.ask("GET", "consumers/jack/credentials", "", "").status, 404);
+    // Later operations may make the consumer again.
+    let jack = json!({"put": "consumers/jack", "value": {"username": "jack"}});
+    let body = json!({"operations": [jack, {"delete": "consumers/jack"}, jack, made]}).to_string();
+    assert_eq!(api.ask("PATCH", "configs", "", &body).status, 200);
+    assert_eq!(api.get("consumers/jack/credentials")["total"], 1);
+    for key in ["routes/a b", "routes/a/b", "routes/", "proto/x", "consumers/jack/credentials/a b"] {
+        let body = json!({"operations": [{"put": key, "value": {"uri": "/a", "plugins": {}}}]}).to_string();
+        let answer = api.ask("PATCH", "configs", "", &body);
+        assert_eq!(answer.status, 400, "{key}: {}", answer.text());
+        assert!(answer.text().contains("operations[0]"), "{}", answer.text());
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_and_leaves_no_revision() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("protos/p", r#"{"content": "syntax = \"proto3\";"}"#);
+    // (method, path, additional field, body, status, part of the message)
+    let table = [
+        ("PATCH", "configs", "", r#"{"operations": []}"#, 400, "`operations` is empty"),
+        ("PUT", "protos/p", "", "{}", 400, "property \"content\" is required"),
+        ("PUT", "protos/p", "", r#"{"content": ""}"#, 400, "must have 1 to 1048576 bytes"),
+        ("PUT", "protos/p", "", r#"{"content": "x", "bogus": 1}"#, 400, "additional properties forbidden, found bogus"),
+        (
+            "PATCH",
+            "configs",
+            "",
+            r#"{"operations": [{"put": "protos/p", "value": {}}]}"#,
+            400,
+            "operations[0]: invalid",
+        ),
+        ("POST", "schema/validate/protos", "", "{}", 400, "property \"content\" is required"),
+        ("POST", "schema/validate/protos", "", r#"{"content": "x"}"#, 200, ""),
+        ("PUT", "protos/p", "If-None-Match: *\r\n", r#"{"content": "x"}"#, 412, "the resource exists"),
+        ("PUT", "protos/p", "If-Match: \"7\"\r\n", r#"{"content": "x"}"#, 412, "`If-Match`; read the resource again"),
+        ("PUT", "consumers", "", r#"{"username": "a b"}"#, 400, "property \"username\" validation failed"),
+    ];
+    for (method, path, field, body, status, message) in table {
+        let answer = api.ask(method, path, field, body);
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.text());
+        let told = if answer.text().is_empty() { json!("") } else { json_of(&answer)["error_msg"].clone() };
+        assert!(told.as_str().is_some_and(|told| told.contains(message)), "{method} {path} {body}: {told}");
+    }
+    assert_eq!(api.get("history")["revision"], 1);
+}
+
+#[test]
+fn a_wrong_wait_is_told_before_anything_is_changed() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let answer = api.ask("PUT", "routes/r?wait=soon", "", &fixed("/r", "r"));
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("invalid argument wait"), "{}", answer.text());
+    assert_eq!(api.get("routes")["total"], 0);
+}
+
+#[test]
 fn a_dry_run_tells_and_changes_nothing() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);
@@ -157,6 +226,77 @@ fn a_dry_run_tells_and_changes_nothing() {
     assert_eq!(api.ask("PUT", "routes/r?dry_run=true", "", "{\"uri\":\"x\"}").status, 400, "what would be refused is");
     assert_eq!(gateway.get("/r").text(), "old");
     assert_eq!(api.get("history")["revision"], 1);
+}
+
+#[test]
+fn a_dry_run_tells_which_requests_are_handled_differently() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let node = json!({"127.0.0.1:9": 1});
+    api.put("upstreams/u", &json!({"nodes": node}).to_string());
+    api.put("upstreams/v", &json!({"nodes": node}).to_string());
+    api.put("services/s", &json!({"upstream_id": "u", "plugins": {"cors": {}}}).to_string());
+    api.put("routes/orders", &json!({"uri": "/orders/*", "service_id": "s"}).to_string());
+    api.put(
+        "routes/tenant",
+        &json!({"uri": "/tenant", "vars": [["http_x_tenant", "==", "b"]], "upstream_id": "v"}).to_string(),
+    );
+    // (a change, its query, its body, what it changes for which requests)
+    let query = "dry_run=true&request=GET%20http://a/orders/1&request=GET%20https://b.example/none";
+    let tried = |api: &mut Api, method: &str, path: &str, body: &Value| {
+        let answer = api.ask(method, &format!("{path}?{query}"), "", &body.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        json_of(&answer)["requests"].clone()
+    };
+    let nothing = tried(&mut api, "PATCH", "routes/orders", &json!({"desc": "d"}));
+    assert_eq!(nothing, json!({"compared": 2, "changed": [], "malformed": []}));
+    let told =
+        tried(&mut api, "PUT", "routes/new", &json!({"uri": "/orders/1", "upstream_id": "v", "plugins": {"cors": {}}}));
+    let before = json!({"route": "orders", "plugins": ["cors from service/s"], "upstream": "upstreams/u"});
+    let after = json!({"route": "new", "plugins": ["cors from route/new"], "upstream": "upstreams/v"});
+    let differs = json!(["route", "plugins", "upstream"]);
+    let expected = json!([{"request": "GET http://a/orders/1", "differs": differs, "before": before, "after": after}]);
+    assert_eq!(told["changed"], expected);
+    let told = tried(&mut api, "PATCH", "upstreams/u", &json!({"nodes": {"127.0.0.1:10": 1}}));
+    assert_eq!(
+        (&told["changed"][0]["differs"], told["changed"].as_array().map(Vec::len)),
+        (&json!(["upstream"]), Some(1))
+    );
+    let told = tried(&mut api, "PATCH", "services/s", &json!({"plugins": {"cors": {"max_age": 7}}}));
+    assert_eq!(told["changed"][0]["differs"], json!(["plugins"]));
+    let told = tried(&mut api, "PUT", "global_rules/g", &json!({"plugins": {"request-id": {}}}));
+    assert_eq!(told["changed"].as_array().map(Vec::len), Some(2), "it is for requests without a route, too: {told}");
+    let told = tried(&mut api, "DELETE", "routes/orders", &Value::Null);
+    assert_eq!(told["changed"][0]["after"], json!({"route": null, "plugins": [], "upstream": null}));
+    let told = tried(&mut api, "POST", "history/3/rollback", &Value::Null);
+    assert_eq!(told["changed"][0]["differs"], json!(["route", "plugins", "upstream"]));
+
+    // A transaction lists them in its body, with header fields and addresses.
+    let requests = json!([
+        {"url": "http://a/tenant", "headers": {"X-Tenant": "b"}},
+        {"method": "GET", "url": "http://a/tenant", "from": "10.0.0.1"},
+        "G(T http://a/",
+    ]);
+    let body = json!({"operations": [{"delete": "routes/tenant"}], "requests": requests});
+    let answer = api.ask("PATCH", "configs?dry_run=true", "", &body.to_string());
+    let told = &json_of(&answer)["requests"];
+    assert_eq!((&told["compared"], told["changed"].as_array().map(Vec::len)), (&json!(3), Some(1)), "{told}");
+    assert_eq!(told["malformed"][0]["request"], "G(T http://a/");
+    assert_eq!(api.get("history")["revision"], 5, "nothing was changed");
+
+    for (path, body, problem) in [
+        ("configs", body.clone(), "add `dry_run=true`"),
+        (
+            "configs?dry_run=true",
+            json!({"operations": [{"delete": "routes/tenant"}], "requests": [{"url": 7}]}),
+            "requests[0]: `url` is no text",
+        ),
+        ("routes/tenant?dry_run=true&request=x", json!({"desc": "d"}), "invalid argument request"),
+    ] {
+        let answer = api.ask("PATCH", path, "", &body.to_string());
+        assert_eq!(answer.status, 400, "{path}");
+        assert!(answer.text().contains(problem), "{}", answer.text());
+    }
 }
 
 #[test]

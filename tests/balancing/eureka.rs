@@ -2,9 +2,6 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,6 +10,7 @@ use weir_testkit::{
     skipped,
 };
 
+use crate::registry::{SteadyClients, endpoints, wait_endpoints};
 use crate::{named, weir};
 
 /// It starts in five seconds on an idle machine.
@@ -87,45 +85,6 @@ routes:
     upstream: {{ service_name: orders, discovery_type: eureka, {upstream} }}\n",
         eureka.port
     ))
-}
-
-fn endpoints(gateway: &Gateway) -> Vec<u64> {
-    let status = gateway.status();
-    let all = status["upstreams"][0]["endpoints"].as_array().cloned().unwrap_or_default();
-    all.iter().map(|one| one["weight"].as_u64().unwrap_or_default()).collect()
-}
-
-fn wait_endpoints(gateway: &Gateway, count: usize) {
-    eventually(&format!("{count} endpoints"), DEADLINE, || endpoints(gateway).len() == count);
-}
-
-/// Continuous requests, none of which may fail.
-struct SteadyClients {
-    stop: Arc<AtomicBool>,
-    served: Arc<AtomicUsize>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl SteadyClients {
-    fn of(gateway: &Gateway) -> SteadyClients {
-        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let threads = (0..2).map(|_| {
-            let (stop, served, mut client) = (Arc::clone(&stop), Arc::clone(&served), gateway.client());
-            thread::spawn(move || {
-                while !stop.load(Relaxed) {
-                    assert_eq!(client.get("/").expect("an answer").status, 200);
-                    served.fetch_add(1, Relaxed);
-                }
-            })
-        });
-        SteadyClients { threads: threads.collect(), stop, served }
-    }
-
-    fn end(self) -> usize {
-        self.stop.store(true, Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().expect("no request fails"));
-        self.served.load(Relaxed)
-    }
 }
 
 #[test]

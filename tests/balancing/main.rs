@@ -1,5 +1,6 @@
 //! How endpoints are chosen, watched, left out and taken back, over real sockets.
 
+mod consul;
 mod eureka;
 mod grpc_health;
 mod health;
@@ -8,6 +9,7 @@ mod names;
 mod outages;
 mod persistence;
 mod placement;
+mod registry;
 mod storms;
 mod workers;
 

@@ -7,6 +7,7 @@ mod audit;
 mod configs;
 mod context;
 mod difference;
+mod dry_run;
 mod history;
 mod hubs;
 mod keys;

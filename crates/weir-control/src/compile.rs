@@ -24,7 +24,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::document::{Challenge, Document, NameQuery, Reference, ResourceOrigin};
+use crate::document::{Challenge, Document, Reference, ResourceOrigin};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
@@ -230,14 +230,13 @@ impl<'a> Compiler<'a> {
     /// Reports upstreams whose endpoints come from a registry that the node does not know.
     fn report_missing_registry(&self) {
         let has_faults = || self.document.faults.iter().any(|fault| fault.path.starts_with("discovery"));
-        if self.document.settings.eureka.is_some() || has_faults() {
+        if has_faults() {
             return;
         }
         for upstream in self.document.noted_upstreams() {
-            let Some((NameQuery::Eureka(_), place)) = &upstream.service else { continue };
+            let Some((query, place)) = &upstream.service else { continue };
+            let Some((problem, advice)) = self.document.settings.discovery.missing_for(query) else { continue };
             let path = join(&upstream.origin.path, "discovery_type");
-            let problem = "needs the address of a Eureka server, and this node has none";
-            let advice = "add `discovery: { eureka: { host: [\"http://127.0.0.1:8761\"] } }` to the node's file";
             self.report(&path, *place, problem, Some(advice.to_owned()));
         }
     }

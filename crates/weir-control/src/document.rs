@@ -62,7 +62,7 @@ pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
 pub use data_encryption::{DataEncryption, EncryptionKey};
 pub(crate) use data_encryption::{UNREADABLE, all_unreadable};
-pub use discovery::{EurekaServer, EurekaSettings};
+pub use discovery::{ConsulSettings, DiscoverySettings, EurekaServer, EurekaSettings};
 pub use hub::HubSpec;
 pub(crate) use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use lists::SpecList;
@@ -500,7 +500,7 @@ impl Document {
     pub fn place_of(&self, query: &NameQuery) -> TextPosition {
         let place = match query {
             NameQuery::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
-            NameQuery::Service(_) | NameQuery::Eureka(_) => {
+            NameQuery::Service(_) | NameQuery::Eureka(_) | NameQuery::Consul(_) => {
                 let mut services = self.noted_upstreams().filter_map(|upstream| upstream.service.as_ref());
                 services.find(|(service, _)| service == query).map(|(_, place)| *place)
             }

@@ -1,27 +1,34 @@
 //! Explains how a request is routed, and which plugins run for it.
 
+mod outcome;
+
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
 use weir_gateway::route::{Candidate, CandidateVerdict, Lookup, TieBreak};
-use weir_gateway::snapshot::ChainReach;
+use weir_gateway::snapshot::{ChainReach, Snapshot};
 use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile};
+use crate::document::lists::{ListedSpec, SpecList};
 use crate::document::{Document, PluginSet, PluginSpec, Reference};
 use crate::text::diagnostic::Diagnostic;
+use crate::text::fingerprint::Fingerprint;
+
+pub(crate) use outcome::outcome;
+pub use outcome::{OutcomePlugin, RoutingComparison, RoutingOutcome};
 
 /// The description of a hypothetical request.
-#[derive(Clone, Debug)]
-pub struct RequestDescription<'a> {
-    pub method: &'a str,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestDescription {
+    pub method: String,
     /// `https://host/path?query`; the default scheme is http.
-    pub url: &'a str,
+    pub url: String,
     /// Lines such as `Name: value`.
-    pub headers: &'a [String],
+    pub headers: Vec<String>,
     /// The client's address.
     pub from: IpAddr,
 }
@@ -47,6 +54,8 @@ struct PluginRow {
     source: String,
     off: bool,
     identifies: bool,
+    /// The fingerprint of its options.
+    content: Fingerprint,
     /// Its cost, if known.
     price: Option<String>,
 }
@@ -70,14 +79,7 @@ pub fn explain(
 ) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
     let exchange = exchange(document, question).map_err(Unexplained::Request)?;
-    let request = &exchange.request;
-    let lookup = Lookup {
-        host: request.host(),
-        path: request.path(),
-        method: request.method,
-        remote_addr: exchange.client.addr,
-        variables: &exchange,
-    };
+    let lookup = lookup(&exchange);
     let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
     let candidates: Vec<_> =
         snapshot.table.explain(&lookup).into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
@@ -101,15 +103,32 @@ impl Explanation {
     }
 }
 
+fn lookup(exchange: &Exchange) -> Lookup<'_> {
+    let request = &exchange.request;
+    Lookup {
+        host: request.host(),
+        path: request.path(),
+        method: request.method,
+        remote_addr: exchange.client.addr,
+        variables: exchange,
+    }
+}
+
+/// The id of the route that a request takes.
+fn route_of<'s>(snapshot: &'s Snapshot, exchange: &Exchange) -> Option<&'s str> {
+    let route = snapshot.table.find(&lookup(exchange))?;
+    Some(&snapshot.routes[route as usize].facts.route_id)
+}
+
 fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchange, String> {
-    let (scheme, rest) = question.url.split_once("://").unwrap_or(("http", question.url));
+    let (scheme, rest) = question.url.split_once("://").unwrap_or(("http", &question.url));
     if !matches!(scheme, "http" | "https") {
         return Err(format!("`{scheme}` is neither http nor https"));
     }
     let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let slash = if target.starts_with('/') { "" } else { "/" };
     let mut head = format!("{} {slash}{target} HTTP/1.1\r\nHost: {authority}\r\n", question.method);
-    for header in question.headers {
+    for header in &question.headers {
         if !header.contains(':') || header.contains(['\r', '\n']) {
             return Err(format!("`{}` does not have the form `Name: value`", header.escape_debug()));
         }
@@ -131,6 +150,21 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
     Ok(exchange)
 }
 
+/// The resource with this id. Lists of a store are sorted, so that the search is short; those of a file are not.
+fn by_id<'d, T: ListedSpec>(list: &'d SpecList<T>, id: &str) -> Option<&'d T> {
+    list.find(id).or_else(|| list.iter().find(|one| one.id() == id))
+}
+
+fn referred<'d, T: ListedSpec>(list: &'d SpecList<T>, reference: &Option<Reference>) -> Option<&'d T> {
+    reference.as_ref().and_then(|reference| by_id(list, &reference.id))
+}
+
+/// The fingerprint of what a plugin does, wherever it is written.
+fn content_of(plugin: &PluginSpec) -> Fingerprint {
+    let PluginSpec { options, priority, filter, error_response, .. } = plugin;
+    Fingerprint::of(format!("{:?}", (options, priority, filter, error_response)))
+}
+
 fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<PluginRow> {
     let row = |source: String, reach: ChainReach, plugin: &PluginSpec| {
         let entry = registry.find(&plugin.name)?;
@@ -142,6 +176,7 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Pl
             source,
             off: plugin.disabled,
             identifies: entry.identifies,
+            content: content_of(plugin),
             price: None,
         })
     };
@@ -149,12 +184,9 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Pl
     for PluginSet { id, plugins, .. } in &document.global_rules {
         rows.extend(plugins.iter().filter_map(|plugin| row(format!("global_rule/{id}"), ChainReach::Global, plugin)));
     }
-    let route = route.and_then(|id| document.routes.iter().find(|route| &*route.id == id));
-    let named = |reference: &Option<Reference>| reference.as_ref().map(|reference| reference.id.clone());
-    if let Some(route) = route {
-        let config =
-            named(&route.plugin_config_id).and_then(|id| document.plugin_configs.iter().find(|config| config.id == id));
-        let service = named(&route.service_id).and_then(|id| document.services.iter().find(|service| service.id == id));
+    if let Some(route) = route.and_then(|id| by_id(&document.routes, id)) {
+        let config = referred(&document.plugin_configs, &route.plugin_config_id);
+        let service = referred(&document.services, &route.service_id);
         let layers = [
             Some((format!("route/{}", route.id), &route.plugins)),
             config.map(|config| (format!("plugin_config/{}", config.id), &config.plugins)),

@@ -13,6 +13,7 @@ use weir_plugin::Registry;
 use crate::acme::{AcmeTerms, Challenges};
 use crate::compile::{CertificateEnd, Compiled, DocumentCertificates, NodeServices, Parts, compile_for};
 use crate::document::{Document, NodeSettings};
+use crate::explain::{RequestDescription, RoutingOutcome, outcome};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::Diagnostic;
 
@@ -170,6 +171,19 @@ impl Publisher {
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         self.attempt(&mut self.lock(), document, hash, warnings, commit)
+    }
+
+    /// How a document would handle requests; it is compiled and not published. Malformed requests have the reason why they are.
+    ///
+    /// # Errors
+    /// The problems of the document.
+    pub(crate) fn outcomes(
+        &self,
+        document: &Document,
+        requests: &[RequestDescription],
+    ) -> Result<Vec<Result<RoutingOutcome, String>>, Vec<Diagnostic>> {
+        let Compiled { snapshot, .. } = self.compiled(&mut self.lock(), document)?;
+        Ok(requests.iter().map(|request| outcome(&snapshot, document, &self.registry, request)).collect())
     }
 
     /// Compiles a document. A panic counts as a problem: the last snapshot stays in use, and the next change is tried.

@@ -9,6 +9,7 @@
 //! `ResourceWriter`: planned, compiled, committed and published, in this order.
 
 mod beside;
+mod consul;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
@@ -23,6 +24,7 @@ mod memory;
 mod names;
 mod open;
 mod read_lists;
+mod registry;
 mod resource_source;
 pub mod resources;
 mod secret_cipher;

@@ -21,9 +21,9 @@ routes:
 fn explained(method: &str, url: &str, headers: &[&str]) -> Result<String, Unexplained> {
     let lookup: VariableLookup = &|_| None;
     let document = Document::parse("weir.yaml", FILE, lookup, TextLimits::default()).expect("is YAML");
-    let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
+    let headers = headers.iter().map(|header| (*header).to_owned()).collect();
     let from = "127.0.0.1".parse().expect("an address");
-    let question = RequestDescription { method, url, headers: &headers, from };
+    let question = RequestDescription { method: method.to_owned(), url: url.to_owned(), headers, from };
     explain(&document, &plugins::REGISTRY, &question).map(|explanation| explanation.to_string())
 }
 
@@ -58,7 +58,8 @@ fn what_matches_nothing_and_what_is_off() {
     assert!(text.contains("mark-early") && text.contains("from route/all (off)"), "{text}");
     let document = Document::parse("f", "routes: []", &|_| None, TextLimits::default()).expect("is YAML");
     let from = "127.0.0.1".parse().expect("an address");
-    let question = RequestDescription { method: "GET", url: "http://a/", headers: &[], from };
+    let question =
+        RequestDescription { method: "GET".to_owned(), url: "http://a/".to_owned(), headers: Vec::new(), from };
     let text = explain(&document, &plugins::REGISTRY, &question).expect("explained").to_string();
     assert_eq!(text, "No route matches; the answer is 404.\n");
 }

@@ -11,6 +11,7 @@ pub mod history;
 pub mod hub;
 pub mod man;
 pub mod plugins;
+mod recorded_requests;
 pub mod records;
 pub mod reference;
 pub mod resource_files;

@@ -63,14 +63,21 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
         }
         PlanRefusal::MovedOn(current) => {
             let problem = "the resource is not at the revision given in `If-Match`; read the resource again";
-            let body = json!({ "error_msg": problem, "modifiedIndex": current });
-            let mut answer = json_of(StatusCode::PRECONDITION_FAILED, &body);
-            if let Some(current) = current {
-                tag(&mut answer, *current);
-            }
-            answer
+            precondition_failed(problem, *current)
+        }
+        PlanRefusal::Exists(current) => {
+            precondition_failed("the resource exists, and `If-None-Match: *` is for a new one", Some(*current))
         }
     }
+}
+
+fn precondition_failed(problem: &str, current: Option<u64>) -> AdminResponse {
+    let body = json!({ "error_msg": problem, "modifiedIndex": current });
+    let mut answer = json_of(StatusCode::PRECONDITION_FAILED, &body);
+    if let Some(current) = current {
+        tag(&mut answer, current);
+    }
+    answer
 }
 
 pub(super) fn failed(failure: &StoreFailure) -> AdminResponse {

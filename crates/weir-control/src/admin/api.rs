@@ -20,9 +20,9 @@ use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
-use super::context::{AdminContext, ServedRevisions, StandaloneState};
+use super::context::{AdminContext, ServedRevisions, StandaloneState, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
-use super::query::{Query, decoded};
+use super::query::{Query, decoded_path};
 use super::request::{AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_check, unreadable};
 use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, hubs, nodes, plugins, resources, schema, validate};
@@ -163,7 +163,7 @@ impl AdminApi {
             Some((base == OWN_BASE, rest))
         };
         let Some((is_own, rest)) = below(BASE).or_else(|| below(OWN_BASE)) else { return answer::not_found() };
-        let path: Vec<String> = rest.split('/').filter(|part| !part.is_empty()).map(decoded).collect();
+        let path: Vec<String> = rest.split('/').filter(|part| !part.is_empty()).map(decoded_path).collect();
         match head.method {
             Method::OPTIONS => return options(),
             // A ping; the response contains only the version.
@@ -215,6 +215,11 @@ impl AdminApi {
         let AdminTarget { is_own, path, query } = target;
         if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
             return unauthorized("invalid method for role viewer");
+        }
+        if head.method != Method::GET
+            && let Err(refusal) = check_wait(&query)
+        {
+            return *refusal;
         }
         let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
         let body = match read(limit).await {

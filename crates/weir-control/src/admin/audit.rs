@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::answer::AdminResponse;
 use super::difference::changed_members;
 use super::kinds::{self, CREDENTIAL};
-use super::query::{Query, decoded};
+use super::query::{Query, decoded_path};
 use super::request::{AdminPeer, is_check};
 use crate::document::AdminRole;
 use crate::stores::resources::{ResourceChange, RevisionRecord};
@@ -29,6 +29,11 @@ pub(super) struct AuditedCaller {
 pub(super) struct AuditedChange {
     pub(super) record: RevisionRecord,
     pub(super) dry_run: bool,
+}
+
+/// Passes a change on for the audit log.
+pub(super) fn audit_change(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
+    answer.extensions_mut().insert(AuditedChange { record: record.clone(), dry_run });
 }
 
 /// The facts of a request that are known before it is processed.
@@ -111,7 +116,8 @@ impl AuditedRequest {
     fn is_audited(&self, status: StatusCode, has_caller: bool) -> bool {
         let is_refused =
             matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST);
-        let path: Vec<String> = self.path.split('/').filter(|part| !part.is_empty()).skip(2).map(decoded).collect();
+        let path: Vec<String> =
+            self.path.split('/').filter(|part| !part.is_empty()).skip(2).map(decoded_path).collect();
         let changes = !matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS) && !is_check(&path);
         is_refused || has_caller && changes
     }

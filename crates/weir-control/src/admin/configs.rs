@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use super::answer::{self, AdminResponse, Refused, json_of, refuse, text};
 use super::context::{AdminContext, StandaloneState};
 use super::difference::difference;
+use super::dry_run;
 use super::plans::now_seconds;
 use super::references::id_text;
 use super::request::AdminRequest;
@@ -60,9 +61,10 @@ async fn transaction(context: &AdminContext, request: &AdminRequest) -> Refused<
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
     let plan = within(&request.caller.scopes, Box::new(move |view| transaction.plan(view)));
-    let write = WriteRequest { plan, author, forced: request.query.is_true("force"), dry_run };
+    let requests = dry_run::requests(request, body.get("requests"))?;
+    let write = WriteRequest { plan, author, forced: request.query.is_true("force"), dry_run, requests };
     Ok(match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
+        WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
         WriteOutcome::Applied(receipt) => {
             let answer = changed(&receipt, request);
             context.after_wait(request, &receipt, answer).await
@@ -137,8 +139,10 @@ async fn replace(
     let mut next = next_state(&state, &lists)?;
     let wanted = resources_of(&next.lists)?;
     let plan: Box<Plan> = Box::new(move |view| Ok(edits(view, &wanted)));
-    let write = WriteRequest { plan, author: request.author(), forced: false, dry_run: false };
+    let (dry_run, requests) = (request.query.is_true("dry_run"), dry_run::requests(request, None)?);
+    let write = WriteRequest { plan, author: request.author(), forced: false, dry_run, requests };
     let receipt = match context.writer.write(write).await {
+        WriteOutcome::Applied(receipt) if dry_run => return Ok(dry_run::tried(request, &receipt)),
         WriteOutcome::Applied(receipt) => receipt,
         WriteOutcome::Refused(refusal) => return Ok(answer::refused(&refusal)),
         WriteOutcome::Invalid(diagnostics) => return Ok(answer::invalid(&diagnostics)),

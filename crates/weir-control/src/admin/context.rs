@@ -11,12 +11,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
-use super::answer::{self, AdminResponse};
-use super::audit::AuditedChange;
-use super::difference::difference;
+use super::answer::{self, AdminResponse, Refused, refuse};
+use super::audit::audit_change;
+use super::query::Query;
 use super::request::AdminRequest;
 use crate::stores::live::LiveResources;
-use crate::stores::resources::RevisionRecord;
 use crate::stores::shared::NodeReport;
 use crate::stores::store::StoreFailure;
 use crate::stores::writes::{ResourceWriter, WriteReceipt};
@@ -58,19 +57,14 @@ impl AdminContext {
         receipt: &WriteReceipt,
         mut answer: AdminResponse,
     ) -> AdminResponse {
-        audited(&mut answer, &receipt.record, false);
+        audit_change(&mut answer, &receipt.record, false);
         if !receipt.set_aside.is_empty() {
             let keys: Vec<&str> = receipt.set_aside.iter().map(|fault| fault.path.as_str()).collect();
             if let Ok(value) = HeaderValue::from_str(&keys.join(", ")) {
                 answer.headers_mut().insert("x-weir-set-aside", value);
             }
         }
-        let Some(wait) = request.query.get("wait") else { return answer };
-        let Some(wait) = wait_of(wait) else {
-            let mut wrong = answer::wrong("invalid argument wait: write a time such as 5s or 500ms");
-            audited(&mut wrong, &receipt.record, false);
-            return wrong;
-        };
+        let Some(wait) = request.query.get("wait").and_then(wait_of) else { return answer };
         let deadline = Instant::now() + wait;
         loop {
             let served = (self.served)();
@@ -90,7 +84,7 @@ impl AdminContext {
                 let body = json!({ "revision": receipt.record.revision, "not_serving": behind });
                 let mut late = answer::json_of(StatusCode::ACCEPTED, &body);
                 answer::at_revision(&mut late, receipt.record.revision);
-                audited(&mut late, &receipt.record, false);
+                audit_change(&mut late, &receipt.record, false);
                 return late;
             }
             sleep(if self.live.store().shared().is_some() { LOOK_AT_NODES } else { LOOK }).await;
@@ -117,19 +111,14 @@ impl AdminContext {
             Some(Err(failure)) => vec![json!({ "store": failure.to_string() })],
         }
     }
-
-    /// The response to a dry run.
-    pub(super) fn tried(&self, request: &AdminRequest, record: &RevisionRecord) -> AdminResponse {
-        let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
-        let body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
-        let mut answer = answer::json_of(StatusCode::OK, &body);
-        audited(&mut answer, record, true);
-        answer
-    }
 }
 
-fn audited(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
-    answer.extensions_mut().insert(AuditedChange { record: record.clone(), dry_run });
+/// Checks `?wait=`, before anything is changed.
+pub(super) fn check_wait(query: &Query) -> Refused<()> {
+    match query.get("wait").is_none_or(|text| wait_of(text).is_some()) {
+        true => Ok(()),
+        false => refuse("invalid argument wait: write a time such as 5s or 500ms"),
+    }
 }
 
 /// Parses `5s`, `500ms`, or a number of seconds.

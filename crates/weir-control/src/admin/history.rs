@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
 use super::difference::difference;
+use super::dry_run;
 use super::keys::Caller;
 use super::request::AdminRequest;
 use super::scopes::within;
@@ -114,9 +115,9 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     }
     let dry_run = request.query.is_true("dry_run");
     let plan = within(&request.caller.scopes, Box::new(plan));
-    let write = WriteRequest { plan, author, forced: false, dry_run };
+    let write = WriteRequest { plan, author, forced: false, dry_run, requests: dry_run::requests(request, None)? };
     Ok(match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
+        WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
         WriteOutcome::Applied(receipt) => {
             let mut answer = answer::json_of(StatusCode::OK, &told(&receipt.record, request.caller.role));
             answer::at_revision(&mut answer, receipt.record.revision);

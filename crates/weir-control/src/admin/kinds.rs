@@ -1,5 +1,7 @@
 //! The kinds of resources of the Admin API: their names, and the operations they allow.
 
+use serde_json::Value;
+
 /// How the id of a resource is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdRule {
@@ -49,6 +51,29 @@ pub(super) const KINDS: &[ResourceKind] = &[
     ResourceKind { timed: false, ..kind("plugin_metadata", "plugin_metadata", IdRule::Plugin, false) },
     kind("secrets", "secret", IdRule::Manager, true),
 ];
+
+/// The most bytes of a proto, as in Apache APISIX.
+const MOST_PROTO: usize = 1 << 20;
+
+/// What is wrong with a proto, with APISIX's messages. Protos are kept for clients and are not part of a document, which would find
+/// their faults; other resources have none here.
+pub(super) fn fault_of_proto(kind: &ResourceKind, value: &Value) -> Option<String> {
+    if kind.list != "protos" {
+        return None;
+    }
+    let known = ["id", "name", "desc", "labels", "create_time", "update_time", "content"];
+    let unknown = value.as_object()?.keys().find(|name| !known.contains(&name.as_str()));
+    if let Some(unknown) = unknown {
+        return Some(format!("invalid configuration: additional properties forbidden, found {unknown}"));
+    }
+    let told = |problem: &str| Some(format!("invalid configuration: property \"content\" {problem}"));
+    match value.get("content") {
+        None => told("is required"),
+        Some(Value::String(text)) if (1..=MOST_PROTO).contains(&text.len()) => None,
+        Some(Value::String(_)) => told("validation failed: must have 1 to 1048576 bytes"),
+        Some(_) => told("validation failed: wrong type: expected string"),
+    }
+}
 
 pub(super) fn find(list: &str) -> Option<&'static ResourceKind> {
     KINDS.iter().find(|kind| kind.list == list)

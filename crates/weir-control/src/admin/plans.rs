@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::header::{HeaderMap, IF_MATCH, IF_NONE_MATCH};
 use serde_json::Value;
 
-use super::kinds::{IdRule, ResourceKind};
+use super::kinds::{self, IdRule, ResourceKind};
 use super::patch;
 use super::redact::unmask;
 use super::references;
@@ -43,9 +43,10 @@ impl Precondition {
             Some(tags) => current.is_some() && tags.iter().any(is_one),
             None => true,
         };
-        match holds && !(self.is_new && current.is_some()) {
-            true => Ok(()),
-            false => Err(PlanRefusal::MovedOn(current)),
+        match current {
+            Some(current) if self.is_new => Err(PlanRefusal::Exists(current)),
+            _ if holds => Ok(()),
+            _ => Err(PlanRefusal::MovedOn(current)),
         }
     }
 }
@@ -124,11 +125,17 @@ pub(super) fn delete(view: &ResourceView, key: &ResourceKey, condition: &Precond
         references::refuse_if_used(view, key)?;
     }
     let mut edits = vec![ResourceEdit::Delete { key: key.clone() }];
-    if key.list() == "consumers" && key.consumer_of_credential().is_none() {
-        let credentials = view.below(&format!("{key}/credentials/"));
-        edits.extend(credentials.into_iter().map(|(key, _)| ResourceEdit::Delete { key: key.clone() }));
-    }
+    edits.extend(credentials(view, key).into_iter().map(|key| ResourceEdit::Delete { key }));
     Ok(edits)
+}
+
+/// The credentials of a consumer; none if the key is not that of a consumer.
+pub(super) fn credentials(view: &ResourceView, key: &ResourceKey) -> Vec<ResourceKey> {
+    if key.list() != "consumers" || key.consumer_of_credential().is_some() {
+        return Vec::new();
+    }
+    let found = view.below(&format!("{key}/credentials/"));
+    found.into_iter().map(|(key, _)| key.clone()).collect()
 }
 
 /// Adds the members that every resource has: its id and its times.
@@ -173,6 +180,9 @@ fn admit(view: &ResourceView, kind: &ResourceKind, key: &ResourceKey, value: &Va
     {
         return Err(PlanRefusal::NoConsumer);
     }
+    if let Some(problem) = kinds::fault_of_proto(kind, value) {
+        return Err(PlanRefusal::Wrong(problem));
+    }
     references::check(view, kind, value)
 }
 
@@ -200,7 +210,7 @@ mod tests {
         assert_eq!(of("if-match", "\"6\"").check(Some(&stored(7))), Err(PlanRefusal::MovedOn(Some(7))));
         assert_eq!(of("if-match", "*").check(None), Err(PlanRefusal::MovedOn(None)));
         assert_eq!(of("if-none-match", "*").check(None), Ok(()));
-        assert_eq!(of("if-none-match", "*").check(Some(&stored(7))), Err(PlanRefusal::MovedOn(Some(7))));
+        assert_eq!(of("if-none-match", "*").check(Some(&stored(7))), Err(PlanRefusal::Exists(7)));
         assert_eq!(Precondition::default().check(None), Ok(()));
     }
 }

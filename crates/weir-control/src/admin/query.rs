@@ -18,6 +18,11 @@ impl Query {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
+    /// All values with this name.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.iter().filter(move |(own, _)| *own == name).map(|(_, value)| value)
+    }
+
     pub(super) fn is_true(&self, name: &str) -> bool {
         self.get(name) == Some("true")
     }
@@ -28,7 +33,12 @@ impl Query {
 }
 
 /// Decodes `%41` to `A`, and `+` to a space. Invalid escapes stay as they are.
-pub(super) fn decoded(text: &str) -> String {
+fn decoded(text: &str) -> String {
+    decoded_path(&text.replace('+', " "))
+}
+
+/// Decodes `%41` to `A`. Invalid escapes stay as they are.
+pub(super) fn decoded_path(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -42,7 +52,6 @@ pub(super) fn decoded(text: &str) -> String {
                 rest = &after[2..];
                 continue;
             }
-            b'+' => bytes.push(b' '),
             byte => bytes.push(byte),
         }
         rest = after;
@@ -61,5 +70,6 @@ mod tests {
         assert_eq!(query.get("filter"), Some("service_id=s1&upstream_id=u1"));
         assert_eq!((query.get("x"), query.get("y")), (Some(""), None));
         assert_eq!(query.get("bad"), Some("%zz%4"));
+        assert_eq!(decoded_path("a+b%2Bc%20d"), "a+b+c d");
     }
 }

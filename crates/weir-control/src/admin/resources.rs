@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
+use super::dry_run;
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
 use super::list::ListQuery;
@@ -37,6 +38,10 @@ impl ResourceTarget {
             return Err(Box::new(answer::json_of(StatusCode::NOT_FOUND, &problem)));
         };
         let joined = |parts: &[&str]| Some(parts.join("/")).filter(|text| !text.is_empty());
+        if let ["services", _, "graphql_cost_decorations", ..] = path {
+            let problem = json!({ "error_msg": "Unsupported resource type: graphql_cost_decorations" });
+            return Err(Box::new(answer::json_of(StatusCode::NOT_FOUND, &problem)));
+        }
         Ok(match (kind.id, path) {
             (IdRule::Username, [_, consumer, "credentials", rest @ ..]) => ResourceTarget {
                 kind: &CREDENTIAL,
@@ -93,13 +98,18 @@ impl ResourceTarget {
             (None, None) => return refuse(format!("missing {name} id")),
         };
         if !is_id(&id) {
+            if member == "username" {
+                let problem = "property \"username\" validation failed: use up to 256 letters, digits, `-` and `_`";
+                return refuse(format!("invalid configuration: {problem}"));
+            }
             return refuse(format!("wrong {name} id: use up to 64 letters, digits, `-`, `_` and `.`"));
         }
         self.key(&id).map_or_else(|| refuse(format!("missing {name} id")), Ok)
     }
 }
 
-fn is_id(id: &str) -> bool {
+/// Whether an id has only characters that ids may have. Its length depends on the kind of resource, and is checked with the document.
+pub(super) fn is_id(id: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=256).contains(&id.len()) && id.bytes().all(is_plain)
 }
@@ -245,9 +255,13 @@ pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &Admi
 async fn write(context: &AdminContext, request: &AdminRequest, plan: Box<Plan>) -> AdminResponse {
     let forced = request.query.is_true("force");
     let dry_run = request.query.is_true("dry_run");
-    let write = WriteRequest { plan, author: request.author(), forced, dry_run };
+    let requests = match dry_run::requests(request, None) {
+        Ok(requests) => requests,
+        Err(refusal) => return *refusal,
+    };
+    let write = WriteRequest { plan, author: request.author(), forced, dry_run, requests };
     match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => context.tried(request, &receipt.record),
+        WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
         WriteOutcome::Applied(receipt) => {
             let answer = changed(&receipt, request);
             context.after_wait(request, &receipt, answer).await

@@ -9,6 +9,7 @@ use super::patch;
 use super::plans;
 use super::redact::unmask;
 use super::request::AdminRequest;
+use super::resources::is_id;
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
@@ -45,6 +46,9 @@ impl Transaction {
         let Some(list) = body["operations"].as_array() else {
             return refuse("missing `operations`: write a list of `{ \"put\": \"routes/r1\", \"value\": {} }`");
         };
+        if list.is_empty() {
+            return refuse("`operations` is empty: there is nothing to change");
+        }
         if list.len() > MOST_OPERATIONS {
             return refuse(format!(
                 "{} operations are more than the limit of {MOST_OPERATIONS}: split the transaction",
@@ -93,6 +97,12 @@ impl Transaction {
                 }
                 Action::Delete => old.as_ref().map(|_| None).ok_or_else(missing)?,
             };
+            if new.is_none() {
+                edits.delete_credentials(view, key);
+            }
+            if let Some(problem) = new.as_ref().and_then(|value| kinds::fault_of_proto(kind, value)) {
+                return Err(PlanRefusal::Wrong(format!("operations[{index}]: {problem}")));
+            }
             edits.set(key, new);
         }
         Ok(edits.into_edits())
@@ -117,6 +127,9 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
     if is_deep || kind.list == "stream_routes" {
         return Err(format!("`{key}` is not the key of a resource of this node"));
     }
+    if matches!(action, "put") && !key.id().split('/').all(is_id) {
+        return Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"));
+    }
     if !may_write(request.caller.role, kind.list) {
         return Err(format!("the role {} may not change {}", request.caller.role.name(), kind.list));
     }
@@ -134,8 +147,9 @@ mod indexed {
 
     use serde_json::Value;
 
+    use super::plans::credentials;
     use crate::stores::live::ResourceEdit;
-    use crate::stores::resources::ResourceKey;
+    use crate::stores::resources::{ResourceKey, ResourceView};
 
     #[derive(Default)]
     pub(super) struct Edits {
@@ -156,6 +170,15 @@ mod indexed {
                     self.all.push((key.clone(), value));
                 }
             }
+        }
+
+        /// Credentials are deleted with their consumer, also those that the transaction has created before.
+        pub(super) fn delete_credentials(&mut self, view: &ResourceView, consumer: &ResourceKey) {
+            let of_view = credentials(view, consumer);
+            let prefix = format!("{consumer}/");
+            let made = self.all.iter().filter(|(key, value)| value.is_some() && key.as_str().starts_with(&prefix));
+            let all: Vec<ResourceKey> = of_view.into_iter().chain(made.map(|(key, _)| key.clone())).collect();
+            all.iter().for_each(|key| self.set(key, None));
         }
 
         pub(super) fn into_edits(self) -> Vec<ResourceEdit> {

@@ -18,10 +18,11 @@ use crate::text::yaml::{self, TextLimits};
 
 /// `POST schema/validate/routes`: validates the resource itself, without plugins and references.
 pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> {
-    if kinds::find(list).is_none() {
-        return refuse(format!("not found schema: {list}"));
-    }
+    let Some(kind) = kinds::find(list) else { return refuse(format!("not found schema: {list}")) };
     let Some(value) = request.json()? else { return refuse("missing configurations") };
+    if kind.list == "protos" {
+        return Ok(kinds::fault_of_proto(kind, &value).map_or_else(|| text(StatusCode::OK, ""), wrong));
+    }
     let document = Document::read(Arc::from("request"), json!({ list: [value] }).into());
     Ok(match document.faults.first() {
         None => text(StatusCode::OK, ""),

@@ -14,12 +14,16 @@ pub enum NameQuery {
     Service(Box<str>),
     /// The instances of an application in Eureka; the name is in upper case, as Eureka keeps it.
     Eureka(Box<str>),
+    /// The passing instances of a service in Consul.
+    Consul(Box<str>),
 }
 
 impl NameQuery {
     pub fn name(&self) -> &str {
         match self {
-            NameQuery::Host(name) | NameQuery::Service(name) | NameQuery::Eureka(name) => name,
+            NameQuery::Host(name) | NameQuery::Service(name) | NameQuery::Eureka(name) | NameQuery::Consul(name) => {
+                name
+            }
         }
     }
 }

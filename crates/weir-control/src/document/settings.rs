@@ -13,7 +13,7 @@ use super::admin::{self, AdminSettings, StoreSettings};
 use super::certificate::{self, Pem};
 use super::cpu_list;
 use super::data_encryption::{self, DataEncryption};
-use super::discovery::{self, EurekaSettings};
+use super::discovery::{self, DiscoverySettings};
 use super::otlp_metrics::{self, OtlpMetricsSettings};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
@@ -40,8 +40,8 @@ pub struct NodeSettings {
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
-    /// The Eureka registry that upstreams with `discovery_type: eureka` use.
-    pub eureka: Option<EurekaSettings>,
+    /// The registries that upstreams with `discovery_type` use.
+    pub discovery: DiscoverySettings,
     /// The directory for the node's own data.
     pub data_dir: Option<Box<str>>,
     /// The source of the resources; `None` means this file.
@@ -136,7 +136,7 @@ impl Default for NodeSettings {
             upstream_tls_verify: None,
             worker_shutdown_timeout: Duration::from_secs(30),
             dns: DnsSettings::default(),
-            eureka: None,
+            discovery: DiscoverySettings::default(),
             data_dir: None,
             store: None,
             admin: None,
@@ -256,7 +256,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             servers: fields.get("dns_resolver").map(|at| dns_servers(&at)).unwrap_or_default(),
             valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
         },
-        eureka: fields.get("discovery").and_then(|at| discovery::read(&at)),
+        discovery: fields.get("discovery").and_then(|at| discovery::read(&at)).unwrap_or_default(),
         data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
         store: admin::read_store(fields),
         admin: fields.get("admin").and_then(|at| admin::read(&at)),

@@ -259,19 +259,21 @@ enum Discovered {
 /// APISIX `service_name` and `discovery_type`.
 fn discovered(fields: &MapReader) -> Option<Discovered> {
     let kind = fields.get("discovery_type");
-    let is_eureka = match kind.as_ref().map(|at| at.text()) {
+    let named = match kind.as_ref().map(|at| at.text()) {
         Some(None) => return None,
-        Some(Some("eureka")) => true,
-        Some(Some("dns")) | None => false,
-        Some(Some(other)) => {
-            discovery::report_unknown(fields.get("discovery_type").as_ref()?, other, &["dns", "eureka"]);
+        Some(Some(name)) if !discovery::KINDS.contains(&name) => {
+            discovery::report_unknown(kind.as_ref()?, name, &discovery::KINDS);
             return None;
         }
+        Some(Some(name)) => name,
+        None => "dns",
     };
     fields.unsupported(&["discovery_args"]);
     let Some(at) = fields.get("service_name") else {
-        if is_eureka && let Some(at) = kind {
-            at.report_advising("needs `service_name`", "add the name of the application, as `service_name: ORDERS`");
+        if named != "dns"
+            && let Some(at) = kind
+        {
+            at.report_advising("needs `service_name`", "add the name of the service, as `service_name: orders`");
         }
         return None;
     };
@@ -279,11 +281,12 @@ fn discovered(fields: &MapReader) -> Option<Discovered> {
         at.report_advising("cannot be combined with `nodes`", "keep one of them");
     }
     if !fields.has("discovery_type") {
-        at.report_advising("needs `discovery_type`", "add `discovery_type: dns` or `discovery_type: eureka`");
+        let advice = "add `discovery_type: dns`, `discovery_type: eureka` or `discovery_type: consul`";
+        at.report_advising("needs `discovery_type`", advice);
     }
-    match is_eureka {
-        true => Some(Discovered::Service(NameQuery::Eureka(at.text_of(1..=256)?.to_uppercase().into()), at.place())),
-        false => in_dns(&at),
+    match named {
+        "dns" => in_dns(&at),
+        registry => Some(Discovered::Service(discovery::service(registry, &at)?, at.place())),
     }
 }
 

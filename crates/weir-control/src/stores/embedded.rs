@@ -2,16 +2,26 @@
 //!
 //! A commit is durable when it returns. A file that is not a store, or damaged, is refused and not changed.
 
+mod copy;
+mod reopen;
+
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    WriteTransaction,
+};
 
+use self::copy::CopyThread;
+use self::reopen::revision_of;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 
@@ -32,11 +42,20 @@ const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// A file with resources and their history.
 pub struct EmbeddedStore {
-    path: PathBuf,
+    file: Arc<StoreFile>,
     /// The number of revisions that are kept.
     kept: u64,
+    copies: Option<CopyThread>,
+}
+
+struct StoreFile {
+    path: PathBuf,
     /// `None` while the file is lent to another process.
     database: RwLock<Option<Database>>,
+    /// The last revision that was committed as far as its author knows.
+    acknowledged: AtomicU64,
+    /// There was an I/O error, so that the file must be opened again.
+    has_failed: AtomicBool,
 }
 
 impl EmbeddedStore {
@@ -46,21 +65,47 @@ impl EmbeddedStore {
     /// If the file cannot be used.
     pub fn open(path: &Path, kept: u64) -> Result<EmbeddedStore, StoreFailure> {
         if !path.try_exists().map_err(|error| unusable(path, error))? {
-            make(path, &StoreRows::default())?;
+            if let Some(copy) = copy::found(path) {
+                let problem = format!("the store {} is missing, and {copy}", path.display());
+                let advice = "rename the copy to the name of the store, or remove it to begin with an empty store";
+                return Err(StoreFailure::new(problem, advice));
+            }
+            make(path, |transaction| StoreRows::default().write(transaction))?;
         }
-        let database = RwLock::new(Some(opened(path)?));
-        Ok(EmbeddedStore { path: path.to_owned(), kept: kept.max(1), database })
+        let database = opened(path)?;
+        let revision = revision_of(&database).map_err(|error| unusable(path, error))?;
+        let file = Arc::new(StoreFile {
+            path: path.to_owned(),
+            database: RwLock::new(Some(database)),
+            acknowledged: AtomicU64::new(revision),
+            has_failed: AtomicBool::new(false),
+        });
+        Ok(EmbeddedStore { file, kept: kept.max(1), copies: None })
+    }
+
+    /// Keeps a copy of the store beside its file from now on.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn keep_copies(&mut self) -> Result<(), StoreFailure> {
+        let started = CopyThread::start(Arc::clone(&self.file));
+        self.copies = Some(started.map_err(|error| unusable(&self.file.path, error))?);
+        Ok(())
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreFailure> {
-        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        self.file.reopen_if_failed()?;
+        let database = self.file.database();
         let Some(database) = &*database else {
             return Err(StoreFailure::new(
                 "the store is in use by another process during an upgrade",
                 "try again in a moment",
             ));
         };
-        use_it(database).map_err(|error| unusable(&self.path, error))
+        use_it(database).map_err(|error| {
+            self.file.note(&error);
+            unusable(&self.file.path, error)
+        })
     }
 
     fn write(&self, database: &Database, revisions: &[RevisionRecord]) -> Result<(), redb::Error> {
@@ -87,7 +132,7 @@ impl EmbeddedStore {
 
 impl ResourceStore for EmbeddedStore {
     fn name(&self) -> String {
-        self.path.display().to_string()
+        self.file.path.display().to_string()
     }
 
     fn load(&self) -> Result<ResourceSet, StoreFailure> {
@@ -107,7 +152,7 @@ impl ResourceStore for EmbeddedStore {
         for (key, resource) in rows {
             let read: Option<StoredResource> = serde_json::from_slice(&resource).ok();
             let Some((key, resource)) = ResourceKey::parse(&key).zip(read) else {
-                return Err(damaged(&self.path, &format!("the resource `{key}` cannot be read")));
+                return Err(damaged(&self.file.path, &format!("the resource `{key}` cannot be read")));
             };
             set.all.insert(key, resource);
         }
@@ -116,7 +161,9 @@ impl ResourceStore for EmbeddedStore {
 
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
         self.with(|database| self.write(database, revisions))?;
-        Ok(revisions.last().map_or(0, |record| record.revision))
+        let last = revisions.last().map_or(0, |record| record.revision);
+        self.file.acknowledged.store(last, Release);
+        Ok(last)
     }
 
     fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure> {
@@ -130,33 +177,57 @@ impl ResourceStore for EmbeddedStore {
         records
             .into_iter()
             .map(|record| {
-                read(record).map_err(|error| damaged(&self.path, &format!("a revision cannot be read: {error}")))
+                read(record).map_err(|error| damaged(&self.file.path, &format!("a revision cannot be read: {error}")))
             })
             .collect()
     }
 
     fn rewrite(&self, renew: &RenewedText) -> Result<(), StoreFailure> {
-        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let path = &self.file.path;
+        let mut database = self.file.database_mut();
         let Some(open) = &*database else { return Ok(()) };
-        let rows = renewed(&self.path, open, renew)?;
+        let rows = renewed(path, open, renew)?;
         if !rows.is_changed {
             return Ok(());
         }
+        // The copy contains the old texts.
+        copy::remove(path).map_err(|error| unusable(path, error))?;
         // Into a new file: redb does not erase freed pages, which would still contain the old texts.
-        make(&self.path, &rows)?;
+        make(path, |transaction| rows.write(transaction))?;
         *database = None;
-        *database = Some(opened(&self.path)?);
+        *database = Some(opened(path)?);
+        if let Some(copies) = &self.copies {
+            copies.wake();
+        }
         Ok(())
     }
 
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {
-        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut database = self.file.database_mut();
         match lent {
-            true => *database = None,
-            false if database.is_none() => *database = Some(opened(&self.path)?),
+            true => {
+                *database = None;
+                self.file.has_failed.store(false, Release);
+            }
+            false if database.is_none() => {
+                let again = opened(&self.file.path)?;
+                let revision = revision_of(&again).map_err(|error| unusable(&self.file.path, error))?;
+                self.file.acknowledged.store(revision, Release);
+                *database = Some(again);
+            }
             false => {}
         }
         Ok(())
+    }
+}
+
+impl StoreFile {
+    fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn database_mut(&self) -> RwLockWriteGuard<'_, Option<Database>> {
+        self.database.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,6 +238,25 @@ struct StoreRows {
     resources: Vec<(String, Vec<u8>)>,
     history: Vec<(u64, Vec<u8>)>,
     is_changed: bool,
+}
+
+impl StoreRows {
+    fn write(&self, transaction: &WriteTransaction) -> Result<(), redb::Error> {
+        let mut resources = transaction.open_table(RESOURCES)?;
+        for (key, resource) in &self.resources {
+            resources.insert(key.as_str(), &**resource)?;
+        }
+        let mut history = transaction.open_table(REVISIONS)?;
+        for (revision, record) in &self.history {
+            history.insert(revision, &**record)?;
+        }
+        let mut about = transaction.open_table(ABOUT)?;
+        about.insert("format", FORMAT)?;
+        if self.revision > 0 {
+            about.insert("revision", self.revision)?;
+        }
+        Ok(())
+    }
 }
 
 /// All rows, with texts replaced as `renew` returns them.
@@ -211,7 +301,7 @@ fn renewed(path: &Path, database: &Database, renew: &RenewedText) -> Result<Stor
 }
 
 /// Created under another name first, so that the file of this name is always a complete store.
-fn make(path: &Path, rows: &StoreRows) -> Result<(), StoreFailure> {
+fn make(path: &Path, fill: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>) -> Result<(), StoreFailure> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::create_dir_all(directory).map_err(|error| unusable(path, error))?;
     }
@@ -223,28 +313,18 @@ fn make(path: &Path, rows: &StoreRows) -> Result<(), StoreFailure> {
         _ => {}
     }
     let made = || -> Result<(), redb::Error> {
-        let database = Database::create(&new)?;
+        let database = Builder::new().set_cache_size(CACHE_BYTES).create(&new)?;
         only_for_the_owner(&new)?;
         let transaction = database.begin_write()?;
-        {
-            let mut resources = transaction.open_table(RESOURCES)?;
-            for (key, resource) in &rows.resources {
-                resources.insert(key.as_str(), &**resource)?;
-            }
-            let mut history = transaction.open_table(REVISIONS)?;
-            for (revision, record) in &rows.history {
-                history.insert(revision, &**record)?;
-            }
-            let mut about = transaction.open_table(ABOUT)?;
-            about.insert("format", FORMAT)?;
-            if rows.revision > 0 {
-                about.insert("revision", rows.revision)?;
-            }
-        }
+        fill(&transaction)?;
         transaction.commit()?;
         Ok(fs::rename(&new, path)?)
     };
-    made().map_err(|error| unusable(path, error))
+    made().map_err(|error| {
+        // An incomplete file is of no use, and takes space on a full disk.
+        let _ = fs::remove_file(&new);
+        unusable(path, error)
+    })
 }
 
 /// The file contains keys of consumers.
@@ -272,10 +352,19 @@ fn opened(path: &Path) -> Result<Database, StoreFailure> {
                 let problem = format!("the store {} is in use by another process", path.display());
                 return Err(StoreFailure::new(problem, "stop that process, or configure a different `store.path`"));
             }
+            Ok(Err(DatabaseError::Storage(redb::StorageError::Io(error)))) if is_of_the_disk(&error) => {
+                return Err(unusable(path, error));
+            }
             Ok(Err(error)) => return Err(damaged(path, &error.to_string())),
             Err(_) => return Err(damaged(path, "its pages are inconsistent")),
         }
     }
+}
+
+/// Whether an error is one of the disk, and not of what is in the file.
+fn is_of_the_disk(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | PermissionDenied | FileTooLarge)
 }
 
 fn checked(path: &Path, database: Database) -> Result<Database, StoreFailure> {
@@ -297,9 +386,14 @@ fn checked(path: &Path, database: Database) -> Result<Database, StoreFailure> {
 }
 
 fn damaged(path: &Path, why: &str) -> StoreFailure {
+    let copy = match copy::found(path) {
+        Some(copy) => format!("{copy}: move the damaged file away and rename the copy to its name"),
+        None => "replace it with a backup".to_owned(),
+    };
+    let advice = "or move it away and import an export with `weir store import`";
     StoreFailure::new(
         format!("the store {} cannot be read: {why}", path.display()),
-        "the file was not changed; replace it with a backup, or move it away and import an export with `weir store import`",
+        format!("the file was not changed; {copy}, {advice}"),
     )
 }
 
@@ -379,6 +473,50 @@ mod tests {
         fs::write(&path, &good).expect("a disk");
         let store = EmbeddedStore::open(&path, 10).expect("the good one");
         assert_eq!(store.load().expect("a store").revision, 49);
+    }
+
+    #[test]
+    fn a_damaged_store_has_a_copy_that_can_take_its_place() {
+        let directory = TempDir::new();
+        let path = directory.join("store.redb");
+        let mut store = EmbeddedStore::open(&path, 10).expect("a new store");
+        store.commit(&[put(1, "routes/a")]).expect("a disk");
+        store.keep_copies().expect("a thread");
+        store.commit(&[put(2, "routes/a")]).expect("a disk");
+        // Ends the thread, which has made a copy before.
+        drop(store);
+        let copy = copy::copy_of(&path);
+        let copied = fs::read(&copy).expect("a copy");
+        fs::write(&path, vec![7; 10_000]).expect("a disk");
+        let failure = EmbeddedStore::open(&path, 10).map(drop).expect_err("it is damaged").to_string();
+        let offer = format!("{} is a copy from 2", copy.display());
+        assert!(failure.contains(&offer) && failure.contains("was not changed"), "{failure}");
+        fs::remove_file(&path).expect("a file");
+        let failure = EmbeddedStore::open(&path, 10).map(drop).expect_err("it is missing").to_string();
+        assert!(failure.contains("is missing") && failure.contains(&offer), "{failure}");
+        assert_eq!(fs::read(&copy).expect("a copy"), copied, "it was not changed");
+        fs::rename(&copy, &path).expect("a file");
+        let store = EmbeddedStore::open(&path, 10).expect("the copy");
+        let set = store.load().expect("a store");
+        assert!((1..=2).contains(&set.revision) && set.all.len() == 1, "{set:?}");
+        assert_eq!(store.history(u64::MAX, 10).expect("a store").len() as u64, set.revision);
+    }
+
+    #[test]
+    fn renewed_texts_are_renewed_in_the_copy_too() {
+        let directory = TempDir::new();
+        let path = directory.join("store.redb");
+        let mut store = EmbeddedStore::open(&path, 10).expect("a new store");
+        store.commit(&[put(1, "routes/a")]).expect("a disk");
+        store.keep_copies().expect("a thread");
+        store.rewrite(&|_, json| Some(json.replace("\"n\"", "\"new\"").into())).expect("a disk");
+        drop(store);
+        for path in [&path, &copy::copy_of(&path)] {
+            let bytes = fs::read(path).expect("a file");
+            // The quotes are escaped in a row.
+            let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+            assert!(has("\"new\\") && !has("\"n\\"), "{}", path.display());
+        }
     }
 
     #[test]

@@ -14,10 +14,9 @@ use tokio::sync::watch::Receiver;
 
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
+use super::registry::{RegistryLog, RegistryNews, pause_after, put_in_order};
 use crate::document::{EurekaServer, EurekaSettings, ServiceInstance};
 
-/// The first pause after a failure; it doubles up to `fetch_interval`.
-const LEAST: Duration = Duration::from_secs(1);
 /// The most bytes of a list of applications: about 50,000 instances.
 const MOST_CONTENT: usize = 64 << 20;
 const MOST_WEIGHT: u32 = 100_000;
@@ -33,25 +32,16 @@ pub(super) struct EurekaWanted {
     pub(super) http: HttpClient,
 }
 
-/// What is known after a fetch.
-pub(super) enum EurekaNews<'a> {
-    /// The instances of an application, or why there are none.
-    Application(&'a str, Result<Vec<ServiceInstance>, String>),
-    /// Whether a server answered.
-    Answered(bool),
-}
-
 /// The state between two fetches.
 struct EurekaPoll {
     settings: EurekaSettings,
-    /// The applications that had no instance in the last list.
-    empty: BTreeSet<Box<str>>,
+    log: RegistryLog,
     last: Result<Applications, String>,
     failures: u32,
 }
 
 /// Fetches until the sender of `wanted` is dropped.
-pub(super) async fn follow(mut wanted: Receiver<EurekaWanted>, tell: impl Fn(EurekaNews)) {
+pub(super) async fn follow(mut wanted: Receiver<EurekaWanted>, tell: impl Fn(RegistryNews)) {
     let now = wanted.borrow_and_update().clone();
     let mut poll = EurekaPoll::new(now.settings.clone());
     poll.fetch(&now, &tell).await;
@@ -80,43 +70,37 @@ pub(super) async fn follow(mut wanted: Receiver<EurekaWanted>, tell: impl Fn(Eur
 impl EurekaPoll {
     fn new(settings: EurekaSettings) -> EurekaPoll {
         let last = Err("no Eureka server was asked yet".to_owned());
-        EurekaPoll { settings, empty: BTreeSet::new(), last, failures: 0 }
+        EurekaPoll { settings, log: RegistryLog::of("Eureka"), last, failures: 0 }
     }
 
     fn pause(&self) -> Duration {
         match self.failures {
             0 => self.settings.fetch_interval,
-            failures => (LEAST * 2_u32.pow(failures.min(6) - 1)).min(self.settings.fetch_interval),
+            failures => pause_after(failures, self.settings.fetch_interval),
         }
     }
 
-    async fn fetch(&mut self, wanted: &EurekaWanted, tell: &impl Fn(EurekaNews)) {
+    async fn fetch(&mut self, wanted: &EurekaWanted, tell: &impl Fn(RegistryNews)) {
         let fetched = fetch(wanted).await;
-        tell(EurekaNews::Answered(fetched.is_ok()));
-        match &fetched {
-            Ok(_) if self.failures > 0 => tracing::info!("a Eureka server answers again"),
-            Err(reason) if self.failures == 0 => {
-                tracing::warn!("no Eureka server answers, the last instances of services stay in use: {reason}");
-            }
-            Ok(_) | Err(_) => {}
-        }
+        tell(RegistryNews::Answered(fetched.is_ok()));
+        self.log.answered(fetched.as_ref().map(|_| ()).map_err(String::as_str));
         self.failures = if fetched.is_ok() { 0 } else { self.failures.saturating_add(1) };
         self.last = fetched;
-        self.empty.retain(|name| wanted.applications.contains(name));
+        self.log.keep(&wanted.applications);
         self.tell(&wanted.applications, tell);
     }
 
     /// Tells of the last list. With every set of names: a name may have been forgotten and wanted again meanwhile.
-    fn tell(&mut self, wanted: &BTreeSet<Box<str>>, tell: &impl Fn(EurekaNews)) {
+    fn tell(&mut self, wanted: &BTreeSet<Box<str>>, tell: &impl Fn(RegistryNews)) {
         for name in wanted {
             let instances = match &self.last {
                 Ok(all) => of_application(all, name),
                 Err(reason) => Err(format!("no Eureka server answers: {reason}")),
             };
             if self.last.is_ok() {
-                note(&mut self.empty, name, instances.as_ref().err());
+                self.log.service(name, instances.as_ref().err().map(String::as_str));
             }
-            tell(EurekaNews::Application(name, instances));
+            tell(RegistryNews::Service(name, instances));
         }
     }
 }
@@ -126,17 +110,6 @@ fn of_application(all: &Applications, name: &str) -> Result<Vec<ServiceInstance>
         Some(instances) if !instances.is_empty() => Ok(instances.clone()),
         Some(_) => Err("it is registered in Eureka, and none of its instances is UP".to_owned()),
         None => Err("Eureka has no application of this name".to_owned()),
-    }
-}
-
-/// Logs that an application has no instances any more, or has some again.
-fn note(empty: &mut BTreeSet<Box<str>>, name: &str, problem: Option<&String>) {
-    match problem {
-        Some(problem) if empty.insert(name.into()) => {
-            tracing::warn!(service = %name, "a service has no instances, its last ones stay in use: {problem}");
-        }
-        None if empty.remove(name) => tracing::info!(service = %name, "a service has instances"),
-        Some(_) | None => {}
     }
 }
 
@@ -188,11 +161,7 @@ fn applications(content: &[u8], weight: u32) -> Result<Applications, String> {
         let instances = all.entry(name.to_uppercase().into()).or_default();
         instances.extend(up);
     }
-    for instances in all.values_mut() {
-        // In a stable order, so that an equal list is not a change.
-        instances.sort();
-        instances.dedup_by_key(|one| (one.address, one.port, one.secure_port));
-    }
+    all.values_mut().for_each(put_in_order);
     Ok(all)
 }
 
@@ -305,8 +274,8 @@ mod tests {
             servers: Vec::new(),
             fetch_interval: Duration::from_secs(5),
             weight: 100,
-            connect_timeout: LEAST,
-            timeout: LEAST,
+            connect_timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
         };
         let mut poll = EurekaPoll::new(settings);
         let pauses = [0, 1, 2, 3, 4, 100].map(|failures| {

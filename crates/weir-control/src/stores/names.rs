@@ -4,7 +4,7 @@
 //! A request never waits for a lookup. An answer stays in use until there is a newer one: a failure of the resolver, or an empty
 //! answer, does not mean that the backend is gone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::pin::pin;
@@ -18,8 +18,10 @@ use tokio::task::{JoinHandle as TaskHandle, LocalSet};
 
 use weir_client::{DnsSettings, HttpClient, Resolver};
 
-use super::eureka::{self, EurekaNews, EurekaWanted};
-use crate::document::{EurekaSettings, NameQuery, NodeSettings, ResolvedName, ResolvedNames};
+use super::consul::{self, ConsulWanted};
+use super::eureka::{self, EurekaWanted};
+use super::registry::RegistryNews;
+use crate::document::{DiscoverySettings, NameQuery, NodeSettings, ResolvedName, ResolvedNames};
 
 /// How long a load waits for names that were never looked up. Later answers are used when they arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,7 +54,7 @@ struct LookupThread {
 struct NamesWanted {
     queries: BTreeSet<NameQuery>,
     settings: DnsSettings,
-    eureka: Option<EurekaSettings>,
+    discovery: DiscoverySettings,
     /// For requests to registries.
     http: HttpClient,
 }
@@ -61,8 +63,8 @@ struct NamesWanted {
 struct SharedNames {
     known: Mutex<HashMap<NameQuery, KnownName>>,
     learnt: Condvar,
-    /// Whether the Eureka registry answers; `None` if there is none, or it was not asked yet.
-    eureka_answers: Mutex<Option<bool>>,
+    /// Whether each registry that was asked answers, by its name.
+    registries: Mutex<BTreeMap<&'static str, bool>>,
     listener: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -74,6 +76,16 @@ struct KnownName {
     failure: Option<String>,
 }
 
+/// A kind of registry.
+struct RegistryKind {
+    /// As in `discovery_type`.
+    name: &'static str,
+    query: fn(Box<str>) -> NameQuery,
+}
+
+const EUREKA: RegistryKind = RegistryKind { name: "eureka", query: NameQuery::Eureka };
+const CONSUL: RegistryKind = RegistryKind { name: "consul", query: NameQuery::Consul };
+
 /// A handle to the state of name lookups.
 #[derive(Clone, Default)]
 pub struct NameLookups(Arc<SharedNames>);
@@ -84,9 +96,9 @@ impl NameLookups {
         self.0.known().values().filter(|name| name.failure.is_some()).count()
     }
 
-    /// Whether the Eureka registry answered the last time; `None` without one.
-    pub fn eureka_answers(&self) -> Option<bool> {
-        *self.0.eureka_answers()
+    /// The registries that were asked, each with whether it answered the last time.
+    pub fn registries(&self) -> BTreeMap<&'static str, bool> {
+        self.0.registries().clone()
     }
 }
 
@@ -108,8 +120,8 @@ impl FollowedNames {
         settings: &NodeSettings,
         http: HttpClient,
     ) -> io::Result<()> {
-        let (dns, eureka) = (settings.dns.clone(), settings.eureka.clone());
-        let wanted = NamesWanted { queries, settings: dns, eureka, http };
+        let (dns, discovery) = (settings.dns.clone(), settings.discovery.clone());
+        let wanted = NamesWanted { queries, settings: dns, discovery, http };
         self.candidate = Some(wanted.clone());
         if wanted.queries.is_empty() && self.asking.is_none() {
             return Ok(());
@@ -190,8 +202,8 @@ impl SharedNames {
         }
     }
 
-    fn eureka_answers(&self) -> MutexGuard<'_, Option<bool>> {
-        self.eureka_answers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registries(&self) -> MutexGuard<'_, BTreeMap<&'static str, bool>> {
+        self.registries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn learn(&self, query: &NameQuery, outcome: Result<ResolvedName, String>) {
@@ -223,11 +235,11 @@ impl SharedNames {
         }
     }
 
-    fn hear(&self, news: EurekaNews) {
+    fn hear(&self, kind: &RegistryKind, news: RegistryNews) {
         match news {
-            EurekaNews::Answered(answers) => *self.eureka_answers() = Some(answers),
-            EurekaNews::Application(name, instances) => {
-                self.learn_silently(&NameQuery::Eureka(name.into()), instances.map(ResolvedName::Instances));
+            RegistryNews::Answered(answers) => drop(self.registries().insert(kind.name, answers)),
+            RegistryNews::Service(name, instances) => {
+                self.learn_silently(&(kind.query)(name.into()), instances.map(ResolvedName::Instances));
             }
         }
     }
@@ -269,11 +281,18 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     let mut tasks: HashMap<NameQuery, TaskHandle<()>> = HashMap::new();
     let mut serving: Option<DnsSettings> = None;
     let mut resolver = None;
-    let mut registry = None;
-    while let Some(NamesWanted { queries, settings, eureka, http }) = inbox.recv().await {
-        let (applications, queries): (BTreeSet<_>, BTreeSet<_>) =
-            queries.into_iter().partition(|query| matches!(query, NameQuery::Eureka(_)));
-        follow_eureka(&mut registry, applications, eureka, http, &shared);
+    let (mut eureka, mut consul) = (None, None);
+    while let Some(NamesWanted { queries, settings, discovery, http }) = inbox.recv().await {
+        let (applications, queries) = services_of(&EUREKA, queries);
+        let (services, queries) = services_of(&CONSUL, queries);
+        let wanted = |settings| EurekaWanted { applications: applications.clone(), settings, http: http.clone() };
+        follow_registry(&EUREKA, &mut eureka, &applications, discovery.eureka.map(wanted), &shared, |wanted, tell| {
+            tokio::task::spawn_local(eureka::follow(wanted, tell));
+        });
+        let wanted = |settings| ConsulWanted { services: services.clone(), settings, http: http.clone() };
+        follow_registry(&CONSUL, &mut consul, &services, discovery.consul.map(wanted), &shared, |wanted, tell| {
+            tokio::task::spawn_local(consul::follow(wanted, tell));
+        });
         if serving.as_ref() != Some(&settings) {
             tasks.drain().for_each(|(_, task)| task.abort());
             resolver = Some(Resolver::new(settings.clone()));
@@ -294,32 +313,42 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     }
 }
 
-/// Passes the applications on to the task that asks the registry, which is started and ended as needed.
-fn follow_eureka(
-    registry: &mut Option<watch::Sender<EurekaWanted>>,
-    applications: BTreeSet<NameQuery>,
-    settings: Option<EurekaSettings>,
-    http: HttpClient,
+/// Takes the names of services of a registry out of a set of names.
+fn services_of(kind: &RegistryKind, queries: BTreeSet<NameQuery>) -> (BTreeSet<Box<str>>, BTreeSet<NameQuery>) {
+    let is_of = |query: &NameQuery| *query == (kind.query)(query.name().into());
+    let (services, others): (BTreeSet<_>, BTreeSet<_>) = queries.into_iter().partition(is_of);
+    (services.iter().map(|query| query.name().into()).collect(), others)
+}
+
+/// Tells what a registry knows.
+type Tell = Box<dyn Fn(RegistryNews)>;
+
+/// Passes the services on to the task that asks the registry, which is started with `start`, and ended, as needed. `wanted` is
+/// `None` if the node has no such registry.
+fn follow_registry<W>(
+    kind: &'static RegistryKind,
+    registry: &mut Option<watch::Sender<W>>,
+    services: &BTreeSet<Box<str>>,
+    wanted: Option<W>,
     shared: &Arc<SharedNames>,
+    start: impl FnOnce(watch::Receiver<W>, Tell),
 ) {
-    let Some(settings) = settings.filter(|_| !applications.is_empty()) else {
+    let Some(wanted) = wanted.filter(|_| !services.is_empty()) else {
         // The document is refused, so nobody waits for these names.
-        let unknown = || Err("the node has no Eureka server".to_owned());
-        applications.iter().for_each(|query| shared.learn_silently(query, unknown()));
+        let unknown = || Err(format!("the node has no registry of the kind {}", kind.name));
+        services.iter().for_each(|name| shared.learn_silently(&(kind.query)(name.clone()), unknown()));
         // Without its sender the task ends.
         *registry = None;
-        *shared.eureka_answers() = None;
+        shared.registries().remove(kind.name);
         return;
     };
-    let applications = applications.iter().map(|query| query.name().into()).collect();
-    let wanted = EurekaWanted { applications, settings, http };
     match registry {
         Some(registry) => drop(registry.send_replace(wanted)),
         None => {
             let (sender, receiver) = watch::channel(wanted);
             *registry = Some(sender);
             let shared = Arc::clone(shared);
-            tokio::task::spawn_local(eureka::follow(receiver, move |news| shared.hear(news)));
+            start(receiver, Box::new(move |news| shared.hear(kind, news)));
         }
     }
 }
@@ -335,8 +364,8 @@ async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Du
             let (targets, ttl) = resolver.lookup_service(name).await?;
             Ok((ResolvedName::Targets(targets), ttl))
         }
-        // `supervise` sends these to the registry.
-        NameQuery::Eureka(_) => Err("it is not a name in DNS".to_owned()),
+        // `supervise` sends these to the registries.
+        NameQuery::Eureka(_) | NameQuery::Consul(_) => Err("it is not a name in DNS".to_owned()),
     }
 }
 

@@ -91,7 +91,10 @@ fn open_store(
     let encryption = settings.data_encryption.as_ref();
     Ok(match &store.kind {
         StoreKind::Embedded { path } => {
-            let embedded = EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?;
+            let mut embedded = EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?;
+            if serves {
+                embedded.keep_copies()?;
+            }
             // Needed without keys as well: encrypted texts must not be used as secrets.
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::live::ResourceEdit;
 use super::resources::{Author, ResourceKey, ResourceView, RevisionRecord};
 use super::store::StoreFailure;
+use crate::explain::{RequestDescription, RoutingComparison};
 use crate::text::diagnostic::Diagnostic;
 
 /// Computes the edits of a change from the current resources. Called again if another node has changed them meanwhile.
@@ -21,6 +22,8 @@ pub struct WriteRequest {
     pub forced: bool,
     /// Nothing is changed; only the effect is reported.
     pub dry_run: bool,
+    /// The requests whose handling a dry run compares.
+    pub requests: Vec<RequestDescription>,
 }
 
 /// Why a plan is refused.
@@ -32,6 +35,8 @@ pub enum PlanRefusal {
     NoConsumer,
     /// The resource is not at a revision that the author named (`If-Match`); its current revision, if it exists.
     MovedOn(Option<u64>),
+    /// The resource must not exist (`If-None-Match: *`); its current revision.
+    Exists(u64),
     Wrong(String),
     /// The author's scopes do not include this resource.
     OutOfScope(ResourceKey),
@@ -56,7 +61,12 @@ pub struct WriteReceipt {
     pub publication: u64,
     /// Resources that a forced change has set aside.
     pub set_aside: Vec<Diagnostic>,
+    /// How the requests of a dry run are handled without and with the change, in their order.
+    pub compared: Vec<ComparedRequest>,
 }
+
+/// `Err` is why a request is malformed, with its description.
+pub type ComparedRequest = Result<RoutingComparison, (RequestDescription, String)>;
 
 /// A request, with the channel for its outcome.
 pub(super) struct QueuedWrite {

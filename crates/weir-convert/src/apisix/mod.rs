@@ -104,8 +104,13 @@ fn node(settings: &mut NodeConversion) {
     {
         settings.set("ssl_trusted_certificate", file.to_yaml());
     }
-    if let Some(eureka) = settings.take("discovery.eureka") {
-        settings.set("discovery", Yaml::map([("eureka", eureka.to_yaml())]));
+    let registries = [("eureka", "discovery.eureka"), ("consul", "discovery.consul")];
+    let mut found = Vec::new();
+    for (name, path) in registries {
+        found.extend(settings.take(path).map(|registry| (name.to_owned(), registry.to_yaml())));
+    }
+    if !found.is_empty() {
+        settings.set("discovery", Yaml::Map(found));
     }
     if let Some(status) = settings.take("apisix.status") {
         let (ip, port) = (status.text("ip").unwrap_or("127.0.0.1"), status.text("port").unwrap_or("7085"));

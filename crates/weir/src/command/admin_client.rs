@@ -20,8 +20,8 @@ use weir_client::{Authorities, CallSettings, HttpClient, HttpClientSettings, Ser
 const MOST_ANSWER: usize = 1 << 30;
 /// The prefix of the address of a Unix socket.
 const UNIX: &str = "unix:";
-/// The time limit of a request over a Unix socket: writes with `?wait` may take long, and a large import some seconds.
-const SOCKET_PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit of a request: writes with `?wait` may take long, and so may a large transaction on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The node, and the key for its Admin API.
 #[derive(Debug, Clone, Args)]
@@ -83,7 +83,12 @@ impl AdminClient {
             server: options.server.trim_end_matches('/').to_owned(),
             key: key.trim().to_owned(),
             http: HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() }),
-            settings: CallSettings { verification, max_content_bytes: MOST_ANSWER, ..CallSettings::default() },
+            settings: CallSettings {
+                verification,
+                max_content_bytes: MOST_ANSWER,
+                timeout: PATIENCE,
+                ..CallSettings::default()
+            },
             runtime: runtime.map_err(|error| format!("the async runtime cannot be started: {error}"))?,
         })
     }
@@ -141,9 +146,9 @@ impl AdminClient {
             Some(socket) => {
                 let request = request.uri(target).header(HOST, "localhost");
                 let request = request.body(Full::new(content)).map_err(not_built)?;
-                let calling = async { timeout(SOCKET_PATIENCE, call_by_socket(Path::new(socket), request)).await };
+                let calling = async { timeout(PATIENCE, call_by_socket(Path::new(socket), request)).await };
                 let answer = self.runtime.block_on(calling);
-                let answer = answer.unwrap_or_else(|_| Err(format!("timed out after {SOCKET_PATIENCE:?}").into()));
+                let answer = answer.unwrap_or_else(|_| Err(format!("timed out after {PATIENCE:?}").into()));
                 answer.map_err(|error| format!("no response from {}: {error}", self.server))?
             }
             None => {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use weir_control::stores::resources::ResourceKey;
 
 use super::admin_client::{AdminClient, AdminOptions};
-use super::resource_files;
 use super::resources::ended;
+use super::{recorded_requests, resource_files};
 use crate::say::say;
 
 /// Which resources, and how far.
@@ -24,6 +24,10 @@ pub struct WantedFiles {
     /// Deletes resources of the node that have this label and are not in the files.
     #[arg(long, value_name = "LABEL=VALUE")]
     prune: Option<String>,
+    /// Shows which of these requests would take another route, other plugins or another upstream. Each line of the file is a
+    /// request such as `GET https://shop.example/orders/1`, or a JSON object of the access log or of `weir tail`.
+    #[arg(long, value_name = "FILE")]
+    requests: Option<PathBuf>,
     #[command(flatten)]
     node: AdminOptions,
 }
@@ -55,6 +59,8 @@ pub struct ApplyCommand {
 struct ApplyPlan {
     operations: Vec<Value>,
     changes: Vec<Value>,
+    /// How the changes concern the given requests, if there are any.
+    requests: Option<Value>,
     /// The store revision that the plan is based on.
     revision: u64,
 }
@@ -134,13 +140,18 @@ fn plan(node: &AdminClient, wanted: &WantedFiles) -> Result<ApplyPlan, String> {
         let gone = stored.iter().filter(|(key, value)| !resources.contains_key(*key) && has_label(value));
         operations.extend(gone.map(|(key, _)| json!({ "delete": key })));
     }
-    let mut changes = Vec::new();
+    let asked = wanted.requests.as_deref().map(recorded_requests::read).transpose()?;
+    let (mut changes, mut requests) = (Vec::new(), None);
     if !operations.is_empty() {
-        let body = json!({ "operations": operations });
-        let tried = node.ask(Method::PATCH, "configs?dry_run=true", &[], Some(&body))?;
+        let mut body = json!({ "operations": operations });
+        if let Some(asked) = asked {
+            body["requests"] = asked.into();
+        }
+        let mut tried = node.ask(Method::PATCH, "configs?dry_run=true", &[], Some(&body))?;
         changes = tried.body["changes"].as_array().cloned().unwrap_or_default();
+        requests = tried.body.get_mut("requests").map(Value::take);
     }
-    Ok(ApplyPlan { operations, changes, revision })
+    Ok(ApplyPlan { operations, changes, requests, revision })
 }
 
 /// The list that contains a resource; for a credential, the list of its consumer.
@@ -194,13 +205,69 @@ fn show(plan: &ApplyPlan) {
     if plan.changes.is_empty() {
         text.push_str("no changes\n");
     }
+    if let Some(requests) = &plan.requests {
+        text.push_str(&compared(requests));
+    }
     // A closed pipe is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());
+}
+
+/// One line for each request that is handled differently, and one for each that is malformed.
+fn compared(requests: &Value) -> String {
+    let list = |name: &str| requests[name].as_array().cloned().unwrap_or_default();
+    let (changed, malformed) = (list("changed"), list("malformed"));
+    let mut text = format!("{} requests compared, {} handled differently\n", requests["compared"], changed.len());
+    for one in &changed {
+        let part = |name: &Value| {
+            let name = name.as_str().unwrap_or_default();
+            match (handled(&one["before"][name]), handled(&one["after"][name])) {
+                (before, after) if before == after => format!("{name} {before} has other settings"),
+                (before, after) => format!("{name} {before} -> {after}"),
+            }
+        };
+        let parts: Vec<String> = one["differs"].as_array().into_iter().flatten().map(part).collect();
+        text.push_str(&format!("  {}: {}\n", one["request"].as_str().unwrap_or_default(), parts.join("; ")));
+    }
+    for one in &malformed {
+        let of = |name: &str| one[name].as_str().unwrap_or_default();
+        text.push_str(&format!("  {}: is rejected with and without the change: {}\n", of("request"), of("problem")));
+    }
+    text
+}
+
+/// A route, plugins or an upstream, as text.
+fn handled(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if !items.is_empty() => {
+            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            format!("[{}]", items.join(", "))
+        }
+        _ => "none".to_owned(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_that_are_handled_differently_are_shown() {
+        let of = |route: &str, upstream: &str| json!({"route": route, "plugins": [], "upstream": upstream});
+        let told = compared(&json!({
+            "compared": 3,
+            "changed": [
+                {"request": "GET http://a/", "differs": ["route", "upstream"], "before": of("r", "upstreams/u"), "after": of("s", "upstreams/u")},
+                {"request": "GET http://b/", "differs": ["route", "plugins"], "before": {"route": null, "plugins": []}, "after": {"route": "s", "plugins": ["cors from route/s"]}},
+            ],
+            "malformed": [{"request": "G T http://a/", "problem": "400"}],
+        }));
+        let expected = "3 requests compared, 2 handled differently\n  \
+             GET http://a/: route r -> s; upstream upstreams/u has other settings\n  \
+             GET http://b/: route none -> s; plugins none -> [cors from route/s]\n  \
+             G T http://a/: is rejected with and without the change: 400\n";
+        assert_eq!(told, expected);
+    }
 
     #[test]
     fn times_and_ids_are_no_difference() {

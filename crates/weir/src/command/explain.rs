@@ -43,8 +43,9 @@ pub struct Explain {
 
 impl Explain {
     pub fn execute(self) -> ExitCode {
+        let Explain { method, url, headers, from, .. } = &self;
         let question =
-            RequestDescription { method: &self.method, url: &self.url, headers: &self.headers, from: self.from };
+            RequestDescription { method: method.clone(), url: url.clone(), headers: headers.clone(), from: *from };
         let explained = DocumentLoader::of_file_directly(&self.file)
             .read()
             .map_err(Unexplained::Document)

@@ -112,8 +112,8 @@ impl NodeState {
             );
             page.value(&[], self.lookups.unresolved());
             page.gauge("weir_discovery_up", "Whether the service registry answered the last request (1) or not (0).");
-            if let Some(answers) = self.lookups.eureka_answers() {
-                page.value(&[("registry", "eureka")], u8::from(answers));
+            for (registry, answers) in self.lookups.registries() {
+                page.value(&[("registry", registry)], u8::from(answers));
             }
             certificates::write_ends(&self.publisher.status().certificates, page);
             if let Some(report) = self.acme() {
@@ -174,6 +174,8 @@ impl NodeState {
             .collect();
         let (upstreams, endpoints) = self.gateway().map(|gateway| health::report(&gateway, query)).unzip();
         json!({
+            // As APISIX's status address answers.
+            "status": "ok",
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_seconds": process::uptime_seconds(),

@@ -9,8 +9,9 @@ use super::super::live::{LiveResources, ResourceEdit, SortedFaults};
 use super::super::loader::{DocumentLoader, LoadedDocument};
 use super::super::resources::{Author, ResourceKey, RevisionRecord};
 use super::super::store::{CommitFailure, StoreFailure};
-use super::super::writes::{PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
+use super::super::writes::{ComparedRequest, PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
 use super::{WatchCommand, Watching};
+use crate::explain::{RequestDescription, RoutingComparison, RoutingOutcome};
 use crate::publish::{Publication, Publisher};
 use crate::text::diagnostic::Diagnostic;
 
@@ -28,8 +29,8 @@ enum Rejection {
     Failed(StoreFailure),
     /// Another node has changed the resources that it is based on.
     MovedOn,
-    /// It was a dry run and would have been published.
-    OnlyTried,
+    /// It was a dry run and would have been published. How its requests would be handled.
+    OnlyTried(Vec<Result<RoutingOutcome, String>>),
 }
 
 /// A change with the revision that it creates.
@@ -108,7 +109,7 @@ impl Watching {
             }
             Err(rejection) => {
                 live.drop_trial();
-                staged.into_iter().for_each(|staged| refuse(staged, &rejection));
+                staged.into_iter().for_each(|staged| self.refuse(staged, &rejection));
             }
         }
     }
@@ -120,7 +121,7 @@ impl Watching {
             Ok((publication, _)) => answer_all(live, staged, &publication),
             Err(rejection) => {
                 live.drop_trial();
-                staged.into_iter().for_each(|staged| refuse(staged, &rejection));
+                staged.into_iter().for_each(|staged| self.refuse(staged, &rejection));
             }
         }
     }
@@ -156,7 +157,7 @@ impl Watching {
             match rejection {
                 Rejection::MovedOn => drop(shared.catch_up()),
                 Rejection::Invalid(_) if !std::mem::replace(&mut is_fresh, true) && shared.catch_up() => {}
-                rejection => return refuse(one, &rejection),
+                rejection => return self.refuse(one, &rejection),
             }
             write = one.write;
         }
@@ -237,12 +238,15 @@ impl Watching {
         let touched: BTreeSet<ResourceKey> =
             staged.iter().flat_map(|staged| &staged.record.changes).map(|change| change.key.clone()).collect();
         let forced = staged.iter().any(|staged| staged.write.request.forced);
-        let dry_run = staged.iter().any(|staged| staged.write.request.dry_run);
+        // A dry run is alone.
+        let requests = staged.first().map(|staged| &staged.write.request).filter(|request| request.dry_run);
+        let requests = requests.map(|request| &*request.requests);
         let before = live.set_aside();
         // Resources set aside are tried again, since the change may add what they lacked.
         live.put_aside(BTreeMap::new());
-        let published = self
-            .attempt_setting_aside(live, dry_run, |key| !touched.contains(key) && (forced || before.contains_key(key)));
+        let published = self.attempt_setting_aside(live, requests, |key| {
+            !touched.contains(key) && (forced || before.contains_key(key))
+        });
         match published {
             Ok((loaded, publication, revision)) => {
                 self.accept(loaded);
@@ -255,10 +259,11 @@ impl Watching {
         }
     }
 
+    /// With `tried`, the requests of a dry run, nothing is committed.
     fn attempt_setting_aside(
         &mut self,
         live: &LiveResources,
-        dry_run: bool,
+        tried: Option<&[RequestDescription]>,
         may_be_set_aside: impl Fn(&ResourceKey) -> bool,
     ) -> Result<(LoadedDocument, Publication, Option<u64>), Rejection> {
         let mut aside = BTreeMap::new();
@@ -266,9 +271,9 @@ impl Watching {
             let loaded = self.loader.load().map_err(Rejection::Invalid)?;
             let (mut rejection, mut revision) = (None, None);
             let mut commit = || {
-                let committed = match dry_run {
-                    true => Err(Rejection::OnlyTried),
-                    false => live.commit().map_err(|failure| match failure {
+                let committed = match tried {
+                    Some(_) => Err(Rejection::OnlyTried(Vec::new())),
+                    None => live.commit().map_err(|failure| match failure {
                         CommitFailure::MovedOn => Rejection::MovedOn,
                         CommitFailure::Failed(failure) => Rejection::Failed(failure),
                     }),
@@ -285,7 +290,9 @@ impl Watching {
                 Err(faults) => faults,
             };
             if let Some(rejection) = rejection {
-                return Err(rejection);
+                let outcomes = tried.map(|requests| self.publisher.outcomes(&loaded.document, requests));
+                return Err(outcomes
+                    .map_or(rejection, |outcomes| outcomes.map_or_else(Rejection::Invalid, Rejection::OnlyTried)));
             }
             let sorted = live.sort(&faults);
             match acceptable(&sorted, &may_be_set_aside) {
@@ -294,6 +301,48 @@ impl Watching {
             }
             live.put_aside(aside.clone());
         }
+    }
+
+    /// Answers a change that was not made.
+    fn refuse(&mut self, staged: StagedChange, rejection: &Rejection) {
+        let StagedChange { write, record } = staged;
+        let outcome = match rejection {
+            Rejection::Invalid(diagnostics) => WriteOutcome::Invalid(diagnostics.clone()),
+            Rejection::Failed(failure) => WriteOutcome::Failed(failure.clone()),
+            Rejection::MovedOn => {
+                let problem = "another client has changed the same resources";
+                WriteOutcome::Failed(StoreFailure::new(problem, "try again in a moment"))
+            }
+            Rejection::OnlyTried(after) => match self.compared(&write.request.requests, after) {
+                Ok(compared) => {
+                    WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside: Vec::new(), compared })
+                }
+                Err(diagnostics) => WriteOutcome::Invalid(diagnostics),
+            },
+        };
+        write.answer(outcome);
+    }
+
+    /// Compares how requests are handled now with `after`, how they would be handled.
+    fn compared(
+        &mut self,
+        requests: &[RequestDescription],
+        after: &[Result<RoutingOutcome, String>],
+    ) -> Result<Vec<ComparedRequest>, Vec<Diagnostic>> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.loader.load()?;
+        let before = self.publisher.outcomes(&now.document, requests)?;
+        let both = requests.iter().zip(before).zip(after);
+        Ok(both
+            .map(|((request, before), after)| {
+                let malformed = |problem: String| (request.clone(), problem);
+                let before = before.map_err(malformed)?;
+                let after = after.clone().map_err(malformed)?;
+                Ok(RoutingComparison { request: request.clone(), before, after })
+            })
+            .collect())
     }
 
     /// Deletes expired resources.
@@ -308,7 +357,7 @@ impl Watching {
         live.stage(edits, author);
         let before = live.set_aside();
         live.put_aside(BTreeMap::new());
-        match self.attempt_setting_aside(&live, false, |_| true) {
+        match self.attempt_setting_aside(&live, None, |_| true) {
             Ok((loaded, ..)) => self.accept(loaded),
             Err(rejection) => {
                 live.drop_trial();
@@ -366,19 +415,11 @@ fn answer_all(live: &LiveResources, staged: Vec<StagedChange>, publication: &Pub
     let set_aside: Vec<Diagnostic> = live.set_aside().into_values().collect();
     for StagedChange { write, record } in staged {
         let set_aside = if write.request.forced { set_aside.clone() } else { Vec::new() };
-        write.answer(WriteOutcome::Applied(WriteReceipt { record, publication: publication.revision, set_aside }));
+        write.answer(WriteOutcome::Applied(WriteReceipt {
+            record,
+            publication: publication.revision,
+            set_aside,
+            compared: Vec::new(),
+        }));
     }
-}
-
-fn refuse(staged: StagedChange, rejection: &Rejection) {
-    let StagedChange { write, record } = staged;
-    write.answer(match rejection {
-        Rejection::Invalid(diagnostics) => WriteOutcome::Invalid(diagnostics.clone()),
-        Rejection::Failed(failure) => WriteOutcome::Failed(failure.clone()),
-        Rejection::MovedOn => {
-            let failure = StoreFailure::new("another client has changed the same resources", "try again in a moment");
-            WriteOutcome::Failed(failure)
-        }
-        Rejection::OnlyTried => WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside: Vec::new() }),
-    });
 }

@@ -1,0 +1,95 @@
+//! The route, the plugins and the upstream of a request, to compare two configurations.
+
+use weir_gateway::snapshot::Snapshot;
+use weir_plugin::Registry;
+
+use super::{RequestDescription, by_id, exchange, route_of, rows};
+use crate::document::{Document, RouteSpec, UpstreamSpec};
+use crate::text::fingerprint::Fingerprint;
+
+/// How a configuration handles a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoutingOutcome {
+    /// The id of the route; `None` if none matches.
+    pub route: Option<Box<str>>,
+    /// The plugins that run, in their order.
+    pub plugins: Vec<OutcomePlugin>,
+    /// The key of the resource that contains the upstream, such as `upstreams/u1` or `routes/r1`; or of the hub: `hubs/h1`.
+    pub upstream: Option<String>,
+    upstream_content: Option<Fingerprint>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutcomePlugin {
+    pub name: Box<str>,
+    /// The kind and id of the resource that contains it, such as `route/r1`.
+    pub source: String,
+    content: Fingerprint,
+}
+
+/// A request under the configuration in use and under a candidate.
+#[derive(Clone, Debug)]
+pub struct RoutingComparison {
+    pub request: RequestDescription,
+    pub before: RoutingOutcome,
+    pub after: RoutingOutcome,
+}
+
+impl RoutingComparison {
+    /// What the candidate changes for the request: `route`, `plugins`, `upstream`.
+    pub fn differences(&self) -> Vec<&'static str> {
+        let RoutingComparison { before, after, .. } = self;
+        let upstream = |of: &RoutingOutcome| (of.upstream.clone(), of.upstream_content);
+        let all = [
+            ("route", before.route != after.route),
+            ("plugins", before.plugins != after.plugins),
+            ("upstream", upstream(before) != upstream(after)),
+        ];
+        all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
+
+/// How a document, compiled to `snapshot`, handles a request.
+///
+/// # Errors
+/// If the request is malformed, and would be rejected regardless of routes.
+pub(crate) fn outcome(
+    snapshot: &Snapshot,
+    document: &Document,
+    registry: &Registry,
+    request: &RequestDescription,
+) -> Result<RoutingOutcome, String> {
+    let exchange = exchange(document, request)?;
+    let route = route_of(snapshot, &exchange);
+    let running = rows(document, registry, route).into_iter().filter(|row| !row.off);
+    let plugins = running.map(|row| OutcomePlugin { name: row.plugin, source: row.source, content: row.content });
+    let mut outcome = RoutingOutcome { route: route.map(Box::from), plugins: plugins.collect(), ..Default::default() };
+    if let Some((upstream, content)) = route.and_then(|id| target(document, by_id(&document.routes, id)?)) {
+        (outcome.upstream, outcome.upstream_content) = (Some(upstream), content);
+    }
+    Ok(outcome)
+}
+
+/// Where a route leads to, in the order of precedence. A hub has no content that a change of a resource could modify.
+fn target(document: &Document, route: &RouteSpec) -> Option<(String, Option<Fingerprint>)> {
+    let of_id = |id: &str| {
+        let content = by_id(&document.upstreams, id).map(|upstream| upstream.content);
+        (format!("upstreams/{id}"), content)
+    };
+    let inline = |upstream: &UpstreamSpec, list: &str, id: &str| (format!("{list}/{id}"), Some(upstream.content));
+    if let Some(hub) = &route.hub_id {
+        return Some((format!("hubs/{}", hub.id), None));
+    }
+    if let Some(upstream) = &route.upstream {
+        return Some(inline(upstream, "routes", &route.id));
+    }
+    if let Some(upstream) = &route.upstream_id {
+        return Some(of_id(&upstream.id));
+    }
+    let service = by_id(&document.services, &route.service_id.as_ref()?.id)?;
+    match (&service.upstream, &service.upstream_id) {
+        (Some(upstream), _) => Some(inline(upstream, "services", &service.id)),
+        (None, Some(upstream)) => Some(of_id(&upstream.id)),
+        (None, None) => None,
+    }
+}

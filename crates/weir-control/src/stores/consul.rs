@@ -1,0 +1,282 @@
+//! A Consul cluster: one blocking query for each service, which its server answers when the service changes. A server that does not
+//! answer, and a service without passing instances, leave the last instances in use.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use serde_json::Value;
+use tokio::sync::watch::Receiver;
+use tokio::task::{AbortHandle, JoinSet};
+
+use weir_client::{CallSettings, HttpClient, ServiceUrl};
+
+use super::registry::{RegistryLog, RegistryNews, pause_after, put_in_order};
+use crate::document::{ConsulSettings, ServiceInstance};
+
+/// The pause between two queries for a service, so that changes in quick succession are fetched together.
+const LEAST_BETWEEN: Duration = Duration::from_millis(100);
+/// The most time between two attempts while no server answers.
+const MOST_PAUSE: Duration = Duration::from_secs(30);
+/// The most bytes of an answer: about 30,000 instances of a service.
+const MOST_CONTENT: usize = 64 << 20;
+const MOST_WEIGHT: u64 = 100_000;
+
+/// What to follow, and where to ask.
+#[derive(Clone)]
+pub(super) struct ConsulWanted {
+    pub(super) services: BTreeSet<Box<str>>,
+    pub(super) settings: ConsulSettings,
+    pub(super) http: HttpClient,
+}
+
+/// The state that the queries of all services share.
+struct ConsulState<F> {
+    tell: F,
+    log: RegistryLog,
+    /// The last news of each service.
+    last: BTreeMap<Box<str>, Result<Vec<ServiceInstance>, String>>,
+}
+
+/// Why a query has no result.
+enum QueryFailure {
+    /// No server answers as it should.
+    Away(String),
+    /// A server answers and refuses this query.
+    Refused(String),
+}
+
+/// Follows the services until the sender of `wanted` is dropped.
+pub(super) async fn follow(mut wanted: Receiver<ConsulWanted>, tell: impl Fn(RegistryNews) + 'static) {
+    let state = ConsulState { tell, log: RegistryLog::of("Consul"), last: BTreeMap::new() };
+    let state = Rc::new(RefCell::new(state));
+    let mut settings = None;
+    // Dropping it ends the queries.
+    let mut queries = JoinSet::new();
+    let mut following: HashMap<Box<str>, AbortHandle> = HashMap::new();
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        if settings.as_ref() != Some(&now.settings) {
+            queries.abort_all();
+            following.clear();
+            settings = Some(now.settings.clone());
+        }
+        following.retain(|name, query| {
+            let stays = now.services.contains(name);
+            if !stays {
+                query.abort();
+            }
+            stays
+        });
+        state.borrow_mut().keep(&now.services);
+        for name in &now.services {
+            let (state, now) = (Rc::clone(&state), &now);
+            following.entry(name.clone()).or_insert_with(|| {
+                queries.spawn_local(follow_service(name.clone(), now.settings.clone(), now.http.clone(), state))
+            });
+        }
+        if wanted.changed().await.is_err() {
+            return;
+        }
+        // Queries that were ended.
+        while queries.try_join_next().is_some() {}
+    }
+}
+
+impl<F: Fn(RegistryNews)> ConsulState<F> {
+    /// Forgets other services, and tells the last news of these again: a name may have been forgotten and wanted again meanwhile.
+    fn keep(&mut self, wanted: &BTreeSet<Box<str>>) {
+        self.log.keep(wanted);
+        self.last.retain(|name, _| wanted.contains(name));
+        for (name, news) in &self.last {
+            (self.tell)(RegistryNews::Service(name, news.clone()));
+        }
+    }
+
+    fn learn(&mut self, name: &str, fetched: &Result<Vec<ServiceInstance>, QueryFailure>) {
+        let answered = match fetched {
+            Ok(_) | Err(QueryFailure::Refused(_)) => Ok(()),
+            Err(QueryFailure::Away(problem)) => Err(problem.as_str()),
+        };
+        self.log.answered(answered);
+        (self.tell)(RegistryNews::Answered(answered.is_ok()));
+        let news = match fetched {
+            Ok(instances) if instances.is_empty() => {
+                Err("Consul has no instance of this name whose checks are passing".to_owned())
+            }
+            Ok(instances) => Ok(instances.clone()),
+            Err(QueryFailure::Refused(problem)) => Err(problem.clone()),
+            Err(QueryFailure::Away(problem)) => Err(format!("no Consul server answers: {problem}")),
+        };
+        if answered.is_ok() {
+            self.log.service(name, news.as_ref().err().map(String::as_str));
+        }
+        (self.tell)(RegistryNews::Service(name, news.clone()));
+        self.last.insert(name.into(), news);
+    }
+}
+
+async fn follow_service<F: Fn(RegistryNews)>(
+    name: Box<str>,
+    settings: ConsulSettings,
+    http: HttpClient,
+    state: Rc<RefCell<ConsulState<F>>>,
+) {
+    let (mut index, mut failures) = (0_u64, 0_u32);
+    loop {
+        let (fetched, pause) = match fetch(&name, &settings, &http, index).await {
+            Ok((instances, next)) => {
+                failures = 0;
+                // An index that went back belongs to a server with another history, which must be read from its start.
+                let went_back = next < index;
+                index = if went_back { 0 } else { next };
+                // Without an index the server would not wait.
+                let waits = settings.is_blocking && index > 0;
+                (Ok(instances), if waits { LEAST_BETWEEN } else { settings.fetch_interval })
+            }
+            Err(failure) => {
+                (index, failures) = (0, failures.saturating_add(1));
+                (Err(failure), pause_after(failures, MOST_PAUSE))
+            }
+        };
+        state.borrow_mut().learn(&name, &fetched);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Asks the servers in their order; the error lists the problem of each. Returns the instances, and the index of this state.
+async fn fetch(
+    name: &str,
+    settings: &ConsulSettings,
+    http: &HttpClient,
+    index: u64,
+) -> Result<(Vec<ServiceInstance>, u64), QueryFailure> {
+    let mut problems = Vec::new();
+    for server in &settings.servers {
+        match ask(server, name, settings, http, index).await {
+            Err(QueryFailure::Away(problem)) => problems.push(format!("{server}: {problem}")),
+            answered => return answered,
+        }
+    }
+    Err(QueryFailure::Away(problems.join("; ")))
+}
+
+async fn ask(
+    server: &str,
+    name: &str,
+    settings: &ConsulSettings,
+    http: &HttpClient,
+    index: u64,
+) -> Result<(Vec<ServiceInstance>, u64), QueryFailure> {
+    let away = |problem: String| QueryFailure::Away(problem);
+    let (mut query, mut waits) = ("passing=true".to_owned(), Duration::ZERO);
+    if settings.is_blocking && index > 0 {
+        query.push_str(&format!("&index={index}&wait={}s", settings.wait.as_secs()));
+        // The server adds up to a sixteenth, so that not all clients come back at once.
+        waits = settings.wait + settings.wait / 16;
+    }
+    let url = ServiceUrl::parse(&format!("{server}/v1/health/service/{name}?{query}"));
+    let url = url.map_err(|error| away(error.to_string()))?;
+    let mut request = Request::get(url.target().as_str());
+    if let Some(token) = &settings.token {
+        request = request.header("X-Consul-Token", &**token);
+    }
+    let request = request.body(Bytes::new()).map_err(|error| away(error.to_string()))?;
+    let limits = CallSettings {
+        connect_timeout: settings.connect_timeout,
+        timeout: settings.connect_timeout + settings.read_timeout + waits,
+        max_content_bytes: MOST_CONTENT,
+        ..CallSettings::default()
+    };
+    let answer = http.call(&url, request, &limits).await.map_err(|error| away(error.to_string()))?;
+    read(&answer, settings.weight)
+}
+
+fn read(answer: &Response<Bytes>, weight: u32) -> Result<(Vec<ServiceInstance>, u64), QueryFailure> {
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            let problem = "the `token` of `discovery.consul` may not read this service";
+            return Err(QueryFailure::Refused(problem.to_owned()));
+        }
+        StatusCode::NOT_FOUND => {
+            return Err(QueryFailure::Away("nothing is there (404); check the URL".to_owned()));
+        }
+        status => {
+            let told = String::from_utf8_lossy(answer.body()).trim().chars().take(200).collect::<String>();
+            return Err(QueryFailure::Away(format!("it answered with {status}: {told}")));
+        }
+    }
+    let away = |problem: &str| QueryFailure::Away(problem.to_owned());
+    let content: Value = serde_json::from_slice(answer.body()).map_err(|_| away("its answer is not JSON"))?;
+    let list = content.as_array().ok_or_else(|| away("its answer is not a list"))?;
+    let mut instances: Vec<ServiceInstance> = list.iter().filter_map(|entry| instance(entry, weight)).collect();
+    put_in_order(&mut instances);
+    let index = answer.headers().get("X-Consul-Index").and_then(|value| value.to_str().ok()?.parse().ok());
+    Ok((instances, index.unwrap_or_default()))
+}
+
+/// An entry of `GET /v1/health/service/NAME`; `None` without an IP address or a port.
+fn instance(entry: &Value, weight: u32) -> Option<ServiceInstance> {
+    let service = &entry["Service"];
+    // A service registered without an address is at that of its node.
+    let address = |of: &Value| of["Address"].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let address = address(service).or_else(|| address(&entry["Node"]))?;
+    let port = service["Port"].as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)?;
+    let own = service["Weights"]["Passing"].as_u64().filter(|own| *own <= MOST_WEIGHT);
+    Some(ServiceInstance {
+        address: address.parse().ok()?,
+        port: Some(port),
+        secure_port: Some(port),
+        host: address.into(),
+        weight: own.map_or(weight, |own| own as u32),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(status: StatusCode, body: &Value) -> Response<Bytes> {
+        let mut answer = Response::new(Bytes::from(body.to_string()));
+        *answer.status_mut() = status;
+        answer.headers_mut().insert("X-Consul-Index", 17.into());
+        answer
+    }
+
+    fn entry(node: &str, service: Value) -> Value {
+        json!({ "Node": { "Address": node }, "Service": service })
+    }
+
+    #[test]
+    fn instances_have_the_address_of_the_service_or_of_its_node() {
+        let list = json!([
+            entry("10.0.0.9", json!({"Address": "10.0.0.2", "Port": 80, "Weights": {"Passing": 7, "Warning": 1}})),
+            entry("10.0.0.1", json!({"Address": "", "Port": 81})),
+            entry("10.0.0.1", json!({"Address": "", "Port": 0})),
+            entry("10.0.0.1", json!({"Address": "host.example", "Port": 80})),
+        ]);
+        let Ok((instances, index)) = read(&answer(StatusCode::OK, &list), 3) else { panic!("it is a list") };
+        let told: Vec<_> = instances.iter().map(|one| (one.address.to_string(), one.port, one.weight)).collect();
+        assert_eq!(told, [("10.0.0.1".to_owned(), Some(81), 3), ("10.0.0.2".to_owned(), Some(80), 7)]);
+        assert_eq!(index, 17);
+    }
+
+    #[test]
+    fn other_answers_are_no_lists() {
+        let of = |status: StatusCode, body: Value| match read(&answer(status, &body), 1) {
+            Ok(_) => panic!("it is no list"),
+            Err(QueryFailure::Away(problem)) => format!("away: {problem}"),
+            Err(QueryFailure::Refused(problem)) => format!("refused: {problem}"),
+        };
+        assert!(of(StatusCode::OK, json!({})).starts_with("away: its answer is not a list"));
+        assert!(of(StatusCode::FORBIDDEN, json!("x")).starts_with("refused: the `token`"));
+        assert!(of(StatusCode::INTERNAL_SERVER_ERROR, json!("No cluster leader")).contains("No cluster leader"));
+        assert!(of(StatusCode::NOT_FOUND, json!("")).contains("404"));
+    }
+}
