@@ -378,23 +378,6 @@ pub struct RouteFacts {
     pub templates: Box<[UriTemplate]>,
 }
 
-impl Default for ClientFacts {
-    /// An unknown client: untrusted, without TLS.
-    fn default() -> ClientFacts {
-        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-        ClientFacts {
-            peer: nowhere,
-            local: nowhere,
-            addr: nowhere.ip(),
-            port: nowhere.port(),
-            trusted: false,
-            tls: false,
-            connection: 0,
-            connection_requests: 0,
-        }
-    }
-}
-
 impl Default for Exchange {
     fn default() -> Exchange {
         Exchange {
