@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually};
 
@@ -168,6 +169,37 @@ fn responses_without_a_body_have_none<C: ClientSide, U: UpstreamSide>() {
             assert_eq!(answer.fields.get("Content-Length"), Some("1000000"), "what a GET would have said");
         }
         assert_eq!(client.ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ", "after {target}");
+    }
+}
+
+/// RFC 9110 §6.6.1: a response without `Date` gets one on its way, and another's is left alone.
+fn a_response_says_when_it_was_made<C: ClientSide, U: UpstreamSide>() {
+    const ORIGINS: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let origin = U::origin(|exchange| match exchange.target() {
+        "/dated" => exchange.answer(200, &[("Date", ORIGINS)], "dated"),
+        "/unchanged" => exchange.respond(304, &[("ETag", "\"a\"")], Length::None),
+        _ => exchange.answer(200, &[], "undated"),
+    });
+    let upstream = upstream::<U>(&[&origin]);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[
+        &format!("id: bare, uri: /bare, upstream: {upstream}, plugins: {{ response-rewrite: {{ headers: {{ remove: [Date] }} }} }}"),
+        &format!("id: all, uri: /*, upstream: {upstream}"),
+    ]));
+    let mut client = C::connect(&gateway);
+    let mut dates = |target| -> Vec<String> {
+        let answer = client.ask("GET", target, &[], b"").unwrap_or_else(|error| panic!("{target}: {error}"));
+        answer.fields.all("Date").map(str::to_owned).collect()
+    };
+    assert_eq!(dates("/dated"), [ORIGINS]);
+    assert_eq!(dates("/bare"), [""; 0], "a plugin has removed it");
+    for target in ["/undated", "/unchanged"] {
+        let before = SystemTime::now();
+        let dates = dates(target);
+        let [date] = &*dates else { panic!("{target}: {dates:?}") };
+        let date = httpdate::parse_http_date(date).expect("a date");
+        // The date is in whole seconds, and the gateway reads the clock at most ten times a second.
+        let second = Duration::from_secs(2);
+        assert!(before - second < date && date <= SystemTime::now(), "{target}: {date:?}, asked at {before:?}");
     }
 }
 
@@ -594,6 +626,7 @@ matrix! {
         interim_responses_pass,
         a_waiting_client_is_told_to_go_on,
         responses_without_a_body_have_none,
+        a_response_says_when_it_was_made,
         the_client_s_address_is_said_once_and_truly,
         an_early_response_passes,
         a_client_that_leaves_is_missed_upstream,

@@ -174,6 +174,9 @@ fn responses_are_compressed_for_those_who_take_it() {
     assert_eq!(ask("/none", takes).status, 204);
     let same = ask("/same", takes);
     assert_eq!((same.status, same.headers.get("etag")), (304, Some("\"1\"")));
+    let same = ask("/same", &format!("If-None-Match: W/\"1\"\r\n{takes}"));
+    assert_eq!((same.status, same.headers.get("etag")), (304, Some("W/\"1\"")), "as the response it confirms");
+    assert_eq!(same.headers.all("vary").collect::<Vec<_>>(), ["Accept-Encoding"]);
     let mut client = gateway.client();
     client.send(format!("HEAD / HTTP/1.1\r\nHost: t\r\n{takes}\r\n"));
     let head = client.response_to("HEAD").expect("a head");

@@ -7,6 +7,7 @@ mod health;
 mod hubs;
 mod logs;
 mod metrics_export;
+mod metrics_export_tally;
 mod policies;
 mod records;
 mod signals;

@@ -2,8 +2,9 @@
 //! literals, and of answers only what is not compressed is looked at.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use weir_testkit::{Client, Gateway, ReadError};
+use weir_testkit::{Client, DEADLINE, Gateway, ReadError};
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -262,6 +263,16 @@ impl Frames {
             if frame.kind == PING && frame.flags & ACK != 0 {
                 return;
             }
+        }
+    }
+
+    /// Waits for `time`, in which nothing may be received, and the connection must stand.
+    #[track_caller]
+    pub fn stands_silent_for(&mut self, time: Duration) {
+        self.client.set_deadline(time);
+        match self.read() {
+            Err(ReadError::TimedOut { .. }) => self.client.set_deadline(DEADLINE),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -1,12 +1,14 @@
 //! H07–H11: what RFC 9113 calls malformed, and what HTTP/1 would take for something else, never reaches an upstream.
 
+use std::time::{Duration, Instant};
+
 use weir_testkit::{Authority, Client, DEADLINE, Identity, Origin, Reading, TlsClient, eventually};
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, NO_ERROR, PROTOCOL_ERROR, PUSH_PROMISE,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, NO_ERROR, PING, PROTOCOL_ERROR, PUSH_PROMISE,
     REFUSED_STREAM, RST_STREAM, WHOLE, frame, get, headers, request, section,
 };
-use crate::harness::{Rig, weir};
+use crate::harness::{Rig, routes, weir};
 
 /// Sends a request's frames on stream 1 and expects it to be refused: reset, or with 400 where HTTP/1 would do so.
 #[track_caller]
@@ -295,4 +297,48 @@ fn an_answer_that_comes_before_the_content_is_whole() {
         }
     }
     panic!("the connection has ended");
+}
+
+/// `client_header_timeout` is for one frame or head that does not come to its end, not for a connection whose reads happen to
+/// end in the middle of different ones.
+#[test]
+fn r01_an_upload_that_arrives_in_odd_pieces_takes_its_time() {
+    let origin = Origin::echo(Reading::Strict);
+    let gateway = weir().start(&format!("client_header_timeout: 1\n{}", routes(origin.addr())));
+    let mut client = Frames::connect(&gateway);
+    let stream = client.stream();
+    client.send(headers(stream, END_HEADERS, &request("POST", "/upload", &[])));
+    let data = frame(DATA, 0, stream, b"piece");
+    let (begin, rest) = data.split_at(4);
+    client.send([&data, begin].concat());
+    let (start, mut pieces) = (Instant::now(), 1);
+    while start.elapsed() < Duration::from_millis(2500) {
+        client.send([rest, &frame(PING, 0, 0, [7; 8]), begin].concat());
+        pieces += 1;
+        client.answer_to_ping();
+        client.stands_silent_for(Duration::from_millis(100));
+    }
+    client.send([rest, &frame(DATA, END_STREAM, stream, b"")].concat());
+    pieces += 1;
+    assert_eq!(client.end(stream), End::Answered(200, format!("POST /upload {}", pieces * 5)));
+}
+
+/// The same for heads of several frames: the next one begins in the read that completes the last.
+#[test]
+fn r01_heads_that_overlap_take_their_time() {
+    let origin = Origin::echo(Reading::Strict);
+    let gateway = weir().start(&format!("client_header_timeout: 1\n{}", routes(origin.addr())));
+    let mut client = Frames::connect(&gateway);
+    let fields = section(&get("/a", &[]));
+    let first = |stream| frame(HEADERS, END_STREAM, stream, &fields[..4]);
+    let mut stream = client.stream();
+    client.send(first(stream));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2500) {
+        let next = client.stream();
+        client.send([frame(CONTINUATION, END_HEADERS, stream, &fields[4..]), first(next)].concat());
+        assert_eq!(client.end(stream), End::Answered(200, "GET /a 0".to_owned()));
+        client.stands_silent_for(Duration::from_millis(100));
+        stream = next;
+    }
 }

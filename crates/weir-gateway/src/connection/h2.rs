@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weir_proto::h2::{self, ErrorCode, PeerLimits, Role};
+use weir_proto::h2::{self, ErrorCode, PeerLimits, Role, Unfinished};
 
 use super::accepted::Accepted;
 use crate::context::buffers::READ_BYTES;
@@ -76,7 +76,7 @@ fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
         incoming: Incoming::new(Rc::clone(&shared)),
         shared,
         stash,
-        head_since_ns: None,
+        unfinished: None,
         ending: ClosingStep::No,
         silence: SilenceWatch::new(SILENCE_NS, now_ns),
     };
@@ -119,8 +119,8 @@ struct Driver {
     incoming: Incoming,
     /// Bytes that were received before the connection turned out to use HTTP/2.
     stash: Vec<u8>,
-    /// When the preface, a head or a frame began that is not complete yet.
-    head_since_ns: Option<u64>,
+    /// What the client has begun and not completed, and when this was seen first.
+    unfinished: Option<(Unfinished, u64)>,
     ending: ClosingStep,
     silence: SilenceWatch,
 }
@@ -186,8 +186,10 @@ impl Driver {
             Ok(()) => state.poll_receive(context, &mut self.incoming),
             Err(code) => Poll::Ready(Ok(Err(code))),
         };
-        let is_incomplete = state.protocol.expects_more() || state.is_in_frame();
-        self.head_since_ns = is_incomplete.then(|| self.head_since_ns.unwrap_or(now_ns));
+        self.unfinished = state.unfinished().map(|part| match self.unfinished {
+            Some((same, since_ns)) if same == part => (part, since_ns),
+            _ => (part, now_ns),
+        });
         match received {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(Err(code))) => {
@@ -253,15 +255,15 @@ impl Driver {
         let mut state = shared.session.state();
         let idle_since_ns = shared.idle_since_ns.get();
         let mut deadline_ns = self.silence.deadline_ns();
-        if let Some(since_ns) = self.head_since_ns {
+        if let Some((_, since_ns)) = self.unfinished {
             deadline_ns = deadline_ns.min(since_ns + settings.header_timeout.as_nanos() as u64);
         }
         let waiting = match (state.len(), self.ending) {
             (0, ClosingStep::No) => {
                 let (waits_for, timeout) = settings.idle_patience(self.incoming.requests);
                 deadline_ns = deadline_ns.min(idle_since_ns + timeout.as_nanos() as u64);
-                match self.head_since_ns {
-                    Some(since_ns) if state.protocol.has_begun() => Some((WaitsFor::RestOfHead, since_ns)),
+                match self.unfinished {
+                    Some((_, since_ns)) if state.protocol.has_begun() => Some((WaitsFor::RestOfHead, since_ns)),
                     _ => Some((waits_for, idle_since_ns)),
                 }
             }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
-use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, Sent};
+use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, Sent, Unfinished};
 use weir_proto::{ResponseHead, Trailers};
 
 use super::silence::ReceivedFrames;
@@ -76,6 +76,8 @@ pub struct State<P> {
     pub(super) worker: Rc<WorkerContext>,
     /// The beginning of a frame that is not complete yet.
     stash: Vec<u8>,
+    /// Bytes of the connection that have been parsed.
+    taken: u64,
     /// What has been received since the last call of [`State::take_received_frames`].
     heard: ReceivedFrames,
     /// Counts the turns to send, modulo the `FAIR` of [`super::turns`].
@@ -100,6 +102,7 @@ impl<P> State<P> {
             protocol,
             worker,
             stash: Vec::new(),
+            taken: 0,
             heard: ReceivedFrames::default(),
             turns: 0,
             slots: Slab::new(),
@@ -151,9 +154,10 @@ impl<P> State<P> {
         self.over
     }
 
-    /// Whether an incomplete frame waits for the rest of it.
-    pub fn is_in_frame(&self) -> bool {
-        !self.stash.is_empty()
+    /// What the peer has begun and not completed.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        let frame = (!self.stash.is_empty()).then_some(Unfinished::Frame(self.taken));
+        self.protocol.unfinished().or(frame)
     }
 
     /// The protocol, for writing: its output buffer gets spare memory first, if it has none.
@@ -304,7 +308,9 @@ impl<P: Pipe> State<P> {
                 event => handler.event(self, event),
             }
         }
-        Ok(bytes.len() - rest.len())
+        let used = bytes.len() - rest.len();
+        self.taken += used as u64;
+        Ok(used)
     }
 }
 

@@ -10,6 +10,7 @@ use weir_proto::field;
 use weir_proto::head::write_field;
 use weir_proto::{Field, Framing, Head, Known, Method, Version};
 
+use crate::context::WorkerContext;
 use crate::snapshot::{Endpoint, PassHost};
 
 /// How a body is framed for the next hop.
@@ -256,6 +257,20 @@ fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> 
 pub fn add_via(head: &mut Head, version: Version, received_by: &str) {
     let protocol = version.name().trim_start_matches("HTTP/");
     head.add(b"Via", format!("{protocol} {received_by}").as_bytes()).expect("compile lets nothing else through");
+}
+
+/// Adds `Date` to a response that was received without one (RFC 9110 §6.6.1). One that a plugin has removed stays removed.
+#[inline]
+pub fn add_date(worker: &WorkerContext, head: &mut Head) {
+    if head.known(Known::Date).is_none() {
+        add_missing_date(worker, head);
+    }
+}
+
+#[cold]
+fn add_missing_date(worker: &WorkerContext, head: &mut Head) {
+    let added = worker.clock.with_date(worker.now_ns(), |date| head.add(b"Date", date.as_bytes()));
+    added.expect("a date is a valid value");
 }
 
 pub fn content_length(out: &mut Vec<u8>, length: u64) {

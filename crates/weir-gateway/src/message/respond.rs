@@ -219,10 +219,7 @@ async fn send(
     let bodiless = forward::is_bodiless(status);
     exchange.response.framing = if bodiless { Framing::None } else { Framing::Sized(exchange.body.len() as u64) };
     let head = &mut exchange.response.head;
-    if head.known(Known::Date).is_none() {
-        let added = worker.clock.with_date(worker.now_ns(), |date| head.add(b"Date", date.as_bytes()));
-        added.expect("a date is a valid value");
-    }
+    forward::add_date(worker, head);
     if head.known(Known::Server).is_none() {
         head.add(b"Server", b"weir").expect("constant and valid");
     }

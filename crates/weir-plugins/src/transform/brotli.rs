@@ -111,7 +111,11 @@ struct BrotliCompressor {
 
 impl Plugin for BrotliCompressor {
     fn phases(&self) -> Phases {
-        Phases::RESPONSE_BODY
+        Phases { response: true, ..Phases::RESPONSE_BODY }
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.terms.apply_to_304("br", exchange)
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {

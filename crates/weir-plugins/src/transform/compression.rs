@@ -125,19 +125,36 @@ impl CompressionConditions {
             return Ok(false);
         }
         let accepted = accepts(exchange, coding);
-        let head = &mut exchange.response.head;
-        // Also if this client gets it uncompressed: caches must not send that response to clients that accept the coding.
-        if self.vary
-            && !head.values(b"vary").flat_map(field::list).any(|name| name == b"*" || is(name, "accept-encoding"))
-        {
-            head.add(b"Vary", b"Accept-Encoding").expect("constant and valid");
-        }
+        self.add_vary(exchange);
         if !accepted {
             return Ok(false);
         }
         content_changes(exchange)?;
         exchange.response.head.set(b"Content-Encoding", coding.as_bytes()).map_err(|_| Stop::Internal)?;
         Ok(true)
+    }
+
+    /// Gives a 304 the `Vary` and the `ETag` that the 200 in its place would have (RFC 9110 §15.4.5). It has no content, so
+    /// [`CompressionConditions::apply`] is not called for it.
+    pub fn apply_to_304(&self, coding: &str, exchange: &mut Exchange) -> Result<(), Stop> {
+        if exchange.response.status != 304 || !self.suit(exchange) {
+            return Ok(());
+        }
+        self.add_vary(exchange);
+        if accepts(exchange, coding) && names_weak_tag(exchange) {
+            content_changes(exchange)?;
+        }
+        Ok(())
+    }
+
+    /// Also if this client gets it uncompressed: caches must not send that response to clients that accept the coding.
+    fn add_vary(&self, exchange: &mut Exchange) {
+        let head = &mut exchange.response.head;
+        if self.vary
+            && !head.values(b"vary").flat_map(field::list).any(|name| name == b"*" || is(name, "accept-encoding"))
+        {
+            head.add(b"Vary", b"Accept-Encoding").expect("constant and valid");
+        }
     }
 
     fn suit(&self, exchange: &Exchange) -> bool {
@@ -158,8 +175,21 @@ impl CompressionConditions {
             && response.status != 206
             && is_plain
             && may_change
-            && response.head.value(b"content-type").is_some_and(|value| self.types.contain(value))
+            && match response.head.value(b"content-type") {
+                Some(value) => self.types.contain(value),
+                // A 304 does not tell the type of what it confirms, which may have been compressed.
+                None => response.status == 304,
+            }
     }
+}
+
+/// Whether the client asks by the weak form of the response's tag: it has the compressed content, whose tag was made weak. A
+/// cache would not take a strong tag for that of what it has stored (RFC 9111 §4.3.4).
+fn names_weak_tag(exchange: &Exchange) -> bool {
+    let Some(tag) = exchange.response.head.value(b"etag") else { return false };
+    let weak = [b"W/", tag.strip_prefix(b"W/").unwrap_or(tag)].concat();
+    // Not as a list: a tag may contain commas. It contains no quotes, so this finds whole tags only.
+    exchange.request.head.received(b"if-none-match").any(|tags| tags.windows(weak.len()).any(|part| part == weak))
 }
 
 /// Removes the fields of a response's head that describe the content before the change. Entity tags become weak: the
@@ -270,6 +300,34 @@ mod tests {
         let mut part = response("Accept-Encoding: gzip", &[html], Framing::Chunked);
         part.response.set_status(206);
         assert_eq!(terms().apply("gzip", &mut part), Ok(false));
+    }
+
+    #[test]
+    fn a_304_has_the_head_of_the_response_in_its_place() {
+        let all = "Accept-Encoding: gzip\nIf-None-Match: ";
+        for (request, fields, vary, tag) in [
+            (format!("{all}W/\"1\""), vec![("ETag", "\"1\"")], true, "W/\"1\""),
+            (format!("{all}\"0\", W/\"1\""), vec![("ETag", "\"1\""), ("Content-Type", "text/html")], true, "W/\"1\""),
+            (format!("{all}W/\"a,1\""), vec![("ETag", "W/\"a,1\"")], true, "W/\"a,1\""),
+            // The client has what was not compressed.
+            (format!("{all}\"1\""), vec![("ETag", "\"1\"")], true, "\"1\""),
+            (format!("{all}W/\"11\", \"1\""), vec![("ETag", "\"1\"")], true, "\"1\""),
+            ("If-None-Match: W/\"1\"".to_owned(), vec![("ETag", "\"1\"")], true, "\"1\""),
+            // The upstream's own, and what is never compressed.
+            (format!("{all}W/\"1\""), vec![("ETag", "\"1\""), ("Content-Encoding", "br")], false, "\"1\""),
+            (format!("{all}W/\"1\""), vec![("ETag", "\"1\""), ("Content-Type", "image/png")], false, "\"1\""),
+            (format!("{all}W/\"1\""), vec![("ETag", "\"1\""), ("Cache-Control", "no-transform")], false, "\"1\""),
+        ] {
+            let mut exchange = response(&request, &fields, Framing::None);
+            exchange.response.set_status(304);
+            assert_eq!(terms().apply_to_304("gzip", &mut exchange), Ok(()), "{request} {fields:?}");
+            assert_eq!(sent(&exchange, "vary"), vary.then_some("Accept-Encoding"), "{request} {fields:?}");
+            assert_eq!(sent(&exchange, "etag"), Some(tag), "{request} {fields:?}");
+            assert_eq!(
+                sent(&exchange, "content-encoding"),
+                fields.iter().any(|(_, value)| *value == "br").then_some("br")
+            );
+        }
     }
 
     #[test]

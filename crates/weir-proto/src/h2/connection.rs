@@ -68,6 +68,17 @@ pub enum ConnectionEvent<'b> {
     GoAway { last: u32, code: ErrorCode },
 }
 
+/// Something the peer has begun and not completed. Equal values are the same thing, begun at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The preface, and the first SETTINGS frame.
+    Beginning,
+    /// The field section with this number, counted over those of more than one frame.
+    Section(u64),
+    /// The frame that began after so many bytes of the connection.
+    Frame(u64),
+}
+
 /// State of our own graceful shutdown (§6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoawayState {
@@ -137,6 +148,8 @@ pub struct Connection {
     goaway_received: bool,
     section: Option<Section>,
     section_bytes: Vec<u8>,
+    /// Field sections that took more than one frame, the current one included.
+    unfinished_sections: u64,
     /// Bytes of all HEADERS and CONTINUATION payloads received.
     sections: u64,
     content: Option<DataFrame>,
@@ -192,6 +205,7 @@ impl Connection {
             goaway_received: false,
             section: None,
             section_bytes: Vec::new(),
+            unfinished_sections: 0,
             sections: 0,
             content: None,
             out,
@@ -216,9 +230,14 @@ impl Connection {
         self.streams.len()
     }
 
-    /// A field section is incomplete, or the preface or the first SETTINGS frame has not arrived.
-    pub fn expects_more(&self) -> bool {
-        self.section.is_some() || usize::from(self.preface) < PREFACE.len() || !self.settings_seen
+    /// What the peer has begun and not completed: a field section, or the connection's beginning. An incomplete frame is the
+    /// caller's to see, since its bytes have not been taken.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        match self.section {
+            Some(_) => Some(Unfinished::Section(self.unfinished_sections)),
+            None if usize::from(self.preface) < PREFACE.len() || !self.settings_seen => Some(Unfinished::Beginning),
+            None => None,
+        }
     }
 
     /// Bytes of all HEADERS and CONTINUATION payloads received.

@@ -13,7 +13,7 @@ pub mod settings;
 pub mod streams;
 pub mod window;
 
-pub use connection::{Connection, ConnectionEvent, FieldWriter, HeadTarget, PeerLimits, Role, Sent};
+pub use connection::{Connection, ConnectionEvent, FieldWriter, HeadTarget, PeerLimits, Role, Sent, Unfinished};
 pub use frame::ErrorCode;
 pub use priority::Priority;
 pub use request::{PseudoField, RequestReader, request_head};

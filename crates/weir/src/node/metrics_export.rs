@@ -3,7 +3,6 @@
 //! Metrics are cumulative, so an export that fails loses nothing: the next one has newer values. Exports are therefore not kept.
 
 use std::io;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +17,6 @@ use weir_plugins::{
     MetricsCollector, MetricsCollectorOptions, MetricsExported, MetricsPeriod, OtlpProtocol, ResourceSpec,
 };
 use weir_records::{Backoff, Retries};
-use weir_telemetry::page::Page;
 use weir_telemetry::process;
 
 use super::state::NodeState;
@@ -26,31 +24,6 @@ use crate::say::say;
 
 /// The least time between two lines about a collector that fails.
 const SAID_EVERY: Duration = Duration::from_secs(60);
-
-/// How often metrics were exported since the start.
-#[derive(Debug, Default)]
-pub struct MetricsExportTally {
-    delivered: AtomicU64,
-    failed: AtomicU64,
-    refused: AtomicU64,
-    rejected_points: AtomicU64,
-}
-
-impl MetricsExportTally {
-    /// Writes the series; none before the first export.
-    pub fn write(&self, page: &mut Page) {
-        let outcomes = [("delivered", &self.delivered), ("failed", &self.failed), ("refused", &self.refused)];
-        if outcomes.iter().all(|(_, count)| count.load(Relaxed) == 0) {
-            return;
-        }
-        page.counter("weir_otlp_metrics_exports", "Exports of metrics to the collector of otlp_metrics, by outcome.");
-        for (outcome, count) in outcomes {
-            page.total(&[("outcome", outcome)], count.load(Relaxed));
-        }
-        page.counter("weir_otlp_metrics_rejected_points", "Data points that the collector has rejected.");
-        page.total(&[], self.rejected_points.load(Relaxed));
-    }
-}
 
 enum ExportOrder {
     /// From now on, export to this collector.

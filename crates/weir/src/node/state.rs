@@ -14,7 +14,7 @@ use weir_telemetry::metrics::Metrics;
 use weir_telemetry::page::Page;
 use weir_telemetry::process;
 
-use super::metrics_export::MetricsExportTally;
+use super::metrics_export_tally::MetricsExportTally;
 use super::{certificates, health, hubs, policies, records, traffic};
 
 /// Writes the use of memory for held content, and how often content was refused because of a limit.

@@ -285,6 +285,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             }
             messages::check_agreed_extensions(self.exchange)?;
             messages::answer_protocol(self.exchange)?;
+            forward::add_date(self.worker, &mut self.exchange.response.head);
             self.upstream_answers(status);
             self.response.head_done = true;
             self.response.tunnel = true;
@@ -314,6 +315,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
         self.response.body = BodyTransfer::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        forward::add_date(self.worker, &mut self.exchange.response.head);
         if let Some(via) = self.terms.via {
             let version = self.exchange.response.version;
             forward::add_via(&mut self.exchange.response.head, version, via);

@@ -45,6 +45,7 @@ impl Connection {
             return self.read_section(section, &block[..length], lent);
         }
         self.section = Some(section);
+        self.unfinished_sections += 1;
         self.section_bytes.extend_from_slice(&block[..length]);
         Ok(None)
     }
