@@ -232,8 +232,7 @@ mod tests {
         let shared = |reference: &SharedOptions| sections[reference.heading];
         for entry in PLUGINS.entries() {
             let text = sections[entry.name];
-            let referred: Vec<&str> =
-                SHARED.iter().filter(|one| text.contains(one.anchor)).map(shared).collect();
+            let referred: Vec<&str> = SHARED.iter().filter(|one| text.contains(one.anchor)).map(shared).collect();
             for option in lines(&(entry.schema)()) {
                 let is_there = text.contains(&option.line) || referred.iter().any(|text| text.contains(&option.line));
                 assert!(is_there, "{}: {}", entry.name, option.line);
