@@ -11,13 +11,11 @@ use crate::context::WorkerContext;
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Permit;
 use crate::message::sides::{ClientSide, until_client_disconnects};
-use crate::snapshot;
-use crate::worker::snapshot::WorkerUpstream;
+use crate::worker::snapshot::UpstreamView;
 
 /// Waits for a permit of the picked endpoint, or, where any endpoint will do, of the first endpoint that has one free.
 pub struct PermitRequest<'a> {
-    pub settings: &'a snapshot::Upstream,
-    pub upstream: &'a WorkerUpstream,
+    pub upstream: UpstreamView<'a>,
     pub picked: usize,
     pub tried: TriedEndpoints,
     pub patience: Duration,
@@ -31,11 +29,11 @@ impl PermitRequest<'_> {
         client: &mut impl ClientSide,
         exchange: &mut Exchange,
     ) -> Result<(usize, Permit<'w>), Stop> {
-        let PermitRequest { settings, upstream, mut picked, tried, patience } = self;
+        let PermitRequest { upstream, mut picked, tried, patience } = self;
         let since_ns = worker.now_ns();
         loop {
-            let endpoint = &upstream.endpoints[picked];
-            let shared_queue = upstream.shared_queue_for(settings, exchange, picked, tried, worker.now_ns());
+            let endpoint = &upstream.state.endpoints[picked];
+            let shared_queue = upstream.shared_queue_for(exchange, picked, tried, worker.now_ns());
             // If the exchange ends while it waits, this is what is logged as its last attempt.
             let attempts = exchange.upstream.attempts;
             exchange.upstream = match shared_queue {
@@ -51,7 +49,7 @@ impl PermitRequest<'_> {
             ];
             let waiting = async {
                 match shared_queue {
-                    Some(queue) => queue.wait(&upstream.endpoints, worker, since_ns, patience, working_set).await,
+                    Some(queue) => queue.wait(&upstream.state.endpoints, worker, since_ns, patience, working_set).await,
                     None => {
                         Ok(Some((picked, endpoint.wait_for_permit(worker, since_ns, patience, working_set).await?)))
                     }
@@ -60,8 +58,8 @@ impl PermitRequest<'_> {
             if let Some(found) = until_client_disconnects(waiting, |context| client.poll_leave(context)).await? {
                 return Ok(found);
             }
-            picked = upstream.pick(settings, exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;
-            if let Some(permit) = upstream.endpoints[picked].try_permit(worker) {
+            picked = upstream.pick(exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;
+            if let Some(permit) = upstream.state.endpoints[picked].try_permit(worker) {
                 return Ok((picked, permit));
             }
         }

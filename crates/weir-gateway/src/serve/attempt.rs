@@ -12,8 +12,8 @@ use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
 use crate::message::sides::{ClientSide, until_client_disconnects};
 use crate::message::upgrade::tunneled;
 use crate::plugins::chain::Plugins;
-use crate::snapshot::{self, Timeouts};
-use crate::worker::snapshot::{WorkerSnapshot, WorkerUpstream};
+use crate::snapshot::Timeouts;
+use crate::worker::snapshot::{UpstreamView, WorkerSnapshot};
 
 /// A failed attempt.
 pub struct Failure {
@@ -25,8 +25,7 @@ pub struct Failure {
 /// The endpoint and the settings of an attempt.
 pub struct Attempt<'a> {
     pub current: &'a Rc<WorkerSnapshot>,
-    pub settings: &'a snapshot::Upstream,
-    pub upstream: &'a WorkerUpstream,
+    pub upstream: UpstreamView<'a>,
     /// The endpoint's number in the upstream.
     pub endpoint: usize,
     pub timeouts: Timeouts,
@@ -67,17 +66,19 @@ impl<'a> Attempt<'a> {
     /// Counts the endpoint's response: once it is complete, or when a tunnel begins.
     fn answered(&self, worker: &WorkerContext, exchange: &ServedExchange) {
         let upstream = &exchange.upstream;
-        self.upstream.counters.answered(self.endpoint, upstream.status, upstream.head_ns());
+        self.upstream.state.counters.answered(self.endpoint, upstream.status, upstream.head_ns());
         self.report_health(worker, exchange);
     }
 
     fn report_health(&self, worker: &WorkerContext, exchange: &ServedExchange) {
-        let health = &self.upstream.health[self.endpoint];
-        health.answered(exchange.upstream.status, &self.settings.passive, worker.now_ns());
+        let health = &self.upstream.state.health[self.endpoint];
+        health.answered(exchange.upstream.status, &self.upstream.settings.passive, worker.now_ns());
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
-        let Attempt { current, settings, upstream, endpoint, timeouts, retried_statuses, .. } = *self;
+        let Attempt {
+            current, upstream: UpstreamView { settings, state }, endpoint, timeouts, retried_statuses, ..
+        } = *self;
         let persistence = settings.persistence.as_deref();
         RelayTerms {
             plugins: Plugins::of(worker, current, exchange),
@@ -90,7 +91,7 @@ impl<'a> Attempt<'a> {
             endpoint: &settings.endpoints[endpoint],
             persistence: persistence.map(|persistence| PersistenceCookie {
                 persistence,
-                sessions: &upstream.sessions,
+                sessions: &state.sessions,
                 endpoint,
             }),
         }
@@ -99,7 +100,7 @@ impl<'a> Attempt<'a> {
     /// Counts a connection opened for this attempt; returns the time.
     #[cold]
     fn connected(&self, worker: &WorkerContext) -> u64 {
-        self.upstream.counters.connected(self.endpoint);
+        self.upstream.state.counters.connected(self.endpoint);
         worker.wake_up()
     }
 

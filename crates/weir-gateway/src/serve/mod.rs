@@ -151,19 +151,19 @@ async fn proxy(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> ExchangeEnd {
-    let (settings, upstream) = current.upstream(upstream);
-    let mut attempts = Attempts::new(exchange, settings, worker.now_ns());
-    upstream.retries.earn(settings.retry_budget);
-    let picked = upstream.pick(settings, exchange, attempts.tried, attempts.first_ns);
+    let upstream = current.upstream(upstream);
+    let mut attempts = Attempts::new(exchange, upstream.settings, worker.now_ns());
+    upstream.state.retries.earn(upstream.settings.retry_budget);
+    let picked = upstream.pick(exchange, attempts.tried, attempts.first_ns);
     let mut picked = picked.ok_or(Stop::NoEndpoint)?;
     loop {
-        let timeouts = route.timeouts.unwrap_or(settings.timeouts);
+        let timeouts = route.timeouts.unwrap_or(upstream.settings.timeouts);
         let started_ns = worker.now_ns();
-        let (endpoint, permit) = match upstream.endpoints[picked].try_permit(worker) {
+        let (endpoint, permit) = match upstream.state.endpoints[picked].try_permit(worker) {
             Some(permit) => (picked, permit),
             None => {
                 let patience = timeouts.connect;
-                let request = PermitRequest { settings, upstream, picked, tried: attempts.tried, patience };
+                let request = PermitRequest { upstream, picked, tried: attempts.tried, patience };
                 boxed(|| request.wait(worker, client, exchange)).await?
             }
         };
@@ -171,11 +171,11 @@ async fn proxy(
             return Err(Stop::CallTimeout);
         }
         // Boxed, so that an exchange that waits for its permit does not hold the state of a relay.
-        let retried_statuses = attempts.retried_statuses((settings, upstream), started_ns);
-        let attempt = Attempt { current, settings, upstream, endpoint, timeouts, started_ns, retried_statuses };
+        let retried_statuses = attempts.retried_statuses(upstream, started_ns);
+        let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, retried_statuses };
         match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
             Ok(after) => return Ok(after),
-            Err(failure) => picked = attempts.next(worker, (settings, upstream), exchange, endpoint, failure)?,
+            Err(failure) => picked = attempts.next(worker, upstream, exchange, endpoint, failure)?,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot;
-use crate::worker::snapshot::WorkerUpstream;
+use crate::worker::snapshot::UpstreamView;
 
 /// The target of the attempt after a failed one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,17 +45,13 @@ impl Attempts {
 
     /// The statuses after which another attempt would be made now. Empty where none is allowed, so that the client gets the
     /// response as it is.
-    pub fn retried_statuses<'a>(
-        &self,
-        (settings, upstream): (&'a snapshot::Upstream, &WorkerUpstream),
-        now_ns: u64,
-    ) -> &'a [u16] {
+    pub fn retried_statuses<'a>(&self, UpstreamView { settings, state }: UpstreamView<'a>, now_ns: u64) -> &'a [u16] {
         let is_allowed = !settings.retry_statuses.is_empty()
             && self.idempotent
             && self.retries > 0
             && self.tried.count() + 1 < settings.endpoints.len()
             && !self.is_late(settings, now_ns)
-            && upstream.retries.allows();
+            && state.retries.allows();
         if is_allowed { &settings.retry_statuses } else { &[] }
     }
 
@@ -68,18 +64,19 @@ impl Attempts {
     pub fn next(
         &mut self,
         worker: &WorkerContext,
-        (settings, upstream): (&snapshot::Upstream, &WorkerUpstream),
+        upstream: UpstreamView<'_>,
         exchange: &mut ServedExchange,
         endpoint: usize,
         Failure { stop, on_reused_connection }: Failure,
     ) -> Result<usize, Stop> {
+        let UpstreamView { settings, state } = upstream;
         let now_ns = worker.now_ns();
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
         if let Stop::UpstreamStatus(status) = stop {
-            upstream.counters.answered(endpoint, status, exchange.upstream.head_ns());
-            upstream.health[endpoint].answered(status, &settings.passive, now_ns);
+            state.counters.answered(endpoint, status, exchange.upstream.head_ns());
+            state.health[endpoint].answered(status, &settings.passive, now_ns);
         } else if stop.ending().blame == EndedBy::Upstream {
-            upstream.counters.failed(endpoint, stop.ending().name);
+            state.counters.failed(endpoint, stop.ending().name);
         }
         let next = match stop {
             Stop::UpstreamClosed if on_reused_connection => Next::NewConnection,
@@ -87,7 +84,7 @@ impl Attempts {
             _ => Next::OtherEndpoint,
         };
         if next == Next::OtherEndpoint {
-            upstream.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
+            state.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
         }
         let safe = match stop.ending().retry {
             Retry::Never if stop == Stop::ReadTimeout => settings.retry_read_timeouts && self.idempotent,
@@ -107,15 +104,15 @@ impl Attempts {
             Next::OtherEndpoint => {
                 self.tried.add(endpoint);
                 self.retries = self.retries.checked_sub(1).ok_or(stop)?;
-                picked = upstream.pick(settings, exchange, self.tried, now_ns).ok_or(stop)?;
+                picked = upstream.pick(exchange, self.tried, now_ns).ok_or(stop)?;
             }
         }
-        if next != Next::NewConnection && !upstream.retries.spend() {
+        if next != Next::NewConnection && !state.retries.spend() {
             worker.metrics.upstream_retries_refused.increment();
             return Err(stop);
         }
         worker.metrics.upstream_retries.increment();
-        upstream.counters.retried(endpoint);
+        state.counters.retried(endpoint);
         exchange.retry();
         Ok(picked)
     }

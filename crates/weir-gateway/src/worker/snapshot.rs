@@ -152,8 +152,8 @@ impl WorkerSnapshot {
         WorkerSnapshot { snapshot, published, upstreams, retired: Rc::clone(&self.retired) }
     }
 
-    pub fn upstream(&self, number: usize) -> (&snapshot::Upstream, &WorkerUpstream) {
-        (&self.snapshot.upstreams[number], &self.upstreams[number])
+    pub fn upstream(&self, number: usize) -> UpstreamView<'_> {
+        UpstreamView { settings: &self.snapshot.upstreams[number], state: &self.upstreams[number] }
     }
 
     /// The upstreams of earlier snapshots that are not freed yet.
@@ -249,35 +249,37 @@ impl WorkerUpstream {
             counters: Arc::clone(kept.counters),
         }
     }
+}
 
+/// An upstream as an exchange sees it: its settings in the snapshot, and the worker's state of it.
+#[derive(Clone, Copy)]
+pub struct UpstreamView<'a> {
+    pub settings: &'a snapshot::Upstream,
+    pub state: &'a WorkerUpstream,
+}
+
+impl<'a> UpstreamView<'a> {
     /// The queue in which an exchange waits for the first endpoint with a free permit; `None` if it must wait for the
     /// picked one.
     pub fn shared_queue_for(
-        &self,
-        settings: &snapshot::Upstream,
+        self,
         exchange: &Exchange,
         picked: usize,
         tried: TriedEndpoints,
         now_ns: u64,
-    ) -> Option<&Rc<SharedQueue>> {
-        let shared_queue = self.shared_queue.as_ref()?;
+    ) -> Option<&'a Rc<SharedQueue>> {
+        let shared_queue = self.state.shared_queue.as_ref()?;
         // An endpoint that is on trial, or picked because all are down or the others have been tried, was picked on
         // purpose.
-        let is_any = self.health[picked].is_proven() && tried == TriedEndpoints::default();
-        (is_any && self.persistent_endpoint(settings, exchange, now_ns).is_none()).then_some(shared_queue)
+        let is_any = self.state.health[picked].is_proven() && tried == TriedEndpoints::default();
+        (is_any && self.persistent_endpoint(exchange, now_ns).is_none()).then_some(shared_queue)
     }
 
     /// The endpoint that persistence assigns to the client, if there is one. Otherwise an endpoint in rotation that has not
     /// been tried; if none is, any that has not been tried, unless the upstream refuses requests then.
-    pub fn pick(
-        &self,
-        settings: &snapshot::Upstream,
-        exchange: &Exchange,
-        tried: TriedEndpoints,
-        now_ns: u64,
-    ) -> Option<usize> {
-        if let Some((home, when_gone)) = self.persistent_endpoint(settings, exchange, now_ns) {
-            if !tried.contains(home) && self.health[home].is_up(now_ns) {
+    pub fn pick(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> Option<usize> {
+        if let Some((home, when_gone)) = self.persistent_endpoint(exchange, now_ns) {
+            if !tried.contains(home) && self.state.health[home].is_up(now_ns) {
                 return Some(home);
             }
             if when_gone == WhenEndpointGone::Refuse {
@@ -286,52 +288,41 @@ impl WorkerUpstream {
         }
         let mut passed_by = tried;
         for _ in 0..MAX_PASSED_BY {
-            let Some(picked) = self.in_rotation(settings, exchange, passed_by, now_ns) else { break };
-            if self.health[picked].admits(settings.passive.retry_after, now_ns) {
+            let Some(picked) = self.in_rotation(exchange, passed_by, now_ns) else { break };
+            if self.state.health[picked].admits(self.settings.passive.retry_after, now_ns) {
                 return Some(picked);
             }
             passed_by.add(picked);
         }
-        match settings.all_down {
+        match self.settings.all_down {
             AllDownPolicy::Try => {
-                self.balancer.pick(exchange, &*self.endpoints, now_ns, |index| !tried.contains(index))
+                self.state.balancer.pick(exchange, &*self.state.endpoints, now_ns, |index| !tried.contains(index))
             }
             AllDownPolicy::Refuse => None,
         }
     }
 
     /// The endpoint that persistence assigns to the client, and what to do if it is out of rotation.
-    fn persistent_endpoint(
-        &self,
-        settings: &snapshot::Upstream,
-        exchange: &Exchange,
-        now_ns: u64,
-    ) -> Option<(usize, WhenEndpointGone)> {
-        let persistence = settings.persistence.as_ref()?;
-        let home = persistence.persistent_endpoint(exchange, &self.sessions, &settings.endpoints, now_ns)?;
+    fn persistent_endpoint(self, exchange: &Exchange, now_ns: u64) -> Option<(usize, WhenEndpointGone)> {
+        let persistence = self.settings.persistence.as_ref()?;
+        let home = persistence.persistent_endpoint(exchange, &self.state.sessions, &self.settings.endpoints, now_ns)?;
         Some((home, persistence.when_gone))
     }
 
-    fn in_rotation(
-        &self,
-        settings: &snapshot::Upstream,
-        exchange: &Exchange,
-        tried: TriedEndpoints,
-        now_ns: u64,
-    ) -> Option<usize> {
-        let in_rotation = |index: usize| !tried.contains(index) && self.health[index].is_up(now_ns);
-        if let Some(ramp) = settings.slow_start {
+    fn in_rotation(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> Option<usize> {
+        let in_rotation = |index: usize| !tried.contains(index) && self.state.health[index].is_up(now_ns);
+        if let Some(ramp) = self.settings.slow_start {
             // The part that an endpoint in slow start does not get yet goes to the others.
             let takes_its_share = |index: usize| {
-                let share = self.health[index].share(ramp, now_ns);
-                in_rotation(index) && (share >= 1.0 || self.dice.is_chosen_with_probability(share))
+                let share = self.state.health[index].share(ramp, now_ns);
+                in_rotation(index) && (share >= 1.0 || self.state.dice.is_chosen_with_probability(share))
             };
-            let picked = self.balancer.pick(exchange, &*self.endpoints, now_ns, takes_its_share);
+            let picked = self.state.balancer.pick(exchange, &*self.state.endpoints, now_ns, takes_its_share);
             if picked.is_some() {
                 return picked;
             }
         }
-        self.balancer.pick(exchange, &*self.endpoints, now_ns, in_rotation)
+        self.state.balancer.pick(exchange, &*self.state.endpoints, now_ns, in_rotation)
     }
 }
 
