@@ -11,6 +11,9 @@ pub trait BodyMask: fmt::Debug + Send + Sync {
     /// The part of a body a record may show; the end of the body is missing if it `is_cut`. `None` if secrets in it cannot be
     /// located, so nothing of it may be shown.
     fn masked(&self, shown: &Exchange, body: Vec<u8>, is_cut: bool) -> Option<Vec<u8>>;
+
+    /// The size of the largest body that can be masked, in bytes. Nothing of a larger one is shown.
+    fn most_bytes(&self) -> usize;
 }
 
 impl Exchange {
@@ -41,13 +44,21 @@ impl Exchange {
 
     /// Whether content of the request must pass a mask before records show it.
     pub fn masks_body(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.body_masks.is_empty())
+        !self.body_masks().is_empty()
     }
 
     /// The request's content after all masks; see [`BodyMask::masked`].
     pub fn masked_body(&self, body: Vec<u8>, is_cut: bool) -> Option<Vec<u8>> {
-        let masks: &[Arc<dyn BodyMask>] = self.rare.as_ref().map_or(&[], |rare| &rare.body_masks);
-        masks.iter().try_fold(body, |body, mask| mask.masked(self, body, is_cut))
+        self.body_masks().iter().try_fold(body, |body, mask| mask.masked(self, body, is_cut))
+    }
+
+    /// The size of the largest content that all masks can mask, in bytes.
+    pub fn most_masked_bytes(&self) -> usize {
+        self.body_masks().iter().map(|mask| mask.most_bytes()).min().unwrap_or(usize::MAX)
+    }
+
+    fn body_masks(&self) -> &[Arc<dyn BodyMask>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.body_masks)
     }
 
     fn copy_for_records(&self) -> Exchange {
@@ -95,6 +106,10 @@ struct HideBody;
 impl BodyMask for HideBody {
     fn masked(&self, _: &Exchange, _: Vec<u8>, _: bool) -> Option<Vec<u8>> {
         None
+    }
+
+    fn most_bytes(&self) -> usize {
+        0
     }
 }
 

@@ -242,6 +242,10 @@ impl BodyMask for RequestBodyMask {
         // Only the declared type counts: receivers may interpret the content by that field alone.
         if is_form(shown) && !self.form.is_empty() { self.form(&body, is_cut) } else { self.json(body, is_cut) }
     }
+
+    fn most_bytes(&self) -> usize {
+        self.most
+    }
 }
 
 impl RequestBodyMask {
