@@ -76,7 +76,7 @@ fn faults_are_told_in_the_lines_of_their_own_file() {
         found(&place),
         [
             "weir.yaml:3:38: routes[0].upstream_id: `upstreams` has no `nowhere`; add it to `upstreams`",
-            "routes/a.yaml:3:18: routes[1].uri: expected text, found the number 5; put it in quotes",
+            "routes/a.yaml:3:18: routes[1].uri: expected text, found a number; put it in quotes",
             "routes/b.yaml:5:35: routes[0].plugins.mark-early.txt: the option `txt` is not known; did you mean `text`?",
         ]
     );

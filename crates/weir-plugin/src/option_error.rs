@@ -107,16 +107,21 @@ fn mismatch(expected: &str, found: Option<&Value>) -> String {
         _ => expected,
     };
     match found {
-        Some(value) => format!("expected {wanted}, found {}{}", shown(value), advice(wanted, value)),
+        Some(value) => format!("expected {wanted}, found {}{}", shown(wanted, value), advice(wanted, value)),
         None => format!("expected {wanted}"),
     }
 }
 
-fn shown(value: &Value) -> String {
+/// The value that was found. Its text is left out where the option may be a secret: those are texts, such as a password, and maps
+/// with one, such as the header fields for a receiver.
+fn shown(wanted: &str, value: &Value) -> String {
+    let is_secret = matches!(wanted, "text" | "a map");
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Bool(value) => format!("the boolean {value}"),
+        Value::Number(_) if is_secret => "a number".to_owned(),
         Value::Number(number) => format!("the number {number}"),
+        Value::String(_) if is_secret => "text".to_owned(),
         Value::String(text) => format!("the text `{}`", shortened(text)),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a map".to_owned(),
@@ -193,11 +198,12 @@ mod tests {
             (json!({"rate": "10"}), "rate: expected a number, found the text `10`; write it without quotes"),
             (json!({"count": -1}), "count: expected a whole number from 0 to 65535, found the number -1"),
             (json!({"count": "many"}), "count: expected a whole number from 0 to 65535, found the text `many`"),
-            (json!({"allow_origins": 1}), "allow_origins: expected text, found the number 1; put it in quotes"),
+            (json!({"allow_origins": 1}), "allow_origins: expected text, found a number; put it in quotes"),
             (json!({"items": "a"}), "items: expected a list, found the text `a`; write `[a]`"),
             (json!({"kind": "redsi"}), "kind: `redsi` is not an allowed value; did you mean `redis`?"),
             (json!({"kind": "x"}), "kind: `x` is not an allowed value; write one of `local`, `redis`"),
-            (json!({"inner": 5}), "inner: expected a map, found the number 5"),
+            (json!({"inner": 5}), "inner: expected a map, found a number"),
+            (json!({"inner": "user:password"}), "inner: expected a map, found text"),
             (json!({"strict": "yes"}), "strict: expected true or false, found the text `yes`"),
             (json!({"items": ["a", {}]}), "items[1]: expected text, found a map"),
         ] {

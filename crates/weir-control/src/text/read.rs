@@ -89,11 +89,14 @@ impl<'a> NodeReader<'a> {
                     self.report(problem);
                 };
             }
+            // The number is left out: it may be a password.
+            NodeKind::Number(_) if expected.starts_with("text") => {
+                let problem = format!("expected {expected}, found a number");
+                return self.report_advising(problem, "put it in quotes");
+            }
             NodeKind::Number(value) => {
                 let problem = format!("expected {expected}, found the number {value}");
-                return if expected.starts_with("text") {
-                    self.report_advising(problem, "put it in quotes");
-                } else if expected == "a map" && self.path.last_key() == Some("timeout") {
+                return if expected == "a map" && self.path.last_key() == Some("timeout") {
                     let advice = format!("write `{{ connect: {value}, send: {value}, read: {value} }}`, in seconds");
                     self.report_advising(problem, advice);
                 } else {

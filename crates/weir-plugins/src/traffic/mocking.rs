@@ -325,7 +325,7 @@ mod tests {
             (json!({}), "has neither `response_example` nor `response_schema`; give one"),
             (json!({"response_example": "", "response_status": 101}), "response_status: 101 is not a final status"),
             (json!({"response_example": "", "response_headers": {"a b": 1}}), "response_headers.a b: "),
-            (json!({"response_example": 1}), "response_example: expected text, found the number 1"),
+            (json!({"response_example": 1}), "response_example: expected text, found a number"),
             (json!({"respons_example": ""}), "respons_example: the option `respons_example` is not known"),
             (
                 json!({"response_schema": {"type": "object", "properties": {"a": {"type": "text"}}}}),
