@@ -12,7 +12,7 @@ impl TopicPattern {
     pub fn parse(text: &str) -> Option<TopicPattern> {
         let fixed = text.strip_suffix('*').unwrap_or(text);
         let is_url = is_http_url(fixed) && !fixed.contains('*');
-        is_url.then(|| TopicPattern(if text.ends_with('*') { text.into() } else { normalized(text).into() }))
+        is_url.then(|| TopicPattern(normalized(text).into()))
     }
 
     pub fn matches(&self, topic: &str) -> bool {
@@ -22,6 +22,20 @@ impl TopicPattern {
         }
     }
 
+    /// Whether there can be a topic that both patterns match.
+    pub fn overlaps(&self, other: &TopicPattern) -> bool {
+        match (self.0.strip_suffix('*'), other.0.strip_suffix('*')) {
+            (Some(start), Some(other)) => start.starts_with(other) || other.starts_with(start),
+            (Some(_), None) => self.matches(&other.0),
+            (None, _) => other.matches(&self.0),
+        }
+    }
+
+    /// The normalised text.
+    pub fn as_text(&self) -> &str {
+        &self.0
+    }
+
     /// The topic, unless the pattern has a `*`.
     pub fn single(&self) -> Option<&str> {
         (!self.0.ends_with('*')).then_some(&*self.0)
@@ -29,7 +43,7 @@ impl TopicPattern {
 
     /// The topic of this pattern whose URL has this path.
     pub fn at_path(&self, path: &str) -> Option<String> {
-        let text = self.0.strip_suffix('*').unwrap_or(&self.0);
+        let (text, path) = (self.0.strip_suffix('*').unwrap_or(&self.0), &*normalized(path));
         let (origin, own) = text.split_at(path_start(text)?);
         match self.0.ends_with('*') {
             true => path.starts_with(own).then(|| format!("{origin}{path}")),
@@ -97,8 +111,26 @@ mod tests {
         assert!(one.matches("https://a.example/orders/~new") && !one.matches("https://a.example/orders/~new/2"));
         let all = TopicPattern::parse("https://a.example/orders/*").expect("a pattern");
         assert!(all.matches("https://a.example/orders/7") && !all.matches("https://a.example/invoices"));
+        let encoded = TopicPattern::parse("https://a.example/%6frders/*").expect("a pattern");
+        assert!(encoded.matches("https://a.example/orders/7"), "topics are normalised, too");
         for wrong in ["orders", "ftp://a/", "http://", "http://a/*/b", "http://u@a/", "http://a/#b", "http://a/ü"] {
             assert_eq!(TopicPattern::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn patterns_overlap_if_a_topic_can_match_both() {
+        for (one, other, want) in [
+            ("http://a/x", "http://a/x", true),
+            ("http://a/x", "http://a/y", false),
+            ("http://a/*", "http://a/x", true),
+            ("http://a/*", "http://a/x/*", true),
+            ("http://a/x/*", "http://a/y/*", false),
+            ("http://a/x/*", "http://a/x", false),
+            ("http://A/*", "http://a/x", false),
+        ] {
+            let [one, other] = [one, other].map(|text| TopicPattern::parse(text).expect("a pattern"));
+            assert_eq!((one.overlaps(&other), other.overlaps(&one)), (want, want), "{one:?} {other:?}");
         }
     }
 
@@ -109,6 +141,8 @@ mod tests {
         assert_eq!(pattern("https://a/b").at_path("/b/c"), None);
         assert_eq!(pattern("https://a/b/*").at_path("/b/c").as_deref(), Some("https://a/b/c"));
         assert_eq!(pattern("https://a").at_path("/").as_deref(), Some("https://a"));
+        assert_eq!(pattern("https://a/~b").at_path("/%7eb").as_deref(), Some("https://a/~b"), "one topic");
+        assert_eq!(pattern("https://a/b/*").at_path("/b/%63%2F").as_deref(), Some("https://a/b/c%2F"));
     }
 
     #[test]

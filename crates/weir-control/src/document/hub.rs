@@ -31,8 +31,8 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
         }
     };
     let topics = topics(&fields);
-    let rights =
-        fields.get("rights").map(|at| at.items().filter_map(|item| rights(&item)).collect()).unwrap_or_default();
+    let rights = fields.get("rights").map(|at| at.items().filter_map(|item| rights(&item, &topics)).collect());
+    let rights = rights.unwrap_or_default();
     let section = |key: &str| fields.get(key);
     let publish = section("publish").and_then(|at| publish(&at)).unwrap_or_default();
     let subscribe = section("subscribe").and_then(|at| subscribe(&at)).unwrap_or_default();
@@ -91,13 +91,21 @@ fn publish(at: &NodeReader) -> Option<PublishSettings> {
     })
 }
 
-fn rights(at: &NodeReader) -> Option<TopicRights> {
+/// `of_hub`: the topics of the hub. A pattern that matches none of them would restrict nothing.
+fn rights(at: &NodeReader, of_hub: &[TopicPattern]) -> Option<TopicRights> {
     let fields = at.fields(&["topics", "publish", "subscribe"])?;
+    let topics = topics(&fields);
+    let is_of_hub = |own: &TopicPattern| of_hub.is_empty() || of_hub.iter().any(|other| other.overlaps(own));
+    for foreign in topics.iter().filter(|own| !is_of_hub(own)) {
+        let problem =
+            format!("`{}` matches no topic of the hub, so it restricts nothing", shortened(foreign.as_text()));
+        at.report_advising(problem, "write it as in `topics` of the hub, with the same scheme, host and port");
+    }
     let consumers = |key: &str| {
         let section = |at: NodeReader| at.fields(&["consumers", "groups"]).map(|fields| permitted(&fields));
         fields.get(key).and_then(section).unwrap_or_default()
     };
-    Some(TopicRights { topics: topics(&fields), publish: consumers("publish"), subscribe: consumers("subscribe") })
+    Some(TopicRights { topics, publish: consumers("publish"), subscribe: consumers("subscribe") })
 }
 
 fn permitted(fields: &MapReader) -> PermittedConsumers {
