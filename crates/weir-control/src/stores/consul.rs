@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -127,15 +127,14 @@ async fn follow_service<F: Fn(RegistryNews)>(
 ) {
     let (mut index, mut failures) = (0_u64, 0_u32);
     loop {
+        let begun = Instant::now();
         let (fetched, pause) = match fetch(&name, &settings, &http, index).await {
             Ok((instances, next)) => {
                 failures = 0;
+                let pause = pause_after_answer(&settings, (index, next), begun.elapsed());
                 // An index that went back belongs to a server with another history, which must be read from its start.
-                let went_back = next < index;
-                index = if went_back { 0 } else { next };
-                // Without an index the server would not wait.
-                let waits = settings.is_blocking && index > 0;
-                (Ok(instances), if waits { LEAST_BETWEEN } else { settings.fetch_interval })
+                index = if next < index { 0 } else { next };
+                (Ok(instances), pause)
             }
             Err(failure) => {
                 (index, failures) = (0, failures.saturating_add(1));
@@ -147,6 +146,15 @@ async fn follow_service<F: Fn(RegistryNews)>(
     }
 }
 
+/// The pause before the next query, after an answer that took this long. `index` and `next` are those of the query and of the
+/// answer.
+fn pause_after_answer(settings: &ConsulSettings, (index, next): (u64, u64), took: Duration) -> Duration {
+    // Without an index the server does not wait. One that answers at once without a change does not wait either: for example, a
+    // proxy in between answers from its cache.
+    let does_wait = next > index || (next == index && took >= settings.fetch_interval.min(settings.wait));
+    if settings.is_blocking && next > 0 && does_wait { LEAST_BETWEEN } else { settings.fetch_interval }
+}
+
 /// Asks the servers in their order; the error lists the problem of each. Returns the instances, and the index of this state.
 async fn fetch(
     name: &str,
@@ -154,14 +162,16 @@ async fn fetch(
     http: &HttpClient,
     index: u64,
 ) -> Result<(Vec<ServiceInstance>, u64), QueryFailure> {
-    let mut problems = Vec::new();
+    let (mut problems, mut refusal) = (Vec::new(), None);
     for server in &settings.servers {
         match ask(server, name, settings, http, index).await {
+            Ok(answer) => return Ok(answer),
             Err(QueryFailure::Away(problem)) => problems.push(format!("{server}: {problem}")),
-            answered => return answered,
+            // Another server may have room.
+            Err(QueryFailure::Refused(problem)) => refusal = Some(problem),
         }
     }
-    Err(QueryFailure::Away(problems.join("; ")))
+    Err(refusal.map_or_else(|| QueryFailure::Away(problems.join("; ")), QueryFailure::Refused))
 }
 
 async fn ask(
@@ -200,6 +210,12 @@ fn read(answer: &Response<Bytes>, weight: u32) -> Result<(Vec<ServiceInstance>, 
         StatusCode::OK => {}
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             let problem = "the `token` of `discovery.consul` may not read this service";
+            return Err(QueryFailure::Refused(problem.to_owned()));
+        }
+        // The limit of connections of one client is 200 by default, and each service has one.
+        StatusCode::TOO_MANY_REQUESTS => {
+            let problem = "Consul refuses further requests of this node (429): raise `limits.http_max_conns_per_client` of its \
+                           agent above the number of services, or set `keepalive: false` in `discovery.consul`";
             return Err(QueryFailure::Refused(problem.to_owned()));
         }
         StatusCode::NOT_FOUND => {
@@ -276,7 +292,36 @@ mod tests {
         };
         assert!(of(StatusCode::OK, json!({})).starts_with("away: its answer is not a list"));
         assert!(of(StatusCode::FORBIDDEN, json!("x")).starts_with("refused: the `token`"));
+        assert!(of(StatusCode::TOO_MANY_REQUESTS, json!("")).starts_with("refused: Consul refuses further requests"));
         assert!(of(StatusCode::INTERNAL_SERVER_ERROR, json!("No cluster leader")).contains("No cluster leader"));
         assert!(of(StatusCode::NOT_FOUND, json!("")).contains("404"));
+    }
+
+    #[test]
+    fn a_server_that_does_not_wait_is_not_asked_continually() {
+        let settings = ConsulSettings {
+            servers: Vec::new(),
+            token: None,
+            skip_services: BTreeSet::new(),
+            weight: 1,
+            is_blocking: true,
+            fetch_interval: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(1),
+            read_timeout: Duration::from_secs(1),
+            wait: Duration::from_secs(60),
+        };
+        let at_once = Duration::from_millis(1);
+        for (indexes, took, want) in [
+            ((0, 7), at_once, LEAST_BETWEEN),
+            ((7, 8), at_once, LEAST_BETWEEN),
+            ((7, 7), settings.wait, LEAST_BETWEEN),
+            ((7, 7), at_once, settings.fetch_interval),
+            ((7, 6), at_once, settings.fetch_interval),
+            ((0, 0), at_once, settings.fetch_interval),
+        ] {
+            assert_eq!(pause_after_answer(&settings, indexes, took), want, "{indexes:?} {took:?}");
+        }
+        let polled = ConsulSettings { is_blocking: false, ..settings };
+        assert_eq!(pause_after_answer(&polled, (7, 8), at_once), polled.fetch_interval);
     }
 }
