@@ -194,8 +194,11 @@ impl ResourceStore for EmbeddedStore {
         copy::remove(path).map_err(|error| unusable(path, error))?;
         // Into a new file: redb does not erase freed pages, which would still contain the old texts.
         make(path, |transaction| rows.write(transaction))?;
+        // Opened again by the next use if it cannot be opened now.
+        self.file.has_failed.store(true, Release);
         *database = None;
         *database = Some(opened(path)?);
+        self.file.has_failed.store(false, Release);
         if let Some(copies) = &self.copies {
             copies.wake();
         }
