@@ -73,11 +73,13 @@ impl MetricsCollector {
     pub async fn export(&mut self, families: &[MetricFamily], period: MetricsPeriod) -> MetricsExported {
         'again: loop {
             let requests = metrics::requests(&self.resource, collector::SCOPE, families, period, self.most_bytes);
-            let (mut rejected, mut why) = (0, String::new());
+            let (mut rejected, mut why) = (0_u64, String::new());
             for request in requests {
                 match self.service.export(request).await {
                     ExportAnswer::Taken { rejected: 0, .. } => {}
-                    ExportAnswer::Taken { rejected: more, why: reason } => (rejected, why) = (rejected + more, reason),
+                    ExportAnswer::Taken { rejected: more, why: reason } => {
+                        (rejected, why) = (rejected.saturating_add(more), reason);
+                    }
                     // Points that are sent again have the same time and value, so a collector keeps one of them.
                     ExportAnswer::TooLarge(_) if self.most_bytes > LEAST_BYTES => {
                         self.most_bytes /= 2;
