@@ -25,7 +25,7 @@ pub struct SsePolicy {
     #[schemars(range(min = 1))]
     max_event_size: Option<u64>,
     /// Ends the stream when the credential of its request expires (`exp` of the token of `jwt-auth`), or when it is revoked: its
-    /// consumer or the credential is removed from the configuration or changed.
+    /// consumer is removed from the configuration, or the credential is removed or changed.
     #[serde(default = "default_true")]
     close_on_expiry: bool,
 }

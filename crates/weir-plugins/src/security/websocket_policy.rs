@@ -43,7 +43,7 @@ pub struct WebsocketPolicy {
     #[schemars(range(min = 1, max = 86400))]
     ping_timeout: u64,
     /// Closes the connection with code 1008 when the credential that opened it expires (`exp` of the token of `jwt-auth`), or when
-    /// it is revoked: its consumer or the credential is removed from the configuration or changed.
+    /// it is revoked: its consumer is removed from the configuration, or the credential is removed or changed.
     #[serde(default = "default_true")]
     close_on_expiry: bool,
 }

@@ -1,4 +1,4 @@
-//! Reads requests from a file: those of an access log, or of a list that someone has written.
+//! Reads requests from a file: those of an access log, or of a list written by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
