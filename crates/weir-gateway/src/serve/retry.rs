@@ -43,19 +43,21 @@ impl Attempts {
         }
     }
 
-    /// The statuses after which another attempt would be made now. Empty where none is allowed, so that the client gets the
-    /// response as it is.
+    /// The statuses after which another attempt than that at `endpoint` would be made now. Empty where none is allowed, so that
+    /// the client gets the response as it is.
     pub fn retried_statuses<'a>(
         &self,
         (settings, upstream): (&'a snapshot::Upstream, &WorkerUpstream),
+        exchange: &Exchange,
+        endpoint: usize,
         now_ns: u64,
     ) -> &'a [u16] {
         let is_allowed = !settings.retry_statuses.is_empty()
             && self.idempotent
             && self.retries > 0
-            && self.tried.count() + 1 < settings.endpoints.len()
             && !self.is_late(settings, now_ns)
-            && upstream.retries.allows();
+            && upstream.retries.allows()
+            && upstream.has_endpoint(settings, exchange, self.tried.with(endpoint), now_ns);
         if is_allowed { &settings.retry_statuses } else { &[] }
     }
 

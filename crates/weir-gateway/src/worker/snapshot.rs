@@ -300,6 +300,25 @@ impl WorkerUpstream {
         }
     }
 
+    /// Whether `pick` finds an endpoint, without the state that it changes.
+    pub fn has_endpoint(
+        &self,
+        settings: &snapshot::Upstream,
+        exchange: &Exchange,
+        tried: TriedEndpoints,
+        now_ns: u64,
+    ) -> bool {
+        let is_up = |index: usize| self.health[index].is_up(now_ns);
+        if let Some((home, WhenEndpointGone::Refuse)) = self.persistent_endpoint(settings, exchange, now_ns) {
+            return !tried.contains(home) && is_up(home);
+        }
+        let tries_all = settings.all_down == AllDownPolicy::Try;
+        let is_usable = |(index, endpoint): (usize, &snapshot::Endpoint)| {
+            endpoint.weight > 0 && !tried.contains(index) && (tries_all || is_up(index))
+        };
+        settings.endpoints.iter().enumerate().any(is_usable)
+    }
+
     /// The endpoint that persistence assigns to the client, and what to do if it is out of rotation.
     fn persistent_endpoint(
         &self,
