@@ -70,7 +70,10 @@ impl StoredResponse {
 /// The fields that a response's `Vary` names, with the values that its request had (RFC 9111 §4.1). A field without a value is
 /// not the same as none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VaryFields(Box<[(Box<[u8]>, Option<Box<[u8]>>)]>);
+pub struct VaryFields(Box<[VaryField]>);
+
+/// The name of a field, and its value in a request.
+type VaryField = (Box<[u8]>, Option<Box<[u8]>>);
 
 impl VaryFields {
     pub fn of(response: &ReplyHead, request: &RequestHead) -> VaryFields {
