@@ -1,6 +1,6 @@
 //! Keys land where nginx puts them.
 
-use weir_testkit::{Client, DEADLINE, Nginx, Origin, eventually, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Nginx, Origin, eventually, skipped};
 
 use crate::{named, one_route, weir};
 
@@ -94,4 +94,24 @@ fn least_conn_goes_by_what_is_in_flight() {
         assert_eq!(client.get("/").expect("an answer").text(), "idle");
     }
     gate.open();
+}
+
+#[test]
+fn a_response_goes_to_the_client_where_no_other_endpoint_takes_requests() {
+    let (own, drained) = (Origin::serving(|_| Answer::status(404, "its own")), named("drained"));
+    let other = Origin::serving(|_| Answer::status(404, "its own"));
+    let route = |uri: &str, nodes: &str| {
+        format!("  - uri: {uri}\n    upstream: {{ retry_on: [http_404], retry_budget: 1000, nodes: {{ {nodes} }} }}\n")
+    };
+    let gateway = weir().start(&format!(
+        "routes:\n{}{}",
+        route("/drained", &format!("\"{}\": 1, \"{}\": 0", own.addr(), drained.addr())),
+        route("/both", &format!("\"{}\": 1, \"{}\": 1", own.addr(), other.addr())),
+    ));
+    for (target, most) in [("/drained", 1), ("/both", 2)] {
+        let before = own.requests().len() + other.requests().len();
+        let response = gateway.get(target);
+        assert_eq!((response.status, response.text().as_str()), (404, "its own"), "{target}");
+        assert_eq!(own.requests().len() + other.requests().len() - before, most, "{target}");
+    }
 }

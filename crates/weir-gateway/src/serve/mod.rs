@@ -171,7 +171,7 @@ async fn proxy(
             return Err(Stop::CallTimeout);
         }
         // Boxed, so that an exchange that waits for its permit does not hold the state of a relay.
-        let retried_statuses = attempts.retried_statuses(upstream, started_ns);
+        let retried_statuses = attempts.retried_statuses(upstream, exchange, endpoint, started_ns);
         let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, retried_statuses };
         match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
             Ok(after) => return Ok(after),

@@ -43,15 +43,22 @@ impl Attempts {
         }
     }
 
-    /// The statuses after which another attempt would be made now. Empty where none is allowed, so that the client gets the
-    /// response as it is.
-    pub fn retried_statuses<'a>(&self, UpstreamView { settings, state }: UpstreamView<'a>, now_ns: u64) -> &'a [u16] {
+    /// The statuses after which another attempt than that at `endpoint` would be made now. Empty where none is allowed, so that
+    /// the client gets the response as it is.
+    pub fn retried_statuses<'a>(
+        &self,
+        upstream: UpstreamView<'a>,
+        exchange: &Exchange,
+        endpoint: usize,
+        now_ns: u64,
+    ) -> &'a [u16] {
+        let settings = upstream.settings;
         let is_allowed = !settings.retry_statuses.is_empty()
             && self.idempotent
             && self.retries > 0
-            && self.tried.count() + 1 < settings.endpoints.len()
             && !self.is_late(settings, now_ns)
-            && state.retries.allows();
+            && upstream.state.retries.allows()
+            && upstream.has_endpoint(exchange, self.tried.with(endpoint), now_ns);
         if is_allowed { &settings.retry_statuses } else { &[] }
     }
 

@@ -302,6 +302,20 @@ impl<'a> UpstreamView<'a> {
         }
     }
 
+    /// Whether `pick` finds an endpoint, without the state that it changes.
+    pub fn has_endpoint(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> bool {
+        let UpstreamView { settings, state } = self;
+        let is_up = |index: usize| state.health[index].is_up(now_ns);
+        if let Some((home, WhenEndpointGone::Refuse)) = self.persistent_endpoint(exchange, now_ns) {
+            return !tried.contains(home) && is_up(home);
+        }
+        let tries_all = settings.all_down == AllDownPolicy::Try;
+        let is_usable = |(index, endpoint): (usize, &snapshot::Endpoint)| {
+            endpoint.weight > 0 && !tried.contains(index) && (tries_all || is_up(index))
+        };
+        settings.endpoints.iter().enumerate().any(is_usable)
+    }
+
     /// The endpoint that persistence assigns to the client, and what to do if it is out of rotation.
     fn persistent_endpoint(self, exchange: &Exchange, now_ns: u64) -> Option<(usize, WhenEndpointGone)> {
         let persistence = self.settings.persistence.as_ref()?;

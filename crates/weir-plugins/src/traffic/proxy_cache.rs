@@ -23,7 +23,7 @@ use crate::options::addresses::AddressSet;
 use answer::CacheResponder;
 use directives::CacheDirectives;
 use fill::Fills;
-use freshness::{StorageRules, StoredAge};
+use freshness::{ArrivalTimes, StorageRules, StoredAge};
 use reply::{CacheOutcome, ReplyPart};
 use zone::{CacheZone, ResourceScope, ScopeParts};
 
@@ -381,7 +381,7 @@ pub fn read_response(fields: &[(&[u8], &[u8])], range: &[u8]) -> CacheReading {
         stale_if_error: Duration::from_secs(5),
     };
     let lifetime = rules.lifetime(&head, false);
-    let age = StoredAge::of(&head, crate::clock::now()).at(crate::clock::now());
+    let age = StoredAge::of(&head, ArrivalTimes::of_request(crate::clock::now())).at(crate::clock::now());
     let _ = lifetime.map(|lifetime| (lifetime.covers_errors(age), lifetime.use_at(age, &CacheDirectives::default())));
     let bytes = match reply::range_of(range, 10) {
         ReplyPart::Bytes(bytes) => Some(bytes),
@@ -404,6 +404,15 @@ pub struct CacheRules {
     totals: Arc<CacheTotals>,
 }
 
+impl CacheRules {
+    /// Removes all responses for a resource; `false` if there were none. Responses that are on their way are not stored, and go
+    /// only to those who wait for them already.
+    fn purge(&self, key: &[u8]) -> bool {
+        self.fills.forget(key);
+        self.zone.purge(key)
+    }
+}
+
 struct CachePlugin {
     key: Box<[Template]>,
     bypass: Box<[Template]>,
@@ -414,8 +423,25 @@ struct CachePlugin {
     rules: Arc<CacheRules>,
 }
 
-/// The fields of trusted clients that say how they were addressed.
-const FORWARDED: [&[u8]; 4] = [b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-prefix"];
+/// The fields of trusted clients that say how they were addressed, besides `Forwarded`.
+const FORWARDED: [&[u8]; 6] = [
+    b"x-forwarded-proto",
+    b"x-forwarded-host",
+    b"x-forwarded-port",
+    b"x-forwarded-prefix",
+    b"x-original-url",
+    b"x-rewrite-url",
+];
+
+/// The parameters of a `Forwarded` field (RFC 7239) without the addresses of clients and proxies. A parameter within a quoted
+/// string counts, too: what an upstream may read as one is never left out.
+fn forwarded_parameters(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let name = |parameter: &[u8]| {
+        parameter.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii().to_ascii_lowercase()
+    };
+    let parameters = value.split(|byte| matches!(byte, b',' | b';')).map(<[u8]>::trim_ascii);
+    parameters.filter(move |parameter| !parameter.is_empty() && !matches!(&*name(parameter), b"for" | b"by"))
+}
 
 impl CachePlugin {
     /// The key of the resource that a request is for: `PURGE` removes all responses with it. A route's responses are its own: other routes may change them.
@@ -439,8 +465,10 @@ impl CachePlugin {
         scope.add(&client.local.port().to_le_bytes());
         scope.add(&head.client_authority().to_ascii_lowercase());
         for name in FORWARDED.iter().filter(|_| client.trusted) {
-            head.head.values(name).for_each(|value| scope.add(value));
-            scope.add(b"");
+            scope.add_values(head, name);
+        }
+        for value in head.head.values(b"forwarded").filter(|_| client.trusted) {
+            forwarded_parameters(value).for_each(|parameter| scope.add(parameter));
         }
         scope.finished()
     }
@@ -482,7 +510,7 @@ impl Plugin for CachePlugin {
             if !self.purge_from.contains(exchange.client.addr) {
                 return Err(Stop::Respond(403));
             }
-            let found = self.rules.zone.purge(&self.key(exchange));
+            let found = self.rules.purge(&self.key(exchange));
             return Err(Stop::Respond(if found { 200 } else { 404 }));
         }
         if self.handles(exchange) {
@@ -505,7 +533,7 @@ impl Plugin for CachePlugin {
             Method::Post | Method::Put | Method::Patch | Method::Delete | Method::Other
         );
         if changes && !exchange.is_answered_here() && (200..400).contains(&exchange.response.status) {
-            self.rules.zone.purge(&self.key(exchange));
+            self.rules.purge(&self.key(exchange));
         }
         Ok(())
     }
@@ -565,6 +593,19 @@ mod tests {
         assert_eq!(on_request(&plugin, &mut exchange), Err(Stop::Respond(403)));
         exchange.client.addr = [127, 0, 0, 1].into();
         assert_eq!(on_request(&plugin, &mut exchange), Err(Stop::Respond(404)));
+    }
+
+    #[test]
+    fn addresses_in_forwarded_keep_no_responses_apart() {
+        for (value, want) in [
+            ("for=192.0.2.1;proto=https;by=_x, For=\"[::1]:4\"; Host=a", &["proto=https", "Host=a"][..]),
+            ("for=192.0.2.1, for=_y;;", &[]),
+            ("for=\"x;host=evil", &["host=evil"]),
+            ("FOR = 1; forx=2", &["forx=2"]),
+        ] {
+            let got: Vec<_> = forwarded_parameters(value.as_bytes()).map(String::from_utf8_lossy).collect();
+            assert_eq!(got, want, "{value}");
+        }
     }
 
     #[test]

@@ -70,9 +70,10 @@ impl TriedEndpoints {
         self.0.get(endpoint / 64).is_some_and(|word| word >> (endpoint % 64) & 1 == 1)
     }
 
-    /// The number of endpoints that were tried; those beyond the 128th are not counted.
-    pub fn count(self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    /// These and another one.
+    pub fn with(mut self, endpoint: usize) -> TriedEndpoints {
+        self.add(endpoint);
+        self
     }
 
     pub fn add(&mut self, endpoint: usize) {

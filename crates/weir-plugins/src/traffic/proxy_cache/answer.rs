@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_plugin::proto::{Method, RequestHead};
-use weir_plugin::{Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stop};
+use weir_plugin::{Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop};
 
 use super::CacheRules;
 use super::directives::CacheDirectives;
-use super::fill::{Fetch, Fill, FillPiece, FillStage, PassedAnswer, PassedPlace, end_to_end};
+use super::fill::{Fetch, Fill, FillPiece, FillStage, LeftAnswer, PassedAnswer, PassedPlace, end_to_end};
 use super::freshness::StoredUse;
 use super::reply::{CacheOutcome, ReplyPart, head_for, marked, part_for};
 use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse};
@@ -53,8 +53,7 @@ impl CacheResponder {
         let consumer = request.identity.as_ref().filter(|_| self.rules.separates_consumers);
         scope.add(consumer.map_or("", |credential| &*credential.consumer.username).as_bytes());
         for name in &request.personal_fields {
-            request.head.head.values(name).for_each(|value| scope.add(value));
-            scope.add(b"");
+            scope.add_values(&request.head, name);
         }
         scope.finished()
     }
@@ -67,6 +66,11 @@ fn wanted(head: &RequestHead) -> CacheDirectives {
     wanted.no_cache |=
         is_old && head.head.value(b"pragma").is_some_and(|value| value.eq_ignore_ascii_case(b"no-cache"));
     wanted
+}
+
+/// Other requests would fail in the same way, whatever they contain: the upstream has seen nothing of this one.
+fn is_for_all(stop: Stop) -> bool {
+    stop.ending().retry == Retry::Unseen || matches!(stop, Stop::NoEndpoint | Stop::Overloaded)
 }
 
 struct CachedRequest<'a> {
@@ -98,8 +102,9 @@ impl CachedRequest<'_> {
                 StoredUse::Fresh => return self.send(&stored, CacheOutcome::Hit).await,
                 StoredUse::Accepted => return self.send(&stored, CacheOutcome::Stale).await,
                 StoredUse::WhileRevalidating => {
-                    self.revalidate(&stored);
-                    return self.send(&stored, CacheOutcome::Updating).await;
+                    let is_updating = self.revalidate(&stored);
+                    let outcome = if is_updating { CacheOutcome::Updating } else { CacheOutcome::Stale };
+                    return self.send(&stored, outcome).await;
                 }
                 StoredUse::AfterValidation => stale = Some(stored),
             }
@@ -135,7 +140,13 @@ impl CachedRequest<'_> {
         // Where responses are not kept, the upstream decides about preconditions.
         let is_conditional = has(b"if-none-match") || has(b"if-modified-since");
         let passes = !replaces_stale && is_conditional && self.cache.rules.zone.passes_on(&self.cache.key, now());
-        self.head.method == Method::Get && !has(b"range") && self.cache.keeps && !self.wanted.no_store && !passes
+        self.brings_content() && !has(b"range") && !passes
+    }
+
+    /// The response to this request, without its range and preconditions, may be kept. The one to HEAD has no content.
+    fn brings_content(&self) -> bool {
+        let is_get = self.head.method == Method::Get && self.head.client_method() == Method::Get;
+        is_get && self.cache.keeps && !self.wanted.no_store
     }
 
     /// Finds the fill for this response, or begins one.
@@ -160,11 +171,14 @@ impl CachedRequest<'_> {
         FillRole::Sends(fill, name)
     }
 
-    /// Requests a newer response in the background, unless that is under way.
-    fn revalidate(&self, stale: &Arc<StoredResponse>) {
-        if let FillRole::Sends(fill, name) = self.role() {
+    /// Requests a newer response in the background, unless that is under way. `false` if the response to this request could not
+    /// be kept.
+    fn revalidate(&self, stale: &Arc<StoredResponse>) -> bool {
+        let can_be_kept = self.brings_content();
+        if can_be_kept && let FillRole::Sends(fill, name) = self.role() {
             self.begin_fetch((fill, Some(name)), Some(Arc::clone(stale)), CacheOutcome::Expired);
         }
+        can_be_kept
     }
 
     /// Sends the request to the upstream in a task of its own: it goes on if the client leaves.
@@ -175,7 +189,7 @@ impl CachedRequest<'_> {
         outcome: CacheOutcome,
     ) -> PassedPlace {
         let mut request = self.head.clone();
-        for name in [&b"If-None-Match"[..], b"If-Modified-Since", b"If-Range"] {
+        for name in [&b"If-None-Match"[..], b"If-Modified-Since", b"If-Range", b"Range"] {
             request.head.remove(name);
         }
         let passed = PassedPlace::default();
@@ -183,6 +197,7 @@ impl CachedRequest<'_> {
             rules: Arc::clone(&self.cache.rules),
             key: self.cache.key.clone(),
             scope: self.scope.clone(),
+            purges: self.cache.rules.zone.purges(&self.cache.key),
             fill,
             listed,
             upstream: Rc::clone(&self.upstream),
@@ -211,8 +226,11 @@ impl CachedRequest<'_> {
             FillStage::Storing(head, length) => self.follow(&fill, (&head, length), outcome, Some(&passed)).await,
             FillStage::Failed(stop) => Err(stop),
             FillStage::Asked | FillStage::Passed => {
-                let answer = passed.borrow_mut().take().ok_or(Stop::Internal)?;
-                self.pass_on(answer, outcome).await
+                let left = passed.borrow_mut().take().ok_or(Stop::Internal)?;
+                match left {
+                    LeftAnswer::Received(answer) => self.pass_on(answer, outcome).await,
+                    LeftAnswer::Confirmed(stored) => self.send(&stored, CacheOutcome::Revalidated).await,
+                }
             }
         }
     }
@@ -232,7 +250,7 @@ impl CachedRequest<'_> {
             Ok(FillStage::Storing(head, length)) if head.vary.matches(&self.head) => {
                 self.follow(fill, (&head, length), outcome, None).await
             }
-            Ok(FillStage::Failed(stop)) => Err(stop),
+            Ok(FillStage::Failed(stop)) if is_for_all(stop) => Err(stop),
             Ok(_) | Err(_) => self.fetch_alone(stale, outcome).await,
         }
     }
@@ -276,7 +294,8 @@ impl CachedRequest<'_> {
     ) -> Result<(), Stop> {
         let part = part_for(&self.head, &head.head, None);
         self.begin(head, &part, length, outcome);
-        if part == ReplyPart::NotModified || self.head.client_method() == Method::Head {
+        if part == ReplyPart::NotModified {
+            fill.keep_on();
             return Ok(());
         }
         for number in 0.. {
@@ -284,7 +303,8 @@ impl CachedRequest<'_> {
                 FillPiece::Piece(piece) => self.send_piece(&piece).await,
                 FillPiece::End => break,
                 FillPiece::Passed => {
-                    let rest = passed.and_then(|passed| passed.borrow_mut().take()).ok_or(Stop::ResponseTooLarge)?;
+                    let rest = passed.and_then(|passed| passed.borrow_mut().take());
+                    let Some(LeftAnswer::Received(rest)) = rest else { return Err(Stop::ResponseTooLarge) };
                     return self.pass_on(rest, outcome).await;
                 }
             }

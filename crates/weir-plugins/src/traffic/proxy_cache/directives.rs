@@ -12,8 +12,9 @@ pub struct CacheDirectives {
     /// Also with names of fields.
     pub private: bool,
     pub public: bool,
-    /// `must-revalidate` or `proxy-revalidate`, which mean the same to a shared cache.
     pub must_revalidate: bool,
+    /// The same for shared caches, but without leave to store the response to an authorized request (RFC 9111 §3.5).
+    pub proxy_revalidate: bool,
     pub only_if_cached: bool,
     pub max_age: Option<u64>,
     pub s_maxage: Option<u64>,
@@ -44,7 +45,8 @@ impl CacheDirectives {
             b"no-cache" => self.no_cache = true,
             b"private" => self.private = true,
             b"public" => self.public = true,
-            b"must-revalidate" | b"proxy-revalidate" => self.must_revalidate = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
             b"only-if-cached" => self.only_if_cached = true,
             b"max-age" => set(&mut self.max_age, value),
             b"s-maxage" => set(&mut self.s_maxage, value),
@@ -59,18 +61,23 @@ impl CacheDirectives {
 
 /// An invalid number counts as 0, so that a response with one is stale (RFC 9111 §4.2.1).
 fn set(seconds: &mut Option<u64>, value: Option<&[u8]>) {
-    let digits = value.filter(|value| !value.is_empty() && value.iter().all(u8::is_ascii_digit)).unwrap_or(b"0");
-    let add = |sum: u64, digit: &u8| (sum * 10 + u64::from(digit - b'0')).min(MOST_SECONDS);
-    seconds.get_or_insert(digits.iter().fold(0, add));
+    seconds.get_or_insert(value.and_then(delta_seconds).unwrap_or(0));
 }
 
-/// The members of a list; commas within quoted strings do not separate them.
+/// A number of seconds (RFC 9111 §1.2.2); one that is too large counts as 2^31. `None` if it is not a number.
+pub fn delta_seconds(text: &[u8]) -> Option<u64> {
+    let add = |sum: u64, digit: &u8| (sum * 10 + u64::from(digit - b'0')).min(MOST_SECONDS);
+    (!text.is_empty() && text.iter().all(u8::is_ascii_digit)).then(|| text.iter().fold(0, add))
+}
+
+/// The members of a list; commas within quoted strings do not separate them. A quotation mark without a second one begins no
+/// string: it would hide directives that forbid to store the response.
 fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(value);
     std::iter::from_fn(move || {
         let text = rest.take()?;
         let (mut is_quoted, mut is_escaped) = (false, false);
-        let end = text.iter().position(|byte| {
+        let separates = |byte: &u8| {
             let was_escaped = std::mem::take(&mut is_escaped);
             match byte {
                 b'"' if !was_escaped => is_quoted = !is_quoted,
@@ -79,7 +86,9 @@ fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
                 _ => {}
             }
             false
-        });
+        };
+        let end = text.iter().position(separates);
+        let end = if end.is_none() && is_quoted { memchr::memchr(b',', text) } else { end };
         let (member, after) = match end {
             Some(end) => (&text[..end], Some(&text[end + 1..])),
             None => (text, None),
@@ -134,6 +143,8 @@ mod tests {
     fn a_quoted_comma_hides_no_directive() {
         assert!(read(&["no-cache=\"a\\\", b\", no-store"]).no_store);
         assert!(!read(&["x=\"no-store"]).no_store && !read(&["x=\", no-store\""]).no_store);
+        assert!(read(&["max-age=9, x=\"a, private"]).private, "a string without an end");
+        assert!(read(&["x=\"a", "b\", private"]).private, "a string in two fields");
         assert_eq!(read(&["", ",,", "no-storex"]), CacheDirectives::default());
     }
 }

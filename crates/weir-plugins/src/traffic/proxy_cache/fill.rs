@@ -11,9 +11,11 @@ use weir_plugin::proto::RequestHead;
 use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 
 use super::CacheRules;
-use super::freshness::{Lifetime, StoredAge, date, value, values};
+use super::freshness::{ArrivalTimes, Lifetime, StoredAge, date, value, values};
 use super::reply::CacheOutcome;
-use super::zone::{CacheZone, PIECE_OVERHEAD, Reservation, StoredContent, StoredHead, StoredResponse, VaryFields};
+use super::zone::{
+    CacheZone, PIECE_OVERHEAD, Reservation, ScopeParts, StoredContent, StoredHead, StoredResponse, VaryFields,
+};
 use crate::clock::now;
 
 /// How far a fill has come.
@@ -33,6 +35,8 @@ pub enum FillStage {
 struct FillState {
     stage: FillStage,
     pieces: Vec<Arc<[u8]>>,
+    /// It goes on without a reader.
+    keeps_on: bool,
 }
 
 /// A response that is being requested, seen by the clients that wait for it, on all workers.
@@ -49,6 +53,14 @@ impl Fills {
     pub fn all(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Fill>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Later requests with this key do not get the responses that are on their way.
+    pub fn forget(&self, key: &[u8]) {
+        let mut of_key = ScopeParts::default();
+        of_key.add(key);
+        let of_key = of_key.finished();
+        self.all().retain(|name, _| !name.starts_with(&of_key));
+    }
 }
 
 /// The next part of a content.
@@ -61,7 +73,7 @@ pub enum FillPiece {
 
 impl Default for Fill {
     fn default() -> Fill {
-        let state = FillState { stage: FillStage::Asked, pieces: Vec::new() };
+        let state = FillState { stage: FillStage::Asked, pieces: Vec::new(), keeps_on: false };
         Fill { state: Mutex::new(state), changes: watch::Sender::new(()) }
     }
 }
@@ -74,6 +86,12 @@ impl Fill {
     fn enter(&self, stage: FillStage) {
         self.state().stage = stage;
         self.changes.send_replace(());
+    }
+
+    /// The rest is received, too, if nobody reads it: a client has the response already, of which it has only asked whether it
+    /// has changed.
+    pub fn keep_on(&self) {
+        self.state().keeps_on = true;
     }
 
     fn push(&self, piece: Arc<[u8]>) {
@@ -128,6 +146,13 @@ impl Fill {
 }
 
 /// What is left to the client whose request was sent.
+pub enum LeftAnswer {
+    Received(PassedAnswer),
+    /// The stored response with a head that is for this client only.
+    Confirmed(Arc<StoredResponse>),
+}
+
+/// A response, or the rest of one, that is not stored.
 pub struct PassedAnswer {
     /// `None` if the client has it already.
     pub head: Option<ReplyHead>,
@@ -138,14 +163,16 @@ pub struct PassedAnswer {
     pub memory: Option<Reservation>,
 }
 
-/// Where a [`PassedAnswer`] is left. The client's side has dropped its end if it has gone.
-pub type PassedPlace = Rc<RefCell<Option<PassedAnswer>>>;
+/// Where a [`LeftAnswer`] is left. The client's side has dropped its end if it has gone.
+pub type PassedPlace = Rc<RefCell<Option<LeftAnswer>>>;
 
 /// Requests a response, and stores it.
 pub struct Fetch {
     pub rules: Arc<CacheRules>,
     pub key: Box<[u8]>,
     pub scope: Box<[u8]>,
+    /// How often the resource was removed before this request.
+    pub purges: u64,
     pub fill: Arc<Fill>,
     /// The fill is listed under this name.
     pub listed: Option<Box<[u8]>>,
@@ -162,7 +189,10 @@ pub struct Fetch {
 impl Drop for Fetch {
     fn drop(&mut self) {
         if let Some(name) = &self.listed {
-            self.rules.fills.all().remove(name);
+            let mut fills = self.rules.fills.all();
+            if self.is_listed(&fills, name) {
+                fills.remove(name);
+            }
         }
         let is_over = !matches!(self.fill.state().stage, FillStage::Asked | FillStage::Storing(..));
         if !is_over {
@@ -213,17 +243,20 @@ impl Fetch {
     }
 
     pub async fn run(self) {
+        let asked = now();
         let mut answer = self.upstream.forward(self.validating_request());
-        match (answer.head().await, &self.stale) {
-            (Ok(head), Some(stale)) if head.status == 304 => self.freshen(stale, head),
+        let head = answer.head().await;
+        let times = ArrivalTimes::of_request(asked);
+        match (head, &self.stale) {
+            (Ok(head), Some(stale)) if head.status == 304 => self.freshen(stale, head, times),
             (Ok(head), stale) => {
                 let failed = matches!(head.status, 500 | 502 | 503 | 504);
                 match stale.as_ref().filter(|stale| failed && covers_errors(stale)) {
                     Some(stale) => self.fill.enter(FillStage::Stored(Arc::clone(stale), CacheOutcome::Stale)),
-                    None => self.answered(head, answer).await,
+                    None => self.answered(head, answer, times).await,
                 }
             }
-            (Err(_), Some(stale)) if covers_errors(stale) => {
+            (Err(stop), Some(stale)) if is_failure(stop) && covers_errors(stale) => {
                 self.fill.enter(FillStage::Stored(Arc::clone(stale), CacheOutcome::Stale));
             }
             (Err(stop), _) => self.fill.enter(FillStage::Failed(stop)),
@@ -252,34 +285,37 @@ impl Fetch {
     }
 
     /// The upstream has confirmed the stored response (RFC 9111 §4.3.4).
-    fn freshen(&self, stale: &Arc<StoredResponse>, confirmed: ReplyHead) {
-        let age = StoredAge::of(&confirmed, now());
+    fn freshen(&self, stale: &Arc<StoredResponse>, confirmed: ReplyHead, times: ArrivalTimes) {
+        let age = StoredAge::of(&confirmed, times);
         let mut news = end_to_end(confirmed).fields;
         news.retain(|(name, _)| !OF_CONTENT.contains(&&**name));
         let old = &stale.head.head;
         let stays = |(name, _): &&ReplyField| !news.iter().any(|(new, _)| new == name);
         let fields = old.fields.iter().filter(stays).cloned().chain(news.iter().cloned()).collect();
-        let head = dated(ReplyHead { status: old.status, fields }, age);
+        let head = dated(ReplyHead { status: old.status, fields }, times);
         let terms = self.terms(&head);
         let (lifetime, vary) = terms.clone().unwrap_or_else(|| (stale.head.lifetime, stale.head.vary.clone()));
         let head = stored_head(head, age, lifetime, vary);
         let fresh = Arc::new(StoredResponse::new(Arc::new(head), Arc::clone(&stale.content)));
-        match terms {
-            Some(_) => self.zone().store(&self.key, &self.scope, &fresh),
-            // It must not be stored any more, and serves this once.
-            None => drop(self.zone().purge(&self.key)),
+        if terms.is_none() {
+            // It must not be stored any more: its new fields, such as a cookie, are for the client whose request was sent.
+            self.zone().remove(&self.key, &self.scope, stale);
+            self.zone().pass(&self.key, now());
+            return self.leave(LeftAnswer::Confirmed(fresh));
         }
+        self.zone().store((&self.key, self.purges), &self.scope, &fresh);
         self.fill.enter(FillStage::Stored(fresh, CacheOutcome::Revalidated));
     }
 
-    async fn answered(&self, head: ReplyHead, answer: UpstreamAnswer) {
-        let age = StoredAge::of(&head, now());
+    async fn answered(&self, head: ReplyHead, answer: UpstreamAnswer, times: ArrivalTimes) {
+        let age = StoredAge::of(&head, times);
         // A 204 has no content, and no length.
         let length = if head.status == 204 { Some(0) } else { announced_length(&head) };
-        let head = dated(end_to_end(head), age);
+        let head = dated(end_to_end(head), times);
         let Some((lifetime, vary)) = self.terms(&head) else {
-            if self.stale.is_some() {
-                self.zone().purge(&self.key);
+            // A failure of the upstream says nothing about the stored response (RFC 9111 §4.3.3).
+            if let Some(stale) = self.stale.as_ref().filter(|_| head.status < 500) {
+                self.zone().remove(&self.key, &self.scope, stale);
             }
             self.zone().pass(&self.key, now());
             return self.pass(head, answer);
@@ -287,25 +323,41 @@ impl Fetch {
         let head_bytes: usize = head.fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
         let bytes = head_bytes as u64 + vary.bytes() + (self.key.len() + self.scope.len()) as u64;
         // As if the content came in pieces of one kibibyte.
-        let content = length.map_or(0, |length| length + (length / 1024 + 1) * PIECE_OVERHEAD);
+        let with_overhead = |length: u64| (length / 1024 + 1).saturating_mul(PIECE_OVERHEAD).saturating_add(length);
+        let content = length.map_or(0, with_overhead);
         let is_too_large = length.is_some_and(|length| length > self.rules.most_content);
-        match (!is_too_large).then(|| self.zone().reserve(bytes + content)).flatten() {
+        match (!is_too_large).then(|| self.zone().reserve(bytes.saturating_add(content))).flatten() {
             Some(memory) => self.store(Arc::new(stored_head(head, age, lifetime, vary)), length, answer, memory).await,
             None => self.pass(head, answer),
         }
     }
 
-    /// A client still gets the response, or waits for it.
-    fn has_readers(&self) -> bool {
-        let own = 1 + usize::from(self.listed.is_some());
-        Arc::strong_count(&self.fill) > own
+    fn is_listed(&self, fills: &HashMap<Box<[u8]>, Arc<Fill>>, name: &[u8]) -> bool {
+        fills.get(name).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill))
+    }
+
+    /// No client gets the response, or waits for it. It is then not listed any more, so that none begins to wait.
+    fn is_abandoned(&self) -> bool {
+        if Arc::strong_count(&self.fill) > 2 || self.fill.state().keeps_on {
+            return false;
+        }
+        let mut fills = self.rules.fills.all();
+        let listed = self.listed.as_deref().filter(|name| self.is_listed(&fills, name));
+        let is_abandoned = Arc::strong_count(&self.fill) == 1 + usize::from(listed.is_some());
+        if let Some(name) = listed.filter(|_| is_abandoned) {
+            fills.remove(name);
+        }
+        is_abandoned
+    }
+
+    fn leave(&self, left: LeftAnswer) {
+        *self.passed.borrow_mut() = Some(left);
+        self.fill.enter(FillStage::Passed);
     }
 
     /// Leaves the whole response to the client whose request was sent.
     fn pass(&self, head: ReplyHead, answer: UpstreamAnswer) {
-        let passed = PassedAnswer { head: Some(head), begun: Vec::new(), answer, memory: None };
-        *self.passed.borrow_mut() = Some(passed);
-        self.fill.enter(FillStage::Passed);
+        self.leave(LeftAnswer::Received(PassedAnswer { head: Some(head), begun: Vec::new(), answer, memory: None }));
     }
 
     async fn store(
@@ -322,17 +374,16 @@ impl Fetch {
                 Ok(Some(piece)) => {
                     received += piece.len() as u64;
                     // It may never end.
-                    if length.is_none() && !self.has_readers() {
+                    if length.is_none() && self.is_abandoned() {
                         return self.fill.enter(FillStage::Failed(Stop::ClientGone));
                     }
                     let has_room = length.is_some()
                         || received <= self.rules.most_content
                             && self.zone().extend(&mut memory, piece.len() as u64 + PIECE_OVERHEAD);
                     if !has_room {
-                        let passed = PassedAnswer { head: None, begun: piece, answer, memory: Some(memory) };
-                        *self.passed.borrow_mut() = Some(passed);
                         self.zone().pass(&self.key, now());
-                        return self.fill.enter(FillStage::Passed);
+                        let passed = PassedAnswer { head: None, begun: piece, answer, memory: Some(memory) };
+                        return self.leave(LeftAnswer::Received(passed));
                     }
                     self.fill.push(piece.into());
                 }
@@ -343,7 +394,7 @@ impl Fetch {
         let pieces = self.fill.state().pieces.clone();
         let content = Arc::new(StoredContent::new(pieces, memory));
         let stored = Arc::new(StoredResponse::new(head, content));
-        self.zone().store(&self.key, &self.scope, &stored);
+        self.zone().store((&self.key, self.purges), &self.scope, &stored);
         self.fill.enter(FillStage::Stored(stored, self.outcome));
     }
 }
@@ -353,14 +404,19 @@ fn stored_head(mut head: ReplyHead, age: StoredAge, lifetime: Lifetime, vary: Va
     StoredHead { head, age, lifetime, vary }
 }
 
+/// Not with a status of `retry_on` that is no failure, such as 404.
+fn is_failure(stop: Stop) -> bool {
+    !matches!(stop, Stop::UpstreamStatus(status) if status < 500)
+}
+
 fn covers_errors(stale: &StoredResponse) -> bool {
     stale.head.lifetime.covers_errors(stale.head.age.at(now()))
 }
 
 /// A response without a date gets that of its arrival (RFC 9110 §6.6.1).
-fn dated(mut head: ReplyHead, age: StoredAge) -> ReplyHead {
+fn dated(mut head: ReplyHead, times: ArrivalTimes) -> ReplyHead {
     if date(&head, b"date").is_none() {
-        let arrival = std::time::UNIX_EPOCH + Duration::from_secs(age.received.as_secs());
+        let arrival = std::time::UNIX_EPOCH + Duration::from_secs(times.system.as_secs());
         head.fields.push((b"date"[..].into(), httpdate::fmt_http_date(arrival).into_bytes().into()));
     }
     head

@@ -1,10 +1,10 @@
 //! Whether a response may be stored, and for how long it can be used (RFC 9111 §3 and §4.2).
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_plugin::ReplyHead;
 
-use super::directives::CacheDirectives;
+use super::directives::{CacheDirectives, delta_seconds};
 
 /// What the options say about storing.
 #[derive(Clone, Debug)]
@@ -32,6 +32,24 @@ pub struct Lifetime {
     pub must_revalidate: bool,
 }
 
+/// When a response was requested and received. Times are durations since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrivalTimes {
+    pub asked: Duration,
+    pub received: Duration,
+    /// The system's time when it was received, which is compared with the dates of the upstream. The others are from a clock
+    /// that a change of the system's time does not move.
+    pub system: Duration,
+}
+
+impl ArrivalTimes {
+    /// The times of a response that is received now.
+    pub fn of_request(asked: Duration) -> ArrivalTimes {
+        let system = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        ArrivalTimes { asked, received: crate::clock::now(), system }
+    }
+}
+
 /// The age of a stored response (RFC 9111 §4.2.3). Times are durations since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredAge {
@@ -42,11 +60,15 @@ pub struct StoredAge {
 }
 
 impl StoredAge {
-    /// The age of a response that is received now, of which earlier caches say its `Age`.
-    pub fn of(head: &ReplyHead, now: Duration) -> StoredAge {
-        let told = value(head, b"age").and_then(|age| std::str::from_utf8(age).ok()?.parse::<u32>().ok());
-        let apparent = date(head, b"date").flatten().map_or(Duration::ZERO, |date| now.saturating_sub(date));
-        StoredAge { received: now, initial: apparent.max(Duration::from_secs(told.unwrap_or(0).into())) }
+    /// The age of a response. The `Age` that earlier caches tell is that at the time of the request. Of a list, the first counts
+    /// (RFC 9111 §5.1).
+    pub fn of(head: &ReplyHead, times: ArrivalTimes) -> StoredAge {
+        let first = value(head, b"age").and_then(|age| age.split(|byte| *byte == b',').next());
+        let told = first.and_then(|age| delta_seconds(age.trim_ascii()));
+        let corrected = told.map(|age| Duration::from_secs(age) + times.received.saturating_sub(times.asked));
+        let date = date(head, b"date").flatten();
+        let apparent = date.map_or(Duration::ZERO, |date| times.system.saturating_sub(date));
+        StoredAge { received: times.received, initial: apparent.max(corrected.unwrap_or_default()) }
     }
 
     pub fn at(self, now: Duration) -> Duration {
@@ -74,15 +96,19 @@ pub fn parse_date(text: &[u8]) -> Option<Duration> {
     date.duration_since(UNIX_EPOCH).ok()
 }
 
+/// What `Vary` names if each client may get another response: anything, or its address, which the gateway tells the upstream in
+/// these fields.
+const OF_CLIENT: [&[u8]; 3] = [b"*", b"x-forwarded-for", b"x-real-ip"];
+
 impl StorageRules {
     /// How long the response to a request can be used; `None` if it must not, or need not, be stored. The request has an
     /// `Authorization` field if `is_authorized`.
     pub fn lifetime(&self, head: &ReplyHead, is_authorized: bool) -> Option<Lifetime> {
         let said = CacheDirectives::read(values(head, b"cache-control"));
         let is_shared = said.public || said.s_maxage.is_some() || said.must_revalidate;
+        let names_client = |name: &[u8]| OF_CLIENT.iter().any(|field| name.trim_ascii().eq_ignore_ascii_case(field));
         let has_cookie = value(head, b"set-cookie").is_some() && !self.set_cookie;
-        let varies_always =
-            values(head, b"vary").any(|vary| vary.split(|byte| *byte == b',').any(|name| name.trim_ascii() == b"*"));
+        let varies_always = values(head, b"vary").any(|vary| vary.split(|byte| *byte == b',').any(names_client));
         let kind = value(head, b"content-type").unwrap_or_default();
         let is_stream = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
         let is_refused = said.no_store || said.private || has_cookie || varies_always || is_stream;
@@ -90,7 +116,7 @@ impl StorageRules {
         if is_refused || is_authorized && !is_shared || !self.statuses.contains(&head.status) {
             return None;
         }
-        let is_strict = said.must_revalidate || said.no_cache;
+        let is_strict = said.must_revalidate || said.proxy_revalidate || said.no_cache;
         // `s-maxage` forbids the use of stale responses (RFC 9111 §5.2.2.10), unless the response itself allows it.
         let must_revalidate = is_strict || said.s_maxage.is_some();
         let stale = |told: Option<u64>, default: Duration| match (is_strict, told) {
@@ -209,6 +235,8 @@ mod tests {
             [("Cache-Control", "private, max-age=60")],
             [("Set-Cookie", "a=b")],
             [("Vary", "Accept, *")],
+            [("Vary", "Accept, X-Forwarded-For")],
+            [("Vary", "x-real-ip")],
             [("Content-Type", "text/event-stream; charset=utf-8")],
         ] {
             assert_eq!(fresh(&fields), None, "{fields:?}");
@@ -220,9 +248,13 @@ mod tests {
 
     #[test]
     fn answers_to_authorized_requests_need_leave() {
-        for (control, is_stored) in
-            [("max-age=5", false), ("public", true), ("s-maxage=5", true), ("must-revalidate, max-age=5", true)]
-        {
+        for (control, is_stored) in [
+            ("max-age=5", false),
+            ("public", true),
+            ("s-maxage=5", true),
+            ("must-revalidate, max-age=5", true),
+            ("proxy-revalidate, max-age=5", false),
+        ] {
             let lifetime = rules().lifetime(&head(200, &[("Cache-Control", control)]), true);
             assert_eq!(lifetime.is_some(), is_stored, "{control}");
         }
@@ -230,14 +262,20 @@ mod tests {
 
     #[test]
     fn the_age_is_the_larger_of_what_is_told_and_what_is_seen() {
-        let now = parse_date(b"Tue, 15 Nov 1994 12:00:30 GMT").expect("a date");
+        let system = parse_date(b"Tue, 15 Nov 1994 12:00:30 GMT").expect("a date");
+        // The other clock is wrong, and the response has come after three seconds.
+        let now = Duration::from_secs(1000);
+        let times = ArrivalTimes { asked: now - Duration::from_secs(3), received: now, system };
         for (fields, want) in [
             (&[][..], 0),
-            (&[("Age", "7")], 7),
+            (&[("Age", "7")], 10),
+            (&[("Age", "7, 99")], 10),
+            (&[("Age", "99999999999999999999")], (1 << 31) + 3),
+            (&[("Age", "+7")], 0),
             (&[("Date", "Tue, 15 Nov 1994 12:00:00 GMT"), ("Age", "7")], 30),
             (&[("Date", "Tue, 15 Nov 1994 12:01:00 GMT"), ("Age", "x")], 0),
         ] {
-            let age = StoredAge::of(&head(200, fields), now);
+            let age = StoredAge::of(&head(200, fields), times);
             assert_eq!(age.at(now + Duration::from_secs(2)).as_secs(), want + 2, "{fields:?}");
         }
     }
@@ -260,6 +298,7 @@ mod tests {
             (relaxed, 20, "max-stale=10", Accepted),
             (relaxed, 21, "max-stale=10", AfterValidation),
             ("max-age=10, must-revalidate, stale-while-revalidate=5", 11, "max-stale", AfterValidation),
+            ("max-age=10, proxy-revalidate", 11, "max-stale", AfterValidation),
             ("no-cache, max-age=10", 1, "max-stale", AfterValidation),
         ] {
             let wanted_directives = CacheDirectives::read([wanted.as_bytes()].into_iter());

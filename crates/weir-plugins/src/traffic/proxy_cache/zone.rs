@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use weir_plugin::ReplyHead;
 use weir_plugin::proto::RequestHead;
-use weir_plugin::{ReplyField, ReplyHead};
 
 use super::CacheTotals;
 use super::freshness::{Lifetime, StoredAge, values};
@@ -25,6 +25,8 @@ const MOST_VARIANTS: usize = 32;
 const PASS_FOR: Duration = Duration::from_secs(10);
 /// The most resources of which this is remembered.
 const MOST_PASSES: usize = 10_000;
+/// The counters of removals. Resources whose hashes are equal modulo this number share one.
+const PURGE_COUNTERS: usize = 1024;
 
 /// The head of a stored response, and what it says about its use.
 pub struct StoredHead {
@@ -65,9 +67,13 @@ impl StoredResponse {
     }
 }
 
-/// The fields that a response's `Vary` names, with the values that its request had (RFC 9111 §4.1).
+/// The fields that a response's `Vary` names, with the values that its request had (RFC 9111 §4.1). A field without a value is
+/// not the same as none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VaryFields(Box<[ReplyField]>);
+pub struct VaryFields(Box<[VaryField]>);
+
+/// The name of a field, and its value in a request.
+type VaryField = (Box<[u8]>, Option<Box<[u8]>>);
 
 impl VaryFields {
     pub fn of(response: &ReplyHead, request: &RequestHead) -> VaryFields {
@@ -78,19 +84,20 @@ impl VaryFields {
 
     /// The bytes of the names and values.
     pub fn bytes(&self) -> u64 {
-        self.0.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
+        self.0.iter().map(|(name, value)| (name.len() + value.as_ref().map_or(0, |value| value.len())) as u64).sum()
     }
 
     /// Whether the response would also be sent to this request.
     pub fn matches(&self, request: &RequestHead) -> bool {
-        self.0.iter().all(|(name, value)| *combined(request, name) == **value)
+        self.0.iter().all(|(name, value)| combined(request, name) == *value)
     }
 }
 
-/// The values of a field as one list, without the white space that has no meaning.
-fn combined(request: &RequestHead, name: &[u8]) -> Box<[u8]> {
+/// The values of a field as one list, without the white space that has no meaning. `None` if there is no such field.
+fn combined(request: &RequestHead, name: &[u8]) -> Option<Box<[u8]>> {
+    request.head.value(name)?;
     let members = request.head.values(name).flat_map(|value| value.split(|byte| *byte == b','));
-    members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty()).collect::<Vec<_>>().join(&b',').into()
+    Some(members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty()).collect::<Vec<_>>().join(&b',').into())
 }
 
 /// The memory of a zone.
@@ -122,6 +129,12 @@ impl ScopeParts {
     pub fn add(&mut self, part: &[u8]) {
         self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
         self.0.extend_from_slice(part);
+    }
+
+    /// Adds the values of a field, however many there are.
+    pub fn add_values(&mut self, request: &RequestHead, name: &[u8]) {
+        self.0.extend_from_slice(&(request.head.values(name).count() as u64).to_le_bytes());
+        request.head.values(name).for_each(|value| self.add(value));
     }
 
     pub fn finished(self) -> ResourceScope {
@@ -188,6 +201,8 @@ pub struct CacheZone {
     contents: RwLock<Contents>,
     /// Resources whose responses could not be stored, by the hash of their key, until when this counts.
     passes: Mutex<HashMap<u64, Duration>>,
+    /// Changed when a resource is removed, with `contents` locked: what was requested before is not stored.
+    purges: Box<[AtomicU64]>,
     hasher: RandomState,
     totals: Arc<CacheTotals>,
 }
@@ -198,6 +213,7 @@ impl CacheZone {
             memory: Arc::new(ZoneMemory { limit, used: AtomicU64::new(0) }),
             contents: RwLock::default(),
             passes: Mutex::default(),
+            purges: (0..PURGE_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::default(),
             totals,
         }
@@ -220,26 +236,49 @@ impl CacheZone {
         let contents = self.read();
         let variants = contents.resources.get(key)?.get(scope)?;
         let stored = variants.iter().rev().find(|variant| variant.head.vary.matches(request))?;
-        stored.is_used.store(true, Relaxed);
+        // Written once only, since workers that read the same value do not wait for each other.
+        if !stored.is_used.load(Relaxed) {
+            stored.is_used.store(true, Relaxed);
+        }
         Some(Arc::clone(stored))
     }
 
-    /// Stores a response; it replaces the one for the same request.
-    pub fn store(&self, key: &[u8], scope: &[u8], stored: &Arc<StoredResponse>) {
-        self.write().add(key, scope, stored);
+    fn purge_counter(&self, key: &[u8]) -> &AtomicU64 {
+        &self.purges[self.hasher.hash_one(key) as usize % PURGE_COUNTERS]
+    }
+
+    /// How often a resource was removed, to be read before its response is requested.
+    pub fn purges(&self, key: &[u8]) -> u64 {
+        self.purge_counter(key).load(Relaxed)
+    }
+
+    /// Stores a response; it replaces the one for the same request. It is not stored if the resource was removed since `purges`
+    /// was read, as it may be the response from before.
+    pub fn store(&self, (key, purges): (&[u8], u64), scope: &[u8], stored: &Arc<StoredResponse>) {
+        let mut contents = self.write();
+        if self.purges(key) == purges {
+            contents.add(key, scope, stored);
+        }
     }
 
     /// Removes all responses for a resource; `false` if there were none.
     pub fn purge(&self, key: &[u8]) -> bool {
         self.passes().remove(&self.hasher.hash_one(key));
-        self.write().purge(key)
+        let mut contents = self.write();
+        self.purge_counter(key).fetch_add(1, Relaxed);
+        contents.purge(key)
+    }
+
+    /// Removes one response.
+    pub fn remove(&self, key: &[u8], scope: &[u8], stored: &Arc<StoredResponse>) {
+        self.write().remove(stored, key, scope);
     }
 
     /// Reserves memory for a response with so many bytes; others that are used less are removed for it. `None` if there is no
     /// room.
     pub fn reserve(&self, bytes: u64) -> Option<Reservation> {
         let mut reservation = Reservation { memory: Arc::clone(&self.memory), bytes: 0 };
-        self.extend(&mut reservation, bytes + OVERHEAD).then_some(reservation)
+        self.extend(&mut reservation, bytes.saturating_add(OVERHEAD)).then_some(reservation)
     }
 
     /// Makes a reservation larger; `false` if there is no room.
@@ -324,16 +363,47 @@ mod tests {
         let zone = zone(1 << 20);
         let (one, other) = (request("Accept-Encoding: gzip,br\nX: 1"), request("Accept-Encoding:  br"));
         let first = response(&zone, "Accept-Encoding", &one);
-        zone.store(b"k", b"s", &first);
+        zone.store((b"k", 0), b"s", &first);
         let same = request("Accept-Encoding: gzip \nAccept-Encoding: br\nX: 2");
         assert!(zone.find(b"k", b"s", &same).is_some_and(|found| Arc::ptr_eq(&found, &first)));
         assert!(zone.find(b"k", b"s", &other).is_none() && zone.find(b"k", b"t", &one).is_none());
-        zone.store(b"k", b"s", &response(&zone, "accept-encoding", &other));
+        zone.store((b"k", 0), b"s", &response(&zone, "accept-encoding", &other));
         assert_eq!(zone.usage().1, 2);
-        zone.store(b"k", b"s", &response(&zone, "accept-encoding", &other));
+        zone.store((b"k", 0), b"s", &response(&zone, "accept-encoding", &other));
         assert_eq!(zone.usage().1, 2, "the second of the same replaces the first");
         assert!(zone.purge(b"k") && !zone.purge(b"k"));
         assert!(zone.find(b"k", b"s", &one).is_none());
+    }
+
+    #[test]
+    fn an_empty_field_is_another_one_than_none() {
+        let zone = zone(1 << 20);
+        zone.store((b"k", 0), b"s", &response(&zone, "Accept-Encoding", &request("")));
+        assert!(zone.find(b"k", b"s", &request("Accept-Encoding:")).is_none());
+        assert!(zone.find(b"k", b"s", &request("X: 1")).is_some());
+    }
+
+    #[test]
+    fn values_of_different_fields_are_different_parts() {
+        let scope = |fields: &str| {
+            let mut scope = ScopeParts::default();
+            [&b"a"[..], b"b"].iter().for_each(|name| scope.add_values(&request(fields), name));
+            scope.finished()
+        };
+        assert_ne!(scope("A:\nA: x"), scope("B: x\nB:"));
+        assert_ne!(scope("A:"), scope("B:"));
+    }
+
+    #[test]
+    fn what_was_requested_before_a_removal_is_not_stored() {
+        let zone = zone(1 << 20);
+        let asked = request("");
+        let before = zone.purges(b"k");
+        zone.purge(b"k");
+        zone.store((b"k", before), b"s", &response(&zone, "", &asked));
+        assert!(zone.find(b"k", b"s", &asked).is_none());
+        zone.store((b"k", zone.purges(b"k")), b"s", &response(&zone, "", &asked));
+        assert!(zone.find(b"k", b"s", &asked).is_some());
     }
 
     #[test]
@@ -341,7 +411,7 @@ mod tests {
         let zone = zone(1 << 20);
         for number in 0..100 {
             let asked = request(&format!("X: {number}"));
-            zone.store(b"k", b"s", &response(&zone, "X", &asked));
+            zone.store((b"k", 0), b"s", &response(&zone, "X", &asked));
         }
         assert_eq!(zone.usage().1, MOST_VARIANTS as u64);
         assert!(zone.find(b"k", b"s", &request("X: 99")).is_some());
@@ -352,12 +422,12 @@ mod tests {
         let zone = zone(10_000);
         let asked = request("");
         for number in 0..10_u8 {
-            zone.store(&[number], b"s", &response(&zone, "", &asked));
+            zone.store((&[number], 0), b"s", &response(&zone, "", &asked));
         }
         assert_eq!(zone.usage(), (10_000, 10));
         let kept: Vec<_> = (0..3_u8).map(|number| zone.find(&[number], b"s", &asked).expect("stored")).collect();
         for number in 10..15_u8 {
-            zone.store(&[number], b"s", &response(&zone, "", &asked));
+            zone.store((&[number], 0), b"s", &response(&zone, "", &asked));
         }
         assert_eq!(zone.usage(), (10_000, 10));
         assert!((0..3_u8).all(|number| zone.find(&[number], b"s", &asked).is_some()), "they were used");
@@ -370,7 +440,7 @@ mod tests {
         let zone = zone(2_000);
         let asked = request("");
         let read = response(&zone, "", &asked);
-        zone.store(b"a", b"s", &read);
+        zone.store((b"a", 0), b"s", &read);
         zone.purge(b"a");
         let more = zone.reserve(488).expect("half of it is left");
         assert!(zone.reserve(0).is_none(), "a client reads the other half");
