@@ -88,8 +88,8 @@ impl Fill {
         self.changes.send_replace(());
     }
 
-    /// The rest is received, too, if nobody reads it: a client has the response already, of which it has only asked whether it
-    /// has changed.
+    /// The rest of the response is received even if no client reads it. The client that caused the request already has the
+    /// response, and has only asked whether it has changed.
     pub fn keep_on(&self) {
         self.state().keeps_on = true;
     }
