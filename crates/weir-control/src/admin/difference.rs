@@ -32,6 +32,8 @@ pub(super) fn changed_members(change: &ResourceChange) -> Vec<String> {
     members.iter().filter_map(|member| member["path"].as_str().map(str::to_owned)).collect()
 }
 
+/// Compares two values and appends each member that differs. `update_time` of a changed resource is left out: the server sets it at
+/// every change.
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, members: &mut Vec<Value>) {
     if before == after {
         return;
@@ -52,7 +54,7 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, members: &
         return members.push(json!({ "path": path, "before": before, "after": after }));
     };
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    for (name, value) in old {
+    for (name, value) in old.iter().filter(|(name, _)| !path.is_empty() || *name != "update_time") {
         compare(&below(name), Some(value), new.get(name), members);
     }
     for (name, value) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
@@ -73,8 +75,8 @@ mod tests {
     fn a_difference_names_members() {
         let change = ResourceChange {
             key: ResourceKey::new("routes", "r"),
-            before: stored(json!({"uri": "/a", "upstream": {"nodes": {"a:1": 1}, "type": "chash"}})),
-            after: stored(json!({"uri": "/b", "upstream": {"nodes": {"a:1": 1}}, "name": "n"})),
+            before: stored(json!({"uri": "/a", "update_time": 1, "upstream": {"nodes": {"a:1": 1}, "type": "chash"}})),
+            after: stored(json!({"uri": "/b", "update_time": 2, "upstream": {"nodes": {"a:1": 1}}, "name": "n"})),
         };
         let told = difference(&change, AdminRole::Viewer);
         assert_eq!(told["action"], "changed");
