@@ -73,7 +73,7 @@ fn check_names_the_plugin_that_does_what_others_call_differently() {
     for (theirs, advice) in [
         ("jwt", "Weir's plugin for this is `jwt-auth`"),
         ("rate-limiting", "Weir's plugin for this is `limit-count`"),
-        ("acl", "Weir's plugin for this is `consumer-restriction`"),
+        ("bot-detection", "Weir's plugin for this is `ua-restriction`"),
         ("magic", "`weir plugins` lists all plugins"),
     ] {
         let routes = format!("routes: [{{ uri: /*, plugins: {{ {theirs}: {{}} }} }}]\n");

@@ -258,3 +258,25 @@ consumers: [{{ username: jack, plugins: {{ key-auth: {{ key: $env://WEIR_TEST_KE
     assert_eq!(ask("a \"b\": c").expect("an answer").status, 200);
     assert_eq!(ask("$env://WEIR_TEST_KEYS/jack").expect("an answer").status, 401);
 }
+
+#[test]
+fn labels_decide_and_are_sent_to_the_upstream() {
+    let consumers = "
+consumers:
+  - { username: jack, labels: { team: \"red,blue\", custom_id: c-1 }, plugins: { key-auth: { key: k1 } } }
+  - { username: rose, labels: { team: green }, plugins: { key-auth: { key: k2 } } }
+  - { username: joe, plugins: { key-auth: { key: k3 } } }
+";
+    let rig = rig(
+        "{ key-auth: {}, acl: { allow_labels: { team: [blue] } }, attach-consumer-label: { headers: { X-Team: $team } } }",
+        consumers,
+    );
+    assert_eq!(rig.ask("/a", "apikey: k1\r\nX-Team: forged\r\n").0, 200);
+    let sent = rig.origin.raw_text();
+    assert!(sent.contains("X-Team: red,blue\r\n") && !sent.contains("forged"), "{sent}");
+    for key in ["k2", "k3"] {
+        let forbidden = (403, "{\"message\":\"The consumer is forbidden.\"}\n".to_owned());
+        assert_eq!(rig.ask("/a", &format!("apikey: {key}\r\n")), forbidden);
+    }
+    assert_eq!(rig.origin.requests().len(), 1);
+}

@@ -7,7 +7,7 @@ use weir_testkit::TempDir;
 const FILE: &str = include_str!("apisix.yaml");
 
 /// Those that Weir promises to have.
-const LIST: [&str; 39] = [
+const LIST: [&str; 41] = [
     "real-ip",
     "client-control",
     "request-id",
@@ -27,6 +27,8 @@ const LIST: [&str; 39] = [
     "key-auth",
     "multi-auth",
     "consumer-restriction",
+    "acl",
+    "attach-consumer-label",
     "forward-auth",
     "proxy-mirror",
     "proxy-rewrite",

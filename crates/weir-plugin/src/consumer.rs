@@ -14,10 +14,19 @@ pub struct Consumer {
     pub username: Box<str>,
     /// APISIX `labels.custom_id`; empty is none.
     pub custom_id: Box<str>,
+    /// Names and values.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
     /// The id of the consumer's group; empty is none.
     pub group_id: Box<str>,
     /// Number, in the snapshot, of the overlay with the plugins that the consumer or its group adds to those of routes.
     pub overlay: Option<u32>,
+}
+
+impl Consumer {
+    /// The value of a label.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.iter().find(|(label, _)| **label == *name).map(|(_, value)| &**value)
+    }
 }
 
 /// A credential in the form in which [`Consumers::add`] takes it.

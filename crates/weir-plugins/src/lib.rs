@@ -36,7 +36,9 @@ pub use traffic::sse_fanout::totals as fanout_totals;
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
+    Entry::of::<auth::acl::Acl>(),
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
+    Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),
     Entry::of::<transform::brotli::Brotli>(),
     Entry::described::<log::clickhouse_logger::ClickhouseLogger>(),

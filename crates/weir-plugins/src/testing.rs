@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use weir_plugin::proto::h1::{Limits, parse_request};
 use weir_plugin::{
-    Build, BuildContext, ConfigError, Consumer, Definition, Entry, Exchange, Flow, Plugin, Proof, Stop, Template,
+    Build, BuildContext, ConfigError, Consumer, Credential, Definition, Entry, Exchange, Flow, Plugin, Proof, Stop,
+    Template,
 };
 use weir_records::Record;
 
@@ -100,6 +101,14 @@ pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<BuildContext> {
         shared.consumers.add(consumer, [proof]);
     }
     Rc::new(shared)
+}
+
+/// Identifies the client as a consumer with these labels.
+pub fn identify(exchange: &mut Exchange, labels: &[(&str, &str)]) {
+    let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let consumer = Arc::new(Consumer { username: "jack".into(), labels, ..Consumer::default() });
+    let credential = Credential { consumer, id: Box::default(), options: Value::Null };
+    exchange.identify(&Arc::new(credential)).expect("a valid name");
 }
 
 /// Runs a plugin's request phase.

@@ -121,6 +121,7 @@ impl<'a> ConsumerReader<'a> {
             let known = Consumer {
                 username: consumer.username.clone(),
                 custom_id: consumer.custom_id.clone(),
+                labels: consumer.labels.clone(),
                 group_id: group.map(|set| set.id.clone()).unwrap_or_default(),
                 overlay,
             };

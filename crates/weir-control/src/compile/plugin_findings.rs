@@ -10,7 +10,6 @@ use crate::text::tree::{TextPosition, TreePath};
 
 /// Plugins of other gateways, and their equivalents here; docs/guide/coming-from.md has the same list.
 const FOREIGN_NAMES: &[(&str, &str)] = &[
-    ("acl", "consumer-restriction"),
     ("api-key", "key-auth"),
     ("basic", "basic-auth"),
     ("bot-detection", "ua-restriction"),

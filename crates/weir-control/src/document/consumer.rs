@@ -11,6 +11,8 @@ pub struct ConsumerSpec {
     pub username: Box<str>,
     /// `labels.custom_id`; empty is none.
     pub custom_id: Box<str>,
+    /// Names and values, `custom_id` included.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
     pub group_id: Option<Reference>,
     /// Options of auth plugins, which identify the consumer, and policies for all its requests.
     pub plugins: PluginSpecs,
@@ -95,21 +97,27 @@ fn read_consumer(at: &NodeReader, fields: &MapReader) -> Option<ConsumerSpec> {
         return None;
     }
     let labels = fields.get("labels").filter(NodeReader::is_map);
-    let custom_id = labels.as_ref().and_then(|labels| {
-        let label = labels.entries()?.iter().find(|entry| &*entry.key == "custom_id")?;
-        let at = labels.below(label);
-        let text = at.text()?;
-        // White space has been reported with all labels.
-        if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-            at.report_advising("is sent in a header field", "use only visible ASCII characters");
-        }
-        Some(text.into())
-    });
+    let labels: Box<[_]> = labels.as_ref().map(read_labels).unwrap_or_default();
+    let custom_id = labels.iter().find(|(name, _)| **name == *"custom_id").map(|(_, value)| value.clone());
     Some(ConsumerSpec {
         origin: ResourceOrigin::of(at),
         username: name.into(),
         custom_id: custom_id.unwrap_or_default(),
+        labels,
         group_id: resource::reference(fields, "group_id"),
         plugins: plugins::read(fields),
     })
+}
+
+/// What is wrong with labels in general has been reported with those of all resources.
+fn read_labels(labels: &NodeReader) -> Box<[(Box<str>, Box<str>)]> {
+    let read = |entry: &crate::text::tree::MapEntry| {
+        let at = labels.below(entry);
+        let text = at.text()?;
+        if &*entry.key == "custom_id" && !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            at.report_advising("is sent in a header field", "use only visible ASCII characters");
+        }
+        Some((entry.key.as_ref().into(), text.into()))
+    };
+    labels.entries().unwrap_or_default().iter().filter_map(read).collect()
 }

@@ -25,6 +25,9 @@ const HARMLESS: [&str; 13] = [
 
 const AUTH: [&str; 3] = ["key-auth", "basic-auth", "jwt"];
 
+/// The label of a consumer that has its groups of `acls`.
+const GROUPS: &str = "groups";
+
 /// The plugins of a route. `closed`: one that controls access could not be converted.
 #[derive(Default)]
 pub struct PluginChain {
@@ -124,6 +127,9 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
     if let Some((option, _)) = config.members().iter().find(is_unknown) {
         return refuse(conversion, plugin, chain, &format!("the option `{option}`"));
     }
+    if name == "acl" && !conversion.root.list("acls").is_empty() {
+        return refuse(conversion, plugin, chain, "its groups are not listed under the consumers");
+    }
     if !config.is_true("run_on_preflight", true) {
         conversion.differs(plugin, "`run_on_preflight: false`: OPTIONS requests have to authenticate, too");
     }
@@ -134,6 +140,10 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
         );
     }
     chain.plugins.push(converted);
+    if name == "acl" && !config.is_true("hide_groups_header", false) {
+        let headers = Yaml::map([("X-Consumer-Groups", Yaml::text(format!("${GROUPS}")))]);
+        chain.plugins.push(("attach-consumer-label".to_owned(), Yaml::map([("headers", headers)])));
+    }
 }
 
 /// Whether an option has the default value that `deck dump` writes.
@@ -201,14 +211,16 @@ fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
             }
             (&["key_claim_name", "claims_to_verify", "run_on_preflight"], plugin("jwt-auth", Yaml::Map(options)))
         }
+        "acl" => {
+            let (list, groups) = allow_or_deny(config, ["allow_labels", "deny_labels"])?;
+            let options = Yaml::map([
+                (list, Yaml::map([(GROUPS, groups)])),
+                ("rejected_msg", Yaml::text("You cannot consume this service")),
+            ]);
+            (&["allow", "deny", "hide_groups_header"], plugin(name, options))
+        }
         "ip-restriction" => {
-            let (allow, deny) = (config.texts("allow"), config.texts("deny"));
-            let list = match (allow.is_empty(), deny.is_empty()) {
-                (false, true) => ("whitelist", Yaml::texts(allow)),
-                (true, false) => ("blacklist", Yaml::texts(deny)),
-                _ => return None,
-            };
-            (&["allow", "deny"], plugin(name, Yaml::map([list])))
+            (&["allow", "deny"], plugin(name, Yaml::map([allow_or_deny(config, ["whitelist", "blacklist"])?])))
         }
         "rate-limiting" => (
             &["second", "minute", "hour", "day", "limit_by", "policy", "fault_tolerant"],
@@ -235,6 +247,16 @@ fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
         }
         _ => return None,
     })
+}
+
+/// The list of `allow` or `deny`, whichever there is, under one of our names; `None` if there is not exactly one of them.
+fn allow_or_deny(config: &DocumentValue, names: [&'static str; 2]) -> Option<(&'static str, Yaml)> {
+    let (allow, deny) = (config.texts("allow"), config.texts("deny"));
+    match (allow.is_empty(), deny.is_empty()) {
+        (false, true) => Some((names[0], Yaml::texts(allow))),
+        (true, false) => Some((names[1], Yaml::texts(deny))),
+        _ => None,
+    }
 }
 
 /// The only limit of `rate-limiting`, as options of `limit-count`.
@@ -276,8 +298,8 @@ pub fn consumers(conversion: &mut DocumentConversion) {
             }
         }
         for (name, value) in consumer.members() {
-            let is_known =
-                ["id", "username", "tags"].contains(&name.as_str()) || KINDS.iter().any(|(kind, _)| kind == name);
+            let is_known = ["id", "username", "tags", "acls"].contains(&name.as_str())
+                || KINDS.iter().any(|(kind, _)| kind == name);
             if !is_known {
                 conversion.lost(value, format!("`{name}` of the consumer `{username}`"));
             }
@@ -289,7 +311,16 @@ pub fn consumers(conversion: &mut DocumentConversion) {
             );
             credentials.clear();
         }
-        let members = vec![("username".to_owned(), Yaml::text(username))];
+        let mut members = vec![("username".to_owned(), Yaml::text(username))];
+        match groups(consumer) {
+            Some(groups) if groups.is_empty() => {}
+            Some(groups) => members.push(("labels".to_owned(), Yaml::map([(GROUPS, Yaml::text(groups))]))),
+            None => {
+                let why = "its groups do not fit into a label: text without spaces and commas, 256 characters in total";
+                conversion.lost(consumer, format!("credentials of `{username}`: left out, as {why}"));
+                credentials.clear();
+            }
+        }
         let place = conversion.place(consumer);
         conversion.converted.consumers.push(ConvertedResource::new(&place, "consumer", members));
         for (number, (at, options)) in credentials.into_iter().enumerate() {
@@ -299,6 +330,15 @@ pub fn consumers(conversion: &mut DocumentConversion) {
             conversion.converted.consumers.push(item);
         }
     }
+}
+
+/// The groups of a consumer, as the value of a label; `None` if a label cannot hold them.
+fn groups(consumer: &DocumentValue) -> Option<String> {
+    let is_plain =
+        |group: &&str| !group.is_empty() && !group.starts_with(['[', '$']) && !group.contains([',', ' ', '\t']);
+    let groups: Option<Vec<&str>> =
+        consumer.list("acls").iter().map(|acl| acl.text("group").filter(is_plain)).collect();
+    Some(groups?.join(",")).filter(|groups| groups.chars().count() <= 256)
 }
 
 const KINDS: [(&str, &[&str]); 3] = [

@@ -61,7 +61,7 @@ routes:
 
 #[test]
 fn a_route_whose_access_control_is_not_converted_is_closed() {
-    for plugin in ["acl", "hmac-auth", "oauth2", "my-own-plugin"] {
+    for plugin in ["hmac-auth", "oauth2", "my-own-plugin"] {
         let text = format!(
             "_format_version: '3.0'\nplugins: [{{ name: {plugin} }}]\nservices:\n- {{ name: a, host: a, routes: [{{ paths: [/a] }}] }}\n"
         );
@@ -116,6 +116,31 @@ fn services_of_one_host_have_an_upstream_each_also_on_one_line() {
                 { host: a, port: 2, routes: [{ name: t }] }] }";
     let ids: Vec<_> = converted(text).upstreams.iter().map(|item| item.members[0].1.clone()).collect();
     assert_eq!(ids, ["a", "a-2"].map(Yaml::text));
+}
+
+#[test]
+fn groups_of_consumers_become_a_label() {
+    let text = |consumer: &str, more: &str| {
+        format!(
+            "_format_version: '3.0'\nplugins: [{{ name: acl, config: {{ allow: [staff], hide_groups_header: false }} }}]\n\
+             services:\n- {{ name: a, host: a, routes: [{{ name: r }}] }}\n\
+             consumers:\n- {{ username: jack, acls: [{consumer}], keyauth_credentials: [{{ key: k }}] }}\n{more}"
+        )
+    };
+    let yaml = converted(&text("{ group: staff }, { group: ops }", "")).yaml();
+    for line in [
+        "labels: { groups: \"staff,ops\" }",
+        "allow_labels: { groups: [staff] }",
+        "rejected_msg: You cannot consume this service",
+        "attach-consumer-label: { headers: { X-Consumer-Groups: $groups } }",
+        "jack/credentials/1",
+    ] {
+        assert!(yaml.contains(line), "{line}: {yaml}");
+    }
+    let yaml = converted(&text("{ group: 'a, b' }", "")).yaml();
+    assert!(!yaml.contains("jack/credentials/1"), "a group that is lost may be one that is denied: {yaml}");
+    let yaml = converted(&text("", "acls: [{ consumer: jack, group: staff }]\n")).yaml();
+    assert!(!yaml.contains("upstream_id"), "{yaml}");
 }
 
 #[test]

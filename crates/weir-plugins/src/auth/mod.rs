@@ -1,5 +1,7 @@
 //! Authentication: by credentials of consumers, tokens, directories, and external auth services.
 
+pub mod acl;
+pub mod attach_consumer_label;
 pub mod basic_auth;
 pub mod consumer_restriction;
 pub mod credentials;
