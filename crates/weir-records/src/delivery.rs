@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::account::RecordAccount;
@@ -17,8 +18,7 @@ use crate::books::{Books, DropReason, RecordTally, RejectReason};
 use crate::destination::{Destination, OpenDestination, Outcome, SendOutcome};
 use crate::lock::locked;
 use crate::queue::{Ready, Record, RecordQueue, tally};
-use crate::register::SinkLimits;
-use crate::ring::RingReader;
+use crate::ring::{RingReader, RingTake};
 use crate::sink_core::SinkCore;
 
 use crate::spool::{Group, SpoolPlace};
@@ -62,8 +62,8 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
             queue: RefCell::default(),
             added: Notify::new(),
             has_all: Cell::new(false),
+            is_ending: Cell::new(false),
             complained: RefCell::default(),
-            held: Cell::new(0),
         });
         let deliver =
             RecordDelivery { task: Rc::clone(&task), backoff: Backoff::default(), limit: usize::MAX, closed: None };
@@ -117,10 +117,10 @@ struct SinkTask {
     added: Notify,
     /// No more records will come.
     has_all: Cell<bool>,
+    /// No more records will be sent.
+    is_ending: Cell<bool>,
     /// When each kind of failure was last logged.
     complained: RefCell<BTreeMap<&'static str, Instant>>,
-    /// Bytes of the records in the queue, and of those being sent or written.
-    held: Cell<u64>,
 }
 
 impl SinkTask {
@@ -134,19 +134,28 @@ impl SinkTask {
             let drained = self.drain(&mut rings);
             let has_spooled = self.spool().await;
             self.update_full_signal();
+            let has_drained_all = rings.iter().all(RingReader::is_empty);
             if drained || has_spooled {
                 pause = LOOK;
                 self.added.notify_one();
-            } else if is_closed && !self.is_writing() || self.core.signals.has_given_up() {
+            } else if is_closed && has_drained_all && !self.is_writing() || self.is_ending() {
                 break;
             } else {
                 pause = (pause * 2).min(if self.is_writing() { LOOK } else { LOOK_IDLE });
             }
-            rings.retain(|ring| !ring.has_ended());
-            let _ = timeout(pause, self.core.signals.changed.notified()).await;
+            rings.retain_mut(|ring| !ring.has_ended());
+            match self.is_ending() {
+                true => yield_now().await,
+                false => drop(timeout(pause, self.core.signals.changed.notified()).await),
+            }
         }
         self.has_all.set(true);
         self.added.notify_one();
+    }
+
+    /// Whether records that are still in rings cannot be sent any more.
+    fn is_ending(&self) -> bool {
+        self.is_ending.get() || self.core.signals.has_given_up()
     }
 
     /// Sets whether writers should stop, if the sink blocks when it is full.
@@ -154,9 +163,7 @@ impl SinkTask {
         if !self.core.blocks() {
             return;
         }
-        let limits = self.core.register.limits();
-        let is_full = self.held.get() > limits.sink_memory / 4 * 3
-            || self.core.register.memory_in_use() > limits.memory / 4 * 3
+        let is_full = self.core.memory.is_nearly_full()
             || self.core.options.max_pending.is_some_and(|most| self.queue.borrow().len() > most / 4 * 3);
         match (self.core.signals.set_full(is_full), is_full) {
             (true, true) => self.complain("there is nearly no room for records", "requests are answered with 503"),
@@ -171,24 +178,35 @@ impl SinkTask {
 
     /// Drains the rings; `false` if they were empty.
     fn drain(&self, rings: &mut [RingReader]) -> bool {
-        let (now, limits) = (Instant::now(), self.core.register.limits());
+        let now = Instant::now();
         let mut queue = self.queue.borrow_mut();
         let mut sequence = self.sequence.get();
         let (mut queued, mut dropped) = (RecordTally::default(), RecordTally::default());
         for ring in rings {
             let mut moved = RecordTally::default();
             while let Some(taken) = ring.take() {
-                sequence += 1 + u64::from(taken.refused);
-                let (payload, attachments) = (taken.payload, taken.attachments);
-                let record = Record { boot: self.boot, sequence, payload, attachments };
-                let bytes = record.bytes();
-                moved.add(RecordTally::one(bytes));
-                match self.has_room(&queue, bytes, limits) {
-                    true => {
-                        queue.push(record, now);
-                        queued.add(RecordTally::one(bytes));
+                let mut has_room = self.has_room(&queue, &taken);
+                if !has_room && (self.core.blocks() || self.has_spool()) && !self.is_ending() {
+                    if !ring.has_counted() {
+                        // There will be room when records have been written to the disk, or delivered.
+                        ring.put_back(taken);
+                        break;
                     }
-                    false => dropped.add(RecordTally::one(bytes)),
+                    // The memory may be full with the records behind this one. Those before them are few: a ring's content.
+                    has_room = self.take_anyway(&taken);
+                }
+                let tally = RecordTally::one(taken.bytes());
+                sequence += 1 + u64::from(taken.refused);
+                moved.add(tally);
+                if has_room {
+                    let RingTake { payload, attachments, .. } = taken;
+                    queue.push(Record { boot: self.boot, sequence, payload, attachments }, now);
+                    queued.add(tally);
+                } else {
+                    if taken.is_counted {
+                        self.core.memory.give(tally.bytes);
+                    }
+                    dropped.add(tally);
                 }
             }
             if !moved.is_zero() && !Arc::ptr_eq(ring.account(), &self.account) {
@@ -214,7 +232,7 @@ impl SinkTask {
         let Some(spooling) = &self.spooling else { return false };
         spooling.tidy().await;
         let written = spooling.step();
-        self.release(written.bytes);
+        self.core.memory.give(written.bytes);
         if let Some(error) = &written.error {
             self.complain(error, "records wait in memory");
         }
@@ -222,7 +240,9 @@ impl SinkTask {
         if !written.failed.is_empty() {
             queue.put_back(written.failed, Instant::now());
         }
-        if queue.bytes() > self.core.register.limits().sink_memory / LAG {
+        if queue.bytes() > self.core.register.limits().sink_memory / LAG
+            || self.core.options.max_pending.is_some_and(|most| queue.len() as u64 > most as u64 / LAG)
+        {
             spooling.start_spooling();
         }
         if spooling.is_spooling() && !spooling.is_broken() && !queue.is_empty() {
@@ -232,19 +252,21 @@ impl SinkTask {
     }
 
     /// Reserves memory for a record; `false` if the limits do not allow it.
-    fn has_room(&self, queue: &RecordQueue, bytes: u64, limits: SinkLimits) -> bool {
-        let has_room = self.core.options.max_pending.is_none_or(|most| queue.len() < most)
-            && self.held.get() + bytes <= limits.sink_memory
-            && self.core.register.take_memory(bytes, limits.memory);
-        if has_room {
-            self.held.set(self.held.get() + bytes);
-        }
-        has_room
+    fn has_room(&self, queue: &RecordQueue, taken: &RingTake) -> bool {
+        let is_one_too_many = self.core.options.max_pending.is_some_and(|most| queue.len() >= most);
+        (!is_one_too_many || self.has_spool()) && (taken.is_counted || self.core.memory.take(taken.bytes()))
     }
 
-    fn release(&self, bytes: u64) {
-        self.held.set(self.held.get() - bytes);
-        self.core.register.give_memory(bytes);
+    fn take_anyway(&self, taken: &RingTake) -> bool {
+        if !taken.is_counted {
+            self.core.memory.take_anyway(taken.bytes());
+        }
+        true
+    }
+
+    /// Whether there is a spool that works. It takes all records of the queue as soon as the rings are drained.
+    fn has_spool(&self) -> bool {
+        self.spooling.as_ref().is_some_and(|spooling| !spooling.is_broken())
     }
 
     /// Logs a failure, at most once per `COMPLAIN_EVERY` for each consequence.
@@ -353,6 +375,7 @@ impl RecordDelivery {
                 break;
             }
         }
+        self.task.is_ending.set(true);
         self.keep_rest().await;
         self.lose_rest();
     }
@@ -480,7 +503,7 @@ impl RecordDelivery {
         spooling.write(rest);
         while spooling.is_writing() && Instant::now() < deadline {
             let written = spooling.step();
-            self.task.release(written.bytes);
+            self.task.core.memory.give(written.bytes);
             if !written.failed.is_empty() {
                 self.task.queue.borrow_mut().put_back(written.failed, Instant::now());
             }
@@ -628,7 +651,7 @@ impl RecordDelivery {
             books.inflight.subtract(settled);
             settlement.book(books);
         });
-        self.task.release(settled.bytes);
+        self.task.core.memory.give(settled.bytes);
     }
 
     /// Books records that were being sent as lost.
@@ -640,7 +663,7 @@ impl RecordDelivery {
             tracing::error!("{name}: {} records could not be delivered and are lost ({})", lost.records, reason.name());
         }
         self.task.account.book(|books| books.drop_from(inflight, reason, lost));
-        self.task.release(lost.bytes);
+        self.task.core.memory.give(lost.bytes);
     }
 
     /// Books all records still in memory as lost, when the process waits no longer.
@@ -657,7 +680,7 @@ impl RecordDelivery {
         };
         tracing::error!("{name}: {} records could not be delivered and are lost ({})", lost.records, reason.name());
         self.task.account.book(|books| books.drop_from(queued, reason, lost));
-        self.task.release(lost.bytes);
+        self.task.core.memory.give(lost.bytes);
     }
 }
 

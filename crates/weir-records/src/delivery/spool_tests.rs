@@ -71,6 +71,20 @@ struct ProcessUnderTest {
     written: u64,
 }
 
+/// A store whose sink's thread does not run on until it is let.
+struct Stuck {
+    store: Sender,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Destination for Stuck {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        // Returns at once when the other end has been dropped.
+        let _ = self.go_on.recv();
+        self.store.send(batch)
+    }
+}
+
 fn options(directory: &Path, spool: SpoolOptions) -> SinkOptions {
     let soon = Duration::from_millis(1);
     SinkOptions {
@@ -89,12 +103,28 @@ impl ProcessUnderTest {
     }
 
     fn with(options: SinkOptions, store: &Arc<Store>) -> ProcessUnderTest {
-        let register = Arc::new(SinkRegister::default());
-        let sender = Sender(Arc::clone(store));
-        let sink = RecordSink::new(&register, options, Box::new(|| Ok(Box::new(sender))));
+        ProcessUnderTest::on(Arc::default(), options, Box::new(Sender(Arc::clone(store))))
+    }
+
+    fn on(
+        register: Arc<SinkRegister>,
+        options: SinkOptions,
+        destination: Box<dyn Destination + Send>,
+    ) -> ProcessUnderTest {
+        let sink = RecordSink::new(&register, options, Box::new(|| Ok(destination as Box<dyn Destination>)));
         sink.start().expect("a thread");
         let writer = sink.writer().expect("a ring");
         ProcessUnderTest { register, sink: Some(sink), writer, written: 0 }
+    }
+
+    /// A sink whose thread is busy with its first batch until the returned end is dropped.
+    fn stuck(options: SinkOptions, store: &Arc<Store>) -> (ProcessUnderTest, std::sync::mpsc::Sender<()>) {
+        let (end, go_on) = std::sync::mpsc::channel();
+        let stuck = Stuck { store: Sender(Arc::clone(store)), go_on };
+        let mut process = ProcessUnderTest::on(Arc::default(), options, Box::new(stuck));
+        process.write(1);
+        eventually("the thread is busy", DEADLINE, || process.read().pending.inflight.records == 1);
+        (process, end)
     }
 
     fn write(&mut self, count: u64) {
@@ -241,4 +271,58 @@ fn a_directory_that_is_removed_costs_what_was_in_it_and_no_more() {
         let reading = process.read();
         reading.delivered.records + reading.dropped_records("corrupt") == 60
     });
+}
+
+#[test]
+fn a_burst_while_the_thread_is_busy_costs_nothing() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    store.set_up(true);
+    let mut options = options(directory.path(), SpoolOptions::default());
+    options.max_pending = Some(8192);
+    let (mut process, end) = ProcessUnderTest::stuck(options, &store);
+    // Some 3 MiB, while a ring has 1 MiB.
+    process.write(150_000);
+    assert_eq!(process.read().dropped, [].into());
+    drop(end);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 150_001);
+    let reading = process.end(DEADLINE);
+    assert_eq!((store.count(), process.register.memory_in_use()), (150_001, 0), "{reading:?}");
+    assert!(store.order.lock().expect("no test panics with it").is_sorted(), "in their order");
+}
+
+#[test]
+fn what_the_memory_has_no_room_for_is_dropped_with_that_reason() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    store.set_up(true);
+    let (mut process, end) = ProcessUnderTest::stuck(options(directory.path(), SpoolOptions::default()), &store);
+    // 10 records in the ring, and 655 in 64 MiB of memory.
+    for _ in 0..800 {
+        process.writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x'));
+    }
+    let dropped = process.read().dropped_records("memory_full");
+    assert_eq!(dropped, 800 - 665);
+    drop(end);
+    let reading = process.end(DEADLINE);
+    assert_eq!((reading.delivered.records, reading.dropped.len()), (801 - dropped, 1), "{reading:?}");
+}
+
+#[test]
+fn a_sink_that_blocks_says_so_before_its_memory_is_full() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    store.set_up(true);
+    let block = SpoolOptions { when_full: SpoolFullPolicy::Block, ..SpoolOptions::default() };
+    let (mut process, end) = ProcessUnderTest::stuck(options(directory.path(), block), &store);
+    let writer = crate::SinkWriter::new(Arc::new(process.sink.take().expect("it is open")));
+    let mut written = 1;
+    while !writer.is_full() {
+        writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x'));
+        written += 1;
+    }
+    // Requests that have begun are recorded.
+    (0..100).for_each(|_| writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x')));
+    drop(end);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == written + 100);
+    eventually("it is not full", DEADLINE, || !writer.is_full());
+    drop(writer);
+    assert_eq!(process.end(DEADLINE).dropped, [].into());
 }
