@@ -22,6 +22,8 @@ use crate::memory::SinkMemory;
 pub const RING_BYTES: usize = 1 << 20;
 /// The most bytes of content beside the ring that are not counted in the sink's memory.
 const ATTACHED_BYTES: u64 = 16 << 20;
+/// The size at first of the buffer for a record.
+const SCRATCH_BYTES: usize = 4096;
 /// The header of a record: its length and flags, and the number of records refused before it.
 const HEADER_BYTES: usize = 8;
 /// The record has attachments.
@@ -117,7 +119,11 @@ impl WriterState {
         if !attachments.is_empty() {
             let _ = self.attachments.send(attachments);
         }
-        self.ring.push_entire_slice(&self.scratch).is_ok()
+        let is_taken = self.ring.push_entire_slice(&self.scratch).is_ok();
+        if !is_free && self.scratch.capacity() > RING_BYTES {
+            self.scratch = Vec::with_capacity(SCRATCH_BYTES);
+        }
+        is_taken
     }
 
     /// Reserves memory for a record, and begins a further ring if it does not fit into the current one.
@@ -253,7 +259,7 @@ pub fn new_ring(account: &Arc<RecordAccount>, memory: &Arc<SinkMemory>) -> Optio
         counters: Arc::clone(&counters),
         memory: Arc::clone(memory),
         refused: 0,
-        scratch: Vec::with_capacity(4096),
+        scratch: Vec::with_capacity(SCRATCH_BYTES),
     };
     let writer = RingWriter { state: RefCell::new(state), account: Arc::clone(account), slot };
     let account = Arc::clone(account);
