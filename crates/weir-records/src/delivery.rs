@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::iter::repeat;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,8 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
                 None
             }
         };
-        let spooling = open_spool(&core).await;
+        // Without a destination, records on disk are left to a process that has one.
+        let spooling = if destination.is_some() { open_spool(&core).await } else { None };
         let account = spooling.as_ref().map_or(&core.account, Spooling::account);
         let task = Rc::new(SinkTask {
             boot: fastrand::u64(..),
@@ -132,7 +134,7 @@ impl SinkTask {
             let is_closed = self.core.signals.is_closed();
             rings.append(&mut locked(&self.core.new_rings));
             let drained = self.drain(&mut rings);
-            let has_spooled = self.spool().await;
+            let has_spooled = self.spool();
             self.update_full_signal();
             let has_drained_all = rings.iter().all(RingReader::is_empty);
             if drained || has_spooled {
@@ -228,9 +230,9 @@ impl SinkTask {
     }
 
     /// Moves records to the spool, if they go through it; returns whether there is more to send.
-    async fn spool(&self) -> bool {
+    fn spool(&self) -> bool {
         let Some(spooling) = &self.spooling else { return false };
-        spooling.tidy().await;
+        spooling.tidy();
         let written = spooling.step();
         self.core.memory.give(written.bytes);
         if let Some(error) = &written.error {
@@ -358,7 +360,8 @@ impl RecordDelivery {
             while let NextDelivery::Batch(batch) = self.next().await {
                 self.lose(batch, DropReason::Abandoned);
             }
-            return;
+            self.await_last_records().await;
+            return self.lose_rest();
         };
         loop {
             match self.next().await {
@@ -375,9 +378,18 @@ impl RecordDelivery {
                 break;
             }
         }
-        self.task.is_ending.set(true);
+        self.await_last_records().await;
         self.keep_rest().await;
         self.lose_rest();
+    }
+
+    /// Waits until all records have been taken out of the rings.
+    async fn await_last_records(&self) {
+        self.task.is_ending.set(true);
+        self.task.core.signals.changed.notify_waiters();
+        while !self.task.has_all.get() {
+            self.task.added.notified().await;
+        }
     }
 
     /// Waits for the next batch.
@@ -425,7 +437,7 @@ impl RecordDelivery {
     /// group is sent again, but counted once.
     async fn deliver_group(&mut self, destination: &mut dyn Destination, place: &SpoolPlace, group: Group) {
         let core = Arc::clone(&self.task.core);
-        let Group { records: mut rest, tally: total, through } = group;
+        let Group { records: mut rest, parcels } = group;
         let (mut settlement, mut lost) = (Settlement::default(), RecordTally::default());
         self.begin_batch();
         while !rest.is_empty() {
@@ -433,7 +445,7 @@ impl RecordDelivery {
             let after = rest.split_off(most);
             let sent = tokio::select! {
                 sent = destination.send(&rest) => sent,
-                () = given_up(&core) => return place.put_back(total, through),
+                () = given_up(&core) => return place.put_back(parcels),
             };
             let verdict = self.judge(rest, sent);
             settlement.add(&verdict.settlement);
@@ -446,7 +458,7 @@ impl RecordDelivery {
                 Some(pause) => {
                     self.task.complain(&error, "records wait on disk, and are tried again");
                     if self.has_drained_long_enough() {
-                        return place.put_back(total, through);
+                        return place.put_back(parcels);
                     }
                     let _ = timeout(pause, given_up(&core)).await;
                 }
@@ -458,7 +470,7 @@ impl RecordDelivery {
                 }
             }
         }
-        place.done(total, through, |books| {
+        place.done(&parcels, |books| {
             settlement.book(books);
             books.dropped[DropReason::Retries as usize].add(lost);
         });
@@ -471,7 +483,8 @@ impl RecordDelivery {
         }
     }
 
-    /// Moves the rest of a failed batch to the spool, if there is one that works; returns it otherwise.
+    /// Moves the rest of a failed batch to the spool, if there is one that works; returns it otherwise. A batch with a limited
+    /// number of tries stays, since groups from the spool begin to count anew.
     fn spill(&mut self, batch: Vec<Record>) -> Vec<Record> {
         let task = &self.task;
         let Some(spooling) = &task.spooling else { return batch };
@@ -480,6 +493,15 @@ impl RecordDelivery {
         }
         self.put_back(batch);
         spooling.start_spooling();
+        Vec::new()
+    }
+
+    /// At the end, returns a batch to the queue, whose records go to the spool; without a spool, returns it to the caller.
+    fn keep(&self, batch: Vec<Record>) -> Vec<Record> {
+        if self.task.spooling.is_none() {
+            return batch;
+        }
+        self.put_back(batch);
         Vec::new()
     }
 
@@ -526,7 +548,7 @@ impl RecordDelivery {
         loop {
             let sent = tokio::select! {
                 sent = destination.send(&batch) => sent,
-                () = given_up(&core) => return (self.spill(batch), DropReason::Shutdown),
+                () = given_up(&core) => return (self.keep(batch), DropReason::Shutdown),
             };
             let DeliveryVerdict { left, settlement, next } = self.judge(batch, sent);
             self.settle(&settlement);
@@ -541,12 +563,15 @@ impl RecordDelivery {
             };
             self.task.complain(&error, "records wait, and are tried again");
             if self.has_drained_long_enough() {
-                return (batch, DropReason::Abandoned);
+                return (self.keep(batch), DropReason::Abandoned);
             }
             batch = self.spill(batch);
             let _ = timeout(pause, given_up(&core)).await;
-            if batch.is_empty() || core.signals.has_given_up() {
-                return (self.spill(batch), DropReason::Shutdown);
+            if batch.is_empty() {
+                return (batch, DropReason::Shutdown);
+            }
+            if core.signals.has_given_up() {
+                return (self.keep(batch), DropReason::Shutdown);
             }
         }
     }
@@ -594,6 +619,8 @@ impl RecordDelivery {
     fn judge_each(&mut self, batch: Vec<Record>, outcomes: Vec<Outcome>, error: Option<String>) -> DeliveryVerdict {
         let mut settlement = Settlement::default();
         let (mut left, mut rejected) = (Vec::new(), Vec::new());
+        // A record without an outcome is tried again.
+        let outcomes = outcomes.into_iter().chain(repeat(Outcome::Retry));
         for (record, outcome) in batch.into_iter().zip(outcomes) {
             let one = RecordTally::one(record.bytes());
             match outcome {

@@ -154,10 +154,16 @@ impl SinkRegister {
         locked(&self.places).push(RegisteredSpool { place: Arc::clone(place), is_used: true });
     }
 
-    /// Claims the places in a directory that this process has open and no sink uses.
-    pub(crate) fn claim_places(&self, directory: &Path) -> Vec<Arc<SpoolPlace>> {
+    /// Claims the places in a directory that this process has open, that no sink uses, and that are wanted.
+    pub(crate) fn claim_places(
+        &self,
+        directory: &Path,
+        is_wanted: impl Fn(&SpoolPlace) -> bool,
+    ) -> Vec<Arc<SpoolPlace>> {
         let mut places = locked(&self.places);
-        let free = |known: &&mut RegisteredSpool| !known.is_used && known.place.directory().parent() == Some(directory);
+        let free = |known: &&mut RegisteredSpool| {
+            !known.is_used && known.place.directory().parent() == Some(directory) && is_wanted(&known.place)
+        };
         let claim = |known: &mut RegisteredSpool| {
             known.is_used = true;
             Arc::clone(&known.place)

@@ -67,6 +67,11 @@ impl RecordSink {
         self.core.blocks()
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &SinkCore {
+        &self.core
+    }
+
     pub fn account(&self) -> &Arc<RecordAccount> {
         &self.core.account
     }

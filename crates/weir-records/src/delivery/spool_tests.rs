@@ -326,3 +326,104 @@ fn a_sink_that_blocks_says_so_before_its_memory_is_full() {
     drop(writer);
     assert_eq!(process.end(DEADLINE).dropped, [].into());
 }
+
+/// Starts a further sink in a process whose sink has ended.
+fn restarted(process: ProcessUnderTest, options: SinkOptions, store: &Arc<Store>) -> ProcessUnderTest {
+    ProcessUnderTest::on(process.register, options, Box::new(Sender(Arc::clone(store))))
+}
+
+#[test]
+fn a_later_sink_of_the_process_delivers_what_an_earlier_one_left() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let options = options(directory.path(), SpoolOptions::default());
+    let mut process = ProcessUnderTest::with(options.clone(), &store);
+    for number in 1..=5 {
+        process.write(1);
+        eventually("it is on disk, or being sent", DEADLINE, || {
+            let pending = process.read().pending;
+            pending.spool.records + pending.inflight.records == number
+        });
+    }
+    let left = process.end(Duration::from_millis(50));
+    assert_eq!((left.pending.spool.records, left.pending.inflight.records), (5, 0), "{left:?}");
+    // The second one takes all parcels as one group, and returns it.
+    let mut process = restarted(process, options.clone(), &store);
+    eventually("they are being sent", DEADLINE, || process.read().pending.inflight.records == 5);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 5);
+    store.set_up(true);
+    let mut process = restarted(process, options, &store);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 5);
+    assert_eq!((store.count(), process.end(DEADLINE).dropped), (5, [].into()));
+}
+
+#[test]
+fn a_sink_with_new_keys_reads_what_it_and_an_earlier_one_have_written() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let with = |keys: &[[u8; 32]]| {
+        let keys = SpoolKeys::new(keys).expect("few");
+        options(directory.path(), SpoolOptions { keys, ..SpoolOptions::default() })
+    };
+    let mut process = ProcessUnderTest::with(with(&[[1; 32]]), &store);
+    process.write(10);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 10);
+    let mut process = restarted(process, with(&[[2; 32], [1; 32]]), &store);
+    process.write(10);
+    eventually("on disk", DEADLINE, || process.read().pending.memory.records == 0);
+    store.set_up(true);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 20);
+    assert_eq!(process.end(DEADLINE).dropped, [].into());
+}
+
+#[test]
+fn a_running_sink_takes_over_what_another_of_the_process_has_left() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let options = options(directory.path(), SpoolOptions::default());
+    let mut first = ProcessUnderTest::with(options.clone(), &store);
+    first.write(10);
+    eventually("on disk", DEADLINE, || first.read().pending.memory.records == 0);
+    let register = Arc::clone(&first.register);
+    let second = ProcessUnderTest::on(register, options, Box::new(Sender(Arc::clone(&store))));
+    let signals = Arc::clone(&first.sink.as_ref().expect("it is open").core().signals);
+    first.sink = None;
+    signals.give_up();
+    let tasks = || second.register.tasks.load(std::sync::atomic::Ordering::Relaxed);
+    eventually("the first has ended", DEADLINE, || tasks() == 1);
+    store.set_up(true);
+    eventually("all are delivered", DEADLINE, || second.read().delivered.records == 10);
+    assert_eq!(store.count(), 10);
+}
+
+#[test]
+fn a_batch_with_a_limit_of_tries_is_kept_when_the_process_ends() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut options = options(directory.path(), SpoolOptions::default());
+    options.retries = Retries::Some { most: 1, pause: Duration::from_secs(3600) };
+    let mut process = ProcessUnderTest::with(options, &store);
+    process.write(5);
+    eventually("they are tried", DEADLINE, || process.read().last_error.is_some());
+    let reading = process.end(Duration::from_millis(50));
+    assert_eq!((reading.pending.spool.records, reading.dropped), (5, [].into()));
+}
+
+#[test]
+fn a_sink_without_a_destination_leaves_the_disk_to_others() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let options = options(directory.path(), SpoolOptions::default());
+    let mut process = ProcessUnderTest::with(options.clone(), &store);
+    process.write(5);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 5);
+    drop(process);
+    let register = Arc::new(SinkRegister::default());
+    let open = Box::new(|| Err(io::Error::other("it cannot be opened")));
+    let sink = RecordSink::new(&register, options.clone(), open);
+    sink.start().expect("a thread");
+    let writer = sink.writer().expect("a ring");
+    writer.write(Vec::new(), |out| out.push(b'x'));
+    eventually("it is lost", DEADLINE, || register.read()[0].dropped_records("abandoned") == 1);
+    drop((writer, sink));
+    register.finish(DEADLINE);
+    store.set_up(true);
+    let mut process = ProcessUnderTest::with(options, &store);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 5);
+    process.end(DEADLINE);
+}
