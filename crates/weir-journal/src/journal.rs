@@ -47,7 +47,7 @@ struct PendingAppends {
     bytes: usize,
     release: Option<Seq>,
     expire_before_ms: Option<u64>,
-    removals: Vec<Removal>,
+    options: Option<Options>,
     is_closed: bool,
     /// One of `appends` must be synced before it counts as committed.
     sync_now: bool,
@@ -163,9 +163,17 @@ impl Journal {
         self.inbox.wake.notify_one();
     }
 
-    /// The records removed before they were released, since the last call.
+    /// Applies other limits and another durability to records that are appended from now on; [`Options::min_next_seq`] and the
+    /// limits of one record and of queued bytes stay.
+    pub fn set_options(&self, options: Options) {
+        self.inbox.lock().options = Some(options);
+        self.inbox.wake.notify_one();
+    }
+
+    /// The records removed before they were released, since the last call. A removal is here before a [`Reader`] returns its
+    /// records as [`crate::Item::Gone`].
     pub fn take_removals(&self) -> Vec<Removal> {
-        mem::take(&mut self.inbox.lock().removals)
+        self.shared.take_removals()
     }
 
     pub fn status(&self) -> Status {
@@ -204,20 +212,21 @@ impl Committer {
             let appends = mem::take(&mut pending.appends);
             pending.bytes = 0;
             let (release, expire) = (pending.release.take(), pending.expire_before_ms.take());
+            let options = pending.options.take();
             let is_closed = pending.is_closed;
             let sync_now = mem::take(&mut pending.sync_now);
             drop(pending);
             let is_idle = appends.is_empty();
-            let mut removals = Vec::new();
+            if let Some(options) = options {
+                self.sync = options.sync;
+                self.log.set_options(options);
+            }
             // Removals first, since they make room. One that fails is tried again with the next request.
             if let Some(seq) = release {
                 let _ = self.log.release(seq);
             }
             if let Some(before_ms) = expire {
-                let _ = self.log.expire(before_ms, &mut removals);
-            }
-            if !removals.is_empty() {
-                self.inbox.lock().removals.append(&mut removals);
+                let _ = self.log.expire(before_ms);
             }
             self.commit(appends, sync_now);
             self.sync_if_due(is_closed);
@@ -234,6 +243,7 @@ impl Committer {
             let is_wanted = !pending.appends.is_empty()
                 || pending.release.is_some()
                 || pending.expire_before_ms.is_some()
+                || pending.options.is_some()
                 || pending.is_closed;
             if is_wanted {
                 return pending;
@@ -259,13 +269,9 @@ impl Committer {
             });
             let count = count.count();
             let (payloads, callbacks): (Vec<_>, Vec<_>) = appends.drain(..count).unzip();
-            let mut removals = Vec::new();
-            let mut result = self.log.append(&payloads, now_ms(), &mut removals);
+            let mut result = self.log.append(&payloads, now_ms());
             if sync_now && result.is_ok() {
                 result = self.log.sync().map_err(|error| AppendError::Io(Arc::new(error))).and(result);
-            }
-            if !removals.is_empty() {
-                self.inbox.lock().removals.append(&mut removals);
             }
             if result.is_ok() {
                 // The lock is taken so that a thread between its check and its wait does not miss the notification.

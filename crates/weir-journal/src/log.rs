@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -87,12 +88,20 @@ pub struct JournalShared {
     /// Oldest first.
     segments: Mutex<VecDeque<Arc<Segment>>>,
     pub committed: AtomicU64,
+    /// Records that were removed before they were released, until they are taken. A removal is here before readers miss its
+    /// records.
+    removals: Mutex<Vec<Removal>>,
     error: Mutex<Option<String>>,
 }
 
 impl JournalShared {
     pub fn segments(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The removals since the last call.
+    pub fn take_removals(&self) -> Vec<Removal> {
+        mem::take(&mut *self.removals.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn set_error(&self, error: Option<String>) {
@@ -141,6 +150,7 @@ impl Log {
             max_record_bytes: options.max_record_bytes,
             committed: AtomicU64::new(recovered.recovery.last_seq),
             segments: Mutex::new(recovered.segments),
+            removals: Mutex::default(),
             error: Mutex::default(),
         };
         let log = Log {
@@ -158,15 +168,20 @@ impl Log {
         &self.shared
     }
 
+    /// Applies other limits and another durability from now on; [`Options::min_next_seq`] and the limits of one record and of
+    /// queued bytes stay.
+    pub fn set_options(&mut self, options: Options) {
+        self.options = Options {
+            max_record_bytes: self.options.max_record_bytes,
+            max_pending_bytes: self.options.max_pending_bytes,
+            min_next_seq: self.options.min_next_seq,
+            ..options
+        };
+    }
+
     /// Appends all of the records or none, with one write, and with [`Sync::Always`] one sync. Returns the number of the first.
-    /// Records removed to make room are added to `removed`.
-    pub fn append(
-        &mut self,
-        payloads: &[impl AsRef<[u8]>],
-        now_ms: u64,
-        removed: &mut Vec<Removal>,
-    ) -> Result<Seq, AppendError> {
-        let result = self.try_append(payloads, now_ms, removed);
+    pub fn append(&mut self, payloads: &[impl AsRef<[u8]>], now_ms: u64) -> Result<Seq, AppendError> {
+        let result = self.try_append(payloads, now_ms);
         match &result {
             Ok(_) => self.shared.set_error(None),
             Err(error) => self.shared.set_error(Some(error.to_string())),
@@ -174,12 +189,7 @@ impl Log {
         result
     }
 
-    fn try_append(
-        &mut self,
-        payloads: &[impl AsRef<[u8]>],
-        now_ms: u64,
-        removed: &mut Vec<Removal>,
-    ) -> Result<Seq, AppendError> {
+    fn try_append(&mut self, payloads: &[impl AsRef<[u8]>], now_ms: u64) -> Result<Seq, AppendError> {
         let limit = self.options.max_record_bytes;
         let too_large = payloads.iter().map(|payload| payload.as_ref().len()).find(|bytes| *bytes > limit as usize);
         if let Some(bytes) = too_large {
@@ -193,7 +203,7 @@ impl Log {
         for (seq, payload) in (first..).zip(payloads) {
             frame::encode(&mut self.buffer, self.shared.id, seq, now_ms, payload.as_ref());
         }
-        self.make_room(self.buffer.len() as u64, removed)?;
+        self.make_room(self.buffer.len() as u64)?;
         let OpenSegment { segment, file } = self.segment_for(self.buffer.len() as u64).map_err(failed)?;
         let (segment, file, begin) = (Arc::clone(segment), Arc::clone(file), segment.bytes());
         let end = begin + self.buffer.len() as u64;
@@ -231,7 +241,7 @@ impl Log {
         self.is_dirty = false;
     }
 
-    fn make_room(&mut self, bytes: u64, removed: &mut Vec<Removal>) -> Result<(), AppendError> {
+    fn make_room(&mut self, bytes: u64) -> Result<(), AppendError> {
         let reserve = self.options.reserve_free_bytes;
         loop {
             // Includes the header of a new segment, which may be needed.
@@ -252,7 +262,7 @@ impl Log {
                 }
                 self.current = None;
             }
-            removed.push(self.remove(&oldest, RemovalReason::Full).map_err(failed)?);
+            self.remove(&oldest, Some(RemovalReason::Full)).map_err(failed)?;
         }
     }
 
@@ -283,7 +293,7 @@ impl Log {
         // An empty segment of this name may be left from before a restart, or from a failed batch.
         let leftover = self.shared.segments().back().filter(|last| last.header.first_seq == self.next_seq).cloned();
         if let Some(leftover) = leftover {
-            self.remove_file(&leftover)?;
+            self.remove(&leftover, None)?;
         }
         let (segment, file) = recovery::begin(&*self.shared.storage, header)?;
         if self.options.sync != Sync::Never
@@ -324,21 +334,16 @@ impl Log {
 
     /// Removes the segments whose records are all released, up to and including `seq`.
     pub fn release(&mut self, seq: Seq) -> io::Result<()> {
-        self.remove_while(|segment| segment.last_seq() <= seq, |_| {}, RemovalReason::Expired)
+        self.remove_while(|segment| segment.last_seq() <= seq, None)
     }
 
     /// Removes the segments without a record younger than `oldest_ms`, in ms since 1970.
-    pub fn expire(&mut self, oldest_ms: u64, removed: &mut Vec<Removal>) -> io::Result<()> {
+    pub fn expire(&mut self, oldest_ms: u64) -> io::Result<()> {
         let is_old = |segment: &Segment| segment.newest_ms.load(Ordering::Relaxed) < oldest_ms;
-        self.remove_while(is_old, |removal| removed.push(removal), RemovalReason::Expired)
+        self.remove_while(is_old, Some(RemovalReason::Expired))
     }
 
-    fn remove_while(
-        &mut self,
-        is_done: impl Fn(&Segment) -> bool,
-        mut report: impl FnMut(Removal),
-        reason: RemovalReason,
-    ) -> io::Result<()> {
+    fn remove_while(&mut self, is_done: impl Fn(&Segment) -> bool, reason: Option<RemovalReason>) -> io::Result<()> {
         loop {
             let Some(oldest) = self.shared.segments().front().cloned() else { return Ok(()) };
             if oldest.records.load(Ordering::Relaxed) == 0 || !is_done(&oldest) {
@@ -348,11 +353,19 @@ impl Log {
             if self.shared.segments().len() == 1 {
                 self.begin_segment()?;
             }
-            report(self.remove(&oldest, reason)?);
+            self.remove(&oldest, reason)?;
         }
     }
 
-    fn remove(&mut self, segment: &Arc<Segment>, reason: RemovalReason) -> io::Result<Removal> {
+    /// Removes a segment. A removal with a reason is reported.
+    fn remove(&self, segment: &Arc<Segment>, reason: Option<RemovalReason>) -> io::Result<()> {
+        // The lock is held until readers see both: that the file is gone, and why.
+        let mut segments = self.shared.segments();
+        match self.shared.storage.remove(&segment.name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => segments.retain(|other| !Arc::ptr_eq(other, segment)),
+        }
+        let Some(reason) = reason else { return Ok(()) };
         let removal = Removal {
             reason,
             first: segment.header.first_seq,
@@ -360,15 +373,7 @@ impl Log {
             records: segment.records.load(Ordering::Relaxed),
             bytes: segment.bytes(),
         };
-        self.remove_file(segment)?;
-        Ok(removal)
-    }
-
-    fn remove_file(&mut self, segment: &Arc<Segment>) -> io::Result<()> {
-        match self.shared.storage.remove(&segment.name) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => self.shared.segments().retain(|other| !Arc::ptr_eq(other, segment)),
-        }
+        self.shared.removals.lock().unwrap_or_else(PoisonError::into_inner).push(removal);
         Ok(())
     }
 }

@@ -48,6 +48,20 @@ pub trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
+/// Creates a directory and its missing parents, which then survive a power loss.
+fn create_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_directory(parent)?;
+    match std::fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    std::fs::File::open(parent)?.sync_all()
+}
+
 /// A directory on a file system.
 #[derive(Debug)]
 pub struct Disk {
@@ -61,7 +75,7 @@ impl Disk {
     /// It cannot be created, or is not a directory.
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Disk> {
         let directory = directory.into();
-        std::fs::create_dir_all(&directory)?;
+        create_directory(&directory)?;
         Ok(Disk { directory })
     }
 

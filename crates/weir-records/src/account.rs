@@ -86,10 +86,16 @@ impl RecordAccount {
     /// and booked as dropped with this reason; `spooled` are those found on disk.
     pub fn of_cells(name: &str, cells: Cells, spooled: RecordTally, reason: DropReason) -> RecordAccount {
         let account = RecordAccount::of(name, cells);
+        let reserve = account.slot(MAX_SLOTS - 1);
         account.change(|books, (accepted, refused)| {
             let settled = [books.delivered, books.rejected(), books.dropped(), books.moved, spooled].into_iter().sum();
-            let lost = accepted.without(refused).without(settled);
-            books.drained = accepted.without(refused);
+            let handed_over = accepted.without(refused);
+            let lost = handed_over.without(settled);
+            // After a loss of power, workers' counts may be older than the books and the records on disk, or be missing.
+            let uncounted = settled.without(handed_over);
+            reserve.accept_all(uncounted);
+            books.drained = handed_over;
+            books.drained.add(uncounted);
             (books.queued, books.inflight, books.spooled) = (RecordTally::default(), RecordTally::default(), spooled);
             books.dropped[reason as usize].add(lost);
         });
@@ -227,5 +233,16 @@ mod tests {
         let reading = RecordAccount::of_cells("a", cells, tally(4), DropReason::Crash).read();
         assert!(reading.balances(), "{reading:?}");
         assert_eq!((reading.dropped_records("crash"), reading.pending.spool.records), (3, 4));
+    }
+
+    #[test]
+    fn an_account_whose_counts_are_lost_balances() {
+        let tally = |records| RecordTally { records, bytes: 5 * records };
+        let cells = Cells::in_memory();
+        (0..3).for_each(|_| cells.slot(0).accept(5));
+        cells.write_books(&Books { delivered: tally(4), ..Books::default() });
+        let reading = RecordAccount::of_cells("a", cells, tally(7), DropReason::Crash).read();
+        assert!(reading.balances(), "{reading:?}");
+        assert_eq!((reading.accepted.records, reading.dropped.len()), (11, 0));
     }
 }

@@ -3,11 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::iter::repeat;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::account::RecordAccount;
@@ -17,8 +19,7 @@ use crate::books::{Books, DropReason, RecordTally, RejectReason};
 use crate::destination::{Destination, OpenDestination, Outcome, SendOutcome};
 use crate::lock::locked;
 use crate::queue::{Ready, Record, RecordQueue, tally};
-use crate::register::SinkLimits;
-use crate::ring::RingReader;
+use crate::ring::{RingReader, RingTake};
 use crate::sink_core::SinkCore;
 
 use crate::spool::{Group, SpoolPlace};
@@ -51,7 +52,8 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
                 None
             }
         };
-        let spooling = open_spool(&core).await;
+        // Without a destination, records on disk are left to a process that has one.
+        let spooling = if destination.is_some() { open_spool(&core).await } else { None };
         let account = spooling.as_ref().map_or(&core.account, Spooling::account);
         let task = Rc::new(SinkTask {
             boot: fastrand::u64(..),
@@ -62,8 +64,8 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
             queue: RefCell::default(),
             added: Notify::new(),
             has_all: Cell::new(false),
+            is_ending: Cell::new(false),
             complained: RefCell::default(),
-            held: Cell::new(0),
         });
         let deliver =
             RecordDelivery { task: Rc::clone(&task), backoff: Backoff::default(), limit: usize::MAX, closed: None };
@@ -117,10 +119,10 @@ struct SinkTask {
     added: Notify,
     /// No more records will come.
     has_all: Cell<bool>,
+    /// No more records will be sent.
+    is_ending: Cell<bool>,
     /// When each kind of failure was last logged.
     complained: RefCell<BTreeMap<&'static str, Instant>>,
-    /// Bytes of the records in the queue, and of those being sent or written.
-    held: Cell<u64>,
 }
 
 impl SinkTask {
@@ -132,21 +134,30 @@ impl SinkTask {
             let is_closed = self.core.signals.is_closed();
             rings.append(&mut locked(&self.core.new_rings));
             let drained = self.drain(&mut rings);
-            let has_spooled = self.spool().await;
+            let has_spooled = self.spool();
             self.update_full_signal();
+            let has_drained_all = rings.iter().all(RingReader::is_empty);
             if drained || has_spooled {
                 pause = LOOK;
                 self.added.notify_one();
-            } else if is_closed && !self.is_writing() || self.core.signals.has_given_up() {
+            } else if is_closed && has_drained_all && !self.is_writing() || self.is_ending() {
                 break;
             } else {
                 pause = (pause * 2).min(if self.is_writing() { LOOK } else { LOOK_IDLE });
             }
-            rings.retain(|ring| !ring.has_ended());
-            let _ = timeout(pause, self.core.signals.changed.notified()).await;
+            rings.retain_mut(|ring| !ring.has_ended());
+            match self.is_ending() {
+                true => yield_now().await,
+                false => drop(timeout(pause, self.core.signals.changed.notified()).await),
+            }
         }
         self.has_all.set(true);
         self.added.notify_one();
+    }
+
+    /// Whether records that are still in rings cannot be sent any more.
+    fn is_ending(&self) -> bool {
+        self.is_ending.get() || self.core.signals.has_given_up()
     }
 
     /// Sets whether writers should stop, if the sink blocks when it is full.
@@ -154,9 +165,7 @@ impl SinkTask {
         if !self.core.blocks() {
             return;
         }
-        let limits = self.core.register.limits();
-        let is_full = self.held.get() > limits.sink_memory / 4 * 3
-            || self.core.register.memory_in_use() > limits.memory / 4 * 3
+        let is_full = self.core.memory.is_nearly_full()
             || self.core.options.max_pending.is_some_and(|most| self.queue.borrow().len() > most / 4 * 3);
         match (self.core.signals.set_full(is_full), is_full) {
             (true, true) => self.complain("there is nearly no room for records", "requests are answered with 503"),
@@ -171,24 +180,35 @@ impl SinkTask {
 
     /// Drains the rings; `false` if they were empty.
     fn drain(&self, rings: &mut [RingReader]) -> bool {
-        let (now, limits) = (Instant::now(), self.core.register.limits());
+        let now = Instant::now();
         let mut queue = self.queue.borrow_mut();
         let mut sequence = self.sequence.get();
         let (mut queued, mut dropped) = (RecordTally::default(), RecordTally::default());
         for ring in rings {
             let mut moved = RecordTally::default();
             while let Some(taken) = ring.take() {
-                sequence += 1 + u64::from(taken.refused);
-                let (payload, attachments) = (taken.payload, taken.attachments);
-                let record = Record { boot: self.boot, sequence, payload, attachments };
-                let bytes = record.bytes();
-                moved.add(RecordTally::one(bytes));
-                match self.has_room(&queue, bytes, limits) {
-                    true => {
-                        queue.push(record, now);
-                        queued.add(RecordTally::one(bytes));
+                let mut has_room = self.has_room(&queue, &taken);
+                if !has_room && (self.core.blocks() || self.has_spool()) && !self.is_ending() {
+                    if !ring.has_counted() {
+                        // There will be room when records have been written to the disk, or delivered.
+                        ring.put_back(taken);
+                        break;
                     }
-                    false => dropped.add(RecordTally::one(bytes)),
+                    // The memory may be full with the records behind this one. Those before them are few: a ring's content.
+                    has_room = self.take_anyway(&taken);
+                }
+                let tally = RecordTally::one(taken.bytes());
+                sequence += 1 + u64::from(taken.refused);
+                moved.add(tally);
+                if has_room {
+                    let RingTake { payload, attachments, .. } = taken;
+                    queue.push(Record { boot: self.boot, sequence, payload, attachments }, now);
+                    queued.add(tally);
+                } else {
+                    if taken.is_counted {
+                        self.core.memory.give(tally.bytes);
+                    }
+                    dropped.add(tally);
                 }
             }
             if !moved.is_zero() && !Arc::ptr_eq(ring.account(), &self.account) {
@@ -210,11 +230,11 @@ impl SinkTask {
     }
 
     /// Moves records to the spool, if they go through it; returns whether there is more to send.
-    async fn spool(&self) -> bool {
+    fn spool(&self) -> bool {
         let Some(spooling) = &self.spooling else { return false };
-        spooling.tidy().await;
+        spooling.tidy();
         let written = spooling.step();
-        self.release(written.bytes);
+        self.core.memory.give(written.bytes);
         if let Some(error) = &written.error {
             self.complain(error, "records wait in memory");
         }
@@ -222,7 +242,9 @@ impl SinkTask {
         if !written.failed.is_empty() {
             queue.put_back(written.failed, Instant::now());
         }
-        if queue.bytes() > self.core.register.limits().sink_memory / LAG {
+        if queue.bytes() > self.core.register.limits().sink_memory / LAG
+            || self.core.options.max_pending.is_some_and(|most| queue.len() as u64 > most as u64 / LAG)
+        {
             spooling.start_spooling();
         }
         if spooling.is_spooling() && !spooling.is_broken() && !queue.is_empty() {
@@ -232,19 +254,21 @@ impl SinkTask {
     }
 
     /// Reserves memory for a record; `false` if the limits do not allow it.
-    fn has_room(&self, queue: &RecordQueue, bytes: u64, limits: SinkLimits) -> bool {
-        let has_room = self.core.options.max_pending.is_none_or(|most| queue.len() < most)
-            && self.held.get() + bytes <= limits.sink_memory
-            && self.core.register.take_memory(bytes, limits.memory);
-        if has_room {
-            self.held.set(self.held.get() + bytes);
-        }
-        has_room
+    fn has_room(&self, queue: &RecordQueue, taken: &RingTake) -> bool {
+        let is_one_too_many = self.core.options.max_pending.is_some_and(|most| queue.len() >= most);
+        (!is_one_too_many || self.has_spool()) && (taken.is_counted || self.core.memory.take(taken.bytes()))
     }
 
-    fn release(&self, bytes: u64) {
-        self.held.set(self.held.get() - bytes);
-        self.core.register.give_memory(bytes);
+    fn take_anyway(&self, taken: &RingTake) -> bool {
+        if !taken.is_counted {
+            self.core.memory.take_anyway(taken.bytes());
+        }
+        true
+    }
+
+    /// Whether there is a spool that works. It takes all records of the queue as soon as the rings are drained.
+    fn has_spool(&self) -> bool {
+        self.spooling.as_ref().is_some_and(|spooling| !spooling.is_broken())
     }
 
     /// Logs a failure, at most once per `COMPLAIN_EVERY` for each consequence.
@@ -336,7 +360,8 @@ impl RecordDelivery {
             while let NextDelivery::Batch(batch) = self.next().await {
                 self.lose(batch, DropReason::Abandoned);
             }
-            return;
+            self.await_last_records().await;
+            return self.lose_rest();
         };
         loop {
             match self.next().await {
@@ -353,8 +378,18 @@ impl RecordDelivery {
                 break;
             }
         }
+        self.await_last_records().await;
         self.keep_rest().await;
         self.lose_rest();
+    }
+
+    /// Waits until all records have been taken out of the rings.
+    async fn await_last_records(&self) {
+        self.task.is_ending.set(true);
+        self.task.core.signals.changed.notify_waiters();
+        while !self.task.has_all.get() {
+            self.task.added.notified().await;
+        }
     }
 
     /// Waits for the next batch.
@@ -402,7 +437,7 @@ impl RecordDelivery {
     /// group is sent again, but counted once.
     async fn deliver_group(&mut self, destination: &mut dyn Destination, place: &SpoolPlace, group: Group) {
         let core = Arc::clone(&self.task.core);
-        let Group { records: mut rest, tally: total, through } = group;
+        let Group { records: mut rest, parcels } = group;
         let (mut settlement, mut lost) = (Settlement::default(), RecordTally::default());
         self.begin_batch();
         while !rest.is_empty() {
@@ -410,7 +445,7 @@ impl RecordDelivery {
             let after = rest.split_off(most);
             let sent = tokio::select! {
                 sent = destination.send(&rest) => sent,
-                () = given_up(&core) => return place.put_back(total, through),
+                () = given_up(&core) => return place.put_back(parcels),
             };
             let verdict = self.judge(rest, sent);
             settlement.add(&verdict.settlement);
@@ -423,7 +458,7 @@ impl RecordDelivery {
                 Some(pause) => {
                     self.task.complain(&error, "records wait on disk, and are tried again");
                     if self.has_drained_long_enough() {
-                        return place.put_back(total, through);
+                        return place.put_back(parcels);
                     }
                     let _ = timeout(pause, given_up(&core)).await;
                 }
@@ -435,7 +470,7 @@ impl RecordDelivery {
                 }
             }
         }
-        place.done(total, through, |books| {
+        place.done(&parcels, |books| {
             settlement.book(books);
             books.dropped[DropReason::Retries as usize].add(lost);
         });
@@ -448,7 +483,8 @@ impl RecordDelivery {
         }
     }
 
-    /// Moves the rest of a failed batch to the spool, if there is one that works; returns it otherwise.
+    /// Moves the rest of a failed batch to the spool, if there is one that works; returns it otherwise. A batch with a limited
+    /// number of tries stays, since groups from the spool begin to count anew.
     fn spill(&mut self, batch: Vec<Record>) -> Vec<Record> {
         let task = &self.task;
         let Some(spooling) = &task.spooling else { return batch };
@@ -457,6 +493,15 @@ impl RecordDelivery {
         }
         self.put_back(batch);
         spooling.start_spooling();
+        Vec::new()
+    }
+
+    /// At the end, returns a batch to the queue, whose records go to the spool; without a spool, returns it to the caller.
+    fn keep(&self, batch: Vec<Record>) -> Vec<Record> {
+        if self.task.spooling.is_none() {
+            return batch;
+        }
+        self.put_back(batch);
         Vec::new()
     }
 
@@ -480,7 +525,7 @@ impl RecordDelivery {
         spooling.write(rest);
         while spooling.is_writing() && Instant::now() < deadline {
             let written = spooling.step();
-            self.task.release(written.bytes);
+            self.task.core.memory.give(written.bytes);
             if !written.failed.is_empty() {
                 self.task.queue.borrow_mut().put_back(written.failed, Instant::now());
             }
@@ -503,7 +548,7 @@ impl RecordDelivery {
         loop {
             let sent = tokio::select! {
                 sent = destination.send(&batch) => sent,
-                () = given_up(&core) => return (self.spill(batch), DropReason::Shutdown),
+                () = given_up(&core) => return (self.keep(batch), DropReason::Shutdown),
             };
             let DeliveryVerdict { left, settlement, next } = self.judge(batch, sent);
             self.settle(&settlement);
@@ -518,12 +563,15 @@ impl RecordDelivery {
             };
             self.task.complain(&error, "records wait, and are tried again");
             if self.has_drained_long_enough() {
-                return (batch, DropReason::Abandoned);
+                return (self.keep(batch), DropReason::Abandoned);
             }
             batch = self.spill(batch);
             let _ = timeout(pause, given_up(&core)).await;
-            if batch.is_empty() || core.signals.has_given_up() {
-                return (self.spill(batch), DropReason::Shutdown);
+            if batch.is_empty() {
+                return (batch, DropReason::Shutdown);
+            }
+            if core.signals.has_given_up() {
+                return (self.keep(batch), DropReason::Shutdown);
             }
         }
     }
@@ -571,6 +619,8 @@ impl RecordDelivery {
     fn judge_each(&mut self, batch: Vec<Record>, outcomes: Vec<Outcome>, error: Option<String>) -> DeliveryVerdict {
         let mut settlement = Settlement::default();
         let (mut left, mut rejected) = (Vec::new(), Vec::new());
+        // A record without an outcome is tried again.
+        let outcomes = outcomes.into_iter().chain(repeat(Outcome::Retry));
         for (record, outcome) in batch.into_iter().zip(outcomes) {
             let one = RecordTally::one(record.bytes());
             match outcome {
@@ -628,7 +678,7 @@ impl RecordDelivery {
             books.inflight.subtract(settled);
             settlement.book(books);
         });
-        self.task.release(settled.bytes);
+        self.task.core.memory.give(settled.bytes);
     }
 
     /// Books records that were being sent as lost.
@@ -640,7 +690,7 @@ impl RecordDelivery {
             tracing::error!("{name}: {} records could not be delivered and are lost ({})", lost.records, reason.name());
         }
         self.task.account.book(|books| books.drop_from(inflight, reason, lost));
-        self.task.release(lost.bytes);
+        self.task.core.memory.give(lost.bytes);
     }
 
     /// Books all records still in memory as lost, when the process waits no longer.
@@ -657,7 +707,7 @@ impl RecordDelivery {
         };
         tracing::error!("{name}: {} records could not be delivered and are lost ({})", lost.records, reason.name());
         self.task.account.book(|books| books.drop_from(queued, reason, lost));
-        self.task.release(lost.bytes);
+        self.task.core.memory.give(lost.bytes);
     }
 }
 

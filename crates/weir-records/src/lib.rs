@@ -5,7 +5,8 @@
 //!                                           └──> spool ──┘   while the destination lags
 //! ```
 //!
-//! - A worker hands a record over with one copy into its own ring ([`SinkWriter`]): no lock, no allocation, no waiting.
+//! A worker hands a record over with one copy into its own ring ([`SinkWriter`]): no lock, no waiting, and no allocation unless
+//! the ring is full and grows.
 //!
 //! A sink ([`RecordSink`]) has a task on one of the sink threads: it takes records out of the rings, limits their memory, forms
 //! batches, and sends them with its [`Destination`], with retries.
@@ -22,6 +23,7 @@ mod cells;
 mod delivery;
 mod destination;
 mod lock;
+mod memory;
 mod parcel;
 mod queue;
 mod register;

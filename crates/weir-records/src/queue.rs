@@ -66,12 +66,13 @@ impl RecordQueue {
         self.records.push_back(record);
     }
 
-    /// Puts unsent records back to the front.
+    /// Puts unsent records back, before those with higher numbers.
     pub fn put_back(&mut self, records: Vec<Record>, now: Instant) {
-        for record in records.into_iter().rev() {
-            self.bytes += record.bytes();
-            self.records.push_front(record);
-        }
+        let Some(first) = records.first().map(|record| record.sequence) else { return };
+        self.bytes += tally(&records).bytes;
+        let after = self.records.split_off(self.records.partition_point(|queued| queued.sequence < first));
+        self.records.extend(records);
+        self.records.extend(after);
         self.is_due = true;
         self.first.get_or_insert(now);
         self.last.get_or_insert(now);
@@ -148,6 +149,12 @@ mod tests {
         assert_eq!(first.len(), 2, "the third does not fit");
         queue.put_back(first, at(8));
         assert_eq!((queue.len(), queue.bytes()), (3, 110));
+        assert_eq!(numbers(queue.batch(1, 100, at(8))), [1]);
+        // Parcels whose writes have failed come back one after the other.
+        queue.put_back(vec![record(1, 10)], at(8));
+        let last = queue.batch(9, 200, at(8)).split_off(1);
+        queue.put_back(vec![record(1, 10)], at(8));
+        queue.put_back(last, at(8));
         assert_eq!(numbers(queue.batch(1, 100, at(8))), [1]);
         assert_eq!(numbers(queue.batch(9, 5, at(8))), [2], "one is always taken");
         assert_eq!(numbers(queue.batch(9, 5, at(8))), [3]);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::account::{AccountReading, RecordAccount};
 use crate::lock::locked;
+use crate::memory::add_up_to;
 use crate::signals::SinkSignals;
 use crate::spool::SpoolPlace;
 use crate::threads::{SinkThreads, StartTask};
@@ -41,13 +42,27 @@ impl Default for SinkLimits {
     }
 }
 
+/// [`SinkLimits`] that writers read without a lock.
+struct AtomicLimits {
+    memory: AtomicU64,
+    sink_memory: AtomicU64,
+    threads: AtomicUsize,
+}
+
+impl Default for AtomicLimits {
+    fn default() -> AtomicLimits {
+        let SinkLimits { memory, sink_memory, threads } = SinkLimits::default();
+        AtomicLimits { memory: memory.into(), sink_memory: sink_memory.into(), threads: threads.into() }
+    }
+}
+
 /// The sinks of a process, and the threads they run on.
 #[derive(Default)]
 pub struct SinkRegister {
     accounts: Mutex<BTreeMap<String, Arc<RecordAccount>>>,
     threads: SinkThreads,
     memory: AtomicU64,
-    limits: Mutex<SinkLimits>,
+    limits: AtomicLimits,
     /// The processors for threads of sinks; empty means any.
     cpus: Mutex<Box<[u16]>>,
     running: Mutex<Vec<Arc<SinkSignals>>>,
@@ -57,13 +72,19 @@ pub struct SinkRegister {
 }
 
 impl SinkRegister {
-    /// Applies to sinks and threads that are started from now on.
+    /// The limits of memory apply at once, the number of threads to sinks that are started from now on.
     pub fn set_limits(&self, limits: SinkLimits) {
-        *locked(&self.limits) = limits;
+        self.limits.memory.store(limits.memory, Ordering::Relaxed);
+        self.limits.sink_memory.store(limits.sink_memory, Ordering::Relaxed);
+        self.limits.threads.store(limits.threads, Ordering::Relaxed);
     }
 
     pub fn limits(&self) -> SinkLimits {
-        *locked(&self.limits)
+        SinkLimits {
+            memory: self.limits.memory.load(Ordering::Relaxed),
+            sink_memory: self.limits.sink_memory.load(Ordering::Relaxed),
+            threads: self.limits.threads.load(Ordering::Relaxed),
+        }
     }
 
     /// The processors for threads that are started from now on; empty means those of the process.
@@ -96,14 +117,14 @@ impl SinkRegister {
         self.tasks.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Reserves memory for a record; `false` if that would exceed `most`.
-    pub(crate) fn take_memory(&self, bytes: u64, most: u64) -> bool {
-        let before = self.memory.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before + bytes <= most;
-        if !fits {
-            self.give_memory(bytes);
-        }
-        fits
+    /// Reserves memory for a record; `false` if the limit of all sinks does not allow it.
+    pub(crate) fn take_memory(&self, bytes: u64) -> bool {
+        add_up_to(&self.memory, bytes, self.limits.memory.load(Ordering::Relaxed))
+    }
+
+    /// Counts memory of a record beyond the limit of all sinks.
+    pub(crate) fn take_memory_anyway(&self, bytes: u64) {
+        self.memory.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn memory_in_use(&self) -> u64 {
@@ -133,10 +154,16 @@ impl SinkRegister {
         locked(&self.places).push(RegisteredSpool { place: Arc::clone(place), is_used: true });
     }
 
-    /// Claims the places in a directory that this process has open and no sink uses.
-    pub(crate) fn claim_places(&self, directory: &Path) -> Vec<Arc<SpoolPlace>> {
+    /// Claims the places in a directory that this process has open, that no sink uses, and that are wanted.
+    pub(crate) fn claim_places(
+        &self,
+        directory: &Path,
+        is_wanted: impl Fn(&SpoolPlace) -> bool,
+    ) -> Vec<Arc<SpoolPlace>> {
         let mut places = locked(&self.places);
-        let free = |known: &&mut RegisteredSpool| !known.is_used && known.place.directory().parent() == Some(directory);
+        let free = |known: &&mut RegisteredSpool| {
+            !known.is_used && known.place.directory().parent() == Some(directory) && is_wanted(&known.place)
+        };
         let claim = |known: &mut RegisteredSpool| {
             known.is_used = true;
             Arc::clone(&known.place)

@@ -7,6 +7,7 @@ use crate::account::RecordAccount;
 use crate::delivery;
 use crate::destination::OpenDestination;
 use crate::lock::locked;
+use crate::memory::SinkMemory;
 use crate::register::SinkRegister;
 use crate::ring::{Attachment, RingWriter, new_ring};
 use crate::signals::SinkSignals;
@@ -27,6 +28,7 @@ impl RecordSink {
             spooled: OnceLock::new(),
             options,
             register: Arc::clone(register),
+            memory: Arc::new(SinkMemory::new(Arc::clone(register))),
             new_rings: Mutex::default(),
             signals: Arc::new(SinkSignals::default()),
         };
@@ -50,7 +52,7 @@ impl RecordSink {
 
     /// Creates a ring for the calling thread. `None` if too many threads have one.
     pub fn writer(&self) -> Option<RingWriter> {
-        let (writer, reader) = new_ring(self.core.spooled.get().unwrap_or(&self.core.account))?;
+        let (writer, reader) = new_ring(self.core.spooled.get().unwrap_or(&self.core.account), &self.core.memory)?;
         locked(&self.core.new_rings).push(reader);
         Some(writer)
     }
@@ -63,6 +65,11 @@ impl RecordSink {
     /// Whether users should check [`SinkWriter::is_full`] before they do the work that will be recorded.
     pub fn blocks(&self) -> bool {
         self.core.blocks()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &SinkCore {
+        &self.core
     }
 
     pub fn account(&self) -> &Arc<RecordAccount> {
@@ -91,10 +98,11 @@ impl SinkWriter {
         SinkWriter { ring: RefCell::new(sink.writer()), is_settled, sink }
     }
 
-    /// Whether new work should be refused because it could not be recorded: three quarters of the room for records are used, and
-    /// the rest is reserved for work in progress.
+    /// Whether new work should be refused because it could not be recorded: three quarters of the memory for records are used,
+    /// and the rest is reserved for work in progress.
     pub fn is_full(&self) -> bool {
-        self.sink.core.signals.is_full() || self.ring.borrow().as_ref().is_none_or(RingWriter::is_nearly_full)
+        let core = &self.sink.core;
+        core.signals.is_full() || core.memory.is_nearly_full() || self.ring.borrow().is_none()
     }
 
     /// Copies a record, with its attachments, or counts that there was no room.

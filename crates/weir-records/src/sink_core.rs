@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::account::RecordAccount;
 use crate::batching::{Batching, Retries};
+use crate::memory::SinkMemory;
 use crate::register::SinkRegister;
 use crate::rejected::RejectedRecords;
 use crate::ring::RingReader;
@@ -18,7 +19,8 @@ pub struct SinkOptions {
     pub name: String,
     pub batching: Batching,
     pub retries: Retries,
-    /// The most records that wait in memory, if their number is limited; their bytes always are.
+    /// The most records that wait in memory, if their number is limited; their bytes always are. With a spool, further records
+    /// go to the disk.
     pub max_pending: Option<usize>,
     /// The spool for records that memory has no room for.
     pub spool: Option<SinkSpool>,
@@ -33,6 +35,7 @@ pub struct SinkCore {
     /// The account on disk, once it is open.
     pub spooled: OnceLock<Arc<RecordAccount>>,
     pub register: Arc<SinkRegister>,
+    pub memory: Arc<SinkMemory>,
     /// Rings that the task has not adopted yet.
     pub new_rings: Mutex<Vec<RingReader>>,
     pub signals: Arc<SinkSignals>,

@@ -4,7 +4,7 @@
 //! are two during an upgrade, or while a removed sink still drains. A place consists of a lock, the account, and a journal. A
 //! process that finds a place whose process has ended takes it over and delivers its records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,8 @@ pub struct SpoolPlace {
     directory: PathBuf,
     pub account: Arc<RecordAccount>,
     pub journal: Journal,
-    keys: SpoolKeys,
+    /// The keys of all sinks that have used the place in this process. A parcel is opened with any of them.
+    keyrings: Mutex<Vec<SpoolKeys>>,
     /// The tally of each parcel that was not taken for sending.
     index: Mutex<BTreeMap<Seq, RecordTally>>,
     /// The newest parcel ever in the index. The journal may return a parcel to readers before it is in the index.
@@ -96,12 +97,25 @@ pub struct SpoolPlace {
     _lock: File,
 }
 
+/// The places of a sink that no process uses.
+#[derive(Default)]
+pub struct FoundPlaces {
+    /// Those with records.
+    pub places: Vec<SpoolPlace>,
+    /// Those that could not be opened.
+    pub unusable: Vec<PathBuf>,
+}
+
 /// Parcels that were taken for sending.
+#[derive(Default)]
 pub struct Group {
     pub records: Vec<Record>,
-    pub tally: RecordTally,
-    /// The number of the last parcel.
-    pub through: Seq,
+    /// In their order; at least one.
+    pub parcels: Vec<(Seq, RecordTally)>,
+}
+
+fn sum(parcels: &[(Seq, RecordTally)]) -> RecordTally {
+    parcels.iter().map(|(_, tally)| *tally).sum()
 }
 
 impl SpoolPlace {
@@ -118,22 +132,34 @@ impl SpoolPlace {
         Err(io::Error::other(format!("all {MAX_PLACES} spool directories in {} are in use", directory.display())))
     }
 
-    /// Opens the places with records that no process uses.
-    pub fn left_behind(directory: &Path, name: &str, options: SpoolOptions) -> Vec<SpoolPlace> {
-        let numbers = 0..MAX_PLACES;
-        let places = numbers.map(|number| directory.join(number.to_string())).filter(|place| place.exists());
-        let opened = places.filter_map(|place| {
-            let opened = SpoolPlace::try_open(&place, name, options);
-            let explain =
-                |error: &io::Error| tracing::error!("{name}: the spool in {} stays: {error}", place.display());
-            opened.inspect_err(explain).ok().flatten()
-        });
-        opened.filter(|place| !place.is_empty()).collect()
+    /// Opens the places with records that no process uses, apart from those known to be `unusable`.
+    pub fn left_behind(
+        directory: &Path,
+        name: &str,
+        options: SpoolOptions,
+        unusable: &BTreeSet<PathBuf>,
+    ) -> FoundPlaces {
+        let mut found = FoundPlaces::default();
+        for number in 0..MAX_PLACES {
+            let place = directory.join(number.to_string());
+            if unusable.contains(&place) || !place.exists() {
+                continue;
+            }
+            match SpoolPlace::try_open(&place, name, options) {
+                Ok(opened) => found.places.extend(opened.filter(|place| !place.is_empty())),
+                Err(error) => {
+                    tracing::error!("{name}: the spool in {} stays: {error}", place.display());
+                    found.unusable.push(place);
+                }
+            }
+        }
+        found
     }
 
     /// `None` if the place is used by another process, or by another sink of this process.
     fn try_open(directory: &Path, name: &str, options: SpoolOptions) -> io::Result<Option<SpoolPlace>> {
-        fs::create_dir_all(directory)?;
+        // Creates the directory of the place, too.
+        let storage: Arc<dyn Storage> = Arc::new(Disk::open(directory.join(JOURNAL))?);
         let open =
             |file: &str| File::options().read(true).write(true).create(true).truncate(false).open(directory.join(file));
         let lock = open(LOCK)?;
@@ -141,9 +167,11 @@ impl SpoolPlace {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
         }
-        fs::write(directory.join(NAME), name)?;
+        // An existing place must open on a full disk, or what fills the disk is never delivered.
+        if fs::read(directory.join(NAME)).ok().as_deref() != Some(name.as_bytes()) {
+            fs::write(directory.join(NAME), name)?;
+        }
         let cells = Cells::mapped(&open(ACCOUNT)?)?;
-        let storage: Arc<dyn Storage> = Arc::new(Disk::open(directory.join(JOURNAL))?);
         Ok(Some(SpoolPlace::recover(directory.to_owned(), name, cells, storage, lock, options)?))
     }
 
@@ -160,14 +188,25 @@ impl SpoolPlace {
         if let Some(damage) = recovery.summary() {
             tracing::error!("{name}: the spool in {} was damaged: {damage}", directory.display());
         }
-        let index = index_of(&mut journal.reader(done), &options.keys)?;
+        let keyrings = vec![options.keys];
+        let index = index_of(&mut journal.reader(done), &keyrings)?;
         let spooled = index.values().copied().sum();
         let lost = if recovery.lost() > 0 { DropReason::Corrupt } else { DropReason::Crash };
         let account = Arc::new(RecordAccount::of_cells(name, cells, spooled, lost));
         let known = AtomicU64::new(journal.committed());
         let passed = AtomicU64::new(0);
-        let keys = options.keys;
-        Ok(SpoolPlace { directory, account, journal, keys, index: Mutex::new(index), known, passed, _lock: lock })
+        let (keyrings, index) = (Mutex::new(keyrings), Mutex::new(index));
+        Ok(SpoolPlace { directory, account, journal, keyrings, index, known, passed, _lock: lock })
+    }
+
+    /// Applies the options of another sink that uses the place from now on. Parcels that were encrypted with earlier keys can
+    /// still be opened.
+    pub fn use_with(&self, options: SpoolOptions) {
+        let mut keyrings = locked(&self.keyrings);
+        if !keyrings.contains(&options.keys) {
+            keyrings.push(options.keys);
+        }
+        self.journal.set_options(journal_options(options, 0));
     }
 
     pub fn directory(&self) -> &Path {
@@ -199,13 +238,19 @@ impl SpoolPlace {
     /// # Errors
     /// The disk cannot be read.
     pub fn take(&self, reader: &mut Reader, max_records: usize, max_bytes: usize) -> io::Result<Option<Group>> {
-        let mut group = Group { records: Vec::new(), tally: RecordTally::default(), through: 0 };
-        let is_wanted = |group: &Group| group.records.len() < max_records && group.tally.bytes < max_bytes as u64;
-        while is_wanted(&group) && reader.seq() < self.known.load(Ordering::Acquire) {
+        let (mut group, mut bytes) = (Group::default(), 0);
+        while group.records.len() < max_records
+            && bytes < max_bytes as u64
+            && reader.seq() < self.known.load(Ordering::Acquire)
+        {
             let (seq, records) = match reader.read() {
                 // Cannot fail: parcels without a key are not in the index.
-                Ok(Some(Item::Record { seq, payload, .. })) => (seq, decoded(payload, &self.keys).unwrap_or_default()),
+                Ok(Some(Item::Record { seq, payload, .. })) => {
+                    (seq, decoded(payload, &locked(&self.keyrings)).unwrap_or_default())
+                }
                 Ok(Some(Item::Gone { first, last })) => {
+                    // Those that the journal has removed have reasons of their own.
+                    self.book_removals();
                     self.lost(first, last, DropReason::Corrupt);
                     continue;
                 }
@@ -218,8 +263,8 @@ impl SpoolPlace {
             match records {
                 Some(records) => {
                     group.records.extend(records);
-                    group.tally.add(tally);
-                    group.through = seq;
+                    group.parcels.push((seq, tally));
+                    bytes += tally.bytes;
                     self.account.book(|books| {
                         books.spooled.subtract(tally);
                         books.inflight.add(tally);
@@ -230,13 +275,14 @@ impl SpoolPlace {
                 }
             }
         }
-        Ok((!group.records.is_empty()).then_some(group))
+        Ok((!group.parcels.is_empty()).then_some(group))
     }
 
     /// Books a group whose records are all settled, and releases its parcels.
-    pub fn done(&self, group_tally: RecordTally, through: Seq, book: impl FnOnce(&mut Books)) {
+    pub fn done(&self, parcels: &[(Seq, RecordTally)], book: impl FnOnce(&mut Books)) {
+        let through = parcels.last().map_or(0, |(seq, _)| *seq);
         self.account.book(|books| {
-            books.inflight.subtract(group_tally);
+            books.inflight.subtract(sum(parcels));
             book(books);
             // In the same step: a process that dies here has booked all of the group, or nothing.
             books.spool_done = books.spool_done.max(through);
@@ -244,12 +290,13 @@ impl SpoolPlace {
         self.journal.release(through);
     }
 
-    /// Returns a group that was not settled; the next process sends it.
-    pub fn put_back(&self, group_tally: RecordTally, through: Seq) {
-        locked(&self.index).insert(through, group_tally);
+    /// Returns a group that was not settled; the next sink or process that uses the place sends it.
+    pub fn put_back(&self, parcels: Vec<(Seq, RecordTally)>) {
+        let total = sum(&parcels);
+        locked(&self.index).extend(parcels);
         self.account.book(|books| {
-            books.inflight.subtract(group_tally);
-            books.spooled.add(group_tally);
+            books.inflight.subtract(total);
+            books.spooled.add(total);
         });
     }
 
@@ -317,6 +364,8 @@ fn journal_options(options: SpoolOptions, done: Seq) -> Options {
         segment_bytes: (options.max_bytes / SEGMENTS).clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES),
         max_bytes: options.max_bytes,
         max_record_bytes: u32::MAX >> 2,
+        // What waits to be written is limited by the memory of the sink.
+        max_pending_bytes: usize::MAX,
         when_full: match options.when_full {
             SpoolFullPolicy::DropOldest => WhenFull::DropOldest,
             SpoolFullPolicy::DropNewest | SpoolFullPolicy::Block => WhenFull::Refuse,
@@ -332,16 +381,17 @@ fn journal_options(options: SpoolOptions, done: Seq) -> Options {
 }
 
 /// The records of a parcel; `None` if it is damaged, or of another version.
-fn decoded(payload: &[u8], keys: &SpoolKeys) -> Result<Option<Vec<Record>>, MissingKey> {
-    Ok(keys.open(payload)?.and_then(|parcel| parcel::decode(&parcel)))
+fn decoded(payload: &[u8], keyrings: &[SpoolKeys]) -> Result<Option<Vec<Record>>, MissingKey> {
+    let opened = keyrings.iter().find_map(|keys| keys.open(payload).ok()).ok_or(MissingKey)?;
+    Ok(opened.and_then(|parcel| parcel::decode(&parcel)))
 }
 
 /// The tally of each parcel. A file that cannot be read is skipped; its records are lost, and the account will show that.
-fn index_of(reader: &mut Reader, keys: &SpoolKeys) -> io::Result<BTreeMap<Seq, RecordTally>> {
+fn index_of(reader: &mut Reader, keyrings: &[SpoolKeys]) -> io::Result<BTreeMap<Seq, RecordTally>> {
     let mut index = BTreeMap::new();
     loop {
         let (seq, tally) = match reader.read() {
-            Ok(Some(Item::Record { seq, payload, .. })) => match decoded(payload, keys) {
+            Ok(Some(Item::Record { seq, payload, .. })) => match decoded(payload, keyrings) {
                 Ok(records) => (seq, records.as_ref().map(tally)),
                 Err(MissingKey) => {
                     return Err(io::Error::other(

@@ -1,12 +1,13 @@
 //! The spool as a sink's task uses it: records stay in memory at first, and all go through the disk once the destination lags.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use weir_journal::{AppendError, Reader, Seq};
@@ -16,7 +17,7 @@ use crate::books::{DropReason, RecordTally};
 use crate::parcel;
 use crate::queue::{Record, tally};
 use crate::register::SinkRegister;
-use crate::spool::{Group, SpoolFullPolicy, SpoolOptions, SpoolPlace};
+use crate::spool::{FoundPlaces, Group, SpoolFullPolicy, SpoolOptions, SpoolPlace};
 
 /// How long only memory is used after the disk has failed.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
@@ -56,6 +57,13 @@ pub struct Spooling {
     committing: UnboundedSender<SpoolCommit>,
     broken_until: Cell<Option<Instant>>,
     tidied: Cell<Instant>,
+    /// Places of ended processes that a blocking thread has found.
+    found: RefCell<UnboundedReceiver<FoundPlaces>>,
+    finding: UnboundedSender<FoundPlaces>,
+    /// Whether a blocking thread searches now.
+    is_searching: Cell<bool>,
+    /// Places that could not be opened. They are tried again by the next process.
+    unusable: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl Drop for Spooling {
@@ -68,6 +76,7 @@ impl Drop for Spooling {
 pub struct OpenedPlaces {
     spool: SinkSpool,
     places: Vec<Arc<SpoolPlace>>,
+    unusable: Vec<PathBuf>,
 }
 
 /// The parcels that were written, or failed, since the last step.
@@ -87,7 +96,8 @@ impl Spooling {
     /// # Errors
     /// The directory cannot be used.
     pub fn open(spool: SinkSpool, name: &str, register: &Arc<SinkRegister>) -> io::Result<OpenedPlaces> {
-        let mut open = register.claim_places(&spool.directory);
+        let mut open = register.claim_places(&spool.directory, |_| true);
+        open.iter().for_each(|place| place.use_with(spool.options));
         let opened = |place| {
             let place = Arc::new(place);
             register.add_place(&place);
@@ -96,14 +106,16 @@ impl Spooling {
         if open.is_empty() {
             open.push(opened(SpoolPlace::open(&spool.directory, name, spool.options)?));
         }
-        open.extend(SpoolPlace::left_behind(&spool.directory, name, spool.options).into_iter().map(opened));
-        Ok(OpenedPlaces { spool, places: open })
+        let FoundPlaces { places, unusable } =
+            SpoolPlace::left_behind(&spool.directory, name, spool.options, &BTreeSet::new());
+        open.extend(places.into_iter().map(opened));
+        Ok(OpenedPlaces { spool, places: open, unusable })
     }
 
     pub fn new(opened: OpenedPlaces, name: &str, register: &Arc<SinkRegister>) -> Spooling {
         let mut places = opened.places.into_iter();
         let place = places.next().expect("one was opened");
-        let (committing, commits) = unbounded_channel();
+        let ((committing, commits), (finding, found)) = (unbounded_channel(), unbounded_channel());
         let reader = place.journal.reader(place.account.book(|books| books.spool_done));
         let spooling = Spooling {
             spool: opened.spool,
@@ -120,6 +132,10 @@ impl Spooling {
             committing,
             broken_until: Cell::new(None),
             tidied: Cell::new(Instant::now()),
+            found: RefCell::new(found),
+            finding,
+            is_searching: Cell::new(false),
+            unusable: RefCell::new(opened.unusable.into_iter().collect()),
         };
         spooling.add_backlog(places.collect());
         spooling
@@ -185,7 +201,7 @@ impl Spooling {
     /// Books the results of writes that the journal has reported.
     pub fn step(&self) -> SpoolWritten {
         let mut written = SpoolWritten::default();
-        self.place.book_removals();
+        self.used.borrow().iter().for_each(|place| place.book_removals());
         while let Ok((number, commit)) = self.commits.borrow_mut().try_recv() {
             let Some(records) = self.writing.borrow_mut().remove(&number) else { continue };
             let moved = tally(&records);
@@ -216,20 +232,32 @@ impl Spooling {
         written.bytes += lost.bytes;
     }
 
-    /// Removes expired records, and takes over places of ended processes, at most every `TIDY_EVERY`.
-    pub async fn tidy(&self) {
+    /// Removes expired records, and takes over places of ended processes and sinks, at most every `TIDY_EVERY`. Places are
+    /// searched and read on a blocking thread.
+    pub fn tidy(&self) {
+        if let Ok(FoundPlaces { places, unusable }) = self.found.borrow_mut().try_recv() {
+            self.is_searching.set(false);
+            self.unusable.borrow_mut().extend(unusable);
+            let places: Vec<_> = places.into_iter().map(Arc::new).collect();
+            places.iter().for_each(|place| self.register.add_place(place));
+            self.add_backlog(places);
+        }
         if self.tidied.get().elapsed() < TIDY_EVERY {
             return;
         }
         self.tidied.set(Instant::now());
-        self.place.expire(self.spool.options.max_age);
-        let (spool, name) = (self.spool.clone(), self.name.clone());
-        let look = move || SpoolPlace::left_behind(&spool.directory, &name, spool.options);
-        if let Ok(found) = tokio::task::spawn_blocking(look).await {
-            let found: Vec<_> = found.into_iter().map(Arc::new).collect();
-            found.iter().for_each(|place| self.register.add_place(place));
-            self.add_backlog(found);
+        self.used.borrow().iter().for_each(|place| place.expire(self.spool.options.max_age));
+        let ended = self.register.claim_places(&self.spool.directory, |place| !place.is_empty());
+        ended.iter().for_each(|place| place.use_with(self.spool.options));
+        self.add_backlog(ended);
+        if self.is_searching.replace(true) {
+            return;
         }
+        let (spool, name) = (self.spool.clone(), self.name.clone());
+        let (finding, unusable) = (self.finding.clone(), self.unusable.borrow().clone());
+        tokio::task::spawn_blocking(move || {
+            drop(finding.send(SpoolPlace::left_behind(&spool.directory, &name, spool.options, &unusable)));
+        });
     }
 
     /// The next group to send, and its place. `None` if there is none; if no write is pending either, records are sent directly
@@ -263,7 +291,7 @@ impl Spooling {
     }
 }
 
-/// Reads on a blocking thread. Files that cannot be read are skipped.
+/// Reads on a blocking thread. A file that cannot be read is skipped, unless the process lacks what it needs to read it.
 async fn read(
     place: &Arc<SpoolPlace>,
     mut reader: Reader,
@@ -273,7 +301,9 @@ async fn read(
     let place = Arc::clone(place);
     let read = move || {
         let mut group = place.take(&mut reader, max_records, max_bytes);
-        if let Err(error) = &group {
+        if let Err(error) = &group
+            && !is_for_lack_of_resources(error)
+        {
             tracing::error!("the spool in {} cannot be read: {error}", place.directory().display());
             place.skip_segment(&mut reader);
             group = Ok(None);
@@ -284,4 +314,10 @@ async fn read(
         Ok(read) => read,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
+}
+
+/// Whether the file may be intact: the process has too many open files, too little memory, or no right to read it.
+fn is_for_lack_of_resources(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::PERM].contains(&errno))
 }

@@ -124,3 +124,14 @@ fn a_record_that_must_not_be_lost_is_synced_at_once() {
     let (_, recovery) = open(&storage.after_crash(7), Options::default());
     assert_eq!(recovery.records, 1);
 }
+
+#[test]
+fn limits_can_be_changed_while_it_is_open() {
+    let storage = Simulated::new(1);
+    let options = Options { segment_bytes: 4 << 10, max_bytes: 8 << 10, ..Options::default() };
+    let (journal, _) = open(&storage, options.clone());
+    let refused = (0..).find(|_| journal.append_and_wait(vec![0; 1000]).is_err()).expect("it becomes full");
+    assert!((5..8).contains(&refused), "{refused}");
+    journal.set_options(Options { max_bytes: 16 << 10, ..options });
+    journal.append_and_wait(vec![0; 1000]).expect("there is room now");
+}

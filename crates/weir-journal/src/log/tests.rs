@@ -13,7 +13,7 @@ fn open(storage: &Simulated, options: &Options) -> (Log, Recovery) {
 }
 
 fn append(log: &mut Log, payloads: &[&[u8]]) -> Result<Seq, AppendError> {
-    log.append(payloads, 1_000, &mut Vec::new())
+    log.append(payloads, 1_000)
 }
 
 type Records = BTreeMap<Seq, Vec<u8>>;
@@ -117,10 +117,10 @@ fn a_full_journal_refuses_or_drops_the_oldest() {
     append(&mut log, &[&[0; 1_000]]).expect("there is room again");
     assert_eq!(log.shared().status().error, None);
     let (mut log, _) = open(&storage, &Options { when_full: WhenFull::DropOldest, ..options });
-    let mut removed = Vec::new();
     for _ in 0..20 {
-        log.append(&[[0; 1_000]], 1_000, &mut removed).expect("the oldest make room");
+        log.append(&[[0; 1_000]], 1_000).expect("the oldest make room");
     }
+    let removed = log.shared().take_removals();
     let (records, gaps) = read_all(&log, 0);
     let dropped: u64 = removed.iter().map(|removal| removal.records).sum();
     assert_eq!(log.shared().status().records, records.len() as u64);
@@ -154,11 +154,10 @@ fn old_records_expire() {
     let storage = Simulated::new(1);
     let (mut log, _) = open(&storage, &small());
     for now_ms in 1..=9 {
-        log.append(&[[0; 2_000]], now_ms, &mut Vec::new()).expect("there is room");
+        log.append(&[[0; 2_000]], now_ms).expect("there is room");
     }
-    let mut removed = Vec::new();
-    log.expire(6, &mut removed).expect("segments can be removed");
-    let expired: u64 = removed.iter().map(|removal| removal.records).sum();
+    log.expire(6).expect("segments can be removed");
+    let expired: u64 = log.shared().take_removals().iter().map(|removal| removal.records).sum();
     assert_eq!(expired, 4, "two to a segment, and the sixth is young enough");
     assert_eq!(*read_all(&log, 0).0.keys().next().expect("some are left"), 5);
 }
@@ -234,9 +233,8 @@ impl Model {
         for (seq, payload) in (expected..).zip(&payloads) {
             self.tried.entry(seq).or_default().push(payload.clone());
         }
-        let mut removed = Vec::new();
-        let result = self.log.append(&payloads, self.written, &mut removed);
-        for removal in removed {
+        let result = self.log.append(&payloads, self.written);
+        for removal in self.log.shared().take_removals() {
             self.kept.retain(|seq, _| !(removal.first..=removal.last).contains(seq));
         }
         if let Ok(first) = result {

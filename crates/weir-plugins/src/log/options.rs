@@ -255,8 +255,9 @@ pub struct LoggerMetadata {
     pub log_format: Option<Map<String, Value>>,
     /// The `log_format_extra` of plugins that do not set this option.
     pub log_format_extra: Option<Map<String, Value>>,
-    /// The maximum number of records that wait in memory for a destination. Further records are dropped. Without it,
-    /// only the memory that the records take is limited. APISIX's default is 8192.
+    /// The maximum number of records that wait in memory for a destination. Further records are dropped, or go to the
+    /// disk if the plugin has a `spool`. Without it, only the memory that the records take is limited. APISIX's default
+    /// is 8192.
     #[schemars(range(min = 1, max = 1048576))]
     pub max_pending_entries: Option<usize>,
 }

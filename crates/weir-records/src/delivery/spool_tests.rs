@@ -71,6 +71,20 @@ struct ProcessUnderTest {
     written: u64,
 }
 
+/// A store whose sink's thread does not run on until it is let.
+struct Stuck {
+    store: Sender,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Destination for Stuck {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        // Returns at once when the other end has been dropped.
+        let _ = self.go_on.recv();
+        self.store.send(batch)
+    }
+}
+
 fn options(directory: &Path, spool: SpoolOptions) -> SinkOptions {
     let soon = Duration::from_millis(1);
     SinkOptions {
@@ -89,12 +103,28 @@ impl ProcessUnderTest {
     }
 
     fn with(options: SinkOptions, store: &Arc<Store>) -> ProcessUnderTest {
-        let register = Arc::new(SinkRegister::default());
-        let sender = Sender(Arc::clone(store));
-        let sink = RecordSink::new(&register, options, Box::new(|| Ok(Box::new(sender))));
+        ProcessUnderTest::on(Arc::default(), options, Box::new(Sender(Arc::clone(store))))
+    }
+
+    fn on(
+        register: Arc<SinkRegister>,
+        options: SinkOptions,
+        destination: Box<dyn Destination + Send>,
+    ) -> ProcessUnderTest {
+        let sink = RecordSink::new(&register, options, Box::new(|| Ok(destination as Box<dyn Destination>)));
         sink.start().expect("a thread");
         let writer = sink.writer().expect("a ring");
         ProcessUnderTest { register, sink: Some(sink), writer, written: 0 }
+    }
+
+    /// A sink whose thread is busy with its first batch until the returned end is dropped.
+    fn stuck(options: SinkOptions, store: &Arc<Store>) -> (ProcessUnderTest, std::sync::mpsc::Sender<()>) {
+        let (end, go_on) = std::sync::mpsc::channel();
+        let stuck = Stuck { store: Sender(Arc::clone(store)), go_on };
+        let mut process = ProcessUnderTest::on(Arc::default(), options, Box::new(stuck));
+        process.write(1);
+        eventually("the thread is busy", DEADLINE, || process.read().pending.inflight.records == 1);
+        (process, end)
     }
 
     fn write(&mut self, count: u64) {
@@ -241,4 +271,159 @@ fn a_directory_that_is_removed_costs_what_was_in_it_and_no_more() {
         let reading = process.read();
         reading.delivered.records + reading.dropped_records("corrupt") == 60
     });
+}
+
+#[test]
+fn a_burst_while_the_thread_is_busy_costs_nothing() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    store.set_up(true);
+    let mut options = options(directory.path(), SpoolOptions::default());
+    options.max_pending = Some(8192);
+    let (mut process, end) = ProcessUnderTest::stuck(options, &store);
+    // Some 3 MiB, while a ring has 1 MiB.
+    process.write(150_000);
+    assert_eq!(process.read().dropped, [].into());
+    drop(end);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 150_001);
+    let reading = process.end(DEADLINE);
+    assert_eq!((store.count(), process.register.memory_in_use()), (150_001, 0), "{reading:?}");
+    assert!(store.order.lock().expect("no test panics with it").is_sorted(), "in their order");
+}
+
+#[test]
+fn what_the_memory_has_no_room_for_is_dropped_with_that_reason() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    store.set_up(true);
+    let (mut process, end) = ProcessUnderTest::stuck(options(directory.path(), SpoolOptions::default()), &store);
+    // 10 records in the ring, and 655 in 64 MiB of memory.
+    for _ in 0..800 {
+        process.writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x'));
+    }
+    let dropped = process.read().dropped_records("memory_full");
+    assert_eq!(dropped, 800 - 665);
+    drop(end);
+    let reading = process.end(DEADLINE);
+    assert_eq!((reading.delivered.records, reading.dropped.len()), (801 - dropped, 1), "{reading:?}");
+}
+
+#[test]
+fn a_sink_that_blocks_says_so_before_its_memory_is_full() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    store.set_up(true);
+    let block = SpoolOptions { when_full: SpoolFullPolicy::Block, ..SpoolOptions::default() };
+    let (mut process, end) = ProcessUnderTest::stuck(options(directory.path(), block), &store);
+    let writer = crate::SinkWriter::new(Arc::new(process.sink.take().expect("it is open")));
+    let mut written = 1;
+    while !writer.is_full() {
+        writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x'));
+        written += 1;
+    }
+    // Requests that have begun are recorded.
+    (0..100).for_each(|_| writer.write(Vec::new(), |out| out.resize(out.len() + (100 << 10), b'x')));
+    drop(end);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == written + 100);
+    eventually("it is not full", DEADLINE, || !writer.is_full());
+    drop(writer);
+    assert_eq!(process.end(DEADLINE).dropped, [].into());
+}
+
+/// Starts a further sink in a process whose sink has ended.
+fn restarted(process: ProcessUnderTest, options: SinkOptions, store: &Arc<Store>) -> ProcessUnderTest {
+    ProcessUnderTest::on(process.register, options, Box::new(Sender(Arc::clone(store))))
+}
+
+#[test]
+fn a_later_sink_of_the_process_delivers_what_an_earlier_one_left() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let options = options(directory.path(), SpoolOptions::default());
+    let mut process = ProcessUnderTest::with(options.clone(), &store);
+    for number in 1..=5 {
+        process.write(1);
+        eventually("it is on disk, or being sent", DEADLINE, || {
+            let pending = process.read().pending;
+            pending.spool.records + pending.inflight.records == number
+        });
+    }
+    let left = process.end(Duration::from_millis(50));
+    assert_eq!((left.pending.spool.records, left.pending.inflight.records), (5, 0), "{left:?}");
+    // The second one takes all parcels as one group, and returns it.
+    let mut process = restarted(process, options.clone(), &store);
+    eventually("they are being sent", DEADLINE, || process.read().pending.inflight.records == 5);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 5);
+    store.set_up(true);
+    let mut process = restarted(process, options, &store);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 5);
+    assert_eq!((store.count(), process.end(DEADLINE).dropped), (5, [].into()));
+}
+
+#[test]
+fn a_sink_with_new_keys_reads_what_it_and_an_earlier_one_have_written() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let with = |keys: &[[u8; 32]]| {
+        let keys = SpoolKeys::new(keys).expect("few");
+        options(directory.path(), SpoolOptions { keys, ..SpoolOptions::default() })
+    };
+    let mut process = ProcessUnderTest::with(with(&[[1; 32]]), &store);
+    process.write(10);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 10);
+    let mut process = restarted(process, with(&[[2; 32], [1; 32]]), &store);
+    process.write(10);
+    eventually("on disk", DEADLINE, || process.read().pending.memory.records == 0);
+    store.set_up(true);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 20);
+    assert_eq!(process.end(DEADLINE).dropped, [].into());
+}
+
+#[test]
+fn a_running_sink_takes_over_what_another_of_the_process_has_left() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let options = options(directory.path(), SpoolOptions::default());
+    let mut first = ProcessUnderTest::with(options.clone(), &store);
+    first.write(10);
+    eventually("on disk", DEADLINE, || first.read().pending.memory.records == 0);
+    let register = Arc::clone(&first.register);
+    let second = ProcessUnderTest::on(register, options, Box::new(Sender(Arc::clone(&store))));
+    let signals = Arc::clone(&first.sink.as_ref().expect("it is open").core().signals);
+    first.sink = None;
+    signals.give_up();
+    let tasks = || second.register.tasks.load(std::sync::atomic::Ordering::Relaxed);
+    eventually("the first has ended", DEADLINE, || tasks() == 1);
+    store.set_up(true);
+    eventually("all are delivered", DEADLINE, || second.read().delivered.records == 10);
+    assert_eq!(store.count(), 10);
+}
+
+#[test]
+fn a_batch_with_a_limit_of_tries_is_kept_when_the_process_ends() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut options = options(directory.path(), SpoolOptions::default());
+    options.retries = Retries::Some { most: 1, pause: Duration::from_secs(3600) };
+    let mut process = ProcessUnderTest::with(options, &store);
+    process.write(5);
+    eventually("they are tried", DEADLINE, || process.read().last_error.is_some());
+    let reading = process.end(Duration::from_millis(50));
+    assert_eq!((reading.pending.spool.records, reading.dropped), (5, [].into()));
+}
+
+#[test]
+fn a_sink_without_a_destination_leaves_the_disk_to_others() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let options = options(directory.path(), SpoolOptions::default());
+    let mut process = ProcessUnderTest::with(options.clone(), &store);
+    process.write(5);
+    assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 5);
+    drop(process);
+    let register = Arc::new(SinkRegister::default());
+    let open = Box::new(|| Err(io::Error::other("it cannot be opened")));
+    let sink = RecordSink::new(&register, options.clone(), open);
+    sink.start().expect("a thread");
+    let writer = sink.writer().expect("a ring");
+    writer.write(Vec::new(), |out| out.push(b'x'));
+    eventually("it is lost", DEADLINE, || register.read()[0].dropped_records("abandoned") == 1);
+    drop((writer, sink));
+    register.finish(DEADLINE);
+    store.set_up(true);
+    let mut process = ProcessUnderTest::with(options, &store);
+    eventually("all are delivered", DEADLINE, || process.read().delivered.records == 5);
+    process.end(DEADLINE);
 }

@@ -128,6 +128,19 @@ fn every_record_is_delivered_or_its_fate_is_booked() {
 }
 
 #[test]
+fn a_record_without_an_outcome_is_tried_again() {
+    let (sender, batches) = sent_to();
+    let mut harness = Harness::start(options(2), move |batch| {
+        let _ = sender.send(texts(batch));
+        SendOutcome::Each { outcomes: vec![Outcome::Delivered], error: Some("half an answer".into()) }
+    });
+    harness.write(&["1", "2"]);
+    eventually("both are delivered", DEADLINE, || harness.read().delivered.records == 2);
+    assert_eq!(batches.try_iter().collect::<Vec<_>>(), [vec!["1", "2"], vec!["2"]]);
+    assert_eq!(harness.end().pending, Default::default());
+}
+
+#[test]
 fn records_are_lost_after_the_last_try() {
     let mut harness = Harness::start(options(2), |_| SendOutcome::Failed { error: "refused".into(), after: None });
     harness.write(&["1", "2"]);
