@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::SystemTime;
 
 use weir_net::clock::Clock;
+use weir_proto::field::{Name, PreparedField};
 
 pub struct WorkerClock {
     clock: Clock,
@@ -11,15 +12,27 @@ pub struct WorkerClock {
     date: RefCell<Date>,
 }
 
-#[derive(Default)]
+/// The `Date` line of responses, and until when it is used.
 struct Date {
-    text: String,
+    name: Name,
+    line: PreparedField,
     until_ns: u64,
+}
+
+impl Date {
+    fn new() -> Date {
+        let name = Name::new(b"Date").expect("a valid name");
+        Date { line: Date::line(&name), name, until_ns: 0 }
+    }
+
+    fn line(name: &Name) -> PreparedField {
+        name.with(httpdate::fmt_http_date(SystemTime::now()).as_bytes()).expect("a date is a valid value")
+    }
 }
 
 impl WorkerClock {
     pub fn new(clock: Clock) -> WorkerClock {
-        WorkerClock { clock, now_ns: Cell::new(clock.now_ns()), date: RefCell::default() }
+        WorkerClock { clock, now_ns: Cell::new(clock.now_ns()), date: RefCell::new(Date::new()) }
     }
 
     /// The last reading of the clock. A task reads the clock when it wakes up; everything it does until it waits again
@@ -36,13 +49,13 @@ impl WorkerClock {
         now_ns
     }
 
-    /// The `Date` of a response that the gateway makes (RFC 9110 §6.6.1), formatted ten times a second at most.
-    pub fn with_date<T>(&self, now_ns: u64, use_it: impl FnOnce(&str) -> T) -> T {
+    /// The `Date` of a response (RFC 9110 §6.6.1), formatted ten times a second at most.
+    pub fn with_date<T>(&self, now_ns: u64, use_it: impl FnOnce(&PreparedField) -> T) -> T {
         let mut date = self.date.borrow_mut();
         if now_ns >= date.until_ns {
             date.until_ns = now_ns + 100_000_000;
-            date.text = httpdate::fmt_http_date(SystemTime::now());
+            date.line = Date::line(&date.name);
         }
-        use_it(&date.text)
+        use_it(&date.line)
     }
 }

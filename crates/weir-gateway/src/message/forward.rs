@@ -263,14 +263,8 @@ pub fn add_via(head: &mut Head, version: Version, received_by: &str) {
 #[inline]
 pub fn add_date(worker: &WorkerContext, head: &mut Head) {
     if head.known(Known::Date).is_none() {
-        add_missing_date(worker, head);
+        worker.clock.with_date(worker.now_ns(), |date| head.add_prepared_field(date));
     }
-}
-
-#[cold]
-fn add_missing_date(worker: &WorkerContext, head: &mut Head) {
-    let added = worker.clock.with_date(worker.now_ns(), |date| head.add(b"Date", date.as_bytes()));
-    added.expect("a date is a valid value");
 }
 
 pub fn content_length(out: &mut Vec<u8>, length: u64) {
