@@ -16,7 +16,7 @@ mod operating;
 mod pacing;
 mod peers;
 mod publishing;
-#[path = "../plugins/real_kafka.rs"]
+#[path = "../records/real_kafka.rs"]
 #[expect(dead_code, reason = "the tests of kafka-logger use more of it")]
 mod real_kafka;
 mod receivers;

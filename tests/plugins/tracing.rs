@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, Request, eventually};
 
-use crate::otlp_collector::decoded;
+use crate::otlp::decoded;
 
 const TRACE: &str = "12345678901234567890123456789012";
 const SPAN: &str = "1234567890123456";

@@ -14,7 +14,7 @@ const SETTLE: Duration = Duration::from_secs(120);
 
 /// What one of our programs says of a topic, a value a line.
 pub fn said(mut java: Command, program: &str, port: u16, topic: &str) -> Vec<Value> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/plugins/{program}.java"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/records/{program}.java"));
     java.arg(file).arg(port.to_string()).arg(topic);
     let said = java.stdout(Stdio::piped()).output().expect("Java starts");
     let text = String::from_utf8(said.stdout).expect("text");

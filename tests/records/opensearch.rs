@@ -40,7 +40,7 @@ impl Store {
         let base = 9200 + std::process::id() % 90;
         let said = File::create(directory.path().join("said.log")).expect("its own directory");
         let mut command = Command::new("java");
-        command.args(["-Xmx512m", "-cp"]).arg(jars.join("*")).arg(root.join("tests/plugins/OpenSearch.java"));
+        command.args(["-Xmx512m", "-cp"]).arg(jars.join("*")).arg(root.join("tests/records/OpenSearch.java"));
         command.arg(directory.path().join("node")).arg(base.to_string());
         command.stdin(Stdio::piped()).stdout(said.try_clone().expect("a file")).stderr(said);
         let child = command.spawn().expect("Java starts");

@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Request, Signal, TlsServer, eventually};
 
-use crate::otlp_collector::{GrpcCollector, decoded};
+use crate::otlp::decoded;
+use crate::otlp_collector::GrpcCollector;
 
 /// Two routes before an origin, of which one samples all its requests. Its spans go nowhere.
 fn yaml(origin: &Origin, settings: &str) -> String {

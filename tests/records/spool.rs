@@ -515,7 +515,10 @@ fn an_encrypted_spool_shows_nothing_and_its_keys_can_be_replaced() {
     let gateway = start(&text(&format!("{new}, {old}")));
     ask(&gateway, 1);
     eventually("all are delivered", 3 * DEADLINE, || receiver.count() == 201);
-    let refused = crate::refused("{ http-logger: { uri: 'http://a/', spool: { encryption_keyring: [short] } } }");
+    let place = TempDir::new();
+    let file = place.write("weir.yaml", text("short"));
+    let check = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it runs");
+    let refused = String::from_utf8_lossy(&check.stderr);
     assert!(refused.contains("spool.encryption_keyring[0]: must be 32 bytes in base64"), "{refused}");
 }
 
