@@ -236,6 +236,13 @@ fn targets_and_hosts() {
     let absolute = parse("GET HTTP://T?x HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     assert_eq!((absolute.path(), absolute.query(), absolute.host()), (&b"/"[..], Some(&b"x"[..]), &b"t"[..]));
     assert_eq!(parse("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n").unwrap().path(), b"*");
+    assert_eq!(&*absolute.origin_form(), b"/?x");
+    for (target, origin_form) in
+        [("http://t", "/"), ("https://t:80/a/../b?c=://", "/a/../b?c=://"), ("/://a/b", "/://a/b")]
+    {
+        let request = parse(&format!("GET {target} HTTP/1.1\r\nHost: t:80\r\n\r\n")).unwrap();
+        assert_eq!(&*request.origin_form(), origin_form.as_bytes(), "{target}");
+    }
     assert_eq!(parse("CONNECT t:443 HTTP/1.1\r\nHost: t:443\r\n\r\n").unwrap().method, Method::Connect);
     assert!(parse("GET / HTTP/1.0\r\n\r\n").is_ok());
 }
