@@ -33,7 +33,8 @@ pub struct HmacAuth {
     #[serde(default = "default_allowed_algorithms")]
     #[schemars(length(min = 1))]
     allowed_algorithms: Vec<HmacAlgorithm>,
-    /// The maximum difference between the field `Date` and the gateway's clock, in seconds.
+    /// The maximum difference between the field `Date` and the gateway's clock, in seconds. So a client has to sign `date`,
+    /// even if it is not in `signed_headers`: whoever captures a request could change an unsigned date.
     #[serde(default = "default_clock_skew")]
     #[schemars(range(min = 1))]
     clock_skew: u64,
@@ -337,7 +338,9 @@ impl HmacAuthenticator {
         let algorithm =
             HmacAlgorithm::parse(shown.algorithm?).filter(|algorithm| self.algorithms.contains(algorithm))?;
         let signed: Vec<&str> = shown.headers.unwrap_or_default().split_ascii_whitespace().collect();
-        if !self.required.iter().all(|name| signed.iter().any(|signed| signed.eq_ignore_ascii_case(name))) {
+        let is_signed = |name: &str| signed.iter().any(|signed| signed.eq_ignore_ascii_case(name));
+        // Without a signed date a captured request would pass for ever, with a new date.
+        if !self.required.iter().all(|name| is_signed(name)) || !is_signed("date") {
             return None;
         }
         self.is_fresh(exchange).then_some(())?;
@@ -525,6 +528,8 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
+        let undated = sha256(&now(0), "@request-target", "secret");
+        assert_eq!(refused(json!({"signed_headers": ["@request-target"]}), &undated), invalid, "the date is unsigned");
             (json!({"allowed_algorithms": []}), "allowed_algorithms: is empty"),
             (json!({"allowed_algorithms": ["md5"]}), "allowed_algorithms[0]: `md5` is not an allowed value"),
             (json!({"clock_skew": 0}), "clock_skew: must be at least 1"),
