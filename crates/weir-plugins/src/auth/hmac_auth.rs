@@ -12,7 +12,7 @@ use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop,
 };
 
-use crate::auth::credentials::Unauthenticated;
+use crate::auth::credentials::{Unauthenticated, hide_authorization};
 use crate::clock;
 use crate::store::counters::{CounterTable, PackedCounter};
 
@@ -353,6 +353,15 @@ impl HmacAuthenticator {
         known.filter(|_| is_right && is_first()).map(|known| &known.credential)
     }
 
+    fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
+            if self.hide {
+                hide_authorization(exchange, b"Signature");
+            }
+            Ok(())
+        })
+    }
+
     /// An old request may be a replay.
     fn is_fresh(&self, exchange: &Exchange) -> bool {
         let date = exchange.request.head.value(b"date").and_then(|date| str::from_utf8(date).ok());
@@ -400,10 +409,10 @@ impl Plugin for HmacAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
-            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
+            Err(fault) => return self.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.body.as_ref().is_some_and(|body| !body.pass(exchange)) {
-            return self.unauthenticated.admit_or_refuse(exchange, INVALID).map(Flow::from);
+            return self.admit_or_refuse(exchange, INVALID).map(Flow::from);
         }
         if self.hide {
             exchange.request.head.remove(b"Authorization");
@@ -519,6 +528,8 @@ mod tests {
         }
         assert_eq!(refused(json!({"allowed_algorithms": ["hmac-sha512"]}), &good()), invalid);
         assert_eq!(refused(json!({"signed_headers": ["x-a"]}), &good()), invalid);
+        let undated = sha256(&now(0), "@request-target", "secret");
+        assert_eq!(refused(json!({"signed_headers": ["@request-target"]}), &undated), invalid, "the date is unsigned");
         let missing = refused(json!({}), "GET / HTTP/1.1\nHost: h");
         assert_eq!(missing, "{\"message\":\"client request can't be validated: missing Authorization header\"}\n");
         let other = refused(json!({}), "GET / HTTP/1.1\nHost: h\nAuthorization: SignatureX a");
@@ -528,8 +539,6 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-        let undated = sha256(&now(0), "@request-target", "secret");
-        assert_eq!(refused(json!({"signed_headers": ["@request-target"]}), &undated), invalid, "the date is unsigned");
             (json!({"allowed_algorithms": []}), "allowed_algorithms: is empty"),
             (json!({"allowed_algorithms": ["md5"]}), "allowed_algorithms[0]: `md5` is not an allowed value"),
             (json!({"clock_skew": 0}), "clock_skew: must be at least 1"),
