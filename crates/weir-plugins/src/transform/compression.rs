@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_plugin::proto::{Framing, Version, field};
 use weir_plugin::{ConfigError, Exchange, Stop};
 
-use crate::content::content_type;
+use crate::content::{DIGESTS, content_type};
 
 /// Media types, or `"*"` for all.
 #[derive(Clone, Debug, Deserialize)]
@@ -196,8 +196,7 @@ fn names_weak_tag(exchange: &Exchange) -> bool {
 /// meaning is the same, the bytes are not (RFC 9110 §8.8.1).
 pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
     let head = &mut exchange.response.head;
-    for name in [&b"Content-Length"[..], b"Accept-Ranges", b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"]
-    {
+    for name in [&b"Content-Length"[..], b"Accept-Ranges"].into_iter().chain(DIGESTS) {
         head.remove(name);
     }
     let strong = head.value(b"etag").filter(|tag| !tag.starts_with(b"W/"));
