@@ -165,6 +165,24 @@ fn f23_unknown_keys_do_not_flood_the_provider() {
     assert!(provider.requests().len() <= 4, "{:?}", provider.targets());
 }
 
+#[test]
+fn f23_unknown_keys_do_not_flood_a_provider_that_fails() {
+    let provider = Origin::serving(|request| {
+        let host = request.headers.get("host").expect("a host").to_owned();
+        match &*request.target {
+            "/keys" => Answer::with(500, "", String::new()),
+            _ => Answer::ok(format!("{{\"issuer\": \"http://{host}\", \"jwks_uri\": \"http://{host}/keys\"}}")),
+        }
+    });
+    let origin = origin();
+    let gateway = gateway(&origin, provider.addr().port(), "use_jwks: true");
+    for turn in 0..50 {
+        let head = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"RS256\",\"kid\":\"{turn}\"}}"));
+        assert_eq!(ask(&gateway, &format!("{head}.e30.AAAA")).status, 503);
+    }
+    assert!(provider.requests().len() <= 4, "{:?}", provider.targets());
+}
+
 /// The same as [`gateway`], for an issuer that has keys at a URL and no discovery document.
 fn gateway_with_key_set(origin: &Origin, url: &str, issuer: &str) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
@@ -360,6 +378,34 @@ fn a_token_that_has_ended_is_renewed() {
     let (target, second) = browser.follow(port, "/guarded/a");
     assert_eq!((&*target, second.status), ("/guarded/a", 200));
     assert_ne!(first.text(), second.text());
+}
+
+#[test]
+fn requests_that_come_together_renew_a_token_once() {
+    // The provider accepts a refresh token once, and counts a second use as theft.
+    let Some((_origin, gateway, _provider)) = logins("") else { return };
+    let (port, mut browser) = (gateway.addr().port(), Browser::default());
+    let (_, first) = browser.follow(port, "/guarded/a");
+    assert_eq!(first.status, 200);
+    let cookie = |browser: &Browser| {
+        let pairs: Vec<String> = browser.0[&port].iter().map(|(name, value)| format!("{name}={value}")).collect();
+        pairs.join("; ")
+    };
+    let mut session = cookie(&browser);
+    eventually("it is renewed", DEADLINE, || {
+        let before = cookie(&browser);
+        let is_renewed = browser.ask(port, "GET", "/guarded/a").status == 307;
+        if !is_renewed {
+            session = before;
+        }
+        is_renewed
+    });
+    // The session from before is what the browser's other requests had.
+    for turn in 0..4 {
+        let request = format!("GET /guarded/a HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {session}\r\n\r\n");
+        assert_eq!(gateway.client().ask(request).expect("an answer").status, 307, "{turn}");
+    }
+    eventually("the session goes on", DEADLINE, || browser.ask(port, "GET", "/guarded/a").status == 307);
 }
 
 #[test]

@@ -74,7 +74,8 @@ pub struct OpenidConnect {
     #[serde(default = "default_introspection_expiry_claim")]
     introspection_expiry_claim: String,
     /// How long the provider's keys and discovery document are cached, in seconds. For a token with an unknown key, the
-    /// keys are fetched again, at most every 5 seconds.
+    /// keys are fetched again, at most every 5 seconds. After a fetch that has failed, requests that need it are answered
+    /// with 503 for 5 seconds, and then it is repeated.
     #[serde(default = "default_jwk_expires_in")]
     #[schemars(range(min = 1))]
     jwk_expires_in: u64,

@@ -13,7 +13,7 @@ use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
 
 use super::bearer::{TokenRejection, verified};
-use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded};
+use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded, missing_endpoint};
 use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
 use crate::auth::signed_token::TokenRules;
@@ -119,7 +119,7 @@ impl LoginFlow {
         }
         let discovery = provider.discovery().await?;
         let endpoint = discovery.authorization_endpoint.as_deref();
-        let endpoint = endpoint.ok_or_else(|| missing("authorization_endpoint"))?;
+        let endpoint = endpoint.ok_or_else(|| missing_endpoint("authorization_endpoint"))?;
         let begun = PendingLogin {
             state: random()?,
             nonce: random()?,
@@ -207,15 +207,14 @@ impl LoginFlow {
         self.cookies.write(exchange, &self.sealer.seal("session", session)?, left_s)
     }
 
-    /// The answer of the token endpoint; `None` if it does not accept the code or the refresh token.
+    /// The answer of the token endpoint; `None` if it does not accept the code.
     async fn tokens(
         &self,
         provider: &Provider,
         pairs: &[(&str, &str)],
     ) -> Result<Option<Map<String, Value>>, ProviderError> {
         let discovery = provider.discovery().await?;
-        let endpoint = discovery.token_endpoint.as_deref().ok_or_else(|| missing("token_endpoint"))?;
-        let service = provider.service(endpoint)?;
+        let service = provider.service(discovery.token_endpoint()?)?;
         match provider.post(&service, self.proof, HeaderMap::new(), pairs).await {
             Ok(answer) => Ok(Some(answer)),
             // RFC 6749 §5.2.
@@ -298,8 +297,10 @@ impl LoginFlow {
         let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else {
             return Ok(LoginStep::NoSession);
         };
-        let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*token)];
-        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(LoginStep::NoSession) };
+        let service = provider.service(provider.discovery().await?.token_endpoint()?)?;
+        let Some(answer) = provider.refresh(service, self.proof, &token).await? else {
+            return Ok(LoginStep::NoSession);
+        };
         let session = self.session(provider, &answer, None, Some(session)).await?;
         let location = format!("{}{}", self.origin(exchange), text(exchange.request.target()));
         let stop = redirect(exchange, 307, &location)?;
@@ -325,10 +326,6 @@ impl LoginFlow {
         self.cookies.write(exchange, "", 0)?;
         Ok(LoginStep::Answered(stop))
     }
-}
-
-fn missing(endpoint: &str) -> ProviderError {
-    ProviderError::Answer(format!("the discovery document has no `{endpoint}`"))
 }
 
 fn redirect(exchange: &mut Exchange, status: u16, location: &str) -> Result<Stop, Stop> {
