@@ -159,6 +159,11 @@ pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
 
 /// Removes a cookie before the request is forwarded.
 pub fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
+    hide_cookies(exchange, |other| other == name)
+}
+
+/// Removes the cookies with these names before the request is forwarded.
+pub fn hide_cookies(exchange: &mut Exchange, is_hidden: impl Fn(&[u8]) -> bool) -> Result<(), Stop> {
     let head = &mut exchange.request.head;
     let is_other = |pair: &&[u8]| !is_hidden(pair.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii());
     let kept = head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';')).filter(is_other);
@@ -190,11 +195,6 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_found_among_the_subprotocols() {
-        let offered = OfferedCredential(b"bearer"[..].into());
-        for (lines, want, left) in [
-            ("Sec-WebSocket-Protocol: bearer, abc.def", Some("abc.def"), None),
-    #[test]
     fn credentials_of_the_scheme_that_was_not_accepted_are_hidden() {
         for (value, is_hidden) in
             [("Basic eDp5", true), ("BASIC", true), ("Bearer abc", false), ("Basically x", false), ("Ba", false)]
@@ -205,6 +205,11 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_credential_is_found_among_the_subprotocols() {
+        let offered = OfferedCredential(b"bearer"[..].into());
+        for (lines, want, left) in [
+            ("Sec-WebSocket-Protocol: bearer, abc.def", Some("abc.def"), None),
             ("Sec-WebSocket-Protocol: chat,bearer ,abc, v2", Some("abc"), Some("chat, v2")),
             ("Sec-WebSocket-Protocol: chat, bearer\nSec-WebSocket-Protocol: abc", Some("abc"), Some("chat")),
             ("Sec-WebSocket-Protocol: chat, bearer", None, Some("chat, bearer")),
