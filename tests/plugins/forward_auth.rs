@@ -67,6 +67,21 @@ fn a_service_decides_and_says_who_it_is() {
 }
 
 #[test]
+fn a_service_judges_the_path_that_the_upstream_gets() {
+    let (origin, service) = (origin(), service());
+    let gateway = gateway(&origin, &format!("http://{}/check", service.addr()), HEADERS);
+    for target in
+        ["/free/%2e%2e/guarded/a?b=%2e", "/guarded/%61?b=%2e", "/guarded/x/../a?b=%2e", "http://t/guarded/./a?b=%2e"]
+    {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: t\r\nAuthorization: jack\r\n\r\n");
+        assert_eq!(gateway.client().ask(request).expect("an answer").status, 200, "{target}");
+        let asked = service.requests().pop().expect("it was asked");
+        assert_eq!(asked.headers.get("x-forwarded-uri"), Some("/guarded/a?b=%2e"), "{target}");
+        assert_eq!(origin.targets().pop().as_deref(), Some("/guarded/a?b=%2e"), "{target}");
+    }
+}
+
+#[test]
 fn a_service_is_asked_over_tls_if_it_can_prove_who_it_is() {
     let authority = Authority::of_tests();
     let origin = origin();

@@ -463,6 +463,13 @@ impl Exchange {
         Stop::Answered
     }
 
+    /// Takes back the answer of [`Exchange::respond`], for a plugin that runs others and lets the request pass after all.
+    pub fn withdraw_response(&mut self) {
+        self.responded_locally = false;
+        self.response.clear();
+        self.body.clear();
+    }
+
     /// The response was made here, and is not the upstream's.
     pub fn is_answered_here(&self) -> bool {
         self.responded_locally || self.stop.is_some() || self.upstream.status == 0

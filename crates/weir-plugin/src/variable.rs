@@ -94,7 +94,7 @@ variables! {
     // The request.
     /// The path that routes are matched with: decoded and normalised, without the query.
     Uri = "uri" | "document_uri",
-    /// The request target as received: path and query, nothing decoded.
+    /// The request target as received: path and query, nothing decoded, without a scheme and host.
     RequestUri = "request_uri",
     /// The path and query that are sent to the upstream, after rewrites.
     UpstreamUri = "upstream_uri",

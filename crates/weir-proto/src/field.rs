@@ -7,6 +7,7 @@ pub enum Known {
     #[default]
     Other,
     Accept,
+    Authorization,
     Connection,
     ContentLength,
     Date,
@@ -93,7 +94,10 @@ impl Known {
     pub fn is_forbidden_in_trailers(self) -> bool {
         self.is_hop_by_hop()
             || self.is_forwarding()
-            || matches!(self, Known::ContentLength | Known::Host | Known::Expect | Known::Identity)
+            || matches!(
+                self,
+                Known::Authorization | Known::ContentLength | Known::Host | Known::Expect | Known::Identity
+            )
     }
 }
 
@@ -183,7 +187,7 @@ fn lower_case(word: u64) -> u64 {
 const CONSUMER: &[u8] = b"x-consumer-";
 
 /// The names with a meaning, in lower case.
-const NAMES: [(&[u8], Known); 28] = [
+const NAMES: [(&[u8], Known); 29] = [
     (b"te", Known::Te),
     (b"host", Known::Host),
     (b"date", Known::Date),
@@ -196,6 +200,7 @@ const NAMES: [(&[u8], Known); 28] = [
     (b"forwarded", Known::Forwarded),
     (b"connection", Known::Connection),
     (b"keep-alive", Known::KeepAlive),
+    (b"authorization", Known::Authorization),
     (b"grpc-timeout", Known::GrpcTimeout),
     (b"x-rewrite-url", Known::RewrittenUrl),
     (b"content-length", Known::ContentLength),

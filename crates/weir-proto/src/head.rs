@@ -3,6 +3,7 @@
 //! Most heads are forwarded without building a map. An edit appends to the bytes and to the index, and a removal sets a flag in
 //! the index, so existing [`Span`]s stay valid.
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 
 use crate::decimal::Decimal;
@@ -361,6 +362,8 @@ pub struct RequestHead {
     pub(crate) target: Span,
     pub(crate) path: Span,
     pub(crate) query: Option<Span>,
+    /// The canonical path and the query of the client, if [`RequestHead::set_path`] replaced them for the upstream.
+    pub(crate) client_path: Option<(Span, Option<Span>)>,
     pub(crate) authority: Span,
     /// Replaces `authority` in the forwarded `Host`.
     pub(crate) new_authority: Option<Span>,
@@ -458,6 +461,32 @@ impl RequestHead {
         self.head.slice(self.target)
     }
 
+    /// The request target as the client sent it, without the scheme and authority of the absolute form (RFC 9112 §3.2.2). It
+    /// begins with `/`, or is `*`, or the authority of a `CONNECT`.
+    pub fn origin_form(&self) -> Cow<'_, [u8]> {
+        let target = self.target();
+        let Some(colon) = self.absolute_form.then(|| memchr::memmem::find(target, b"://")).flatten() else {
+            return Cow::Borrowed(target);
+        };
+        let rest = &target[colon + 3..];
+        match memchr::memchr2(b'/', b'?', rest).map(|end| &rest[end..]) {
+            None => Cow::Borrowed(b"/"),
+            Some(rest) if rest[0] == b'?' => Cow::Owned([b"/", rest].concat()),
+            Some(rest) => Cow::Borrowed(rest),
+        }
+    }
+
+    /// The canonical path of the client's request, which was used for routing, even if [`RequestHead::set_path`] has replaced it.
+    pub fn client_path(&self) -> &[u8] {
+        self.head.slice(self.client_path.map_or(self.path, |(path, _)| path))
+    }
+
+    /// The query that the client sent, without its `?`, even if [`RequestHead::set_path`] has replaced it.
+    pub fn client_query(&self) -> Option<&[u8]> {
+        let query = self.client_path.map_or(self.query, |(_, query)| query);
+        query.map(|span| self.head.slice(span))
+    }
+
     /// The canonical path; `*` for the asterisk form.
     pub fn path(&self) -> &[u8] {
         self.head.slice(self.path)
@@ -482,6 +511,7 @@ impl RequestHead {
                 return Err(bad);
             }
         };
+        self.client_path.get_or_insert((self.path, self.query));
         self.path = path;
         if let Some(query) = query {
             self.query = (!query.is_empty()).then(|| self.head.append(query));
@@ -491,6 +521,10 @@ impl RequestHead {
 
     /// Replaces the query, in the current target and in the one received. For a copy that is logged and never forwarded.
     pub fn replace_query(&mut self, replace: impl Fn(&[u8]) -> Vec<u8>) {
+        if let Some((path, Some(query))) = self.client_path {
+            let query = replace(self.head.slice(query));
+            self.client_path = Some((path, (!query.is_empty()).then(|| self.head.append(&query))));
+        }
         if let Some(query) = self.query.map(|query| replace(self.head.slice(query))) {
             self.query = (!query.is_empty()).then(|| self.head.append(&query));
         }
@@ -734,6 +768,7 @@ mod tests {
         assert_eq!((request.path(), request.query()), (&b"/b"[..], Some(&b"x=1"[..])));
         request.set_path(b"/c", None).unwrap();
         assert_eq!((request.path(), request.query()), (&b"/c"[..], Some(&b"x=1"[..])));
+        assert_eq!((request.client_path(), request.client_query()), (&b""[..], None), "as it was at first");
         assert!(request.set_path(b"/../x", None).is_err());
         assert!(request.set_path(b"/x", Some(b"a b")).is_err());
         assert_eq!(request.path(), b"/c");

@@ -16,6 +16,8 @@ pub enum Reject {
     Syntax,
     /// `Host` is missing, repeated or not a valid host.
     Host,
+    /// `Authorization` is repeated: a plugin would verify one of them, and the upstream might use another.
+    Authorization,
     /// The form of the target does not fit the method, or its path is ambiguous.
     Target,
     /// `Content-Length` with `Transfer-Encoding`, a repeated or malformed length.
@@ -40,7 +42,7 @@ impl Reject {
     /// The status of the response to the client.
     pub fn status(self) -> u16 {
         match self {
-            Reject::Syntax | Reject::Method | Reject::Host | Reject::Target => 400,
+            Reject::Syntax | Reject::Method | Reject::Host | Reject::Authorization | Reject::Target => 400,
             Reject::Framing | Reject::Malformed => 400,
             Reject::TransferCoding | Reject::MethodTooLong => 501,
             Reject::Expectation => 417,
@@ -56,6 +58,7 @@ impl Reject {
             Reject::Syntax => "bad_syntax",
             Reject::Method => "bad_method",
             Reject::Host => "bad_host",
+            Reject::Authorization => "repeated_authorization",
             Reject::Target => "bad_target",
             Reject::Framing => "bad_framing",
             Reject::TransferCoding => "unknown_transfer_coding",

@@ -34,6 +34,7 @@ const provider = new (Provider ?? fallback)(issuer, {
   pkce: { required: () => true },
   ttl: { AccessToken: 4 },
   issueRefreshToken: () => true,
+  rotateRefreshToken: true,
   features: {
     devInteractions: { enabled: false },
     clientCredentials: { enabled: true },

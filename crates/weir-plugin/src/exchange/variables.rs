@@ -43,7 +43,7 @@ impl Variables for Exchange {
         let request = &self.request;
         match variable {
             Variable::Uri => bytes(request.path()),
-            Variable::RequestUri => bytes(request.target()),
+            Variable::RequestUri => Some(request.origin_form()),
             Variable::UpstreamUri => Some(Cow::Owned(self.upstream_target())),
             Variable::Host | Variable::ServerName => bytes(request.host()),
             Variable::UpstreamHost => bytes(request.authority()),
@@ -305,6 +305,13 @@ mod tests {
         ] {
             assert_eq!(value(&exchange, name).as_deref(), want, "{name}");
         }
+    }
+
+    #[test]
+    fn the_uri_of_an_absolute_target_begins_with_its_path() {
+        let exchange = exchange("GET http://t/a/../b?x=1 HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(value(&exchange, "request_uri").as_deref(), Some("/a/../b?x=1"));
+        assert_eq!(value(&exchange, "request").as_deref(), Some("GET http://t/a/../b?x=1 HTTP/1.1"));
     }
 
     #[test]

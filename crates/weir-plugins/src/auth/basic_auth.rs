@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
-use crate::auth::credentials::{Unauthenticated, name_and_password};
+use crate::auth::credentials::{Unauthenticated, hide_authorization, name_and_password};
 
 mod hashes;
 mod names;
@@ -108,6 +108,15 @@ impl BasicAuthenticator {
         exchange.identify(credential)
     }
 
+    fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
+            if self.hide {
+                hide_authorization(exchange, b"Basic");
+            }
+            Ok(())
+        })
+    }
+
     /// Admits the client if the hash is that of the password, and if there is a credential.
     async fn admit_by_hash(
         &self,
@@ -119,7 +128,7 @@ impl BasicAuthenticator {
         let is_right = self.verifier.is_right(hash, password).await?;
         match credential.filter(|_| is_right) {
             Some(credential) => self.admit(exchange, credential, name),
-            None => self.unauthenticated.admit_or_refuse(exchange, WRONG),
+            None => self.admit_or_refuse(exchange, WRONG),
         }
     }
 }
@@ -128,11 +137,11 @@ impl Plugin for BasicAuthenticator {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let (name, password) = match name_and_password(exchange) {
             Ok(shown) => shown,
-            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
+            Err(fault) => return self.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         match self.names.find(&name, &password) {
             NameAndPassword::Right(credential) => self.admit(exchange, credential, name).map(Flow::from),
-            NameAndPassword::Wrong => self.unauthenticated.admit_or_refuse(exchange, WRONG).map(Flow::from),
+            NameAndPassword::Wrong => self.admit_or_refuse(exchange, WRONG).map(Flow::from),
             NameAndPassword::Hashed(hash, Some(credential)) if self.verifier.remembers(hash, &password) => {
                 self.admit(exchange, credential, name).map(Flow::from)
             }

@@ -42,8 +42,16 @@ impl Unauthenticated {
     }
 
     /// Attributes the request to the anonymous consumer, if there is one; otherwise refuses it with `fault` as the message.
-    pub fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+    /// `hide` removes the credentials that were not accepted, so that the upstream does not take them for verified. A refused
+    /// request keeps them: another plugin of `multi-auth` may accept them.
+    pub fn admit_or_refuse(
+        &self,
+        exchange: &mut Exchange,
+        fault: &str,
+        hide: impl FnOnce(&mut Exchange) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         if let Some(anonymous) = &self.anonymous {
+            hide(exchange)?;
             return exchange.identify(anonymous);
         }
         Err(self.refuse(exchange, fault))
@@ -126,6 +134,18 @@ pub fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'st
     Ok((name, password))
 }
 
+/// Removes `Authorization` before the request is forwarded, if its scheme is this one. Credentials of another scheme are meant
+/// for the upstream.
+pub fn hide_authorization(exchange: &mut Exchange, scheme: &[u8]) {
+    let head = &mut exchange.request.head;
+    let is_meant = head.value(b"authorization").and_then(|value| value.split_at_checked(scheme.len())).is_some_and(
+        |(shown, rest)| shown.eq_ignore_ascii_case(scheme) && matches!(rest.first(), None | Some(b' ' | b'\t')),
+    );
+    if is_meant {
+        head.remove(b"Authorization");
+    }
+}
+
 /// Removes an argument from the query before the request is forwarded.
 pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     let request = &mut exchange.request;
@@ -139,8 +159,13 @@ pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
 
 /// Removes a cookie before the request is forwarded.
 pub fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
+    hide_cookies(exchange, |other| other == name)
+}
+
+/// Removes the cookies with these names before the request is forwarded.
+pub fn hide_cookies(exchange: &mut Exchange, is_hidden: impl Fn(&[u8]) -> bool) -> Result<(), Stop> {
     let head = &mut exchange.request.head;
-    let is_other = |pair: &&[u8]| pair.split(|&byte| byte == b'=').next().is_some_and(|key| key.trim_ascii() != name);
+    let is_other = |pair: &&[u8]| !is_hidden(pair.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii());
     let kept = head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';')).filter(is_other);
     let kept = kept.map(<[u8]>::trim_ascii).collect::<Vec<_>>().join(&b"; "[..]);
     head.remove(b"Cookie");
@@ -166,6 +191,17 @@ mod tests {
             hide_argument(&mut exchange, b"key").expect("valid");
             assert_eq!(exchange.request.query(), want.map(str::as_bytes), "{target}");
             assert_eq!(exchange.request.path(), b"/p");
+        }
+    }
+
+    #[test]
+    fn credentials_of_the_scheme_that_was_not_accepted_are_hidden() {
+        for (value, is_hidden) in
+            [("Basic eDp5", true), ("BASIC", true), ("Bearer abc", false), ("Basically x", false), ("Ba", false)]
+        {
+            let mut exchange = crate::testing::exchange(&format!("GET / HTTP/1.1\nHost: h\nAuthorization: {value}"));
+            hide_authorization(&mut exchange, b"Basic");
+            assert_eq!(exchange.request.head.value(b"authorization").is_none(), is_hidden, "{value}");
         }
     }
 

@@ -20,8 +20,9 @@ use crate::rate_limited_log::RateLimitedLog;
 /// Asks an external service over HTTP whether a request is allowed, as `auth_request` of nginx and `ForwardAuth` of
 /// Traefik do.
 ///
-/// The service gets the scheme, the method, the host, the target and the client's address in `X-Forwarded-*` fields. A
-/// status below 300 allows the request. Any other response is sent to the client, with its body.
+/// The service gets the scheme, the method, the host, the path with the query, and the client's address in
+/// `X-Forwarded-*` fields. The path is the one that routes are matched with: decoded and normalised, before
+/// `proxy-rewrite`. A status below 300 allows the request. Any other response is sent to the client, with its body.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuth {
@@ -211,13 +212,22 @@ impl Plugin for ForwardAuthorizer {
     }
 }
 
-/// The fields of a call that describe the request, with the names of Apache APISIX.
-const REQUEST_FIELDS: [(&str, &Variable); 4] = [
+/// The fields of a call that describe the request, with the names of Apache APISIX. `X-Forwarded-Uri` is one more.
+const REQUEST_FIELDS: [(&str, &Variable); 3] = [
     ("x-forwarded-proto", &Variable::Scheme),
     ("x-forwarded-method", &Variable::Method),
     ("x-forwarded-host", &Variable::Host),
-    ("x-forwarded-uri", &Variable::RequestUri),
 ];
+
+/// The canonical path and the query of the client. The path is not shown as the client wrote it: a service that compares
+/// paths would judge `/public/%2e%2e/admin` as another one than the upstream gets.
+fn judged_uri(exchange: &Exchange) -> Vec<u8> {
+    let request = &exchange.request;
+    match request.client_query() {
+        None => request.client_path().to_vec(),
+        Some(query) => [request.client_path(), b"?", query].concat(),
+    }
+}
 
 impl ForwardAuthorizer {
     /// Whether the service is called only once the content of the request has been received.
@@ -269,6 +279,7 @@ impl ForwardAuthorizer {
             let value = exchange.variable(variable).unwrap_or_default();
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
         }
+        fields.insert("x-forwarded-uri", HeaderValue::from_bytes(&judged_uri(exchange)).ok()?);
         let address = exchange.client.addr.to_canonical().to_string();
         fields.insert("x-forwarded-for", HeaderValue::from_str(&address).ok()?);
         if self.method == RequestMethod::Post && content.is_empty() {
@@ -363,6 +374,27 @@ mod tests {
             ("x-forwarded-uri", "/orders?x=1"),
         ];
         assert_eq!(told, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn the_service_judges_the_path_that_is_routed() {
+        let door = door(json!({"uri": "http://a"}));
+        for (target, told) in [
+            ("/public/%2e%2e/admin?x=%2e", "/admin?x=%2e"),
+            ("/%61dmin", "/admin"),
+            ("/public/../admin?", "/admin?"),
+            ("http://h/admin?x", "/admin?x"),
+            ("http://h?x", "/?x"),
+        ] {
+            let mut request = exchange(&format!("GET {target} HTTP/1.1\nHost: h"));
+            let shown = |request: &Exchange| {
+                let auth_request = door.auth_request(request, Bytes::new()).expect("valid");
+                auth_request.headers()["x-forwarded-uri"].to_str().expect("text").to_owned()
+            };
+            assert_eq!(shown(&request), told, "{target}");
+            request.request.set_path(b"/internal", Some(b"y=1")).expect("valid");
+            assert_eq!(shown(&request), told, "{target}, as it was before a rewrite");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use weir_plugin::{
     Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop,
 };
 
-use crate::auth::credentials::Unauthenticated;
+use crate::auth::credentials::{Unauthenticated, hide_authorization};
 use crate::clock;
 use crate::store::counters::{CounterTable, PackedCounter};
 
@@ -33,7 +33,8 @@ pub struct HmacAuth {
     #[serde(default = "default_allowed_algorithms")]
     #[schemars(length(min = 1))]
     allowed_algorithms: Vec<HmacAlgorithm>,
-    /// The maximum difference between the field `Date` and the gateway's clock, in seconds.
+    /// The maximum difference between the field `Date` and the gateway's clock, in seconds. So a client has to sign `date`,
+    /// even if it is not in `signed_headers`: whoever captures a request could change an unsigned date.
     #[serde(default = "default_clock_skew")]
     #[schemars(range(min = 1))]
     clock_skew: u64,
@@ -337,7 +338,9 @@ impl HmacAuthenticator {
         let algorithm =
             HmacAlgorithm::parse(shown.algorithm?).filter(|algorithm| self.algorithms.contains(algorithm))?;
         let signed: Vec<&str> = shown.headers.unwrap_or_default().split_ascii_whitespace().collect();
-        if !self.required.iter().all(|name| signed.iter().any(|signed| signed.eq_ignore_ascii_case(name))) {
+        let is_signed = |name: &str| signed.iter().any(|signed| signed.eq_ignore_ascii_case(name));
+        // Without a signed date a captured request would pass for ever, with a new date.
+        if !self.required.iter().all(|name| is_signed(name)) || !is_signed("date") {
             return None;
         }
         self.is_fresh(exchange).then_some(())?;
@@ -348,6 +351,15 @@ impl HmacAuthenticator {
         // Only valid signatures are stored, so that clients without a secret cannot fill the table.
         let is_first = || self.used.as_ref().is_none_or(|used| used.take(&signature));
         known.filter(|_| is_right && is_first()).map(|known| &known.credential)
+    }
+
+    fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
+            if self.hide {
+                hide_authorization(exchange, b"Signature");
+            }
+            Ok(())
+        })
     }
 
     /// An old request may be a replay.
@@ -397,10 +409,10 @@ impl Plugin for HmacAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let found = match self.find(exchange) {
             Ok(credential) => Arc::clone(credential),
-            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
+            Err(fault) => return self.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         if self.body.as_ref().is_some_and(|body| !body.pass(exchange)) {
-            return self.unauthenticated.admit_or_refuse(exchange, INVALID).map(Flow::from);
+            return self.admit_or_refuse(exchange, INVALID).map(Flow::from);
         }
         if self.hide {
             exchange.request.head.remove(b"Authorization");
@@ -516,6 +528,8 @@ mod tests {
         }
         assert_eq!(refused(json!({"allowed_algorithms": ["hmac-sha512"]}), &good()), invalid);
         assert_eq!(refused(json!({"signed_headers": ["x-a"]}), &good()), invalid);
+        let undated = sha256(&now(0), "@request-target", "secret");
+        assert_eq!(refused(json!({"signed_headers": ["@request-target"]}), &undated), invalid, "the date is unsigned");
         let missing = refused(json!({}), "GET / HTTP/1.1\nHost: h");
         assert_eq!(missing, "{\"message\":\"client request can't be validated: missing Authorization header\"}\n");
         let other = refused(json!({}), "GET / HTTP/1.1\nHost: h\nAuthorization: SignatureX a");

@@ -313,6 +313,24 @@ impl JwtAuthenticator {
         in_query.or_else(in_cookie).or_else(offered)
     }
 
+    /// Removes the token before the request is forwarded, if it is to be hidden, and answers the offer of a WebSocket.
+    fn hide(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if self.hide {
+            // Removed from all places: a token that was not used is as secret as the one that was.
+            exchange.request.head.remove(&self.header);
+            if exchange.variable(&self.query).is_some() {
+                hide_argument(exchange, &self.query_name)?;
+            }
+            if exchange.variable(&self.cookie).is_some() {
+                hide_cookie(exchange, &self.cookie_name)?;
+            }
+        }
+        match &self.offered {
+            Some(offered) => offered.accept(exchange, self.hide),
+            None => Ok(()),
+        }
+    }
+
     /// The credential that the token belongs to, and when the token expires.
     fn find(&self, shown: &[u8]) -> Result<(&Arc<Credential>, Option<Duration>), &'static str> {
         let verified =
@@ -363,21 +381,12 @@ impl Plugin for JwtAuthenticator {
         }
         let (found, ends_at) = match found {
             Ok(found) => found,
-            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from),
+            Err(fault) => {
+                let hide = |exchange: &mut Exchange| self.hide(exchange);
+                return self.unauthenticated.admit_or_refuse(exchange, fault, hide).map(Flow::from);
+            }
         };
-        if self.hide {
-            // Removed from all places: a token that was not used is as secret as the one that was.
-            exchange.request.head.remove(&self.header);
-            if exchange.variable(&self.query).is_some() {
-                hide_argument(exchange, &self.query_name)?;
-            }
-            if exchange.variable(&self.cookie).is_some() {
-                hide_cookie(exchange, &self.cookie_name)?;
-            }
-        }
-        if let Some(offered) = &self.offered {
-            offered.accept(exchange, self.hide)?;
-        }
+        self.hide(exchange)?;
         if let Some(ends_at) = ends_at {
             exchange.set_identity_ends_at(ends_at);
         }

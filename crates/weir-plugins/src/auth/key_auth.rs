@@ -148,6 +148,23 @@ struct KeyAuthenticator {
     unauthenticated: Unauthenticated,
 }
 
+impl KeyAuthenticator {
+    /// Removes the key before the request is forwarded, if it is to be hidden, and answers the offer of a WebSocket.
+    fn hide(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if self.hide {
+            // Removed from both places: the key that was not used is as secret as the one that was.
+            exchange.request.head.remove(&self.header);
+            if exchange.variable(&self.query).is_some() {
+                hide_argument(exchange, &self.query_name)?;
+            }
+        }
+        match &self.offered {
+            Some(offered) => offered.accept(exchange, self.hide),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Plugin for KeyAuthenticator {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let (found, in_query) = match exchange.request.head.value(&self.header).filter(|key| !key.is_empty()) {
@@ -167,19 +184,11 @@ impl Plugin for KeyAuthenticator {
             Some(Some(credential)) => Arc::clone(credential),
             other => {
                 let fault = if other.is_some() { "Invalid API key in request" } else { "Missing API key in request" };
-                return self.unauthenticated.admit_or_refuse(exchange, fault).map(Flow::from);
+                let hide = |exchange: &mut Exchange| self.hide(exchange);
+                return self.unauthenticated.admit_or_refuse(exchange, fault, hide).map(Flow::from);
             }
         };
-        if self.hide {
-            // Removed from both places: the key that was not used is as secret as the one that was.
-            exchange.request.head.remove(&self.header);
-            if exchange.variable(&self.query).is_some() {
-                hide_argument(exchange, &self.query_name)?;
-            }
-        }
-        if let Some(offered) = &self.offered {
-            offered.accept(exchange, self.hide)?;
-        }
+        self.hide(exchange)?;
         exchange.identify(&found).map(Flow::from)
     }
 }
@@ -261,6 +270,21 @@ mod tests {
         let mut exchange = get("/");
         assert_eq!(on_request(&step, &mut exchange), Ok(()));
         assert_eq!(username(&exchange), Some("rose"));
+    }
+
+    #[test]
+    fn a_key_that_was_not_accepted_does_not_reach_the_upstream() {
+        for (hides, left) in [(true, None), (false, Some(&b"wrong"[..]))] {
+            let step = door(json!({"anonymous_consumer": "rose", "hide_credentials": hides}));
+            let mut exchange = exchange("GET /?apikey=wrong&a=1 HTTP/1.1\nHost: h\nApiKey: wrong");
+            assert_eq!(on_request(&step, &mut exchange), Ok(()));
+            assert_eq!(username(&exchange), Some("rose"));
+            assert_eq!(exchange.request.head.value(b"apikey"), left);
+            assert_eq!(exchange.request.query() == Some(b"a=1"), hides);
+        }
+        let mut refused = exchange("GET / HTTP/1.1\nHost: h\nApiKey: wrong");
+        assert_eq!(on_request(&door(json!({})), &mut refused), Err(Stop::Answered));
+        assert_eq!(refused.request.head.value(b"apikey"), Some(&b"wrong"[..]), "another plugin may accept it");
     }
 
     #[test]

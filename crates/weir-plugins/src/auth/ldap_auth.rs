@@ -11,7 +11,7 @@ use weir_plugin::{
     Stop,
 };
 
-use crate::auth::credentials::{Unauthenticated, name_and_password};
+use crate::auth::credentials::{Unauthenticated, hide_authorization, name_and_password};
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::rate_limited_log::RateLimitedLog;
 use crate::trust::ServerTrust;
@@ -272,29 +272,43 @@ impl LdapAuthenticator {
         }
     }
 
-    async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let (name, password) = match name_and_password(exchange) {
-            Ok(shown) => shown,
-            Err(fault) => return self.unauthenticated.admit_or_refuse(exchange, fault),
-        };
-        let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
-            return self.unauthenticated.admit_or_refuse(exchange, WRONG);
-        };
-        // RFC 4513 §5.1.2: a bind without a password succeeds for every name, and proves nothing.
-        if name.is_empty() || password.is_empty() {
-            return self.unauthenticated.admit_or_refuse(exchange, WRONG);
-        }
-        let name = self.distinguished(&name);
-        if !self.is_right(&name, &password).await? {
-            return self.unauthenticated.admit_or_refuse(exchange, WRONG);
-        }
-        let Some(credential) = self.names.0.get(&*name) else {
-            return self.unauthenticated.admit_or_refuse(exchange, "Missing related consumer");
-        };
+    fn pass(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: String) -> Result<(), Stop> {
         if self.hide {
+            exchange.set_remote_user(name.into_bytes());
             exchange.request.head.remove(b"Authorization");
         }
         exchange.identify(credential)
+    }
+
+    fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
+            if self.hide {
+                hide_authorization(exchange, b"Basic");
+            }
+            Ok(())
+        })
+    }
+
+    async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let (name, password) = match name_and_password(exchange) {
+            Ok(shown) => shown,
+            Err(fault) => return self.admit_or_refuse(exchange, fault),
+        };
+        let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
+            return self.admit_or_refuse(exchange, WRONG);
+        };
+        // RFC 4513 §5.1.2: a bind without a password succeeds for every name, and proves nothing.
+        if name.is_empty() || password.is_empty() {
+            return self.admit_or_refuse(exchange, WRONG);
+        }
+        let distinguished = self.distinguished(&name);
+        if !self.is_right(&distinguished, &password).await? {
+            return self.admit_or_refuse(exchange, WRONG);
+        }
+        let Some(credential) = self.names.0.get(&*distinguished) else {
+            return self.admit_or_refuse(exchange, "Missing related consumer");
+        };
+        self.pass(exchange, credential, name)
     }
 }
 
@@ -331,6 +345,17 @@ mod tests {
             unauthenticated: Unauthenticated::new("Basic", "ldap", None, &build).expect("valid"),
             failures: RateLimitedLog::default(),
         }
+    }
+
+    #[test]
+    fn the_name_is_known_after_its_field_has_been_removed() {
+        use weir_plugin::{Variable, Variables};
+        let shared = with_consumers(&[("jack", "ldap-auth", json!({"user_dn": "cn=jack,dc=a"}))]);
+        let credential = Arc::clone(&shared.consumers.credentials("ldap-auth")[0]);
+        let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nAuthorization: Basic amFjazpwdw==");
+        door("dc=a", "cn").pass(&mut exchange, &credential, "jack".to_owned()).expect("it passes");
+        assert_eq!(exchange.request.head.value(b"authorization"), None);
+        assert_eq!(exchange.variable(&Variable::RemoteUser).as_deref(), Some(&b"jack"[..]));
     }
 
     #[test]

@@ -59,8 +59,7 @@ impl AuthRefused {
     fn is_accepted(&mut self, exchange: &mut Exchange, end: Result<(), Stop>) -> Result<bool, Stop> {
         match end {
             Ok(()) => {
-                exchange.response.clear();
-                exchange.body.clear();
+                exchange.withdraw_response();
                 Ok(true)
             }
             Err(Stop::Answered) if exchange.response.status == 401 => {
@@ -157,6 +156,8 @@ mod tests {
             assert_eq!(on_request(&step, &mut exchange), Ok(()), "{name}");
             assert_eq!(&*exchange.identity.as_ref().expect("known").consumer.username, name);
             assert!(exchange.body.is_empty() && exchange.response.status == 0);
+            exchange.upstream.status = 200;
+            assert!(!exchange.is_answered_here(), "the response will be the upstream's");
         }
         let mut nobody = get("/");
         assert_eq!(on_request(&step, &mut nobody), Err(Stop::Answered));

@@ -33,8 +33,9 @@ use provider::{ClientAuthMethod, OpenidClient, Provider, ProviderUrl};
 /// the client's request. If the provider does not answer, the request is answered with 503.
 ///
 /// Without `bearer_only`, browsers without a session are redirected to the provider to log in (authorization code flow,
-/// always with state, nonce and PKCE). The session is stored in an encrypted cookie in the browser; only gateways with
-/// the same `session.secret` can read it.
+/// always with state, nonce and PKCE). Requests that a page sends by itself (`Sec-Fetch-Mode` other than `navigate`, or
+/// `X-Requested-With: XMLHttpRequest`) are answered with 401 instead. The session is stored in an encrypted cookie in
+/// the browser; only gateways with the same `session.secret` can read it, and the upstream does not get it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenidConnect {
@@ -74,7 +75,8 @@ pub struct OpenidConnect {
     #[serde(default = "default_introspection_expiry_claim")]
     introspection_expiry_claim: String,
     /// How long the provider's keys and discovery document are cached, in seconds. For a token with an unknown key, the
-    /// keys are fetched again, at most every 5 seconds.
+    /// keys are fetched again, at most every 5 seconds. After a fetch that has failed, requests that need it are answered
+    /// with 503 for 5 seconds, and then it is repeated.
     #[serde(default = "default_jwk_expires_in")]
     #[schemars(range(min = 1))]
     jwk_expires_in: u64,

@@ -89,9 +89,10 @@ pub enum DecodedEnd {
     Limit,
 }
 
-/// The decoded content of a message, up to `limit` bytes.
+/// The decoded content of a message, up to `limit` bytes. Empty content is taken as it is, although no coding makes it: servers
+/// send it with `Content-Encoding`, and there is nothing to decode.
 pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, Opaque> {
-    let Some(coding) = ContentCoding::of(head)? else { return Ok(Cow::Borrowed(body)) };
+    let Some(coding) = ContentCoding::of(head)?.filter(|_| !body.is_empty()) else { return Ok(Cow::Borrowed(body)) };
     match decoded(coding, body, limit) {
         (plain, DecodedEnd::Complete) => Ok(Cow::Owned(plain)),
         (_, DecodedEnd::Limit) => Err(Opaque::TooLarge),
@@ -195,6 +196,9 @@ mod tests {
         CompressorWriter::new(&mut brotli, BUFFER, 5, 20).write_all(b"hello").expect("memory takes everything");
         assert_eq!(plain(&Head::default(), b"hello", 9).as_deref(), Ok(&b"hello"[..]));
         assert_eq!(plain(&head("identity"), b"hello", 9).as_deref(), Ok(&b"hello"[..]));
+        for coding in ["gzip", "deflate", "br"] {
+            assert_eq!(plain(&head(coding), b"", 9).as_deref(), Ok(&b""[..]), "{coding}");
+        }
         assert_eq!(plain(&head("GZIP"), &gzipped(b"hello"), 9).as_deref(), Ok(&b"hello"[..]));
         assert_eq!(plain(&head("br"), &brotli, 9).as_deref(), Ok(&b"hello"[..]));
         assert_eq!(plain(&head("gzip"), &gzipped(b"hello"), 4), Err(Opaque::TooLarge));

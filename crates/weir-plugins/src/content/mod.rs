@@ -5,3 +5,7 @@ pub mod coding;
 pub mod content_type;
 pub mod json;
 pub mod xml;
+
+/// Fields with digests of the content, encoded (RFC 9530 §2, RFC 1864, RFC 3230) or not (RFC 9530 §3). A plugin that changes the
+/// content removes them.
+pub const DIGESTS: [&[u8]; 4] = [b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"];

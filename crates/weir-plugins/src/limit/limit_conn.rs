@@ -38,7 +38,9 @@ pub struct LimitConn {
     #[schemars(extend("exclusiveMinimum" = 0))]
     default_conn_delay: f64,
     /// Always uses `default_conn_delay`. Otherwise the delay adapts: after each request, it is set to the average of
-    /// the previous delay and the duration of the request.
+    /// the previous delay and the duration of the request. The duration is without the delay of the request itself.
+    /// Requests that a plugin has answered are left out. The delay becomes 30 seconds at most, or
+    /// `default_conn_delay` if that is longer.
     #[serde(default)]
     only_use_default_delay: bool,
     /// The key by which requests are counted, as `key_type` defines. A request without this key is counted by the
@@ -100,6 +102,9 @@ const MAX_CONN: u64 = 1 << 30;
 const MAX_TTL_S: u64 = 2_678_400;
 /// The longest `default_conn_delay`, in seconds: a day.
 const MAX_DELAY: f64 = 86_400.0;
+/// The longest delay that long requests can lead to, unless `default_conn_delay` is longer. Without it, event streams of
+/// an hour would make others wait for half an hour.
+const LONGEST_LEARNED: Duration = Duration::from_secs(30);
 
 impl LimitConn {
     /// Checks that a schema cannot express.
@@ -113,17 +118,8 @@ impl LimitConn {
         }
         Ok(())
     }
-}
 
-impl Definition for LimitConn {
-    const NAME: &'static str = "limit-conn";
-    const PRIORITY: i32 = 1003;
-    const STAGE: Stage = Stage::Access;
-    const EXAMPLE: &'static str =
-        "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr, rejected_code: 429 }";
-
-    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let server = self.counting(build)?;
+    fn limiter(self, build: &mut Build) -> Result<ConnLimiter, ConfigError> {
         self.check()?;
         let quotas = match (self.conn, self.burst, self.key, self.rules) {
             (Some(conn), Some(burst), Some(key), None) => {
@@ -150,7 +146,7 @@ impl Definition for LimitConn {
             _ => return Err(ConfigError::new("", "needs `conn`, `burst` and `key`, or `rules`")),
         };
         let waits = quotas.iter().any(|quota| quota.burst != Amount::Fixed(0));
-        let limiter = ConnLimiter {
+        Ok(ConnLimiter {
             replaceable: Replaceable::new(&replacement::LIMIT_CONN, build),
             quotas: quotas.into(),
             pause: AdaptiveDelay {
@@ -162,14 +158,28 @@ impl Definition for LimitConn {
             allow_degradation: self.allow_degradation,
             waits,
             table: build.shared("limit-conn", "", || CounterTable::new(MOST_KEYS)),
-        };
+        })
+    }
+}
+
+impl Definition for LimitConn {
+    const NAME: &'static str = "limit-conn";
+    const PRIORITY: i32 = 1003;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str =
+        "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr, rejected_code: 429 }";
+
+    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let server = self.counting(build)?;
+        let key_ttl = self.key_ttl;
+        let limiter = self.limiter(build)?;
         Ok(match server {
             None => Arc::new(limiter),
-            Some(_) if !(1..=MAX_TTL_S).contains(&self.key_ttl) => {
+            Some(_) if !(1..=MAX_TTL_S).contains(&key_ttl) => {
                 return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
             }
             Some(server) => {
-                let lease = RedisConnLimiter::lease(Duration::from_secs(self.key_ttl));
+                let lease = RedisConnLimiter::lease(Duration::from_secs(key_ttl));
                 Arc::new(RedisConnLimiter {
                     limiter,
                     server,
@@ -202,7 +212,8 @@ struct ConnQuota {
     name: u64,
     /// The prefix of its keys in a Redis server.
     title: Box<str>,
-    /// The note that stores the key that a request was counted under, for `end`.
+    /// The note of a request that is counted: the key under which it is counted, and when its delay had ended, in
+    /// nanoseconds of `clock::now`; 0 until then, and if another limit refuses the request.
     note: NoteKey,
 }
 
@@ -286,9 +297,10 @@ impl AdaptiveDelay {
 
     fn learn(&self, table: &CounterTable<RequestsInFlight>, took: Duration) {
         let default_ns = self.default.as_nanos() as u64;
+        let longest_ns = default_ns.max(LONGEST_LEARNED.as_nanos() as u64);
         table.update(self.key(table), 0, |RequestsInFlight(ns)| {
             let before = if ns == 0 { default_ns } else { ns };
-            (Some(RequestsInFlight((before / 2 + took.as_nanos() as u64 / 2).max(1))), ())
+            (Some(RequestsInFlight((before / 2 + took.as_nanos() as u64 / 2).clamp(1, longest_ns))), ())
         });
     }
 }
@@ -312,7 +324,7 @@ impl ConnLimiter {
             let Some((conn, burst)) = quota.ask(exchange, self.allow_degradation)? else { continue };
             let key = quota.key.in_table(&self.table, quota.name, exchange);
             let entered = enter(&self.table, key, conn, burst).ok_or_else(|| self.refusal.send(exchange))?;
-            exchange.notes.write(quota.note, [key.number(), clock::now().as_nanos() as u64, 0]);
+            exchange.notes.write(quota.note, [key.number(), 0, 0]);
             pauses = entered.max(pauses);
         }
         Ok(self.wait(pauses))
@@ -326,20 +338,54 @@ impl ConnLimiter {
         }
     }
 
-    /// Adapts the pause to the duration of a request that began at `entered_ns` and has ended.
-    fn learn(&self, entered_ns: u64) {
-        if self.pause.adapts {
+    /// Delays a request that has been counted, and notes when the delay has ended.
+    fn delay<'a>(&'a self, exchange: &'a mut Exchange, wait: Duration) -> Flow<'a> {
+        let flow = if self.waits { delayed(wait) } else { Flow::Continue };
+        match flow {
+            Flow::Continue => {
+                self.pass(exchange);
+                Flow::Continue
+            }
+            Flow::Wait(waiting) => Flow::wait(async move {
+                waiting.await?;
+                self.pass(exchange);
+                Ok(())
+            }),
+        }
+    }
+
+    /// Notes that the request goes on from here.
+    fn pass(&self, exchange: &mut Exchange) {
+        if !self.pause.adapts {
+            return;
+        }
+        let now_ns = clock::now().as_nanos() as u64;
+        for quota in &self.quotas {
+            if let Some([key, ..]) = exchange.notes.read(quota.note) {
+                exchange.notes.write(quota.note, [key, now_ns, 0]);
+            }
+        }
+    }
+
+    /// Adapts the pause to the duration of an exchange that has ended. An exchange that ended in its delay, or that a
+    /// plugin has answered, says nothing of how long requests take.
+    fn learn(&self, exchange: &Exchange) {
+        if !self.pause.adapts || !exchange.refused_by().is_empty() {
+            return;
+        }
+        let passed_ns = self.quotas.iter().find_map(|quota| Some(exchange.notes.read(quota.note)?[1]));
+        if let Some(passed_ns) = passed_ns.filter(|&passed_ns| passed_ns != 0) {
             let now_ns = clock::now().as_nanos() as u64;
-            self.pause.learn(&self.table, Duration::from_nanos(now_ns.saturating_sub(entered_ns)));
+            self.pause.learn(&self.table, Duration::from_nanos(now_ns.saturating_sub(passed_ns)));
         }
     }
 
     fn end(&self, exchange: &Exchange) {
         for quota in &self.quotas {
-            let Some([key, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
+            let Some([key, ..]) = exchange.notes.read(quota.note) else { continue };
             leave(&self.table, CounterKey::from_number(key));
-            self.learn(entered_ns);
         }
+        self.learn(exchange);
     }
 }
 
@@ -350,12 +396,12 @@ impl Plugin for ConnLimiter {
         PHASES
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         if self.replaceable.is_replaced(exchange) {
             return Ok(Flow::Continue);
         }
         let wait = self.admit(exchange)?;
-        Ok(if self.waits { delayed(wait) } else { Flow::Continue })
+        Ok(self.delay(exchange, wait))
     }
 
     fn on_log(&self, exchange: &Exchange) {
@@ -451,6 +497,62 @@ mod tests {
         assert_eq!(pause.now(&table), Duration::from_secs(1));
         pause.learn(&table, Duration::from_secs(3));
         assert_eq!(pause.now(&table), Duration::from_secs(2));
+        for _ in 0..40 {
+            pause.learn(&table, Duration::from_secs(3600));
+        }
+        assert_eq!(pause.now(&table), LONGEST_LEARNED, "however long streams last");
+    }
+
+    fn limiter(options: serde_json::Value) -> ConnLimiter {
+        let options: LimitConn = serde_json::from_value(options).expect("valid");
+        options.limiter(&mut weir_plugin::Build::default()).expect("valid")
+    }
+
+    fn in_paused_time<T>(future: impl Future<Output = T>) -> T {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().expect("a runtime").block_on(future)
+    }
+
+    #[test]
+    fn the_delay_of_a_request_is_no_part_of_its_duration() {
+        let limiter = limiter(json!({"conn": 1, "burst": 1, "default_conn_delay": 3600, "key": "remote_addr"}));
+        let (mut first, mut second) = (get("/"), get("/"));
+        assert!(matches!(limiter.on_request(&mut first), Ok(Flow::Continue)));
+        let waited_until = in_paused_time(async {
+            let turn = limiter.on_request(&mut second).expect("admitted").finish();
+            let mut turn = std::pin::pin!(turn);
+            let began = std::future::poll_fn(|context| std::task::Poll::Ready(turn.as_mut().poll(context))).await;
+            assert!(began.is_pending(), "it is delayed");
+            let waiting = clock::now();
+            turn.await.expect("let through");
+            waiting
+        });
+        let [_, passed_ns, _] = second.notes.read(limiter.quotas[0].note).expect("it is counted");
+        assert!(Duration::from_nanos(passed_ns) >= waited_until, "its duration begins after the delay");
+    }
+
+    #[test]
+    fn the_pause_learns_nothing_from_what_was_refused_or_left() {
+        let rules = json!([{"conn": 1, "burst": 1, "key": "$remote_addr"}, {"conn": 1, "burst": 0, "key": "$arg_a"}]);
+        let limiter = limiter(json!({"default_conn_delay": 10, "rules": rules}));
+        let pause = || limiter.pause.now(&limiter.table);
+        let mut first = get("/?a=1");
+        assert!(matches!(limiter.on_request(&mut first), Ok(Flow::Continue)));
+        let mut by_a_rule = get("/?a=1");
+        assert!(limiter.on_request(&mut by_a_rule).is_err());
+        limiter.on_log(&by_a_rule);
+        assert_eq!(pause(), Duration::from_secs(10), "refused by the second rule");
+        let mut gone = get("/");
+        drop(limiter.on_request(&mut gone).expect("admitted, and delayed"));
+        limiter.on_log(&gone);
+        assert_eq!(pause(), Duration::from_secs(10), "the client left while it waited");
+        first.set_refused_by("key-auth");
+        limiter.on_log(&first);
+        assert_eq!(pause(), Duration::from_secs(10), "refused by a later plugin");
+        let mut served = get("/?a=1");
+        assert!(matches!(limiter.on_request(&mut served), Ok(Flow::Continue)));
+        limiter.on_log(&served);
+        assert!(pause() < Duration::from_secs(10));
     }
 
     #[test]

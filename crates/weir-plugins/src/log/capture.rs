@@ -206,7 +206,7 @@ fn everything(exchange: &Exchange, shown: &RecordVariables<'_>, bodies: u8, out:
     facts(exchange, bodies, out);
     match exchange.secret_arguments().is_empty() {
         true => {
-            text(out, request.target());
+            text(out, &request.origin_form());
             text(out, request.query().unwrap_or_default());
         }
         false => {

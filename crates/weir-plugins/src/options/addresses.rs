@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use weir_plugin::ConfigError;
+use weir_plugin::vars::parse_network;
 
 /// Addresses and networks, merged into sorted ranges: a lookup among ten thousand takes a few comparisons.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ impl AddressSet {
     pub fn compile(texts: &[String], path: &str) -> Result<AddressSet, ConfigError> {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (index, text) in texts.iter().enumerate() {
-            let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| {
+            let network = parse_network(text).ok_or_else(|| {
                 let problem = format!("`{text}` is not an address or network; write as 192.0.2.1, 10.0.0.0/8 or ::1");
                 ConfigError::new(format!("{path}[{index}]"), problem)
             })?;
@@ -61,7 +62,9 @@ mod tests {
 
     #[test]
     fn ranges_hold_what_their_networks_hold() {
-        let texts = ["10.0.0.0/8", "10.1.0.0/16", "192.0.2.1", "2001:db8::/32", "::1", "0.0.0.0/32"];
+        let mapped = ["::ffff:198.51.100.0/120", "::ffff:203.0.113.9"];
+        let texts =
+            ["10.0.0.0/8", "10.1.0.0/16", "192.0.2.1", "2001:db8::/32", "::1", "0.0.0.0/32", mapped[0], mapped[1]];
         let set = AddressSet::compile(&texts.map(str::to_owned), "x").expect("valid");
         for (address, want) in [
             ("10.0.0.0", true),
@@ -71,6 +74,10 @@ mod tests {
             ("192.0.2.1", true),
             ("192.0.2.2", false),
             ("::ffff:192.0.2.1", true),
+            ("198.51.100.255", true),
+            ("::ffff:198.51.100.255", true),
+            ("198.51.101.0", false),
+            ("203.0.113.9", true),
             ("2001:db8:ffff::1", true),
             ("2001:db9::", false),
             ("::1", true),

@@ -1,3 +1,4 @@
+use std::iter;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -12,9 +13,9 @@ mod tests;
 use rule::{ContentRejection, ContentRule, FilterAction, RuleTarget, pass_arguments, pass_fields};
 
 use crate::answer::RefusalResponse;
-use crate::content::coding;
 use crate::content::json;
 use crate::content::xml;
+use crate::content::{DIGESTS, coding};
 use crate::options::headers::header_name;
 use crate::options::pattern;
 
@@ -230,7 +231,9 @@ impl ContentRules {
 }
 
 /// Fields that describe the content before the change.
-const OF_THE_CONTENT: [&[u8]; 4] = [b"Content-Encoding", b"Content-MD5", b"Content-Digest", b"Digest"];
+fn of_the_content() -> impl Iterator<Item = &'static [u8]> {
+    iter::once(&b"Content-Encoding"[..]).chain(DIGESTS)
+}
 
 impl Plugin for ContentFilterRules {
     fn phases(&self) -> Phases {
@@ -269,7 +272,7 @@ impl Plugin for ContentFilterRules {
             Ok(None) => Ok(Flow::Continue),
             Ok(Some(content)) => {
                 *body = content;
-                OF_THE_CONTENT.into_iter().for_each(|name| _ = exchange.request.head.remove(name));
+                of_the_content().for_each(|name| _ = exchange.request.head.remove(name));
                 Ok(Flow::Continue)
             }
             Err(ContentRejection::Refused) => Err(self.requests.refusal.send(exchange)),
@@ -301,7 +304,7 @@ impl Plugin for ContentFilterRules {
             Ok(None) => Ok(()),
             Ok(Some(content)) => {
                 *body = content;
-                for name in OF_THE_CONTENT.into_iter().chain([&b"ETag"[..], b"Accept-Ranges"]) {
+                for name in of_the_content().chain([&b"ETag"[..], b"Accept-Ranges"]) {
                     exchange.response.head.remove(name);
                 }
                 Ok(())

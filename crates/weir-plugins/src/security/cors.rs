@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 use regex::bytes::RegexSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage, Stop};
@@ -13,7 +14,7 @@ use crate::options::pattern;
 /// Lets browsers use a route from pages of other origins (CORS).
 ///
 /// The gateway answers every OPTIONS request itself, with 200, and adds the CORS header fields to every response to an
-/// allowed origin. CORS fields of the upstream are replaced.
+/// allowed origin. All CORS fields of the upstream are removed, whether the origin is allowed or not.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cors {
@@ -146,6 +147,20 @@ pub fn has_refused(exchange: &Exchange) -> bool {
     exchange.notes.read(*REFUSED).is_some()
 }
 
+/// The permissions of a response (Fetch standard §3.2.3, and Private Network Access), which only this plugin gives.
+static PERMISSIONS: LazyLock<[Name; 7]> = LazyLock::new(|| {
+    [
+        &b"Access-Control-Allow-Origin"[..],
+        b"Access-Control-Allow-Methods",
+        b"Access-Control-Allow-Headers",
+        b"Access-Control-Allow-Credentials",
+        b"Access-Control-Allow-Private-Network",
+        b"Access-Control-Expose-Headers",
+        b"Access-Control-Max-Age",
+    ]
+    .map(|name| Name::new(name).expect("it is a token"))
+});
+
 struct Sharing {
     origins: Origins,
     timing: Option<Origins>,
@@ -232,31 +247,34 @@ impl Sharing {
         if self.origins.varies() {
             head.add(b"Vary", b"Origin")?;
         }
-        if let Some(timing) = self.timing.as_ref().and_then(|timing| timing.answer(origin)) {
-            head.set(b"Timing-Allow-Origin", timing)?;
+        // The upstream's permissions must not add to the route's, such as one for credentials.
+        head.remove_named(PERMISSIONS.each_ref());
+        if let Some(timing) = &self.timing {
+            head.remove(b"Timing-Allow-Origin");
+            if let Some(answer) = timing.answer(origin) {
+                head.add(b"Timing-Allow-Origin", answer)?;
+            }
         }
         let Some(answer) = self.origins.answer(origin) else {
-            // The upstream's permission must not override the route's.
-            head.remove(b"Access-Control-Allow-Origin");
             exchange.notes.write(*REFUSED, [0; 3]);
             return Ok(());
         };
-        head.set(b"Access-Control-Allow-Origin", answer)?;
-        head.set(b"Access-Control-Allow-Methods", self.methods.as_bytes())?;
-        head.set(b"Access-Control-Max-Age", self.max_age.as_bytes())?;
+        head.add(b"Access-Control-Allow-Origin", answer)?;
+        head.add(b"Access-Control-Allow-Methods", self.methods.as_bytes())?;
+        head.add(b"Access-Control-Max-Age", self.max_age.as_bytes())?;
         if let Some(names) = &self.expose {
-            head.set(b"Access-Control-Expose-Headers", names.as_bytes())?;
+            head.add(b"Access-Control-Expose-Headers", names.as_bytes())?;
         }
         match &self.headers {
-            Some(names) => head.set(b"Access-Control-Allow-Headers", names.as_bytes())?,
+            Some(names) => head.add(b"Access-Control-Allow-Headers", names.as_bytes())?,
             None => {
                 if let Some(names) = request.original(b"Access-Control-Request-Headers") {
-                    head.set(b"Access-Control-Allow-Headers", names)?;
+                    head.add(b"Access-Control-Allow-Headers", names)?;
                 }
             }
         }
         if self.credentials {
-            head.set(b"Access-Control-Allow-Credentials", b"true")?;
+            head.add(b"Access-Control-Allow-Credentials", b"true")?;
         }
         Ok(())
     }
@@ -267,7 +285,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{build, exchange, get, on_request, refused, sent};
+    use crate::testing::{build, exchange, on_request, refused, sent};
 
     const FIELDS: [&str; 7] = [
         "vary",
@@ -339,11 +357,31 @@ mod tests {
     }
 
     #[test]
-    fn the_upstreams_own_answer_is_replaced() {
-        let mut exchange = get("/");
-        exchange.response.head.add(b"access-control-allow-origin", b"*").expect("valid");
-        build::<Cors>(json!({"allow_origins": "http://a.com"})).on_response(&mut exchange).expect("let through");
-        assert_eq!(sent(&exchange, "access-control-allow-origin"), None);
+    fn the_upstreams_own_permissions_are_replaced() {
+        let answered = |options: Value| {
+            let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nOrigin: http://a.com");
+            for (name, value) in [
+                ("access-control-allow-origin", "*"),
+                ("Access-Control-Allow-Credentials", "true"),
+                ("access-control-expose-headers", "X-Secret"),
+                ("access-control-allow-headers", "X-Any"),
+                ("timing-allow-origin", "*"),
+                ("X-Other", "1"),
+            ] {
+                exchange.response.head.add(name.as_bytes(), value.as_bytes()).expect("valid");
+            }
+            build::<Cors>(options).on_response(&mut exchange).expect("let through");
+            exchange
+        };
+        let other = answered(json!({"allow_origins": "http://b.com", "timing_allow_origins": "http://b.com"}));
+        let names: Vec<_> = other.response.head.fields().map(|(name, _)| name.escape_ascii().to_string()).collect();
+        assert_eq!(names, ["X-Other", "Vary"]);
+        let allowed = answered(json!({"allow_origins": "http://a.com", "allow_headers": "x-a"}));
+        assert_eq!(sent(&allowed, "access-control-allow-origin"), Some("http://a.com"));
+        assert_eq!(sent(&allowed, "access-control-allow-headers"), Some("x-a"));
+        assert_eq!(sent(&allowed, "access-control-allow-credentials"), None);
+        assert_eq!(sent(&allowed, "access-control-expose-headers"), None);
+        assert_eq!(sent(&allowed, "timing-allow-origin"), Some("*"), "there is no option for it");
     }
 
     #[test]

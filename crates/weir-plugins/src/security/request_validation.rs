@@ -43,9 +43,9 @@ pub struct RequestValidation {
     #[serde(default = "default_max_values")]
     #[schemars(range(min = 1))]
     max_values: usize,
-    /// The maximum nesting depth of a body, up to 1000. Not in APISIX.
+    /// The maximum nesting depth of a body, up to 127. Not in APISIX.
     #[serde(default = "default_max_depth")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = 127))]
     max_depth: usize,
     /// The status of a refusal, 200 to 599.
     #[serde(default = "default_rejected_code")]
@@ -67,6 +67,9 @@ fn default_max_values() -> usize {
 fn default_max_depth() -> usize {
     100
 }
+
+/// The largest `max_depth`: the JSON parser refuses what is nested deeper.
+const MOST_DEPTH: usize = 127;
 
 fn default_rejected_code() -> u16 {
     400
@@ -103,9 +106,11 @@ impl Definition for RequestValidation {
         if self.max_req_body_size == 0 {
             return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
-        if self.max_values == 0 || !(1..=1000).contains(&self.max_depth) {
-            let path = if self.max_values == 0 { "max_values" } else { "max_depth" };
-            return Err(ConfigError::new(path, "must be at least 1, and `max_depth` at most 1000"));
+        if self.max_values == 0 {
+            return Err(ConfigError::new("max_values", "must be at least 1"));
+        }
+        if !(1..=MOST_DEPTH).contains(&self.max_depth) {
+            return Err(ConfigError::new("max_depth", format!("must be from 1 to {MOST_DEPTH}")));
         }
         if !(200..=599).contains(&self.rejected_code) {
             return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
@@ -507,6 +512,13 @@ mod tests {
             let mut exchange = exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Type: {content_type}"));
             let end = on_request_body(&step, &mut exchange, content);
             assert_eq!(end.err().map(|_| body(&exchange)), want, "{content}");
+        }
+        let deepest = build::<RequestValidation>(json!({"body_schema": {}, "max_depth": MOST_DEPTH}));
+        for (depth, want) in [(MOST_DEPTH, None), (MOST_DEPTH + 1, Some("the body is nested too deep"))] {
+            let content = "[".repeat(depth) + &"]".repeat(depth);
+            let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Type: application/json");
+            let end = on_request_body(&deepest, &mut exchange, &content);
+            assert_eq!(end.err().map(|_| body(&exchange)), want, "{depth}");
         }
         let mut long = exchange("POST / HTTP/1.1\nHost: h\nContent-Length: 1001");
         assert!(on_request(&step, &mut long).is_err());

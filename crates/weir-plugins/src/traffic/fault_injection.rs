@@ -26,7 +26,7 @@ struct AbortOptions {
     /// The status of the response, 200 to 999.
     #[schemars(range(min = 200, max = 999))]
     http_status: u16,
-    /// The body of the response, which may contain `$variables`. Without it, the gateway's short default text.
+    /// The body of the response, which may contain `$variables`. Without it, the response has no body.
     body: Option<String>,
     /// Additional header fields of the response. Values may contain `$variables`.
     #[serde(default)]

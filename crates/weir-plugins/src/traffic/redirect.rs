@@ -11,6 +11,7 @@ use crate::options::pattern;
 
 /// Redirects clients: to HTTPS, to a fixed location, or to a location that a regular expression builds from the path.
 ///
+/// Path and query are those of the client's request, whatever `proxy-rewrite` or an auth plugin has changed for the upstream.
 /// Characters that are not allowed in a URI are percent-encoded. A variable at the start of `uri` cannot redirect to
 /// another host with a value that begins with `//`.
 #[derive(Deserialize, JsonSchema)]
@@ -112,7 +113,7 @@ impl Plugin for Redirection {
                 }
                 status = if matches!(exchange.request.method, Method::Get | Method::Head) { 301 } else { 308 };
                 let request = &exchange.request;
-                let path = [b"https://", request.host(), port, request.path()].concat();
+                let path = [b"https://", request.host(), port, request.client_path()].concat();
                 place.extend_from_slice(&path);
                 push_query(exchange, &mut place);
             }
@@ -123,7 +124,7 @@ impl Plugin for Redirection {
                 }
             }
             RedirectTarget::Matched(expression, template) => {
-                let path = exchange.request.path();
+                let path = exchange.request.client_path();
                 let Some(captures) = expression.captures(path) else { return Ok(Flow::Continue) };
                 let whole = captures.get(0).expect("group 0 is the match");
                 let group = |group: Option<regex::bytes::Match>| group.map(|group| group.as_bytes().to_vec());
@@ -151,7 +152,7 @@ fn came_over_https(exchange: &Exchange) -> bool {
 }
 
 fn push_query(exchange: &Exchange, place: &mut Vec<u8>) {
-    if let Some(query) = exchange.request.query().filter(|query| !query.is_empty()) {
+    if let Some(query) = exchange.request.client_query().filter(|query| !query.is_empty()) {
         place.push(if place.contains(&b'?') { b'&' } else { b'?' });
         place.extend_from_slice(query);
     }
@@ -245,6 +246,19 @@ mod tests {
         let options = json!({"regex_uri": ["^/old/(.*)$", "/new/$1"], "ret_code": 308});
         assert_eq!(redirected(options.clone(), &mut get("/old/a?q")), Some((308, "/new/a".to_owned())));
         assert_eq!(redirected(options, &mut get("/other")), None);
+    }
+
+    #[test]
+    fn the_location_is_made_from_what_the_client_asked_for() {
+        for (options, want) in [
+            (json!({"http_to_https": true}), "https://h.example/old/a?key=1&x=2"),
+            (json!({"regex_uri": ["^/old/(.*)$", "/new/$1"], "append_query_string": true}), "/new/a?key=1&x=2"),
+        ] {
+            let mut exchange = get("/old/./a?key=1&x=2");
+            exchange.request.set_path(b"/internal", Some(b"x=2")).expect("valid");
+            let location = redirected(options, &mut exchange).expect("redirected").1;
+            assert_eq!(location, want, "whatever goes to the upstream");
+        }
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::proto::{Framing, Version, field};
+use weir_plugin::proto::{Framing, Known, Version, field};
 use weir_plugin::{ConfigError, Exchange, Stop};
 
-use crate::content::content_type;
+use crate::content::{DIGESTS, content_type};
 
 /// Media types, or `"*"` for all.
 #[derive(Clone, Debug, Deserialize)]
@@ -159,10 +159,15 @@ impl CompressionConditions {
 
     fn suit(&self, exchange: &Exchange) -> bool {
         let (request, response) = (&exchange.request, &exchange.response);
-        let is_long = match response.framing {
-            Framing::Sized(length) => length >= self.min_length,
-            _ => true,
+        let length = match response.framing {
+            Framing::Sized(length) => Some(length),
+            // RFC 9110 §9.3.2, §15.4.5: the answer to a HEAD, and a 304, tell the length of what a GET would get.
+            Framing::None => {
+                response.head.known(Known::ContentLength).and_then(|text| str::from_utf8(text).ok()?.parse().ok())
+            }
+            _ => None,
         };
+        let is_long = length.is_none_or(|length| length >= self.min_length);
         // RFC 9111 §5.2.2.6: `no-transform` forbids it. A range (206) is a range of the uncompressed content.
         let may_change = ![&request.head, &response.head]
             .iter()
@@ -196,8 +201,7 @@ fn names_weak_tag(exchange: &Exchange) -> bool {
 /// meaning is the same, the bytes are not (RFC 9110 §8.8.1).
 pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
     let head = &mut exchange.response.head;
-    for name in [&b"Content-Length"[..], b"Accept-Ranges", b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"]
-    {
+    for name in [&b"Content-Length"[..], b"Accept-Ranges"].into_iter().chain(DIGESTS) {
         head.remove(name);
     }
     let strong = head.value(b"etag").filter(|tag| !tag.starts_with(b"W/"));
@@ -296,6 +300,11 @@ mod tests {
             let request = format!("Accept-Encoding: gzip\n{request}");
             let mut exchange = response(&request, &fields, framing);
             assert_eq!(terms().apply("gzip", &mut exchange), Ok(want), "{request} {fields:?}");
+        }
+        for (length, want) in [("19", false), ("20", true)] {
+            let mut head = response("Accept-Encoding: gzip", &[html, ("Content-Length", length)], Framing::None);
+            assert_eq!(terms().apply("gzip", &mut head), Ok(want), "the answer to a HEAD, of {length} bytes");
+            assert_eq!(sent(&head, "content-length"), (!want).then_some(length));
         }
         let mut part = response("Accept-Encoding: gzip", &[html], Framing::Chunked);
         part.response.set_status(206);

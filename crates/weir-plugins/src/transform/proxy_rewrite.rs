@@ -15,12 +15,13 @@ use crate::options::pattern;
 ///
 /// A new path is normalized like every path. If the value of a variable would change the structure of the new path
 /// (`..`, an encoded slash), the request is answered with 400. The query of the request is kept; a query in the option
-/// is put before it.
+/// is put before it. Values cannot add arguments to that query, except `$args`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyRewrite {
     /// The new path, optionally with `?query`. `$variables` are replaced; their values are percent-encoded, except
-    /// those that are already encoded, such as `$uri`.
+    /// those that are already encoded, such as `$uri`. In the path, `$request_uri` and `$upstream_uri` are without their
+    /// query, because the query of the request is kept in any case.
     uri: Option<String>,
     /// Regular expressions and replacements in alternation. The first expression that matches the path is applied: the
     /// matched part is replaced. `$1`, `$2`... are the capture groups. Ignored if there is a `uri`.
@@ -194,7 +195,7 @@ impl NewPath {
         match self {
             NewPath::Fixed(target) => {
                 let mut path = Vec::new();
-                render(&target.path, exchange, &[], &mut path);
+                render(&target.path, TargetPart::Path, exchange, &[], &mut path);
                 set(exchange, &path, target.query.as_ref(), &[])?;
                 Ok(Vec::new())
             }
@@ -208,7 +209,7 @@ impl NewPath {
                     .map(|group| group.map(|group| group.as_bytes().to_vec()).unwrap_or_default())
                     .collect();
                 let mut path = old[..whole.start()].to_vec();
-                render(&target.path, exchange, &groups, &mut path);
+                render(&target.path, TargetPart::Path, exchange, &groups, &mut path);
                 path.extend_from_slice(&old[whole.end()..]);
                 set(exchange, &path, target.query.as_ref(), &groups)?;
                 Ok(groups)
@@ -217,31 +218,57 @@ impl NewPath {
     }
 }
 
-/// Renders a part of a target. Values are encoded, so that they cannot add a query, a fragment or an escape.
-fn render(template: &Template, exchange: &Exchange, groups: &[Vec<u8>], out: &mut Vec<u8>) {
-    template.render(&Encoded(WithGroups { exchange, groups }), out);
+/// The part of a target that a template makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TargetPart {
+    Path,
+    Query,
 }
 
-/// Percent-encodes the values of variables, except those that are encoded already.
-struct Encoded<'a>(WithGroups<'a>);
+/// Renders a part of a target. Values are encoded, so that they cannot add a query, an argument, a fragment or an escape.
+fn render(template: &Template, part: TargetPart, exchange: &Exchange, groups: &[Vec<u8>], out: &mut Vec<u8>) {
+    template.render(&Encoded { part, values: WithGroups { exchange, groups } }, out);
+}
+
+/// Percent-encodes the values of variables. Those that are encoded already keep their escapes.
+struct Encoded<'a> {
+    part: TargetPart,
+    values: WithGroups<'a>,
+}
 
 impl Variables for Encoded<'_> {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
         use Variable::{Capture, Query, RequestUri, UpstreamUri, Uri};
-        let value = self.0.variable(variable)?;
+        let value = self.values.variable(variable)?;
         let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-        if matches!(variable, Uri | RequestUri | UpstreamUri | Query | Capture(_)) || value.iter().all(is_plain) {
-            return Some(value);
-        }
-        let mut encoded = Vec::with_capacity(3 * value.len());
-        for byte in value.iter() {
-            match is_plain(byte) {
-                true => encoded.push(*byte),
-                false => write!(encoded, "%{byte:02X}").expect("a Vec takes everything"),
+        Some(match (self.part, variable) {
+            (_, Query) | (TargetPart::Path, Uri | Capture(_)) => value,
+            (TargetPart::Path, RequestUri | UpstreamUri) => match memchr::memchr(b'?', &value) {
+                None => value,
+                Some(mark) => Cow::Owned(value[..mark].to_vec()),
+            },
+            // In a path these are plain (RFC 3986 §3.3), and `+` in a query is a space.
+            (TargetPart::Query, Uri | Capture(_) | RequestUri | UpstreamUri) => {
+                encoded(value, |byte| !b"&+;#?=".contains(byte))
             }
-        }
-        Some(Cow::Owned(encoded))
+            _ => encoded(value, is_plain),
+        })
     }
+}
+
+/// Percent-encodes all bytes that are not plain.
+fn encoded(value: Cow<'_, [u8]>, is_plain: impl Fn(&u8) -> bool) -> Cow<'_, [u8]> {
+    if value.iter().all(&is_plain) {
+        return value;
+    }
+    let mut encoded = Vec::with_capacity(3 * value.len());
+    for byte in value.iter() {
+        match is_plain(byte) {
+            true => encoded.push(*byte),
+            false => write!(encoded, "%{byte:02X}").expect("a Vec takes everything"),
+        }
+    }
+    Cow::Owned(encoded)
 }
 
 /// Sets the path of the request, with `query` before the client's query. Refuses paths that are ambiguous because of values.
@@ -253,7 +280,7 @@ fn set(exchange: &mut Exchange, path: &[u8], query: Option<&Template>, groups: &
     }
     let query = query.map(|template| {
         let mut query = Vec::new();
-        render(template, exchange, groups, &mut query);
+        render(template, TargetPart::Query, exchange, groups, &mut query);
         if let Some(old) = exchange.request.query().filter(|old| !old.is_empty()) {
             query.push(b'&');
             query.extend_from_slice(old);
@@ -292,6 +319,9 @@ mod tests {
             ("/uri?a=1", "/hello?q=1", "/uri?a=1&q=1"),
             ("/uri?a=$arg_q", "/hello", "/uri?a="),
             ("/by/$arg_q/end?h=$host", "/?q=a%20b%26%3F/c", "/by/a%20b%26%3F/c/end?h=h.example&q=a%20b%26%3F/c"),
+            ("/x$request_uri", "/a?q=1", "/x/a?q=1"),
+            ("/x$request_uri", "/a", "/x/a"),
+            ("/x$upstream_uri?a=1", "/a?q=1", "/x/a?a=1&q=1"),
         ] {
             assert_eq!(rewritten(&json!({"uri": uri}), target).as_deref(), Ok(want), "{uri} {target}");
         }
@@ -310,6 +340,22 @@ mod tests {
         }
         let both = json!({"uri": "/fixed", "regex_uri": ["^/a", "/b"]});
         assert_eq!(rewritten(&both, "/a").as_deref(), Ok("/fixed"));
+    }
+
+    #[test]
+    fn values_cannot_add_arguments() {
+        for (options, target, want) in [
+            (
+                json!({"regex_uri": ["^/user/(.*)$", "/api?role=user&id=$1"]}),
+                "/user/7&role=admin;a+b=%26%20",
+                "/api?role=user&id=7%26role%3Dadmin%3Ba%2Bb%3D%26%20",
+            ),
+            (json!({"uri": "/api?path=$uri"}), "/a&b=c?q=1", "/api?path=/a%26b%3Dc&q=1"),
+            (json!({"uri": "/login?next=$request_uri"}), "/a?x=1", "/login?next=/a%3Fx%3D1&x=1"),
+            (json!({"uri": "/api?first=1&$args"}), "/a?x=1&y=2", "/api?first=1&x=1&y=2&x=1&y=2"),
+        ] {
+            assert_eq!(rewritten(&options, target).as_deref(), Ok(want), "{options} {target}");
+        }
     }
 
     #[test]

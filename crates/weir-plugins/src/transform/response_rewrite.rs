@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
-use crate::content::coding;
+use crate::content::{DIGESTS, coding};
 use crate::options::headers::{HeaderEdits, HeaderOptions};
 use crate::options::pattern;
 
@@ -227,9 +227,15 @@ impl FilterOptions {
     }
 }
 
-/// Fields that describe a body which is replaced.
+/// Fields that describe a body which is replaced, besides its digests.
 const OF_THE_BODY: [&[u8]; 6] =
     [b"Content-Length", b"Content-Encoding", b"Content-Range", b"ETag", b"Last-Modified", b"Accept-Ranges"];
+
+fn remove_fields_of_the_body(exchange: &mut Exchange) {
+    for name in OF_THE_BODY.into_iter().chain(DIGESTS) {
+        exchange.response.head.remove(name);
+    }
+}
 
 impl Plugin for ResponseRewriter {
     fn phases(&self) -> Phases {
@@ -255,9 +261,7 @@ impl Plugin for ResponseRewriter {
             exchange.response.set_status(status);
         }
         if let Some(body) = &self.body {
-            for name in OF_THE_BODY {
-                exchange.response.head.remove(name);
-            }
+            remove_fields_of_the_body(exchange);
             exchange.body.clear();
             exchange.body.extend_from_slice(body);
         }
@@ -278,7 +282,7 @@ impl Plugin for ResponseRewriter {
             content = replacement.apply(&content);
         }
         if content != *body {
-            OF_THE_BODY.into_iter().for_each(|name| _ = exchange.response.head.remove(name));
+            remove_fields_of_the_body(exchange);
             *body = content;
         }
         Ok(())
@@ -366,6 +370,36 @@ mod tests {
             let options = json!({"filters": [{"regex": regex, "replace": "<>", "scope": scope}]});
             assert_eq!(replaced(options, &mut answered(200), content).as_deref(), Some(want), "{regex} {content:?}");
         }
+    }
+
+    #[test]
+    fn digests_of_the_old_body_are_removed() {
+        let digests = ["content-md5", "content-digest", "repr-digest", "digest"];
+        let with_digests = || {
+            let mut exchange = answered(200);
+            for name in digests {
+                exchange.response.head.add(name.as_bytes(), b"sha-256=:x:").expect("valid");
+            }
+            exchange
+        };
+        let mut filtered = with_digests();
+        replaced(json!({"filters": [{"regex": "h", "replace": "H"}]}), &mut filtered, "hello")
+            .expect("it wants the body");
+        let mut replaced = with_digests();
+        let step = build::<ResponseRewrite>(json!({"body": "new"}));
+        assert_eq!(step.on_response(&mut replaced), Err(Stop::Answered));
+        for name in digests {
+            assert_eq!((sent(&filtered, name), sent(&replaced, name)), (None, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_empty_body_needs_no_decoding() {
+        let mut exchange = answered(200);
+        exchange.response.head.add(b"Content-Encoding", b"gzip").expect("valid");
+        let content = replaced(json!({"filters": [{"regex": "x", "replace": "y"}]}), &mut exchange, "");
+        assert_eq!(content.as_deref(), Some(""));
+        assert_eq!(sent(&exchange, "content-encoding"), Some("gzip"), "as the upstream said");
     }
 
     #[test]

@@ -101,6 +101,11 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
             Known::TransferEncoding => {
                 seen.coding = Some(SeenFields::once(seen.coding, field.value).ok_or(Reject::Framing)?);
             }
+            // Not a list (RFC 9110 §11.6.2), so it occurs once (§5.3).
+            Known::Authorization => {
+                let twice = Reject::Authorization;
+                seen.authorization = Some(SeenFields::once(seen.authorization, field.value).ok_or(twice)?);
+            }
             Known::Expect => seen.expect = Some(SeenFields::once(seen.expect, field.value).ok_or(Reject::Expectation)?),
             Known::Connection => seen.connection.add(&request.head.bytes[field.value.range()]),
             Known::Upgrade => seen.upgrade = Some(field.value),
@@ -150,6 +155,7 @@ struct SeenFields {
     host: Option<Span>,
     length: Option<Span>,
     coding: Option<Span>,
+    authorization: Option<Span>,
     expect: Option<Span>,
     upgrade: Option<Span>,
     te: Option<Span>,

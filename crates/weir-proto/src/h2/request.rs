@@ -58,6 +58,7 @@ struct Seen {
     field: bool,
     host: Option<Span>,
     length: Option<Span>,
+    authorization: Option<Span>,
     expect: Option<Span>,
     timeout: Option<Span>,
     priority: Option<Span>,
@@ -188,6 +189,7 @@ impl<'r> RequestReader<'r> {
         let once = match known {
             Known::Host => &mut seen.host,
             Known::ContentLength => &mut seen.length,
+            Known::Authorization => &mut seen.authorization,
             Known::Expect => &mut seen.expect,
             Known::GrpcTimeout => {
                 seen.timeout = Some(field.value);
@@ -199,7 +201,11 @@ impl<'r> RequestReader<'r> {
             }
             _ => return Ok(()),
         };
-        if once.replace(field.value).is_some() { Err(Reject::Framing) } else { Ok(()) }
+        match once.replace(field.value) {
+            None => Ok(()),
+            Some(_) if known == Known::Authorization => Err(Reject::Authorization),
+            Some(_) => Err(Reject::Framing),
+        }
     }
 
     /// Regular fields seen, whether they were kept or not.

@@ -66,12 +66,14 @@ impl OpenidAuthenticator {
         }
         let timeout = self.provider.timeout();
         match tokio::time::timeout(timeout, self.admit(exchange, token)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(TokenRejection::Token(fault))) => self.refuse_or_pass(exchange, Some(fault)),
-            Ok(Err(TokenRejection::Trouble(trouble))) => Err(self.fail(&trouble.to_string())),
-            Ok(Err(TokenRejection::Stop(stop))) => Err(stop),
-            Err(_) => Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
+            Ok(Ok(())) => {}
+            Ok(Err(TokenRejection::Token(fault))) => self.refuse_or_pass(exchange, Some(fault))?,
+            Ok(Err(TokenRejection::Trouble(trouble))) => return Err(self.fail(&trouble.to_string())),
+            Ok(Err(TokenRejection::Stop(stop))) => return Err(stop),
+            Err(_) => return Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
         }
+        // However the request was admitted: who has the cookies has the session.
+        self.login.as_ref().map_or(Ok(()), |login| login.cookies.hide(exchange))
     }
 
     async fn admit(&self, exchange: &mut Exchange, token: Option<Vec<u8>>) -> Result<(), TokenRejection> {

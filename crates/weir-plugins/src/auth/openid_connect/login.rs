@@ -13,7 +13,7 @@ use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
 
 use super::bearer::{TokenRejection, verified};
-use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded};
+use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded, missing_endpoint};
 use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
 use crate::auth::signed_token::TokenRules;
@@ -43,6 +43,8 @@ pub struct LoginFlow {
 
 /// The longest duration of a login, in seconds.
 const LOGIN_S: u64 = 600;
+/// The most logins that a browser has at a time, such as one for each of its windows.
+const MOST_LOGINS: usize = 5;
 /// Appended to the path of the request for the redirect URI, if none is configured.
 const SUFFIX: &str = "/.apisix/redirect";
 
@@ -102,7 +104,6 @@ impl LoginFlow {
         if path == self.logout_path {
             return self.leave(provider, exchange).await;
         }
-        self.cookies.hide(exchange)?;
         let now_s = now_s();
         match session.filter(|session| now_s < session.began_s + self.absolute_s) {
             None => Ok(LoginStep::NoSession),
@@ -111,20 +112,20 @@ impl LoginFlow {
         }
     }
 
-    /// Redirects a browser to the provider.
+    /// Redirects a browser to the provider. A request that cannot lead to a login is refused with 401.
     pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, TokenRejection> {
-        // The redirect would lose the content of a form.
-        if !matches!(exchange.request.method, Method::Get | Method::Head) {
+        // The redirect would lose the content of a form, and nobody logs in where a script or an image asks.
+        if !matches!(exchange.request.method, Method::Get | Method::Head) || is_in_the_background(exchange) {
             return Ok(RefusalResponse::new(401, "message", "A login is needed").send(exchange));
         }
         let discovery = provider.discovery().await?;
         let endpoint = discovery.authorization_endpoint.as_deref();
-        let endpoint = endpoint.ok_or_else(|| missing("authorization_endpoint"))?;
+        let endpoint = endpoint.ok_or_else(|| missing_endpoint("authorization_endpoint"))?;
         let begun = PendingLogin {
             state: random()?,
             nonce: random()?,
             verifier: random()?,
-            target: text(exchange.request.target()),
+            target: text(&exchange.request.origin_form()),
             at_s: now_s(),
         };
         let path = text(exchange.request.path());
@@ -147,6 +148,9 @@ impl LoginFlow {
         let mark = if endpoint.contains('?') { '&' } else { '?' };
         let location = format!("{endpoint}{mark}{}", text(&encoded(&pairs)));
         let stop = redirect(exchange, 302, &location)?;
+        for surplus in self.surplus_logins(exchange) {
+            self.cookies.set_login_cookie(exchange, &surplus, "", 0)?;
+        }
         let sealed = self.sealer.seal("login", &begun)?;
         self.cookies.set_login_cookie(exchange, &self.login_cookie_name(&begun.state), &sealed, LOGIN_S)?;
         Ok(stop)
@@ -154,7 +158,18 @@ impl LoginFlow {
 
     /// The name of the cookie for a login. It depends on the state, so that a browser can have several logins at a time.
     fn login_cookie_name(&self, state: &str) -> String {
-        format!("{}_login_{}", self.cookies.name, &state[..8])
+        format!("{}{}", self.cookies.login_prefix(), &state[..8])
+    }
+
+    /// The cookies of logins in the request that another login leaves no room for: the oldest ones, and those that are not valid.
+    /// A browser that begins many logins and completes none would else send more cookies than a request may have.
+    fn surplus_logins(&self, exchange: &Exchange) -> Vec<String> {
+        let began_s = |sealed: &str| self.sealer.open::<PendingLogin>("login", sealed).map_or(0, |begun| begun.at_s);
+        let logins = self.cookies.logins(exchange).into_iter();
+        let mut logins: Vec<(u64, String)> = logins.map(|(name, sealed)| (began_s(&sealed), name)).collect();
+        logins.sort_unstable();
+        logins.truncate(logins.len().saturating_sub(MOST_LOGINS - 1));
+        logins.into_iter().map(|(_, name)| name).collect()
     }
 
     /// The browser has returned from the provider: exchanges the code for tokens, and starts the session.
@@ -207,15 +222,14 @@ impl LoginFlow {
         self.cookies.write(exchange, &self.sealer.seal("session", session)?, left_s)
     }
 
-    /// The answer of the token endpoint; `None` if it does not accept the code or the refresh token.
+    /// The answer of the token endpoint; `None` if it does not accept the code.
     async fn tokens(
         &self,
         provider: &Provider,
         pairs: &[(&str, &str)],
     ) -> Result<Option<Map<String, Value>>, ProviderError> {
         let discovery = provider.discovery().await?;
-        let endpoint = discovery.token_endpoint.as_deref().ok_or_else(|| missing("token_endpoint"))?;
-        let service = provider.service(endpoint)?;
+        let service = provider.service(discovery.token_endpoint()?)?;
         match provider.post(&service, self.proof, HeaderMap::new(), pairs).await {
             Ok(answer) => Ok(Some(answer)),
             // RFC 6749 §5.2.
@@ -298,10 +312,12 @@ impl LoginFlow {
         let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else {
             return Ok(LoginStep::NoSession);
         };
-        let pairs = [("grant_type", "refresh_token"), ("refresh_token", &*token)];
-        let Some(answer) = self.tokens(provider, &pairs).await? else { return Ok(LoginStep::NoSession) };
+        let service = provider.service(provider.discovery().await?.token_endpoint()?)?;
+        let Some(answer) = provider.refresh(service, self.proof, &token).await? else {
+            return Ok(LoginStep::NoSession);
+        };
         let session = self.session(provider, &answer, None, Some(session)).await?;
-        let location = format!("{}{}", self.origin(exchange), text(exchange.request.target()));
+        let location = format!("{}{}", self.origin(exchange), text(&exchange.request.origin_form()));
         let stop = redirect(exchange, 307, &location)?;
         self.give(exchange, &session)?;
         Ok(LoginStep::Answered(stop))
@@ -327,8 +343,14 @@ impl LoginFlow {
     }
 }
 
-fn missing(endpoint: &str) -> ProviderError {
-    ProviderError::Answer(format!("the discovery document has no `{endpoint}`"))
+/// Whether a page has sent the request by itself (Fetch Metadata §2.2): no user would see the login. Browsers that do not send the
+/// field are recognised by the one that libraries for scripts add.
+fn is_in_the_background(exchange: &Exchange) -> bool {
+    let head = &exchange.request.head;
+    match head.value(b"sec-fetch-mode") {
+        Some(mode) => mode != b"navigate",
+        None => head.value(b"x-requested-with").is_some_and(|by| by.eq_ignore_ascii_case(b"XMLHttpRequest")),
+    }
 }
 
 fn redirect(exchange: &mut Exchange, status: u16, location: &str) -> Result<Stop, Stop> {

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,11 @@ use hyper::body::Bytes;
 use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
 use weir_plugin::{Build, ConfigError, PerWorker, form};
 
+use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::auth::signed_token::SigningKey;
 use crate::http_service::HttpService;
 
@@ -35,6 +38,7 @@ pub struct Provider {
 }
 
 /// The source of the provider's metadata.
+#[derive(Clone)]
 enum ProviderSource {
     /// The provider's discovery document.
     Discovery(HttpService),
@@ -68,15 +72,26 @@ pub struct Discovery {
     jwks_uri: Option<String>,
     pub introspection_endpoint: Option<String>,
     pub authorization_endpoint: Option<String>,
-    pub token_endpoint: Option<String>,
+    token_endpoint: Option<String>,
     pub userinfo_endpoint: Option<String>,
     pub end_session_endpoint: Option<String>,
 }
 
+impl Discovery {
+    pub fn token_endpoint(&self) -> Result<&str, ProviderError> {
+        self.token_endpoint.as_deref().ok_or_else(|| missing_endpoint("token_endpoint"))
+    }
+}
+
+/// The discovery document has no such member.
+pub fn missing_endpoint(endpoint: &str) -> ProviderError {
+    ProviderError::Answer(format!("the discovery document has no `{endpoint}`"))
+}
+
 /// The most bytes of an answer.
 const MOST_ANSWERED: usize = 1024 * 1024;
-/// The shortest interval between two fetches of the keys. A token with an unknown key causes a fetch, and any client can send
-/// such tokens.
+/// The shortest interval between two fetches of the keys, and between a fetch that has failed and the next one. A token with an
+/// unknown key causes a fetch, and any client can send such tokens.
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// Why a call to the provider failed.
@@ -87,6 +102,8 @@ pub enum ProviderError {
     Refused(String, u16),
     /// The answer is not valid.
     Answer(String),
+    /// The last fetch has failed, with this error, and the next one is not due.
+    Recent(Rc<str>),
 }
 
 impl fmt::Display for ProviderError {
@@ -95,16 +112,70 @@ impl fmt::Display for ProviderError {
             ProviderError::Service(name, failure) => write!(f, "{name}: {failure}"),
             ProviderError::Refused(name, status) => write!(f, "{name} answers with {status}"),
             ProviderError::Answer(what) => f.write_str(what),
+            ProviderError::Recent(what) => write!(f, "{what} (asked again after {} s)", REFRESH.as_secs()),
         }
+    }
+}
+
+/// A document of the provider, as one worker knows it.
+struct CachedDocument<T: ?Sized> {
+    known: Option<(Instant, Rc<T>)>,
+    /// When the last fetch has failed, and why; `None` if it succeeded.
+    failed: Option<(Instant, Rc<str>)>,
+}
+
+impl<T: ?Sized> Default for CachedDocument<T> {
+    fn default() -> CachedDocument<T> {
+        CachedDocument { known: None, failed: None }
+    }
+}
+
+impl<T: ?Sized> CachedDocument<T> {
+    /// The document, if it is younger than `age`, or the error of a recent fetch. `None` if it is to be fetched.
+    fn find(&self, age: Duration) -> Option<Result<Rc<T>, ProviderError>> {
+        let known = self.known.as_ref().filter(|(since, _)| since.elapsed() < age);
+        let failed = || self.failed.as_ref().filter(|(since, _)| since.elapsed() < REFRESH);
+        match known {
+            Some((_, known)) => Some(Ok(Rc::clone(known))),
+            None => failed().map(|(_, why)| Err(ProviderError::Recent(Rc::clone(why)))),
+        }
+    }
+
+    fn fetched(&mut self, result: &Result<Rc<T>, ProviderError>) {
+        let now = Instant::now();
+        self.failed = result.as_ref().err().map(|error| (now, error.to_string().into()));
+        if let Ok(known) = result {
+            self.known = Some((now, Rc::clone(known)));
+        }
+    }
+}
+
+/// The answer to a refresh token; `None` if the provider does not accept it.
+pub type RefreshAnswer = Option<Rc<Map<String, Value>>>;
+/// The result of a refresh; `None` while it is awaited. An error is its text.
+type Renewal = watch::Receiver<Option<Result<RefreshAnswer, Rc<str>>>>;
+
+/// How long the answer to a refresh token is kept: a browser sends several requests at a time with the session that it has.
+const RENEWED: Duration = Duration::from_secs(10);
+/// The most renewals that a worker keeps.
+const MOST_RENEWALS: usize = 4096;
+
+/// Refreshes in progress, and those that have just ended, by digest of their refresh token.
+struct Renewals(RecentResults<Renewal>);
+
+impl Default for Renewals {
+    fn default() -> Renewals {
+        Renewals(RecentResults::new(MOST_RENEWALS))
     }
 }
 
 /// A worker's cache of a provider's metadata.
 #[derive(Default)]
 struct ProviderState {
-    discovery: RefCell<Option<(Instant, Rc<Discovery>)>>,
-    keys: RefCell<Option<(Instant, Rc<[SigningKey]>)>>,
-    /// Held during a request to the provider; other exchanges wait for its result.
+    discovery: RefCell<CachedDocument<Discovery>>,
+    keys: RefCell<CachedDocument<[SigningKey]>>,
+    renewals: RefCell<Renewals>,
+    /// Held during a fetch of a document; other exchanges wait for its result.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -144,45 +215,57 @@ impl Provider {
     }
 
     pub async fn discovery(&self) -> Result<Rc<Discovery>, ProviderError> {
-        let state = self.state.get();
-        let known = || fresh(&state.discovery, self.keys_for);
-        if let Some(discovery) = known() {
-            return Ok(discovery);
+        if let Some(found) = self.state.get().discovery.borrow().find(self.keys_for) {
+            return found;
         }
-        let _asking = state.asking.lock().await;
-        if let Some(discovery) = known() {
-            return Ok(discovery);
-        }
-        let discovery = match &self.source {
-            ProviderSource::Discovery(service) => read(service, question(&service.target)?).await?,
-            ProviderSource::KeySet(known) => known.clone(),
+        let source = self.source.clone();
+        let read = async move {
+            match source {
+                ProviderSource::Discovery(service) => Ok(Rc::new(read(&service, question(&service.target)?).await?)),
+                ProviderSource::KeySet(known) => Ok(Rc::new(known)),
+            }
         };
-        let discovery = Rc::new(discovery);
-        *state.discovery.borrow_mut() = Some((Instant::now(), Rc::clone(&discovery)));
-        Ok(discovery)
+        self.fetch(|state| &state.discovery, self.keys_for, read).await
     }
 
     /// The provider's keys; fetched again if the cached ones are older than `age`.
     pub async fn keys(&self, age: Duration) -> Result<Rc<[SigningKey]>, ProviderError> {
         let discovery = self.discovery().await?;
-        let state = self.state.get();
-        let known = || fresh(&state.keys, age);
-        if let Some(keys) = known() {
-            return Ok(keys);
-        }
-        let _asking = state.asking.lock().await;
-        if let Some(keys) = known() {
-            return Ok(keys);
+        if let Some(found) = self.state.get().keys.borrow().find(age) {
+            return found;
         }
         let uri = discovery
             .jwks_uri
             .as_deref()
             .ok_or_else(|| ProviderError::Answer("the discovery document has no `jwks_uri`".to_owned()))?;
         let service = self.service(uri)?;
-        let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
-        let keys: Rc<[SigningKey]> = SigningKey::of_set(&set).into();
-        *state.keys.borrow_mut() = Some((Instant::now(), Rc::clone(&keys)));
-        Ok(keys)
+        let read = async move {
+            let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
+            Ok(SigningKey::of_set(&set).into())
+        };
+        self.fetch(|state| &state.keys, age, read).await
+    }
+
+    /// Fetches a document, unless another exchange has done so meanwhile. The fetch does not end with the exchange that needs
+    /// it, so that its result is known to the next ones.
+    async fn fetch<T: ?Sized + 'static>(
+        &self,
+        document: fn(&ProviderState) -> &RefCell<CachedDocument<T>>,
+        age: Duration,
+        read: impl Future<Output = Result<Rc<T>, ProviderError>> + 'static,
+    ) -> Result<Rc<T>, ProviderError> {
+        let state = self.state.get();
+        let fetching = tokio::task::spawn_local(async move {
+            let _asking = state.asking.lock().await;
+            let found = document(&state).borrow().find(age);
+            if let Some(found) = found {
+                return found;
+            }
+            let result = read.await;
+            document(&state).borrow_mut().fetched(&result);
+            result
+        });
+        fetching.await.unwrap_or_else(|_| Err(ProviderError::Answer("the fetch was cancelled".to_owned())))
     }
 
     /// The keys for a token; fetched again if no cached key fits.
@@ -218,6 +301,59 @@ impl Provider {
         fields: HeaderMap,
         pairs: &[(&str, &str)],
     ) -> Result<Map<String, Value>, ProviderError> {
+        read(service, self.form(service, proof, fields, pairs)?).await
+    }
+
+    /// Sends the form of a refresh, and parses the JSON answer. Exchanges of this worker that have the same refresh token share
+    /// one request, since a provider may accept the token only once (RFC 9700 §4.14.2). Like a fetch, the request does not end
+    /// with the exchange that began it.
+    pub async fn refresh(
+        &self,
+        service: HttpService,
+        proof: ClientAuthMethod,
+        token: &str,
+    ) -> Result<RefreshAnswer, ProviderError> {
+        let mark = SecretDigest::of(&[self.client.id.as_bytes(), token.as_bytes()]);
+        let state = self.state.get();
+        let known = state.renewals.borrow().0.find(mark);
+        let mut renewal = match known {
+            Some(renewal) => renewal,
+            None => {
+                let pairs = [("grant_type", "refresh_token"), ("refresh_token", token)];
+                let request = self.form(&service, proof, HeaderMap::new(), &pairs)?;
+                let (sender, renewal) = watch::channel(None);
+                let until = Instant::now() + self.timeout + RENEWED;
+                state.renewals.borrow_mut().0.keep(mark, renewal.clone(), until);
+                tokio::task::spawn_local(async move {
+                    let answer = match read(&service, request).await {
+                        Ok(answer) => Ok(Some(Rc::new(answer))),
+                        // RFC 6749 §5.2.
+                        Err(ProviderError::Refused(_, 400)) => Ok(None),
+                        Err(trouble) => Err(Rc::from(trouble.to_string())),
+                    };
+                    let kept_for = if answer.is_ok() { RENEWED } else { Duration::ZERO };
+                    let renewal = sender.subscribe();
+                    sender.send_replace(Some(answer));
+                    state.renewals.borrow_mut().0.keep(mark, renewal, Instant::now() + kept_for);
+                });
+                renewal
+            }
+        };
+        let answer = renewal.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
+        match answer {
+            Some(answer) => answer.map_err(|why| ProviderError::Answer(why.to_string())),
+            None => Err(ProviderError::Answer("the refresh was cancelled".to_owned())),
+        }
+    }
+
+    /// The request for a form with this client's credentials.
+    fn form(
+        &self,
+        service: &HttpService,
+        proof: ClientAuthMethod,
+        fields: HeaderMap,
+        pairs: &[(&str, &str)],
+    ) -> Result<Request<Full<Bytes>>, ProviderError> {
         let mut body = encoded(pairs);
         let mut request = Request::new(Full::default());
         *request.headers_mut() = fields;
@@ -245,15 +381,11 @@ impl Provider {
         request.headers_mut().insert(CONTENT_TYPE, kind);
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
         *request.body_mut() = Full::new(Bytes::from(body));
-        read(service, request).await
+        Ok(request)
     }
 }
 
 const IDLE: IdleConnections = IdleConnections { max_per_origin: 2, timeout: Duration::from_secs(60) };
-
-fn fresh<T: ?Sized>(place: &RefCell<Option<(Instant, Rc<T>)>>, age: Duration) -> Option<Rc<T>> {
-    place.borrow().as_ref().filter(|(since, _)| since.elapsed() < age).map(|(_, known)| Rc::clone(known))
-}
 
 /// Encodes pairs as a form.
 pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {

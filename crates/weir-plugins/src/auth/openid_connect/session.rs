@@ -1,5 +1,7 @@
 //! The state that the browser keeps in cookies: a session, or a login that has begun. It is encrypted and authenticated.
 
+use std::collections::BTreeMap;
+
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
 use base64::Engine;
@@ -9,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{Exchange, Stop};
 
-use crate::auth::credentials::hide_cookie;
+use crate::auth::credentials::hide_cookies;
 
 /// The session of a user who has logged in. Times are seconds since 1970.
 #[derive(Serialize, Deserialize)]
@@ -122,9 +124,33 @@ impl Cookies {
         Some(whole)
     }
 
-    /// Removes the session's cookies before the request is forwarded.
+    /// The beginning of the names of cookies for logins.
+    pub fn login_prefix(&self) -> String {
+        format!("{}_login_", self.name)
+    }
+
+    /// The names and values of the cookies for logins in the request, each name once.
+    pub fn logins(&self, exchange: &Exchange) -> BTreeMap<String, String> {
+        let prefix = self.login_prefix();
+        let pairs = exchange.request.head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';'));
+        let login = |pair| {
+            let (name, value) = str::from_utf8(pair).ok()?.split_once('=')?;
+            let name = name.trim_ascii();
+            // What the gateway has set, and nothing that could change the attributes of a cookie.
+            let state = name.strip_prefix(&prefix)?;
+            let is_ours = state.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+            is_ours.then(|| (name.to_owned(), value.trim_ascii().to_owned()))
+        };
+        pairs.filter_map(login).collect()
+    }
+
+    /// Removes the cookies of the session and of logins before the request is forwarded.
     pub fn hide(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        (0..MAX_PARTS).try_for_each(|index| hide_cookie(exchange, self.part(index).as_bytes()))
+        let prefix = self.login_prefix();
+        let parts: Vec<String> = (0..MAX_PARTS).map(|index| self.part(index)).collect();
+        hide_cookies(exchange, |name| {
+            name.starts_with(prefix.as_bytes()) || parts.iter().any(|part| part.as_bytes() == name)
+        })
     }
 
     /// Sets the cookies of a session; an empty session deletes them.
@@ -220,7 +246,8 @@ mod tests {
         assert_eq!(sent.len(), 3);
         assert!(sent[1].starts_with("s_1=ab") && sent[1].ends_with("; Path=/; Max-Age=60; HttpOnly; SameSite=Lax"));
         let pairs: Vec<&str> = sent.iter().map(|cookie| cookie.split(';').next().expect("a pair")).collect();
-        let mut next = exchange(&format!("GET / HTTP/1.1\nHost: h\nCookie: a=b; {}", pairs.join("; ")));
+        let mut next =
+            exchange(&format!("GET / HTTP/1.1\nHost: h\nCookie: a=b; s_login_a-_9=x; {}; s_log=1", pairs.join("; ")));
         assert_eq!(cookies.read(&next), Some(session));
         cookies.write(&mut next, "short", 60).expect("written");
         assert_eq!(
@@ -232,6 +259,6 @@ mod tests {
             2
         );
         cookies.hide(&mut next).expect("hidden");
-        assert_eq!(next.request.head.value(b"cookie"), Some(&b"a=b"[..]));
+        assert_eq!(next.request.head.value(b"cookie"), Some(&b"a=b; s_log=1"[..]));
     }
 }

@@ -14,8 +14,6 @@ use tokio::sync::Notify;
 use weir_plugin::{Exchange, Flow, PerWorker, Phases, Plugin, Stop};
 
 use super::{ConnLimiter, PHASES};
-use crate::clock;
-use crate::limit::limit_req::delayed;
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
 
@@ -173,7 +171,7 @@ impl RedisConnLimiter {
                     return Err(refusal.send(exchange));
                 }
                 Ok([_, count]) => {
-                    exchange.notes.write(quota.note, [permit.member, clock::now().as_nanos() as u64, 0]);
+                    exchange.notes.write(quota.note, [permit.member, 0, 0]);
                     hold(&self.held, permit);
                     pauses = (count.max(0).unsigned_abs() / conn).max(pauses);
                 }
@@ -196,17 +194,17 @@ impl Plugin for RedisConnLimiter {
         }
         Ok(Flow::wait(async move {
             let wait = self.admit(exchange).await?;
-            if self.limiter.waits { delayed(wait).finish().await } else { Ok(()) }
+            self.limiter.delay(exchange, wait).finish().await
         }))
     }
 
     fn on_log(&self, exchange: &Exchange) {
         for quota in &self.limiter.quotas {
-            let Some([member, entered_ns, _]) = exchange.notes.read(quota.note) else { continue };
+            let Some([member, ..]) = exchange.notes.read(quota.note) else { continue };
             // Dropped after the borrow of the map has ended; this releases the permit.
             let permit = self.held.get().permits.borrow_mut().remove(&member);
             drop(permit);
-            self.limiter.learn(entered_ns);
         }
+        self.limiter.learn(exchange);
     }
 }

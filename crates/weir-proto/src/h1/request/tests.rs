@@ -226,6 +226,7 @@ fn targets_and_hosts() {
         ("GET /?a#x HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
         ("GET / HTTP/1.1\r\n\r\n", Reject::Host),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Reject::Host),
+        ("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: a\r\nauthorization: a\r\n\r\n", Reject::Authorization),
         ("GET / HTTP/1.1\r\nHost:\r\n\r\n", Reject::Host),
         ("GET / HTTP/1.1\r\nHost: u@h\r\n\r\n", Reject::Host),
         ("CONNECT t HTTP/1.1\r\nHost: t\r\n\r\n", Reject::Target),
@@ -235,6 +236,13 @@ fn targets_and_hosts() {
     }
     let absolute = parse("GET HTTP://T?x HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     assert_eq!((absolute.path(), absolute.query(), absolute.host()), (&b"/"[..], Some(&b"x"[..]), &b"t"[..]));
+    assert_eq!(&*absolute.origin_form(), b"/?x");
+    for (target, origin_form) in
+        [("http://t", "/"), ("https://t:80/a/../b?c=://", "/a/../b?c=://"), ("/://a/b", "/://a/b")]
+    {
+        let request = parse(&format!("GET {target} HTTP/1.1\r\nHost: t:80\r\n\r\n")).unwrap();
+        assert_eq!(&*request.origin_form(), origin_form.as_bytes(), "{target}");
+    }
     assert_eq!(parse("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n").unwrap().path(), b"*");
     assert_eq!(parse("CONNECT t:443 HTTP/1.1\r\nHost: t:443\r\n\r\n").unwrap().method, Method::Connect);
     assert!(parse("GET / HTTP/1.0\r\n\r\n").is_ok());

@@ -130,6 +130,7 @@ pub fn class(entry: usize) -> FieldClass {
         6 | 7 => FieldClass::Scheme,
         8..=14 => FieldClass::Status,
         19 => FieldClass::Field(Known::Accept),
+        23 => FieldClass::Field(Known::Authorization),
         28 => FieldClass::Field(Known::ContentLength),
         32 => FieldClass::Cookie,
         33 => FieldClass::Field(Known::Date),

@@ -108,6 +108,8 @@ fn h09_pseudo_fields_are_what_they_may_be() {
         parse(PseudoField { authority: None, ..GET }, &[("host", "a"), ("host", "a")]).err(),
         Some(Reject::Host)
     );
+    let twice = [("authorization", "a"), ("authorization", "b")];
+    assert_eq!(parse(GET, &twice).err(), Some(Reject::Authorization));
     let agreeing = parse(GET, &[("host", "A.test")]).expect("both say the same");
     assert_eq!(agreeing.head.values(b"host").count(), 1);
     let only_host =
