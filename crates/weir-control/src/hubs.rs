@@ -7,6 +7,7 @@
 mod call;
 mod endpoint;
 mod listening;
+mod permission;
 mod posting;
 mod slot;
 mod socket;

@@ -2,6 +2,8 @@
 
 use std::ops::{Add, AddAssign};
 
+use crate::ends::SubscriptionEnds;
+
 /// Outcomes of events for one subscription or for several. Pending events are not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -79,6 +81,8 @@ pub struct HubStatus {
     pub in_flight: usize,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,
+    /// Subscriptions that have ended in this process.
+    pub ends: SubscriptionEnds,
     /// The number of the newest event.
     pub events: u64,
     pub stored_events: u64,
@@ -99,6 +103,7 @@ impl HubStatus {
         self.unverified += other.unverified;
         self.in_flight += other.in_flight;
         self.attempts += other.attempts;
+        self.ends += other.ends;
         self.error = self.error.take().or_else(|| other.error.clone());
     }
 }

@@ -15,6 +15,7 @@ use weir_journal::AppendError;
 
 use crate::account::HubStatus;
 use crate::attempt::DeliveryOutcome;
+use crate::ends::EndReason;
 use crate::engine::{DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::record::{self, Event, LogEntry, StateRecord};
@@ -59,6 +60,7 @@ pub(crate) struct EventWaiter {
     pub(crate) topic: Box<str>,
     pub(crate) after: u64,
     pub(crate) limit: usize,
+    /// Gets the events; none if the settings have changed.
     pub(crate) reply: oneshot::Sender<Vec<Arc<Event>>>,
 }
 
@@ -140,6 +142,8 @@ impl HubDriver {
     /// Runs until `Message::Close`, or until all senders of the inbox are dropped.
     pub(crate) async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
         self.engine.restored(self.now_ms);
+        // The settings may have changed while the hub was not running.
+        self.apply_settings();
         self.take_in();
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -226,9 +230,14 @@ impl HubDriver {
             Message::Inspect(look) => look(&self.engine),
             Message::Replay(filter, reply) => self.replay(&filter, reply),
             Message::Reconfigure(settings, base) => {
-                self.sender = Rc::new(HubSender::new(Arc::clone(&settings), &base));
-                self.settings = Arc::clone(&settings);
-                self.engine.reconfigure(settings, self.now_ms);
+                self.sender = Rc::new(self.sender.with(Arc::clone(&settings), &base));
+                self.settings = settings;
+                self.apply_settings();
+                // Those who listen look whether they still may.
+                self.listeners
+                    .drain()
+                    .flat_map(|(_, waiting)| waiting)
+                    .for_each(|one| drop(one.reply.send(Vec::new())));
             }
             Message::Committed => self.take_in(),
             Message::Recorded(written) => self.recorded(written),
@@ -245,6 +254,21 @@ impl HubDriver {
                 self.engine.verified(number, is_verified, asked_ms, self.now_ms)
             }
             Message::Close => {}
+        }
+    }
+
+    /// Applies the settings to subscriptions, and reports those that end.
+    fn apply_settings(&mut self) {
+        let before = self.engine.ends;
+        self.engine.reconfigure(Arc::clone(&self.settings), self.now_ms);
+        for (reason, why) in [
+            (EndReason::TopicRemoved, "the hub no longer has their topics"),
+            (EndReason::NotPermitted, "the configuration does not permit their consumers to receive their topics"),
+        ] {
+            let count = self.engine.ends.of(reason) - before.of(reason);
+            if count > 0 {
+                (self.tell)(&format!("{count} subscriptions ended: {why}"));
+            }
         }
     }
 
@@ -409,6 +433,7 @@ impl HubDriver {
             unverified: self.engine.open_requests(),
             in_flight: self.engine.in_flight(),
             attempts: self.engine.attempts,
+            ends: self.engine.ends,
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,

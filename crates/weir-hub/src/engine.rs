@@ -10,6 +10,7 @@ mod dead_letters;
 mod hosts;
 mod listing;
 mod names;
+mod permissions;
 mod recovery;
 mod requests;
 mod subscriptions;
@@ -23,8 +24,9 @@ use std::sync::Arc;
 
 use crate::account::{Account, Tally};
 use crate::attempt::{DeliveryAttempt, DeliveryOutcome};
+use crate::ends::{EndReason, SubscriptionEnds};
 use crate::form::{Refusal, SubscriptionMode, SubscriptionRequest};
-use crate::record::{AbandonedDelivery, EndReason, Mark, MarkOutcome, SavedSubscription, StateRecord};
+use crate::record::{AbandonedDelivery, Mark, MarkOutcome, SavedSubscription, StateRecord};
 use crate::settings::HubSettings;
 use crate::topic::origin_of;
 use dead_letters::DeadLetters;
@@ -100,6 +102,8 @@ pub struct Engine {
     in_flight: usize,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,
+    /// Subscriptions that have ended in this process.
+    pub ends: SubscriptionEnds,
     pacing: DeliveryPacing,
     records: Vec<StateRecord>,
     random: fastrand::Rng,
@@ -155,6 +159,7 @@ impl Engine {
             dead_letters: DeadLetters::default(),
             in_flight: 0,
             attempts: 0,
+            ends: SubscriptionEnds::default(),
             pacing: DeliveryPacing::default(),
             records: Vec::new(),
             random: fastrand::Rng::with_seed(seed),
@@ -164,23 +169,6 @@ impl Engine {
     /// Sets the first id to assign, so that engines that share a hub use different ids.
     pub fn with_ids_from(self, first: u64) -> Engine {
         Engine { next_id: first, ..self }
-    }
-
-    /// Applies new settings. Subscriptions to topics that no longer exist are ended with a denial.
-    pub fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
-        self.settings = settings;
-        let is_gone = |topic: &str| !self.settings.topics.iter().any(|pattern| pattern.matches(topic));
-        let gone: Vec<u32> = self.topics.iter().filter(|(_, topic)| is_gone(&topic.name)).map(|(id, _)| id).collect();
-        for topic in gone {
-            for slot in self.topics.get(topic).subscribers.clone() {
-                let callback = self.subscriptions.get(slot).callback.clone();
-                let reason = "the hub no longer has this topic".into();
-                self.denials.push(Denial { topic: (*self.topics.get(topic).name).into(), callback, reason });
-                self.end(slot, EndReason::Denied);
-            }
-        }
-        self.hosts.wake_all();
-        self.look(now_ms);
     }
 
     /// The number of the last event taken in.
@@ -351,7 +339,15 @@ impl Engine {
             self.records.push(StateRecord::Unverified { number: older });
         }
         match open.request.mode {
-            SubscriptionMode::Subscribe => self.subscribe(number, open.request, asked_ms),
+            SubscriptionMode::Subscribe if self.is_permitted(&open.request) => {
+                self.subscribe(number, open.request, asked_ms);
+            }
+            // The settings have changed since the request was accepted.
+            SubscriptionMode::Subscribe => {
+                let SubscriptionRequest { topic, callback, .. } = &open.request;
+                self.denials.push(permissions::denial(topic, callback, EndReason::NotPermitted));
+                self.records.push(StateRecord::Unverified { number });
+            }
             SubscriptionMode::Unsubscribe => {
                 if let Some(slot) = self.find(&open.request) {
                     self.end(slot, EndReason::Unsubscribed);
@@ -360,6 +356,10 @@ impl Engine {
             }
         }
         self.look(now_ms);
+    }
+
+    fn is_permitted(&self, request: &SubscriptionRequest) -> bool {
+        self.settings.has_topic(&request.topic) && self.settings.permits_receiving(&request.owner, &request.topic)
     }
 
     fn subscribe(&mut self, number: u64, request: SubscriptionRequest, asked_ms: u64) {
@@ -412,6 +412,7 @@ impl Engine {
         let tally = subscription.tally();
         let cancelled = topic.count + tally.replayed - subscription.base - tally.total();
         self.records.push(StateRecord::Ended { subscription: subscription.id, reason, cancelled });
+        self.ends.count(reason);
         self.remove(slot, cancelled);
     }
 

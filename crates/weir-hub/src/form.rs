@@ -58,11 +58,13 @@ pub struct Refusal {
     pub status: u16,
     pub reason: String,
     pub retry_after_s: Option<u64>,
+    /// The value of `WWW-Authenticate`.
+    pub challenge: Option<String>,
 }
 
 impl Refusal {
     pub fn new(status: u16, reason: impl Into<String>) -> Refusal {
-        Refusal { status, reason: reason.into(), retry_after_s: (status == 503).then_some(1) }
+        Refusal { status, reason: reason.into(), retry_after_s: (status == 503).then_some(1), challenge: None }
     }
 }
 
@@ -194,7 +196,7 @@ fn lease(text: Option<&str>) -> Result<Option<u64>, Refusal> {
 /// The hub has no such topic.
 pub fn known_topic(topic: &str, settings: &HubSettings) -> Result<Box<str>, Refusal> {
     let topic = normalized(topic);
-    let is_known = is_http_url(&topic) && settings.topics.iter().any(|pattern| pattern.matches(&topic));
+    let is_known = is_http_url(&topic) && settings.has_topic(&topic);
     match is_known {
         true => Ok(topic.into()),
         false => Err(Refusal::new(404, "this hub has no such topic")),

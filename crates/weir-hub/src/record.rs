@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::account::Tally;
 use crate::attempt::DeliveryFailure;
+use crate::ends::EndReason;
 use crate::form::{SubscriptionMode, SubscriptionRequest};
 
 /// Published content of a topic.
@@ -74,17 +75,6 @@ pub struct SavedDeadLetter {
     pub subscription: u64,
     pub seq: u64,
     pub given_up: AbandonedDelivery,
-}
-
-/// Why a subscription ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    Unsubscribed,
-    LeaseEnded,
-    /// Its callback answered 410.
-    Gone,
-    /// The hub no longer has the topic, or refuses the subscriber.
-    Denied,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -478,13 +468,8 @@ impl<'a> RecordDecoder<'a> {
 
     fn ended(&mut self) -> Result<StateRecord, UnknownRecord> {
         let subscription = self.number()?;
-        let reason = match self.number()? {
-            0 => EndReason::Unsubscribed,
-            1 => EndReason::LeaseEnded,
-            2 => EndReason::Gone,
-            3 => EndReason::Denied,
-            _ => return Err(UnknownRecord),
-        };
+        let number = usize::try_from(self.number()?).map_err(|_| UnknownRecord)?;
+        let reason = *EndReason::ALL.get(number).ok_or(UnknownRecord)?;
         Ok(StateRecord::Ended { subscription, reason, cancelled: self.number()? })
     }
 
@@ -543,7 +528,7 @@ mod tests {
             StateRecord::Requested { number: 1, request },
             StateRecord::Unverified { number: 1 },
             StateRecord::Subscribed { number: 2, subscription },
-            StateRecord::Ended { subscription: 7, reason: EndReason::Denied, cancelled: 4 },
+            StateRecord::Ended { subscription: 7, reason: EndReason::NotPermitted, cancelled: 4 },
             StateRecord::Marks([marks, of_replays].concat()),
             StateRecord::DeadLetters(vec![SavedDeadLetter { subscription: 7, seq: 300, given_up }]),
             StateRecord::Replays(vec![(7, 128), (300, 5)]),

@@ -12,6 +12,7 @@ use std::time::Duration;
 use weir_proto::field::Name;
 use weir_proto::{Known, RequestHead, ResponseHead};
 
+use crate::claims::CallerClaims;
 use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
 use crate::publishing::PublishQuota;
@@ -81,6 +82,7 @@ struct RareParts {
     request_id: Vec<u8>,
     secret_arguments: Vec<Arc<[u8]>>,
     identity_ends_at: Option<Duration>,
+    token_claims: Option<CallerClaims>,
     /// The answer to a WebSocket's handshake for which the upstream chooses no subprotocol.
     websocket_protocol: Option<Arc<[u8]>>,
     /// The copy with masked secrets that records show instead.
@@ -105,6 +107,7 @@ impl RareParts {
             request_id,
             secret_arguments,
             identity_ends_at,
+            token_claims,
             websocket_protocol,
             shown,
             body_masks,
@@ -114,7 +117,7 @@ impl RareParts {
             turns,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
-        (*websocket_protocol, *shown, *refused_by, *turns) = (None, None, "", None);
+        (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
         body_masks.clear();
         publish_quotas.clear();
         personal_fields.clear();
@@ -614,6 +617,15 @@ impl Exchange {
         self.rare.get_or_insert_default().identity_ends_at = Some(end);
     }
 
+    /// The claims of the token that an auth plugin has verified, if one has.
+    pub fn token_claims(&self) -> Option<&CallerClaims> {
+        self.rare.as_ref()?.token_claims.as_ref()
+    }
+
+    pub fn set_token_claims(&mut self, claims: CallerClaims) {
+        self.rare.get_or_insert_default().token_claims = Some(claims);
+    }
+
     /// Chooses one of the subprotocols that the client offers (RFC 6455 §4.2.2), in case the upstream chooses none.
     pub fn choose_websocket_protocol(&mut self, name: Arc<[u8]>) {
         self.rare.get_or_insert_default().websocket_protocol = Some(name);
@@ -630,6 +642,7 @@ impl Exchange {
             head: self.request.clone(),
             client: self.client.addr,
             identity: self.identity.clone(),
+            claims: self.token_claims().cloned(),
             publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
             personal_fields: self.personal_fields().into(),
             upstream,

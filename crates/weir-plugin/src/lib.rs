@@ -1,6 +1,7 @@
 //! The plugin API: the exchange, the plugin contract, and how exchanges end early.
 
 pub mod body;
+mod claims;
 mod config_error;
 pub mod consumer;
 pub mod definition;
@@ -26,6 +27,7 @@ pub mod variable;
 pub mod vars;
 
 pub use body::{Filter, Filters};
+pub use claims::CallerClaims;
 pub use config_error::ConfigError;
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use definition::{

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use weir_proto::RequestHead;
 
+use crate::claims::CallerClaims;
 use crate::consumer::Credential;
 use crate::publishing::PublishQuota;
 use crate::reply_head::ReplyHead;
@@ -42,6 +43,8 @@ pub struct ResponderRequest {
     /// The client's address, after `real-ip`.
     pub client: IpAddr,
     pub identity: Option<Arc<Credential>>,
+    /// The claims of the token that an auth plugin has verified, if one has.
+    pub claims: Option<CallerClaims>,
     /// Quotas for events the client publishes to a hub.
     pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
     /// The names of request fields that plugins have set to something about the client.

@@ -19,7 +19,7 @@ pub(super) fn is_asked_for(call: &HubCall) -> bool {
 }
 
 /// Sends events until the client closes the WebSocket or the hub is closed. The client's reading provides the back-pressure.
-pub(super) async fn answer(call: &HubCall, topic: &str, sent: Content, reply: &mut Reply) -> Result<(), Refusal> {
+pub(super) async fn answer(call: &mut HubCall, topic: &str, sent: Content, reply: &mut Reply) -> Result<(), Refusal> {
     if call.field(b"sec-websocket-version") != Some(b"13") {
         reply.begin(426, &[("Sec-WebSocket-Version", "13"), ("Content-Length", "0")]);
         return Ok(());
@@ -43,16 +43,19 @@ pub(super) async fn answer(call: &HubCall, topic: &str, sent: Content, reply: &m
                 ClientAction::Close(code, reason) => return close(reply, code, reason).await,
                 ClientAction::Gone => return Ok(()),
             },
-            events = tokio::time::timeout(HEARTBEAT, call.hub.events_after(topic, after, BATCH)) => match events {
+            events = tokio::time::timeout(HEARTBEAT, call.events_after(topic, after, BATCH)) => match events {
                 Err(_) => send(reply, Opcode::Ping, b"").await,
-                Ok(Ok(events)) if !events.is_empty() => {
+                Ok(Ok(events)) => {
                     for event in events {
                         let (opcode, content) = message(&event, with_envelope);
                         send(reply, opcode, &content).await;
                         after = event.seq;
                     }
                 }
-                Ok(_) => return close(reply, CloseCode::GOING_AWAY, "the hub is being closed").await,
+                Ok(Err(refusal)) if refusal.status == 503 => {
+                    return close(reply, CloseCode::GOING_AWAY, "the hub is being closed").await;
+                }
+                Ok(Err(refusal)) => return close(reply, CloseCode::POLICY, &refusal.reason).await,
             },
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::attempt::{DeliveryFailure, NoAnswerReason};
+use crate::rights::ConsumerGroups;
 use crate::settings::{DeliverySettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings};
 use crate::topic::TopicPattern;
 
@@ -12,6 +13,7 @@ pub(crate) fn settings() -> HubSettings {
     HubSettings {
         url: "http://hub.example/hub".into(),
         rights: Vec::new(),
+        consumers: ConsumerGroups::default(),
         topics: vec![TopicPattern::parse("http://t.example/*").expect("a pattern")],
         publish: PublishSettings::default(),
         subscribe: SubscribeSettings::default(),
@@ -21,9 +23,9 @@ pub(crate) fn settings() -> HubSettings {
     }
 }
 
-const TOPIC: &str = "http://t.example/1";
+pub(crate) const TOPIC: &str = "http://t.example/1";
 
-fn request(callback: &str) -> SubscriptionRequest {
+pub(crate) fn request(callback: &str) -> SubscriptionRequest {
     SubscriptionRequest {
         mode: SubscriptionMode::Subscribe,
         topic: TOPIC.into(),

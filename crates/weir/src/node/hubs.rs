@@ -42,6 +42,16 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.attempts);
     }
+    page.counter(
+        "weir_hub_subscriptions_ended",
+        "Subscriptions that have ended since the process started, by reason: `unsubscribed`, `lease_ended`, `gone` (the \
+         callback answered 410), `topic_removed` or `not_permitted` (the configuration changed).",
+    );
+    for (hub, status) in hubs {
+        for (reason, count) in status.ends.by_reason() {
+            page.total(&[("hub", hub), ("reason", reason)], count);
+        }
+    }
     sizes(hubs, page);
 }
 
