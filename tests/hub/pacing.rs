@@ -21,7 +21,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 fn hub(per_second: usize) -> String {
     format!(
         "  publish: {{ anonymous: true }}\n  delivery: {{ timeout: 60s, per_second: {per_second} }}\n  \
-         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, standard_webhooks: true, verifications_per_second: 1000000 }}\n"
+         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, standard_webhooks: true, verifications_per_second: 1000000, \
+         max_unverified_per_client: 100000 }}\n"
     )
 }
 

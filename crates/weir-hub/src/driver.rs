@@ -434,6 +434,7 @@ impl HubDriver {
             in_flight: self.engine.in_flight(),
             attempts: self.engine.attempts,
             ends: self.engine.ends,
+            refused: self.engine.refused,
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::limit::DeliveryLimit;
 use crate::settings::HubSettings;
 use crate::topic::{is_http_url, normalized};
 
@@ -24,6 +25,10 @@ pub struct SubscriptionRequest {
     pub secret: Option<Box<[u8]>>,
     /// The consumer that sent the request; empty if none.
     pub owner: Box<str>,
+    /// The client that sent the request: its consumer, or its address.
+    pub client: Box<str>,
+    /// Limits of the deliveries to the subscription.
+    pub limits: Box<[DeliveryLimit]>,
 }
 
 impl fmt::Debug for SubscriptionRequest {
@@ -159,6 +164,8 @@ impl FormFields {
             lease_s,
             secret: secret.map(Box::from),
             owner: Box::default(),
+            client: Box::default(),
+            limits: Box::default(),
         })
     }
 

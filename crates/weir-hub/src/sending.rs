@@ -63,7 +63,10 @@ impl HubSender {
 
     /// A sender with other settings. It keeps the open connections unless the settings concern them.
     pub fn with(&self, settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
-        let of_connections = |settings: &HubSettings| (settings.subscribe.callbacks.allow.clone(), settings.delivery);
+        let of_connections = |settings: &HubSettings| {
+            let HubSettings { subscribe, delivery, .. } = settings;
+            (subscribe.callbacks.allow.clone(), delivery.timeout, delivery.in_flight_per_host)
+        };
         match self.base == *base && of_connections(&self.settings) == of_connections(&settings) {
             true => HubSender { settings, ..self.clone() },
             false => HubSender::new(settings, base),

@@ -56,6 +56,7 @@ impl HubSettings {
         HubSettings {
             subscribe: SubscribeSettings {
                 max_per_consumer: subscribe.max_per_consumer.div_ceil(count as usize),
+                max_unverified_per_client: subscribe.max_unverified_per_client.div_ceil(count as usize),
                 verifications_per_second: subscribe.verifications_per_second.div_ceil(count),
                 ..subscribe
             },
@@ -128,6 +129,8 @@ pub struct SubscribeSettings {
     pub standard_webhooks: bool,
     /// The most subscriptions of one consumer; all callers without a consumer count as one.
     pub max_per_consumer: usize,
+    /// The most requests of one client that may wait for verification: of one consumer, or of one address if the client is none.
+    pub max_unverified_per_client: usize,
     /// Verifications of intent per second and callback host. A host may get a burst of ten seconds' worth.
     pub verifications_per_second: u32,
 }
@@ -195,6 +198,7 @@ impl Default for SubscribeSettings {
             signature: SignatureMethod::Sha256,
             standard_webhooks: false,
             max_per_consumer: 100_000,
+            max_unverified_per_client: 1_000,
             verifications_per_second: 10,
         }
     }

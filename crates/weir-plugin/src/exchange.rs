@@ -15,7 +15,7 @@ use weir_proto::{Known, RequestHead, ResponseHead};
 use crate::claims::CallerClaims;
 use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
-use crate::publishing::PublishQuota;
+use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 use crate::responder::{Responder, ResponderRequest};
 use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
@@ -89,6 +89,7 @@ struct RareParts {
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
     publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    delivery_quotas: Vec<Result<DeliveryQuota, PublishRefusal>>,
     personal_fields: Vec<Box<[u8]>>,
     refused_by: &'static str,
     /// `Some` in a traced exchange.
@@ -112,6 +113,7 @@ impl RareParts {
             shown,
             body_masks,
             publish_quotas,
+            delivery_quotas,
             personal_fields,
             refused_by,
             turns,
@@ -120,6 +122,7 @@ impl RareParts {
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
         body_masks.clear();
         publish_quotas.clear();
+        delivery_quotas.clear();
         personal_fields.clear();
         earlier.clear();
         before_retry.clear();
@@ -644,6 +647,10 @@ impl Exchange {
             identity: self.identity.clone(),
             claims: self.token_claims().cloned(),
             publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
+            delivery_quotas: match &self.rare {
+                Some(rare) => rare.delivery_quotas.iter().cloned().collect(),
+                None => Ok(Vec::new()),
+            },
             personal_fields: self.personal_fields().into(),
             upstream,
             may_upgrade: self.request.upgrade,
@@ -664,6 +671,11 @@ impl Exchange {
     /// Adds a quota that each event must pass if the request publishes events to a hub.
     pub fn limit_publishing(&mut self, quota: Arc<dyn PublishQuota>) {
         self.rare.get_or_insert_default().publish_quotas.push(quota);
+    }
+
+    /// Adds a quota for the deliveries to a subscription, if the request makes one at a hub. An error refuses such a request.
+    pub fn limit_deliveries(&mut self, quota: Result<DeliveryQuota, PublishRefusal>) {
+        self.rare.get_or_insert_default().delivery_quotas.push(quota);
     }
 
     /// Identifies the client as the consumer of this credential: for policies, for logs, and for the upstream in the fields

@@ -44,7 +44,7 @@ pub use messages::{
     PingTerms, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
-pub use publishing::{PublishQuota, PublishRefusal};
+pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 pub use reply_head::{ReplyField, ReplyHead};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use route_upstream::{AnswerWriter, RouteUpstream, UpstreamAnswer};

@@ -199,8 +199,15 @@ fn origin(at: &NodeReader) -> Option<String> {
 }
 
 fn subscribe(at: &NodeReader) -> Option<SubscribeSettings> {
-    const OWN: &[&str] =
-        &["callbacks", "lease", "signature", "standard_webhooks", "max_per_consumer", "verifications_per_second"];
+    const OWN: &[&str] = &[
+        "callbacks",
+        "lease",
+        "signature",
+        "standard_webhooks",
+        "max_per_consumer",
+        "max_unverified_per_client",
+        "verifications_per_second",
+    ];
     let fields = at.fields(&[CALLERS, OWN].concat())?;
     let default = SubscribeSettings::default();
     Some(SubscribeSettings {
@@ -213,6 +220,10 @@ fn subscribe(at: &NodeReader) -> Option<SubscribeSettings> {
             .get("max_per_consumer")
             .and_then(|at| at.integer(1..=10_000_000_i64))
             .map_or(default.max_per_consumer, |most| most as usize),
+        max_unverified_per_client: fields
+            .get("max_unverified_per_client")
+            .and_then(|at| at.integer(1..=100_000_i64))
+            .map_or(default.max_unverified_per_client, |most| most as usize),
         verifications_per_second: fields
             .get("verifications_per_second")
             .and_then(|at| at.integer(1..=1_000_000))

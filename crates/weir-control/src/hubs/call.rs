@@ -1,10 +1,13 @@
 //! One request to a hub: its arguments, and the rights of its caller.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_hub::{Event, Hub, HubSettings, PermittedCallers, Refusal, is_signed, links};
-use weir_plugin::{PublishRefusal, Reply, ResponderRequest, Stop, form};
+use weir_hub::{
+    DeliveryLimit, Event, ExcessDelivery, Hub, HubSettings, LimitWindow, PermittedCallers, Refusal, is_signed, links,
+};
+use weir_plugin::{DeliveryQuota, PublishRefusal, Reply, ResponderRequest, Stop, form};
 
 use super::permission::{self, HubCaller};
 
@@ -63,6 +66,19 @@ impl HubCall {
         self.request.identity.as_ref().map(|credential| &*credential.consumer.username)
     }
 
+    /// What requests of the same client have in common: the consumer, or else the address. Of an IPv6 address, only the prefix of
+    /// 64 bits counts, since one client has the rest for itself (RFC 4291 §2.5.4).
+    pub(super) fn client(&self) -> Box<str> {
+        match (self.consumer(), self.request.client.to_canonical()) {
+            (Some(consumer), _) => consumer.into(),
+            (None, IpAddr::V4(address)) => address.to_string().into(),
+            (None, IpAddr::V6(address)) => {
+                let prefix = Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX));
+                format!("{prefix}/64").into()
+            }
+        }
+    }
+
     /// Whether the caller may publish this content. A signature is enough for every topic.
     pub(super) fn may_publish(&self, topic: &str, content: &[u8]) -> Result<(), Refusal> {
         let publish = &self.settings.publish;
@@ -92,6 +108,20 @@ impl HubCall {
             quota.take(topic, bytes as u64).map_err(|refusal| refused_by_plugin(&refusal))?;
         }
         Ok(())
+    }
+
+    /// The limits of the deliveries to a subscription, by the quotas of the route's plugins.
+    pub(super) fn delivery_limits(&self, topic: &str) -> Result<Box<[DeliveryLimit]>, Refusal> {
+        let quotas = self.request.delivery_quotas.as_ref().map_err(refused_by_plugin)?;
+        let limit = |quota: &DeliveryQuota| DeliveryLimit {
+            key: if quota.per_topic { format!("{} {topic}", quota.key).into() } else { quota.key.clone() },
+            count: quota.count,
+            bytes: quota.bytes,
+            window_s: quota.window_s,
+            window: if quota.slides { LimitWindow::Sliding } else { LimitWindow::Fixed },
+            excess: if quota.drops { ExcessDelivery::Drop } else { ExcessDelivery::Wait },
+        };
+        Ok(quotas.iter().map(limit).collect())
     }
 
     /// Whether the caller may subscribe to the events of a topic, read them and stream them.

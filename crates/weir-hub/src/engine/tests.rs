@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::attempt::{DeliveryFailure, NoAnswerReason};
+use crate::limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
 use crate::rights::ConsumerGroups;
 use crate::settings::{DeliverySettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings};
 use crate::topic::TopicPattern;
@@ -33,6 +34,8 @@ pub(crate) fn request(callback: &str) -> SubscriptionRequest {
         lease_s: 1_000,
         secret: None,
         owner: Box::default(),
+        client: Box::default(),
+        limits: Box::default(),
     }
 }
 
@@ -352,6 +355,77 @@ fn deliver_one(engine: &mut Engine) {
     engine.recorded([delivery.subscription], 0);
 }
 
+/// An engine with a subscription whose limit of two events in ten seconds has this consequence, and with three events.
+fn limited(excess: ExcessDelivery) -> Engine {
+    let mut engine = engine();
+    let mut request = request("http://c.example/");
+    let window = LimitWindow::Fixed;
+    request.limits =
+        [DeliveryLimit { key: "k".into(), count: Some(2), bytes: None, window_s: 10, window, excess }].into();
+    let number = engine.request(request).expect("taken");
+    engine.verify(number);
+    verify_all(&mut engine, true, 0);
+    (1..=3).for_each(|seq| engine.committed(seq, TOPIC, 100, 0));
+    engine
+}
+
+#[test]
+fn a_delivery_beyond_a_limit_waits_and_a_retry_counts_once() {
+    let mut engine = limited(ExcessDelivery::Wait);
+    let failed = deliver(&mut engine, DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown), 0);
+    assert_eq!(failed.iter().map(|one| one.seq).collect::<Vec<_>>(), [1]);
+    let retry_ms = engine.next_due_ms(0).expect("it is tried again");
+    engine.look(retry_ms);
+    let sent = deliver(&mut engine, DeliveryOutcome::Delivered, retry_ms);
+    assert_eq!(sent.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!((engine.account().pending, engine.next_due_ms(retry_ms)), (1, Some(10_000)));
+    engine.look(10_000);
+    assert_eq!(deliver(&mut engine, DeliveryOutcome::Delivered, 10_000)[0].seq, 3);
+    assert!(engine.account().is_even() && engine.account().tally.delivered == 3);
+}
+
+#[test]
+fn subscriptions_that_share_a_limit_take_turns() {
+    let mut engine = engine();
+    let window = LimitWindow::Fixed;
+    let limit = DeliveryLimit {
+        key: "k".into(),
+        count: Some(2),
+        bytes: None,
+        window_s: 10,
+        window,
+        excess: ExcessDelivery::Wait,
+    };
+    for number in 0..6 {
+        let mut request = request(&format!("http://c.example/{number}"));
+        request.limits = [limit.clone()].into();
+        let number = engine.request(request).expect("taken");
+        engine.verify(number);
+    }
+    verify_all(&mut engine, true, 0);
+    (1..=3).for_each(|seq| engine.committed(seq, TOPIC, 100, 0));
+    for round in 0..9 {
+        let now_ms = round * 10_000;
+        engine.look(now_ms);
+        deliver(&mut engine, DeliveryOutcome::Delivered, now_ms);
+        let counts: Vec<u64> = engine.subscriptions(None, 0, 10).iter().map(|one| one.tally.delivered).collect();
+        let (least, most) = (counts.iter().min(), counts.iter().max());
+        assert!(most <= least.map(|least| least + 2).as_ref(), "{counts:?} in round {round}");
+    }
+    assert_eq!(engine.account().pending, 0);
+}
+
+#[test]
+fn a_delivery_beyond_a_limit_may_be_left_out() {
+    let mut engine = limited(ExcessDelivery::Drop);
+    let sent = deliver(&mut engine, DeliveryOutcome::Delivered, 0);
+    assert_eq!(sent.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2]);
+    let Account { audience, tally, pending } = engine.account();
+    assert_eq!((audience, tally.delivered, tally.throttled, pending), (3, 2, 1, 0));
+    let (entry, _) = engine.subscription(sent[0].subscription).expect("it is there");
+    assert_eq!((entry.pending, entry.tally.throttled), (0, 1));
+}
+
 #[test]
 fn the_latest_attempts_of_a_subscription_are_kept() {
     let mut engine = with_dead_letters("http://c.example/1", 1..=20);
@@ -442,6 +516,9 @@ impl World {
             0..8 => {
                 let callback = format!("http://c{}.example/{}", self.random.u32(0..3), self.random.u32(0..4));
                 let mut request = request(&callback);
+                if self.random.bool() {
+                    request.limits = [self.limit()].into();
+                }
                 if self.random.u32(0..4) == 0 {
                     request.mode = SubscriptionMode::Unsubscribe;
                 }
@@ -477,6 +554,13 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn limit(&mut self) -> DeliveryLimit {
+        let excess = if self.random.bool() { ExcessDelivery::Wait } else { ExcessDelivery::Drop };
+        let window = if self.random.bool() { LimitWindow::Fixed } else { LimitWindow::Sliding };
+        let key = self.random.u32(0..3).to_string().into();
+        DeliveryLimit { key, count: Some(2), bytes: Some(250), window_s: 5, window, excess }
     }
 
     fn outcome(&mut self) {

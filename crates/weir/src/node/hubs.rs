@@ -20,7 +20,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     }
     page.counter(
         "weir_hub_outcomes",
-        "Finished deliveries, by outcome: `delivered`, `dead_lettered`, `expired` or `cancelled`.",
+        "Finished deliveries, by outcome: `delivered`, `dead_lettered`, `expired`, `cancelled` or `throttled`.",
     );
     for (hub, status) in hubs {
         let tally = status.account.tally;
@@ -29,6 +29,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             ("dead_lettered", tally.dead_lettered),
             ("expired", tally.expired),
             ("cancelled", tally.cancelled),
+            ("throttled", tally.throttled),
         ];
         for (outcome, count) in outcomes {
             page.total(&[("hub", hub), ("outcome", outcome)], count);
@@ -49,6 +50,17 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     );
     for (hub, status) in hubs {
         for (reason, count) in status.ends.by_reason() {
+            page.total(&[("hub", hub), ("reason", reason)], count);
+        }
+    }
+    page.counter(
+        "weir_hub_refused_requests",
+        "Subscription requests that were refused since the process started, by reason: `unverified` (too many wait for their \
+         verification), `unverified_of_client` (too many of one client do), `subscriptions_of_consumer` (the consumer has too \
+         many), or `not_owner` (the subscription belongs to another consumer).",
+    );
+    for (hub, status) in hubs {
+        for (reason, count) in status.refused.by_reason() {
             page.total(&[("hub", hub), ("reason", reason)], count);
         }
     }
@@ -100,6 +112,7 @@ pub fn report(hubs: &HubStatuses) -> Value {
             "dead_lettered": tally.dead_lettered,
             "expired": tally.expired,
             "cancelled": tally.cancelled,
+            "throttled": tally.throttled,
             "replayed": tally.replayed,
             "pending": account.pending,
             "shares": status.shares.map(|shares| json!({ "own": shares.own, "all": shares.all })),
