@@ -1,6 +1,7 @@
 //! The account of a hub: for every event, the outcomes of its deliveries add up to its subscriptions.
 
 use std::ops::{Add, AddAssign};
+use std::time::Duration;
 
 use crate::ends::SubscriptionEnds;
 
@@ -118,6 +119,22 @@ impl AddAssign for RefusedRequests {
     }
 }
 
+/// The turns of a hub's thread since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoopTurns {
+    /// The longest turn: as long, publishers and listeners waited for the thread.
+    pub longest: Duration,
+    /// The most deliveries started in one turn.
+    pub most_started: usize,
+}
+
+impl LoopTurns {
+    pub(crate) fn add(&mut self, took: Duration, started: usize) {
+        self.longest = self.longest.max(took);
+        self.most_started = self.most_started.max(started);
+    }
+}
+
 /// How many shares of the subscriptions a node has, where several nodes share a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubShares {
@@ -141,6 +158,7 @@ pub struct HubStatus {
     pub ends: SubscriptionEnds,
     /// Requests that were refused by this process.
     pub refused: RefusedRequests,
+    pub turns: LoopTurns,
     /// The number of the newest event.
     pub events: u64,
     pub stored_events: u64,
@@ -163,6 +181,7 @@ impl HubStatus {
         self.attempts += other.attempts;
         self.ends += other.ends;
         self.refused += other.refused;
+        self.turns.add(other.turns.longest, other.turns.most_started);
         self.error = self.error.take().or_else(|| other.error.clone());
     }
 }

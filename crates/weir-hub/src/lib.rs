@@ -31,7 +31,7 @@ mod signature;
 mod store;
 mod topic;
 
-pub use account::{Account, HubShares, HubStatus, RefusedRequests, Tally};
+pub use account::{Account, HubShares, HubStatus, LoopTurns, RefusedRequests, Tally};
 pub use attempt::{DeliveryAttempt, DeliveryFailure};
 pub use ends::SubscriptionEnds;
 pub use engine::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};

@@ -167,6 +167,21 @@ fn pacing_spreads_deliveries_over_time() {
 }
 
 #[test]
+fn paced_deliveries_are_spread_evenly() {
+    let delivery = DeliverySettings { per_second: 2_000, ..DeliverySettings::default() };
+    let mut engine = Engine::new(Arc::new(HubSettings { delivery, ..settings() }), 7);
+    for number in 0..2_000 {
+        subscribe(&mut engine, &format!("http://c{number}.example/"), 1_000);
+    }
+    engine.committed(1, TOPIC, 10, 1_000);
+    let begun: Vec<usize> =
+        (1_000..2_000).map(|now_ms| deliver(&mut engine, DeliveryOutcome::Delivered, now_ms).len()).collect();
+    assert_eq!(begun[0], 20, "what ten milliseconds may have");
+    assert!(begun[1..990].iter().all(|count| *count == 2), "{begun:?}");
+    assert_eq!(begun.iter().sum::<usize>(), 2_000);
+}
+
+#[test]
 fn verifications_of_one_host_are_limited() {
     let mut engine = engine();
     for number in 0..1_000 {

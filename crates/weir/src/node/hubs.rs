@@ -107,6 +107,8 @@ pub fn report(hubs: &HubStatuses) -> Value {
             "stored_bytes": status.stored_bytes,
             "in_flight": status.in_flight,
             "attempts": status.attempts,
+            "longest_turn_us": u64::try_from(status.turns.longest.as_micros()).unwrap_or(u64::MAX),
+            "most_starts_per_turn": status.turns.most_started,
             "audience": account.audience,
             "delivered": tally.delivered,
             "dead_lettered": tally.dead_lettered,
