@@ -2,7 +2,7 @@
 //! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `rights` who
 //! may publish and receive what, `limits` the limits of deliveries, `account` that nothing is lost when the process is killed,
 //! `conservation` that every delivery is accounted for, `operating` the tools of operators, `listening` and `socket` the other ways
-//! to receive a topic, `memory` the memory of subscriptions, `pacing` the effect
+//! to receive a topic, `stalled` the cost of listeners that do not read, `memory` the memory of subscriptions, `pacing` the effect
 //! of a fan-out on other routes, `guide` the example of the documentation, and `kafka` a hub that several nodes share.
 
 mod account;
@@ -28,5 +28,6 @@ mod redis;
 mod rights;
 mod safety;
 mod socket;
+mod stalled;
 mod websub;
 mod websub_rocks;

@@ -6,6 +6,7 @@
 
 mod call;
 mod endpoint;
+mod envelope;
 mod listening;
 mod permission;
 mod posting;

@@ -86,6 +86,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const MESSAGES_PER_TURN: usize = 128;
 /// The most deliveries started in one turn. Between two turns, deliveries under way, listeners and publishers go on.
 const STARTS_PER_TURN: usize = 64;
+/// The bytes of events after which a listener gets no more at once: a listener that does not read keeps them in memory.
+const MOST_LISTED_BYTES: usize = 32 << 10;
 /// The thread yields to those that serve requests: of a processor that both want, it gets a quarter. Events are stored, and can wait.
 const NICENESS: i32 = 5;
 
@@ -331,7 +333,14 @@ impl HubDriver {
             return;
         }
         let seqs = self.engine.events_after(&listener.topic, listener.after, listener.limit);
-        let events: Vec<_> = seqs.into_iter().filter_map(|seq| self.store.event(seq)).collect();
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for event in seqs.into_iter().filter_map(|seq| self.store.event(seq)) {
+            bytes += event.content.len();
+            events.push(event);
+            if bytes >= MOST_LISTED_BYTES {
+                break;
+            }
+        }
         if !events.is_empty() {
             let _ = listener.reply.send(events);
             return;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use memchr::memchr2;
 use weir_hub::{Event, Refusal};
 use weir_plugin::{Content, Reply, Stop};
 use weir_proto::Method;
@@ -146,7 +147,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
-        let Some(end) = text.find(['\r', '\n']) else { return rest.take() };
+        let Some(end) = memchr2(b'\r', b'\n', text.as_bytes()) else { return rest.take() };
         let length = if text[end..].starts_with("\r\n") { 2 } else { 1 };
         rest = Some(&text[end + length..]);
         Some(&text[..end])
