@@ -110,7 +110,8 @@ fn hub(retry_for: &str) -> String {
     format!(
         "  publish: {{ anonymous: true }}\n  \
          delivery: {{ timeout: 8s, retry_first: 20ms, retry_max: 200ms, retry_for: {retry_for} }}\n  \
-         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, verifications_per_second: 100000, standard_webhooks: true }}\n"
+         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, verifications_per_second: 100000, \
+         max_unverified_per_client: 100000, standard_webhooks: true }}\n"
     )
 }
 

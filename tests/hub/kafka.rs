@@ -29,7 +29,8 @@ fn hub(kafka: &Kafka, topic: &str) -> String {
     format!(
         "  publish: {{ anonymous: true }}\n  \
          delivery: {{ timeout: 4s, retry_first: 20ms, retry_max: 200ms }}\n  \
-         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, verifications_per_second: 100000, standard_webhooks: true }}\n  \
+         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, verifications_per_second: 100000, \
+         max_unverified_per_client: 100000, standard_webhooks: true }}\n  \
          log: {{ kafka: {{ brokers: [\"127.0.0.1:{}\"], topic: {topic}, partitions: 6, replication_factor: 1 }} }}\n",
         kafka.port
     )

@@ -1,8 +1,9 @@
 //! Tests the hub over real sockets, from the side of subscribers and publishers. `websub` tests the rules of the Recommendation
-//! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `account` that
-//! nothing is lost when the process is killed, `conservation` that every delivery is accounted for, `operating` the tools of
-//! operators, `listening` and `socket` the other ways to receive a topic, `memory` the memory of subscriptions, `pacing` the effect of a
-//! fan-out on other routes, `guide` the example of the documentation, and `kafka` a hub that several nodes share.
+//! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `rights` who
+//! may publish and receive what, `limits` the limits of deliveries, `account` that nothing is lost when the process is killed,
+//! `conservation` that every delivery is accounted for, `operating` the tools of operators, `listening` and `socket` the other ways
+//! to receive a topic, `stalled` the cost of listeners that do not read, `memory` the memory of subscriptions, `pacing` the effect
+//! of a fan-out on other routes, `guide` the example of the documentation, and `kafka` a hub that several nodes share.
 
 mod account;
 #[path = "../admin/api.rs"]
@@ -10,6 +11,7 @@ mod api;
 mod conservation;
 mod guide;
 mod kafka;
+mod limits;
 mod listening;
 mod memory;
 mod operating;
@@ -23,7 +25,9 @@ mod receivers;
 #[path = "../plugins/redis.rs"]
 #[expect(dead_code, reason = "the tests of limits use more of it")]
 mod redis;
+mod rights;
 mod safety;
 mod socket;
+mod stalled;
 mod websub;
 mod websub_rocks;

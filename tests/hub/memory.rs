@@ -25,7 +25,7 @@ const URL_BYTES: f64 = 30.0;
 
 const HUB: &str = "  publish: { anonymous: true }\n  delivery: { timeout: 60s }\n  \
                    subscribe: { max_per_consumer: 1000000, callbacks: { allow: [127.0.0.0/8] }, standard_webhooks: true, \
-                   verifications_per_second: 1000000 }\n";
+                   verifications_per_second: 1000000, max_unverified_per_client: 100000 }\n";
 
 fn callback(hosts: &[SocketAddr], subscriber: usize) -> String {
     format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)])

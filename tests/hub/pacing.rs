@@ -15,13 +15,16 @@ use crate::receivers::{Receivers, content};
 
 /// More time than any step takes on a busy machine.
 const SETTLED: Duration = Duration::from_secs(300);
+/// The most deliveries that one turn of the hub's thread starts.
+const MOST_STARTS: u64 = 64;
 /// The pause between two requests of the other route.
 const PAUSE: Duration = Duration::from_millis(1);
 
 fn hub(per_second: usize) -> String {
     format!(
         "  publish: {{ anonymous: true }}\n  delivery: {{ timeout: 60s, per_second: {per_second} }}\n  \
-         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, standard_webhooks: true, verifications_per_second: 1000000 }}\n"
+         subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }}, standard_webhooks: true, verifications_per_second: 1000000, \
+         max_unverified_per_client: 100000 }}\n"
     )
 }
 
@@ -63,6 +66,9 @@ fn other_routes_are_served_during_a_fan_out() {
             during[0],
             during[1]
         );
+        let (turn_us, starts) = (&node.status()["longest_turn_us"], &node.status()["most_starts_per_turn"]);
+        println!("longest turn of the hub's thread {turn_us} us, at most {starts} deliveries started in one");
+        assert!((1..=MOST_STARTS).contains(&starts.as_u64().expect("a number")));
         eventually("the account has them", SETTLED, || node.status()["delivered"] == wanted);
     }
     receivers.assert_no_faults();

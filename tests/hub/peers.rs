@@ -70,7 +70,12 @@ impl HubNode {
 
     /// Changes the hub's settings while it runs.
     pub fn reconfigure(&self, hub: &str) {
-        self.gateway.rewrite(&yaml(&self.data, hub, &self.rest));
+        self.rewrite(hub, &self.rest);
+    }
+
+    /// Changes the hub's settings and the other resources while it runs.
+    pub fn rewrite(&self, hub: &str, rest: &str) {
+        self.gateway.rewrite(&yaml(&self.data, hub, rest));
     }
 
     pub fn form(&self, fields: &[(&str, &str)]) -> Response {

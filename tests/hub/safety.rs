@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use std::sync::Arc;
 
-use weir_testkit::{DEADLINE, Dns, TempDir, eventually};
+use weir_testkit::{Client, DEADLINE, Dns, TempDir, eventually};
 
 use crate::peers::{HubNode, Subscriber, TOPIC};
 
@@ -93,6 +93,50 @@ fn a_host_is_not_flooded_with_verifications() {
     eventually("the first were asked", DEADLINE, || subscriber.verifications().len() >= 10);
     let asked = subscriber.verifications().len() as u64;
     assert!(asked <= 11 + begin.elapsed().as_secs(), "{asked} within {:?}", begin.elapsed());
+}
+
+#[test]
+fn one_client_cannot_keep_the_hub_busy_with_verifications() {
+    let hub = "  publish: { anonymous: true }\n  \
+               subscribe: { callbacks: { allow: [127.0.0.0/8] }, max_unverified_per_client: 3 }\n";
+    let rest = "routes: [{ id: hub, uri: /hub, hub_id: h, plugins: { key-auth: {} } }, { id: open, uri: /open, hub_id: h }]\n\
+                consumers:\n- { username: jack, plugins: { key-auth: { key: k1 } } }\n\
+                - { username: jill, plugins: { key-auth: { key: k2 } } }\n";
+    let node = HubNode::of(Arc::new(TempDir::new()), hub, rest);
+    // Its connections are opened by the system, and nothing is read from them.
+    let silent = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = silent.local_addr().expect("it is bound").port();
+    let mut next = 0;
+    let mut ask = |source: Ipv4Addr, target: &str, key: &str| {
+        next += 1;
+        let callback = crate::peers::encoded(&format!("http://127.0.0.1:{port}/{next}"));
+        let form = format!("hub.mode=subscribe&hub.topic={}&hub.callback={callback}", crate::peers::encoded(TOPIC));
+        let mut client = Client::connect_from(source, node.gateway.addr()).expect("a connection");
+        let head = format!(
+            "POST {target} HTTP/1.1\r\nHost: gw.example\r\napikey: {key}\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n",
+            form.len()
+        );
+        let answer = client.ask(head + &form).expect("an answer");
+        (answer.status, answer.headers.get("Retry-After").map(str::to_owned))
+    };
+    let (here, there) = (Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2));
+    let refused = (429, Some("10".to_owned()));
+    for (source, target, key) in [(here, "/hub", "k1"), (here, "/hub", "k2"), (here, "/open", ""), (there, "/open", "")]
+    {
+        for _ in 0..3 {
+            assert_eq!(ask(source, target, key).0, 202, "{source} {target} {key}");
+        }
+        assert_eq!(ask(source, target, key), refused, "{source} {target} {key}");
+    }
+    assert_eq!(ask(there, "/hub", "k1"), refused, "a consumer is the same client at every address");
+    let metrics = node.gateway.metrics();
+    let count = metrics.get("weir_hub_refused_requests_total{hub=\"h\",reason=\"unverified_of_client\"}");
+    assert_eq!((count, node.status()["unverified"].as_u64()), (Some(5.0), Some(12)));
+    // The verifications fail, and their client may ask for others.
+    drop(silent);
+    eventually("none waits any more", DEADLINE, || node.status()["unverified"] == 0);
+    assert_eq!(ask(here, "/hub", "k1").0, 202);
 }
 
 #[test]

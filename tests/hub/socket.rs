@@ -64,6 +64,24 @@ fn a_websocket_has_one_message_for_each_event() {
 }
 
 #[test]
+fn a_large_message_with_an_envelope_comes_in_fragments() {
+    let node = HubNode::start();
+    let mut client = listener(&node, "?envelope=json");
+    let content = "line\n".repeat(10_000);
+    node.publish(&content);
+    let (mut first, mut message) = frame(&mut client);
+    assert_eq!(first, 0x01, "text, and not the last fragment");
+    while first & 0x80 == 0 {
+        let (next, piece) = frame(&mut client);
+        assert!(matches!(next, 0x00 | 0x80), "a continuation: {next:x}");
+        first = next;
+        message.extend(piece);
+    }
+    let object: serde_json::Value = serde_json::from_slice(&message).expect("JSON");
+    assert_eq!(object["data"], content);
+}
+
+#[test]
 fn pings_are_answered_and_a_close_ends_the_websocket() {
     let node = HubNode::start();
     let mut client = listener(&node, "");

@@ -6,7 +6,9 @@
 
 mod call;
 mod endpoint;
+mod envelope;
 mod listening;
+mod permission;
 mod posting;
 mod slot;
 mod socket;

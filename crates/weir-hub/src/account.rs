@@ -1,6 +1,9 @@
 //! The account of a hub: for every event, the outcomes of its deliveries add up to its subscriptions.
 
 use std::ops::{Add, AddAssign};
+use std::time::Duration;
+
+use crate::ends::SubscriptionEnds;
 
 /// Outcomes of events for one subscription or for several. Pending events are not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,13 +15,15 @@ pub struct Tally {
     pub expired: u64,
     /// Cancelled, since the subscription ended before they could be delivered.
     pub cancelled: u64,
+    /// Not delivered, since a limit of the subscription was used up.
+    pub throttled: u64,
     /// Dead letters queued for one more delivery: each adds one outcome, and is not an outcome itself.
     pub replayed: u64,
 }
 
 impl Tally {
     pub fn total(&self) -> u64 {
-        self.delivered + self.dead_lettered + self.expired + self.cancelled
+        self.delivered + self.dead_lettered + self.expired + self.cancelled + self.throttled
     }
 }
 
@@ -31,6 +36,7 @@ impl Add for Tally {
             dead_lettered: self.dead_lettered + other.dead_lettered,
             expired: self.expired + other.expired,
             cancelled: self.cancelled + other.cancelled,
+            throttled: self.throttled + other.throttled,
             replayed: self.replayed + other.replayed,
         }
     }
@@ -60,6 +66,75 @@ impl Account {
     }
 }
 
+/// Why a request to subscribe or unsubscribe is refused, besides what the request itself shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestRefusal {
+    /// Too many requests wait for verification.
+    Unverified,
+    /// Too many requests of its client wait for verification.
+    UnverifiedOfClient,
+    /// The consumer has too many subscriptions.
+    Subscriptions,
+    /// The subscription belongs to another consumer.
+    NotOwner,
+}
+
+impl RequestRefusal {
+    const ALL: [RequestRefusal; 4] = [
+        RequestRefusal::Unverified,
+        RequestRefusal::UnverifiedOfClient,
+        RequestRefusal::Subscriptions,
+        RequestRefusal::NotOwner,
+    ];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            RequestRefusal::Unverified => "unverified",
+            RequestRefusal::UnverifiedOfClient => "unverified_of_client",
+            RequestRefusal::Subscriptions => "subscriptions_of_consumer",
+            RequestRefusal::NotOwner => "not_owner",
+        }
+    }
+}
+
+/// How many requests were refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedRequests([u64; RequestRefusal::ALL.len()]);
+
+impl RefusedRequests {
+    pub(crate) fn count(&mut self, reason: RequestRefusal) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// Each reason's name, and the number of requests that were refused for it.
+    pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        RequestRefusal::ALL.into_iter().map(|reason| (reason.name(), self.0[reason as usize]))
+    }
+}
+
+impl AddAssign for RefusedRequests {
+    fn add_assign(&mut self, other: RefusedRequests) {
+        self.0.iter_mut().zip(other.0).for_each(|(own, more)| *own += more);
+    }
+}
+
+/// The turns of a hub's thread since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoopTurns {
+    /// The longest turn: as long, publishers and listeners waited for the thread.
+    pub longest: Duration,
+    /// The most deliveries started in one turn.
+    pub most_started: usize,
+}
+
+impl LoopTurns {
+    pub(crate) fn add(&mut self, took: Duration, started: usize) {
+        self.longest = self.longest.max(took);
+        self.most_started = self.most_started.max(started);
+    }
+}
+
 /// How many shares of the subscriptions a node has, where several nodes share a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubShares {
@@ -79,6 +154,11 @@ pub struct HubStatus {
     pub in_flight: usize,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,
+    /// Subscriptions that have ended in this process.
+    pub ends: SubscriptionEnds,
+    /// Requests that were refused by this process.
+    pub refused: RefusedRequests,
+    pub turns: LoopTurns,
     /// The number of the newest event.
     pub events: u64,
     pub stored_events: u64,
@@ -99,6 +179,9 @@ impl HubStatus {
         self.unverified += other.unverified;
         self.in_flight += other.in_flight;
         self.attempts += other.attempts;
+        self.ends += other.ends;
+        self.refused += other.refused;
+        self.turns.add(other.turns.longest, other.turns.most_started);
         self.error = self.error.take().or_else(|| other.error.clone());
     }
 }

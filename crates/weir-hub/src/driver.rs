@@ -6,15 +6,17 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::process::setpriority_process;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep_until};
 use weir_client::HttpClientSettings;
 use weir_journal::AppendError;
 
-use crate::account::HubStatus;
+use crate::account::{HubStatus, LoopTurns};
 use crate::attempt::DeliveryOutcome;
+use crate::ends::EndReason;
 use crate::engine::{DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::record::{self, Event, LogEntry, StateRecord};
@@ -59,6 +61,7 @@ pub(crate) struct EventWaiter {
     pub(crate) topic: Box<str>,
     pub(crate) after: u64,
     pub(crate) limit: usize,
+    /// Gets the events; none if the settings have changed.
     pub(crate) reply: oneshot::Sender<Vec<Arc<Event>>>,
 }
 
@@ -79,8 +82,14 @@ pub(crate) struct PersistedChanges {
 const RETENTION_LOOK: Duration = Duration::from_secs(10);
 /// How long to wait after a disk failure before the state is written again.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// The most messages handled between two rounds of work.
-const BATCH: usize = 512;
+/// The most messages handled in one turn of the thread's loop.
+const MESSAGES_PER_TURN: usize = 128;
+/// The most deliveries started in one turn. Between two turns, deliveries under way, listeners and publishers go on.
+const STARTS_PER_TURN: usize = 64;
+/// The bytes of events after which a listener gets no more at once: a listener that does not read keeps them in memory.
+const MOST_LISTED_BYTES: usize = 32 << 10;
+/// The thread yields to those that serve requests: of a processor that both want, it gets a quarter. Events are stored, and can wait.
+const NICENESS: i32 = 5;
 
 pub(crate) struct HubDriver {
     pub(crate) engine: Engine,
@@ -99,6 +108,7 @@ pub(crate) struct HubDriver {
     failed_at: Option<Instant>,
     now_ms: u64,
     next_retention: Instant,
+    turns: LoopTurns,
 }
 
 fn cannot_write() -> Refusal {
@@ -134,24 +144,37 @@ impl HubDriver {
             failed_at: None,
             now_ms: unix_ms(),
             next_retention: Instant::now(),
+            turns: LoopTurns::default(),
         }
     }
 
     /// Runs until `Message::Close`, or until all senders of the inbox are dropped.
     pub(crate) async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
         self.engine.restored(self.now_ms);
+        // The settings may have changed while the hub was not running.
+        self.apply_settings();
         self.take_in();
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(MESSAGES_PER_TURN);
+        let mut began = Instant::now();
         loop {
-            self.run_due_work();
-            let wake = self.wake_at();
-            tokio::select! {
-                biased;
-                count = inbox.recv_many(&mut batch, BATCH) => if count == 0 {
-                    return;
-                },
-                () = sleep_until(wake) => {}
+            let started = self.run_due_work();
+            self.turns.add(began.elapsed(), started);
+            if started > 0 {
+                // Deliveries that have begun go on before more begin. There may be more to start, so this does not wait.
+                yield_now().await;
+                let received = std::iter::from_fn(|| inbox.try_recv().ok());
+                batch.extend(received.take(MESSAGES_PER_TURN));
+            } else {
+                let wake = self.wake_at();
+                tokio::select! {
+                    biased;
+                    count = inbox.recv_many(&mut batch, MESSAGES_PER_TURN) => if count == 0 {
+                        return;
+                    },
+                    () = sleep_until(wake) => {}
+                }
             }
+            began = Instant::now();
             // The system's clock may be set back; the hub's time never decreases.
             self.now_ms = self.now_ms.max(unix_ms());
             for message in batch.drain(..) {
@@ -171,12 +194,16 @@ impl HubDriver {
         due.into_iter().chain(failed).fold(self.next_retention, Instant::min).max(now)
     }
 
-    /// Does all work that is due.
-    fn run_due_work(&mut self) {
+    /// Does work that is due. Returns how many deliveries were started; if some were, more may be due.
+    fn run_due_work(&mut self) -> usize {
         self.engine.look(self.now_ms);
         self.look_at_retention();
         self.recover_from_failure();
-        while let Some(delivery) = self.engine.next_delivery(self.now_ms) {
+        let mut started = 0;
+        while started < STARTS_PER_TURN
+            && let Some(delivery) = self.engine.next_delivery(self.now_ms)
+        {
+            started += 1;
             let (sender, inbox) = (Rc::clone(&self.sender), self.inbox.clone());
             let event = self.store.event(delivery.seq);
             let (subscription, seq) = (delivery.subscription, delivery.seq);
@@ -201,6 +228,7 @@ impl HubDriver {
             spawn_local(async move { sender.deny(&denial).await });
         }
         self.write();
+        started
     }
 
     fn take(&mut self, message: Message) {
@@ -226,9 +254,14 @@ impl HubDriver {
             Message::Inspect(look) => look(&self.engine),
             Message::Replay(filter, reply) => self.replay(&filter, reply),
             Message::Reconfigure(settings, base) => {
-                self.sender = Rc::new(HubSender::new(Arc::clone(&settings), &base));
-                self.settings = Arc::clone(&settings);
-                self.engine.reconfigure(settings, self.now_ms);
+                self.sender = Rc::new(self.sender.with(Arc::clone(&settings), &base));
+                self.settings = settings;
+                self.apply_settings();
+                // Those who listen look whether they still may.
+                self.listeners
+                    .drain()
+                    .flat_map(|(_, waiting)| waiting)
+                    .for_each(|one| drop(one.reply.send(Vec::new())));
             }
             Message::Committed => self.take_in(),
             Message::Recorded(written) => self.recorded(written),
@@ -245,6 +278,21 @@ impl HubDriver {
                 self.engine.verified(number, is_verified, asked_ms, self.now_ms)
             }
             Message::Close => {}
+        }
+    }
+
+    /// Applies the settings to subscriptions, and reports those that end.
+    fn apply_settings(&mut self) {
+        let before = self.engine.ends;
+        self.engine.reconfigure(Arc::clone(&self.settings), self.now_ms);
+        for (reason, why) in [
+            (EndReason::TopicRemoved, "the hub no longer has their topics"),
+            (EndReason::NotPermitted, "the configuration does not permit their consumers to receive their topics"),
+        ] {
+            let count = self.engine.ends.of(reason) - before.of(reason);
+            if count > 0 {
+                (self.tell)(&format!("{count} subscriptions ended: {why}"));
+            }
         }
     }
 
@@ -285,7 +333,14 @@ impl HubDriver {
             return;
         }
         let seqs = self.engine.events_after(&listener.topic, listener.after, listener.limit);
-        let events: Vec<_> = seqs.into_iter().filter_map(|seq| self.store.event(seq)).collect();
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for event in seqs.into_iter().filter_map(|seq| self.store.event(seq)) {
+            bytes += event.content.len();
+            events.push(event);
+            if bytes >= MOST_LISTED_BYTES {
+                break;
+            }
+        }
         if !events.is_empty() {
             let _ = listener.reply.send(events);
             return;
@@ -409,6 +464,9 @@ impl HubDriver {
             unverified: self.engine.open_requests(),
             in_flight: self.engine.in_flight(),
             attempts: self.engine.attempts,
+            ends: self.engine.ends,
+            refused: self.engine.refused,
+            turns: self.turns,
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,
@@ -431,6 +489,8 @@ pub(crate) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("hub".into()).spawn(move || {
         let local = tokio::task::LocalSet::new();
+        // Of this thread alone. It is always allowed; without it, the hub works as well.
+        let _ = setpriority_process(Some(rustix::thread::gettid()), NICENESS);
         if let Some(driver) = driver() {
             local.block_on(&runtime, driver.run(inbox));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::limit::DeliveryLimit;
 use crate::settings::HubSettings;
 use crate::topic::{is_http_url, normalized};
 
@@ -24,6 +25,10 @@ pub struct SubscriptionRequest {
     pub secret: Option<Box<[u8]>>,
     /// The consumer that sent the request; empty if none.
     pub owner: Box<str>,
+    /// The client that sent the request: its consumer, or its address.
+    pub client: Box<str>,
+    /// Limits of the deliveries to the subscription.
+    pub limits: Box<[DeliveryLimit]>,
 }
 
 impl fmt::Debug for SubscriptionRequest {
@@ -58,11 +63,13 @@ pub struct Refusal {
     pub status: u16,
     pub reason: String,
     pub retry_after_s: Option<u64>,
+    /// The value of `WWW-Authenticate`.
+    pub challenge: Option<String>,
 }
 
 impl Refusal {
     pub fn new(status: u16, reason: impl Into<String>) -> Refusal {
-        Refusal { status, reason: reason.into(), retry_after_s: (status == 503).then_some(1) }
+        Refusal { status, reason: reason.into(), retry_after_s: (status == 503).then_some(1), challenge: None }
     }
 }
 
@@ -157,6 +164,8 @@ impl FormFields {
             lease_s,
             secret: secret.map(Box::from),
             owner: Box::default(),
+            client: Box::default(),
+            limits: Box::default(),
         })
     }
 
@@ -194,7 +203,7 @@ fn lease(text: Option<&str>) -> Result<Option<u64>, Refusal> {
 /// The hub has no such topic.
 pub fn known_topic(topic: &str, settings: &HubSettings) -> Result<Box<str>, Refusal> {
     let topic = normalized(topic);
-    let is_known = is_http_url(&topic) && settings.topics.iter().any(|pattern| pattern.matches(&topic));
+    let is_known = is_http_url(&topic) && settings.has_topic(&topic);
     match is_known {
         true => Ok(topic.into()),
         false => Err(Refusal::new(404, "this hub has no such topic")),

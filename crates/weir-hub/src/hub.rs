@@ -94,9 +94,9 @@ impl Hub {
         self.live.set(Arc::clone(&settings), base.clone());
         if let Some(drivers) = &self.shares {
             let of_share = Arc::new(settings.share_of(drivers.count));
-            let tell =
-                |share: UnboundedSender<Message>| share.send(Message::Reconfigure(Arc::clone(&of_share), base.clone()));
-            drivers.shares().into_iter().for_each(|share| drop(tell(share)));
+            for share in drivers.shares() {
+                let _ = share.send(Message::Reconfigure(Arc::clone(&of_share), base.clone()));
+            }
         }
         let _ = self.inbox.send(Message::Reconfigure(settings, base));
     }
@@ -147,7 +147,8 @@ impl Hub {
         self.publish(topic, &content_type, &content).await
     }
 
-    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one.
+    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one. The list is empty if the settings
+    /// have changed meanwhile: the caller then has to find out whether it still may listen.
     ///
     /// # Errors
     /// The hub is closing, or [`Hub::stop_listening`] was called.

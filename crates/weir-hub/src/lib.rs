@@ -16,28 +16,34 @@
 mod account;
 mod attempt;
 mod driver;
+mod ends;
 mod engine;
 mod form;
 mod hub;
 mod kafka;
+mod limit;
 mod live_settings;
 mod record;
+mod rights;
 mod sending;
 mod settings;
 mod signature;
 mod store;
 mod topic;
 
-pub use account::{Account, HubShares, HubStatus, Tally};
+pub use account::{Account, HubShares, HubStatus, LoopTurns, RefusedRequests, Tally};
 pub use attempt::{DeliveryAttempt, DeliveryFailure};
+pub use ends::SubscriptionEnds;
 pub use engine::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 pub use form::{HubForm, Refusal, SubscriptionMode, SubscriptionRequest, known_topic, read as read_form};
 pub use hub::Hub;
+pub use limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
 pub use record::Event;
+pub use rights::{ConsumerGroups, PermittedCallers, TopicRights};
 pub use sending::links;
 pub use settings::{
     CallbackSettings, DeliverySettings, HubSettings, KafkaLogSettings, KafkaTlsSettings, LeaseSettings, LogSettings,
-    PermittedConsumers, PublishSettings, RetentionSettings, SubscribeSettings, TopicRights,
+    PublishSettings, RetentionSettings, SubscribeSettings,
 };
 pub use signature::{SignatureMethod, is_signed, sign};
 pub use store::{HubRecovery, lock};

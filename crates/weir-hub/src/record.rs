@@ -9,7 +9,9 @@ use bytes::Bytes;
 
 use crate::account::Tally;
 use crate::attempt::DeliveryFailure;
+use crate::ends::EndReason;
 use crate::form::{SubscriptionMode, SubscriptionRequest};
+use crate::limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
 
 /// Published content of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct SavedSubscription {
     pub secret: Option<Box<[u8]>>,
     pub owner: Box<str>,
     pub expires_ms: u64,
+    /// Limits of its deliveries.
+    pub limits: Box<[DeliveryLimit]>,
     /// The topic's event count when the subscription began.
     pub base: u64,
     /// The last event with an outcome.
@@ -57,6 +61,8 @@ pub enum MarkOutcome {
     Dead(AbandonedDelivery),
     /// This many events were removed before they could be delivered.
     Expired(u64),
+    /// Not delivered, since a limit of the subscription was used up.
+    Throttled,
 }
 
 /// The circumstances in which an event was given up.
@@ -74,17 +80,6 @@ pub struct SavedDeadLetter {
     pub subscription: u64,
     pub seq: u64,
     pub given_up: AbandonedDelivery,
-}
-
-/// Why a subscription ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    Unsubscribed,
-    LeaseEnded,
-    /// Its callback answered 410.
-    Gone,
-    /// The hub no longer has the topic, or refuses the subscriber.
-    Denied,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -148,9 +143,10 @@ pub enum LogEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRecord;
 
-/// The first byte of an event's record, and of a request's.
+/// The first byte of an event's record, and of a request's. Requests of kind 2 were written by versions without limits.
 const EVENT: u8 = 1;
-const REQUEST: u8 = 2;
+const REQUEST_WITHOUT_LIMITS: u8 = 2;
+const REQUEST: u8 = 3;
 
 impl Event {
     pub fn encode(topic: &str, content_type: &str, content: &[u8]) -> Vec<u8> {
@@ -193,7 +189,7 @@ pub fn encode_request(request: &SubscriptionRequest) -> Vec<u8> {
 
 /// Whether a record of a log of events is a request.
 pub fn is_request(record: &[u8]) -> bool {
-    record.first() == Some(&REQUEST)
+    matches!(record.first(), Some(&REQUEST | &REQUEST_WITHOUT_LIMITS))
 }
 
 impl LogEntry {
@@ -203,7 +199,7 @@ impl LogEntry {
         if !is_request(record) {
             return Ok(LogEntry::Event(Arc::new(Event::decode(seq, time_ms, record)?)));
         }
-        match RecordDecoder(&record[1..]).requested()? {
+        match RecordDecoder(&record[1..]).requested(record[0] == REQUEST)? {
             StateRecord::Requested { request, .. } => Ok(LogEntry::Request(seq, request)),
             _ => Err(UnknownRecord),
         }
@@ -243,16 +239,16 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
             }
         }
         StateRecord::EndedTally(tally) => {
-            out.push(10);
+            out.push(18);
             put_tally(out, tally);
         }
         StateRecord::Requested { number, request } => {
-            out.push(5);
+            out.push(16);
             put_request(out, *number, request);
         }
         StateRecord::Unverified { number } => put_numbered(out, 6, *number),
         StateRecord::Subscribed { number, subscription } => {
-            out.push(11);
+            out.push(17);
             put_numbers(out, [*number]);
             put_subscription(out, subscription);
         }
@@ -286,23 +282,25 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
     }
 }
 
-/// The kinds of outcomes; a replay adds a constant to the kind. Kind 1 and records 4 and 7 were written by versions without dead
-/// letters.
+/// The kinds of outcomes, and the bit of a replay. Kind 1 and records 4 and 7 were written by versions without dead letters,
+/// records 5, 10 and 11 by versions without limits.
 const DELIVERED: u64 = 0;
 const DEAD_WITHOUT_TIME: u64 = 1;
 const EXPIRED: u64 = 2;
 const DEAD: u64 = 3;
 const OF_REPLAY: u64 = 4;
+const THROTTLED: u64 = 8;
 
 fn put_mark(out: &mut Vec<u8>, mark: &Mark) {
     let kind = match mark.outcome {
         MarkOutcome::Delivered => DELIVERED,
         MarkOutcome::Dead(_) => DEAD,
         MarkOutcome::Expired(_) => EXPIRED,
+        MarkOutcome::Throttled => THROTTLED,
     };
-    put_numbers(out, [mark.subscription, mark.seq, kind + if mark.is_replay { OF_REPLAY } else { 0 }]);
+    put_numbers(out, [mark.subscription, mark.seq, kind | if mark.is_replay { OF_REPLAY } else { 0 }]);
     match mark.outcome {
-        MarkOutcome::Delivered => put_numbers(out, [0]),
+        MarkOutcome::Delivered | MarkOutcome::Throttled => put_numbers(out, [0]),
         MarkOutcome::Dead(given_up) => put_given_up(out, &given_up),
         MarkOutcome::Expired(count) => put_numbers(out, [count]),
     }
@@ -323,21 +321,34 @@ fn put_request(out: &mut Vec<u8>, number: u64, request: &SubscriptionRequest) {
     put_bytes(out, request.callback.as_bytes());
     put_bytes(out, request.owner.as_bytes());
     put_bytes(out, request.secret.as_deref().unwrap_or_default());
+    put_bytes(out, request.client.as_bytes());
+    put_limits(out, &request.limits);
+}
+
+/// Amounts are one greater than they are; 0 is no limit.
+fn put_limits(out: &mut Vec<u8>, limits: &[DeliveryLimit]) {
+    put_numbers(out, [limits.len() as u64]);
+    for DeliveryLimit { key, count, bytes, window_s, window, excess } in limits {
+        put_bytes(out, key.as_bytes());
+        let amount = |amount: &Option<u64>| amount.map_or(0, |amount| amount.saturating_add(1));
+        put_numbers(out, [amount(count), amount(bytes), *window_s, *window as u64, *excess as u64]);
+    }
 }
 
 fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
-    let SavedSubscription { id, topic, callback, secret, owner, expires_ms, base, done, tally } = subscription;
+    let SavedSubscription { id, topic, callback, secret, owner, expires_ms, limits, base, done, tally } = subscription;
     put_numbers(out, [*id, *expires_ms, *base, *done]);
     put_bytes(out, topic.as_bytes());
     put_bytes(out, callback.as_bytes());
     put_bytes(out, owner.as_bytes());
     put_bytes(out, secret.as_deref().unwrap_or_default());
     put_tally(out, tally);
+    put_limits(out, limits);
 }
 
 fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
-    let Tally { delivered, dead_lettered, expired, cancelled, replayed } = tally;
-    put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled, *replayed]);
+    let Tally { delivered, dead_lettered, expired, cancelled, throttled, replayed } = tally;
+    put_numbers(out, [*delivered, *dead_lettered, *expired, *cancelled, *replayed, *throttled]);
 }
 
 /// Writes a record that consists of one number.
@@ -359,6 +370,14 @@ fn put_numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_numbers(out, [bytes.len() as u64]);
     out.extend_from_slice(bytes);
+}
+
+/// Which members a tally has, by the versions that wrote it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum TallyForm {
+    First,
+    WithReplayed,
+    WithThrottled,
 }
 
 struct RecordDecoder<'a>(&'a [u8]);
@@ -397,11 +416,32 @@ impl<'a> RecordDecoder<'a> {
         Ok(Some(self.bytes()?).filter(|secret| !secret.is_empty()).map(Box::from))
     }
 
-    fn tally(&mut self, has_replayed: bool) -> Result<Tally, UnknownRecord> {
+    fn tally(&mut self, form: TallyForm) -> Result<Tally, UnknownRecord> {
         let [delivered, dead_lettered, expired, cancelled] =
             [self.number()?, self.number()?, self.number()?, self.number()?];
-        let replayed = if has_replayed { self.number()? } else { 0 };
-        Ok(Tally { delivered, dead_lettered, expired, cancelled, replayed })
+        let mut since = |first| if form >= first { self.number() } else { Ok(0) };
+        let (replayed, throttled) = (since(TallyForm::WithReplayed)?, since(TallyForm::WithThrottled)?);
+        Ok(Tally { delivered, dead_lettered, expired, cancelled, throttled, replayed })
+    }
+
+    fn limits(&mut self) -> Result<Box<[DeliveryLimit]>, UnknownRecord> {
+        let amount = |amount: u64| amount.checked_sub(1);
+        let limit = |from: &mut Self| {
+            let (key, count, bytes) = (from.text()?, amount(from.number()?), amount(from.number()?));
+            let window_s = from.number()?;
+            let window = match from.number()? {
+                0 => LimitWindow::Fixed,
+                1 => LimitWindow::Sliding,
+                _ => return Err(UnknownRecord),
+            };
+            let excess = match from.number()? {
+                0 => ExcessDelivery::Wait,
+                1 => ExcessDelivery::Drop,
+                _ => return Err(UnknownRecord),
+            };
+            Ok(DeliveryLimit { key, count, bytes, window_s, window, excess })
+        };
+        self.list(limit).map(Vec::into_boxed_slice)
     }
 
     fn given_up(&mut self) -> Result<AbandonedDelivery, UnknownRecord> {
@@ -435,18 +475,21 @@ impl<'a> RecordDecoder<'a> {
             1 => StateRecord::SnapshotBegin,
             2 => StateRecord::SnapshotEnd,
             3 => self.position()?,
-            4 => StateRecord::EndedTally(self.tally(false)?),
-            5 => self.requested()?,
+            4 => StateRecord::EndedTally(self.tally(TallyForm::First)?),
+            5 => self.requested(false)?,
             6 => StateRecord::Unverified { number: self.number()? },
-            7 => StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(false)? },
+            7 => self.subscribed(TallyForm::First)?,
             8 => self.ended()?,
             9 => StateRecord::Marks(self.list(Self::mark)?),
-            10 => StateRecord::EndedTally(self.tally(true)?),
-            11 => StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(true)? },
+            10 => StateRecord::EndedTally(self.tally(TallyForm::WithReplayed)?),
+            11 => self.subscribed(TallyForm::WithReplayed)?,
             12 => StateRecord::DeadLetters(self.list(Self::dead_letter)?),
             13 => StateRecord::Replays(self.pairs()?),
             14 => StateRecord::Replayed { number: self.number()?, letters: self.pairs()? },
             15 => StateRecord::RequestsTaken { seq: self.number()? },
+            16 => self.requested(true)?,
+            17 => self.subscribed(TallyForm::WithThrottled)?,
+            18 => StateRecord::EndedTally(self.tally(TallyForm::WithThrottled)?),
             _ => return Err(UnknownRecord),
         })
     }
@@ -457,7 +500,7 @@ impl<'a> RecordDecoder<'a> {
         Ok(StateRecord::Position { processed, dropped, next_id, topics })
     }
 
-    fn requested(&mut self) -> Result<StateRecord, UnknownRecord> {
+    fn requested(&mut self, has_limits: bool) -> Result<StateRecord, UnknownRecord> {
         let number = self.number()?;
         let mode = match self.number()? {
             0 => SubscriptionMode::Subscribe,
@@ -465,45 +508,46 @@ impl<'a> RecordDecoder<'a> {
         };
         let lease_s = self.number()?;
         let (topic, callback, owner, secret) = (self.text()?, self.text()?, self.text()?, self.secret()?);
-        let request = SubscriptionRequest { mode, topic, callback, lease_s, secret, owner };
+        let client = if has_limits { self.text()? } else { owner.clone() };
+        let limits = if has_limits { self.limits()? } else { Box::default() };
+        let request = SubscriptionRequest { mode, topic, callback, lease_s, secret, owner, client, limits };
         Ok(StateRecord::Requested { number, request })
     }
 
-    fn subscription(&mut self, has_replayed: bool) -> Result<SavedSubscription, UnknownRecord> {
+    fn subscribed(&mut self, form: TallyForm) -> Result<StateRecord, UnknownRecord> {
+        Ok(StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(form)? })
+    }
+
+    fn subscription(&mut self, form: TallyForm) -> Result<SavedSubscription, UnknownRecord> {
         let (id, expires_ms, base, done) = (self.number()?, self.number()?, self.number()?, self.number()?);
         let (topic, callback, owner, secret) = (self.text()?, self.text()?, self.text()?, self.secret()?);
-        let tally = self.tally(has_replayed)?;
-        Ok(SavedSubscription { id, topic, callback, secret, owner, expires_ms, base, done, tally })
+        let tally = self.tally(form)?;
+        let limits = if form >= TallyForm::WithThrottled { self.limits()? } else { Box::default() };
+        Ok(SavedSubscription { id, topic, callback, secret, owner, expires_ms, limits, base, done, tally })
     }
 
     fn ended(&mut self) -> Result<StateRecord, UnknownRecord> {
         let subscription = self.number()?;
-        let reason = match self.number()? {
-            0 => EndReason::Unsubscribed,
-            1 => EndReason::LeaseEnded,
-            2 => EndReason::Gone,
-            3 => EndReason::Denied,
-            _ => return Err(UnknownRecord),
-        };
+        let number = usize::try_from(self.number()?).map_err(|_| UnknownRecord)?;
+        let reason = *EndReason::ALL.get(number).ok_or(UnknownRecord)?;
         Ok(StateRecord::Ended { subscription, reason, cancelled: self.number()? })
     }
 
     fn mark(&mut self) -> Result<Mark, UnknownRecord> {
         let (subscription, seq, kind) = (self.number()?, self.number()?, self.number()?);
-        let outcome = match kind % OF_REPLAY {
+        let is_replay = kind & OF_REPLAY != 0;
+        let outcome = match kind & !OF_REPLAY {
             DELIVERED => self.number().map(|_| MarkOutcome::Delivered)?,
             DEAD_WITHOUT_TIME => {
                 let failure = DeliveryFailure::from_code(self.code()?);
                 MarkOutcome::Dead(AbandonedDelivery { failure, attempts: 0, at_ms: 0 })
             }
             EXPIRED => MarkOutcome::Expired(self.number()?),
-            _ => MarkOutcome::Dead(self.given_up()?),
+            DEAD => MarkOutcome::Dead(self.given_up()?),
+            THROTTLED => self.number().map(|_| MarkOutcome::Throttled)?,
+            _ => return Err(UnknownRecord),
         };
-        match kind / OF_REPLAY {
-            0 => Ok(Mark { subscription, seq, is_replay: false, outcome }),
-            1 => Ok(Mark { subscription, seq, is_replay: true, outcome }),
-            _ => Err(UnknownRecord),
-        }
+        Ok(Mark { subscription, seq, is_replay, outcome })
     }
 }
 
@@ -512,7 +556,22 @@ mod tests {
     use super::*;
 
     fn every_record() -> Vec<StateRecord> {
-        let tally = Tally { delivered: 1, dead_lettered: 200, expired: 70_000, cancelled: u64::MAX, replayed: 3 };
+        let tally = Tally {
+            delivered: 1,
+            dead_lettered: 200,
+            expired: 70_000,
+            cancelled: u64::MAX,
+            throttled: 300,
+            replayed: 3,
+        };
+        let limit = DeliveryLimit {
+            key: "k".into(),
+            count: Some(0),
+            bytes: None,
+            window_s: 60,
+            window: LimitWindow::Sliding,
+            excess: ExcessDelivery::Drop,
+        };
         let request = SubscriptionRequest {
             mode: SubscriptionMode::Unsubscribe,
             topic: "http://t/".into(),
@@ -520,6 +579,12 @@ mod tests {
             lease_s: 300,
             secret: Some(Box::from(*b"secret")),
             owner: "jack".into(),
+            client: "192.0.2.1".into(),
+            limits: [
+                limit.clone(),
+                DeliveryLimit { bytes: Some(1 << 40), window: LimitWindow::Fixed, ..limit.clone() },
+            ]
+            .into(),
         };
         let subscription = SavedSubscription {
             id: 7,
@@ -528,12 +593,14 @@ mod tests {
             secret: None,
             owner: Box::default(),
             expires_ms: 1 << 40,
+            limits: [DeliveryLimit { excess: ExcessDelivery::Wait, ..limit }].into(),
             base: 3,
             done: 128,
             tally,
         };
         let given_up = AbandonedDelivery { failure: DeliveryFailure::Status(503), attempts: 9, at_ms: 1 << 41 };
-        let outcomes = [MarkOutcome::Delivered, MarkOutcome::Dead(given_up), MarkOutcome::Expired(1 << 33)];
+        let (dead, expired) = (MarkOutcome::Dead(given_up), MarkOutcome::Expired(1 << 33));
+        let outcomes = [MarkOutcome::Delivered, dead, expired, MarkOutcome::Throttled];
         let marks = outcomes.map(|outcome| Mark { subscription: 7, seq: 129, is_replay: false, outcome });
         let of_replays = marks.map(|mark| Mark { is_replay: true, ..mark });
         vec![
@@ -543,7 +610,7 @@ mod tests {
             StateRecord::Requested { number: 1, request },
             StateRecord::Unverified { number: 1 },
             StateRecord::Subscribed { number: 2, subscription },
-            StateRecord::Ended { subscription: 7, reason: EndReason::Denied, cancelled: 4 },
+            StateRecord::Ended { subscription: 7, reason: EndReason::NotPermitted, cancelled: 4 },
             StateRecord::Marks([marks, of_replays].concat()),
             StateRecord::DeadLetters(vec![SavedDeadLetter { subscription: 7, seq: 300, given_up }]),
             StateRecord::Replays(vec![(7, 128), (300, 5)]),
@@ -561,7 +628,7 @@ mod tests {
 
     #[test]
     fn records_of_versions_without_dead_letters_are_read() {
-        let tally = Tally { delivered: 1, dead_lettered: 2, expired: 3, cancelled: 4, replayed: 0 };
+        let tally = Tally { delivered: 1, dead_lettered: 2, expired: 3, cancelled: 4, ..Tally::default() };
         assert!(decode(&[4, 1, 2, 3, 4]).is_ok_and(|read| read == [StateRecord::EndedTally(tally)]));
         let given_up = AbandonedDelivery { failure: DeliveryFailure::Status(100), attempts: 0, at_ms: 0 };
         let mark = Mark { subscription: 7, seq: 9, is_replay: false, outcome: MarkOutcome::Dead(given_up) };
@@ -570,6 +637,24 @@ mod tests {
         let read = decode(&subscribed).unwrap_or_default();
         let Some(StateRecord::Subscribed { number: 1, subscription }) = read.first() else { panic!("a subscription") };
         assert_eq!((subscription.id, subscription.tally), (5, tally));
+    }
+
+    #[test]
+    fn records_of_versions_without_limits_are_read() {
+        let tally = Tally { delivered: 1, dead_lettered: 2, expired: 3, cancelled: 4, replayed: 5, ..Tally::default() };
+        assert!(decode(&[10, 1, 2, 3, 4, 5]).is_ok_and(|read| read == [StateRecord::EndedTally(tally)]));
+        let subscribed = [11, 1, 5, 6, 2, 3, 1, b't', 1, b'c', 0, 0, 1, 2, 3, 4, 5];
+        let read = decode(&subscribed).unwrap_or_default();
+        let Some(StateRecord::Subscribed { number: 1, subscription }) = read.first() else { panic!("a subscription") };
+        assert!(subscription.tally == tally && subscription.limits.is_empty());
+        let request = [7, 0, 60, 1, b't', 1, b'c', 2, b'm', b'e', 0];
+        let read = decode(&[&[5], &request[..]].concat()).unwrap_or_default();
+        let Some(StateRecord::Requested { number: 7, request: of_state }) = read.first() else { panic!("a request") };
+        assert_eq!((&*of_state.client, of_state.limits.len()), ("me", 0), "the consumer");
+        let Ok(LogEntry::Request(7, of_log)) = LogEntry::decode(7, 0, &[&[2], &request[..]].concat()) else {
+            panic!("a request")
+        };
+        assert!(of_log == *of_state);
     }
 
     #[test]
@@ -601,5 +686,6 @@ mod tests {
         assert_eq!((&*event.topic, &*event.content_type, &*event.content), ("http://t/", "text/plain", &b"hello"[..]));
         assert_eq!(Event::topic_of(&record), Ok("http://t/"));
         assert_eq!(Event::decode(3, 4, b"\x02"), Err(UnknownRecord));
+        assert_eq!(Event::decode(3, 4, b"\x03"), Err(UnknownRecord));
     }
 }

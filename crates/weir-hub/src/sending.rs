@@ -35,6 +35,7 @@ const ANSWER_CONTENT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct HubSender {
     settings: Arc<HubSettings>,
+    base: HttpClientSettings,
     /// Connects only to publicly routed addresses, except those that the configuration allows.
     callbacks: HttpClient,
     /// Fetches from origins that the configuration names.
@@ -57,7 +58,19 @@ impl HubSender {
             max_content_bytes: MAX_ANSWER_BYTES,
             ..CallSettings::default()
         };
-        HubSender { settings, callbacks, topics: HttpClient::new(base.clone()), how }
+        HubSender { settings, base: base.clone(), callbacks, topics: HttpClient::new(base.clone()), how }
+    }
+
+    /// A sender with other settings. It keeps the open connections unless the settings concern them.
+    pub fn with(&self, settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
+        let of_connections = |settings: &HubSettings| {
+            let HubSettings { subscribe, delivery, .. } = settings;
+            (subscribe.callbacks.allow.clone(), delivery.timeout, delivery.in_flight_per_host)
+        };
+        match self.base == *base && of_connections(&self.settings) == of_connections(&settings) {
+            true => HubSender { settings, ..self.clone() },
+            false => HubSender::new(settings, base),
+        }
     }
 
     /// One attempt at a notification (§7).

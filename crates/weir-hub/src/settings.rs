@@ -5,6 +5,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use weir_kafka::SaslLogin;
 
+use crate::rights::{ConsumerGroups, PermittedCallers, TopicRights};
 use crate::signature::SignatureMethod;
 use crate::topic::TopicPattern;
 
@@ -15,6 +16,8 @@ pub struct HubSettings {
     pub topics: Vec<TopicPattern>,
     /// Further conditions for some of the topics. The first entry that has a topic applies to it.
     pub rights: Vec<TopicRights>,
+    /// The consumers of the configuration that the hub is part of.
+    pub consumers: ConsumerGroups,
     pub publish: PublishSettings,
     pub subscribe: SubscribeSettings,
     pub delivery: DeliverySettings,
@@ -23,12 +26,37 @@ pub struct HubSettings {
 }
 
 impl HubSettings {
+    /// The rights that apply to a topic, beside those of the whole hub.
+    pub fn rights_of(&self, topic: &str) -> Option<&TopicRights> {
+        self.rights.iter().find(|rights| rights.topics.iter().any(|pattern| pattern.matches(topic)))
+    }
+
+    /// Whether the hub has a topic.
+    pub fn has_topic(&self, topic: &str) -> bool {
+        self.topics.iter().any(|pattern| pattern.matches(topic))
+    }
+
+    /// Whether a consumer may receive the events of a topic, as far as that does not depend on a token. `consumer` is empty if the
+    /// caller is none. A consumer that the configuration no longer has has no rights.
+    pub fn permits_receiving(&self, consumer: &str, topic: &str) -> bool {
+        let group = match consumer {
+            "" => "",
+            _ => match self.consumers.group_of(consumer) {
+                Some(group) => group,
+                None => return false,
+            },
+        };
+        self.subscribe.permitted.include(consumer, group)
+            && self.rights_of(topic).is_none_or(|rights| rights.subscribe.include(consumer, group))
+    }
+
     /// The settings for one of `count` engines that share the hub: limits are divided by `count` and rounded up.
     pub fn share_of(&self, count: u32) -> HubSettings {
         let (subscribe, delivery) = (self.subscribe.clone(), self.delivery);
         HubSettings {
             subscribe: SubscribeSettings {
                 max_per_consumer: subscribe.max_per_consumer.div_ceil(count as usize),
+                max_unverified_per_client: subscribe.max_unverified_per_client.div_ceil(count as usize),
                 verifications_per_second: subscribe.verifications_per_second.div_ceil(count),
                 ..subscribe
             },
@@ -72,40 +100,13 @@ pub struct KafkaTlsSettings {
     pub verify: bool,
 }
 
-/// Consumers that have a right, by name or by group. Without any, all have it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PermittedConsumers {
-    pub consumers: Vec<Box<str>>,
-    pub groups: Vec<Box<str>>,
-}
-
-impl PermittedConsumers {
-    pub fn are_all(&self) -> bool {
-        self.consumers.is_empty() && self.groups.is_empty()
-    }
-
-    /// Whether a consumer has the right; `group` is empty if it has none.
-    pub fn include(&self, consumer: &str, group: &str) -> bool {
-        let has = |names: &[Box<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
-        self.are_all() || has(&self.consumers, consumer) || has(&self.groups, group)
-    }
-}
-
-/// Who may publish under some topics, and who may subscribe to them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicRights {
-    pub topics: Vec<TopicPattern>,
-    pub publish: PermittedConsumers,
-    pub subscribe: PermittedConsumers,
-}
-
 /// Permissions and limits of publishers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishSettings {
     /// Every caller of the endpoint may publish. Otherwise a publisher has to be a consumer, or sign the content.
     pub anonymous: bool,
-    /// Consumers that may publish.
-    pub permitted: PermittedConsumers,
+    /// Callers that may publish.
+    pub permitted: PermittedCallers,
     /// Content with a valid signature by this secret is accepted from any sender.
     pub secret: Option<Box<str>>,
     /// The header field with the publisher's signature, in lower case.
@@ -118,8 +119,8 @@ pub struct PublishSettings {
 /// Permissions and limits of subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeSettings {
-    /// Consumers that may subscribe and listen. If all may, so may callers without a consumer.
-    pub permitted: PermittedConsumers,
+    /// Callers that may subscribe and listen.
+    pub permitted: PermittedCallers,
     pub callbacks: CallbackSettings,
     pub lease: LeaseSettings,
     /// The signature method of deliveries to subscribers with a secret (§7.1).
@@ -128,6 +129,8 @@ pub struct SubscribeSettings {
     pub standard_webhooks: bool,
     /// The most subscriptions of one consumer; all callers without a consumer count as one.
     pub max_per_consumer: usize,
+    /// The most requests of one client that may wait for verification: of one consumer, or of one address if the client is none.
+    pub max_unverified_per_client: usize,
     /// Verifications of intent per second and callback host. A host may get a burst of ten seconds' worth.
     pub verifications_per_second: u32,
 }
@@ -177,7 +180,7 @@ impl Default for PublishSettings {
     fn default() -> Self {
         PublishSettings {
             anonymous: false,
-            permitted: PermittedConsumers::default(),
+            permitted: PermittedCallers::default(),
             secret: None,
             signature_header: "x-hub-signature".into(),
             max_bytes: 1 << 20,
@@ -189,12 +192,13 @@ impl Default for PublishSettings {
 impl Default for SubscribeSettings {
     fn default() -> Self {
         SubscribeSettings {
-            permitted: PermittedConsumers::default(),
+            permitted: PermittedCallers::default(),
             callbacks: CallbackSettings::default(),
             lease: LeaseSettings::default(),
             signature: SignatureMethod::Sha256,
             standard_webhooks: false,
             max_per_consumer: 100_000,
+            max_unverified_per_client: 1_000,
             verifications_per_second: 10,
         }
     }
@@ -231,5 +235,32 @@ impl Default for DeliverySettings {
 impl Default for RetentionSettings {
     fn default() -> Self {
         RetentionSettings { bytes: 1 << 30, age: Duration::from_secs(7 * 86_400) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::settings;
+
+    #[test]
+    fn a_consumer_has_the_rights_of_its_name_and_group_while_it_exists() {
+        let names = |names: &[&str]| names.iter().map(|name| Box::from(*name)).collect::<Vec<_>>();
+        let consumers = [("jack", "staff"), ("jill", ""), ("joe", "")].map(|(name, group)| (name.into(), group.into()));
+        let mut settings = HubSettings { consumers: consumers.into_iter().collect(), ..settings() };
+        let permits = |settings: &HubSettings| {
+            ["jack", "jill", "joe", "gone", ""].map(|name| settings.permits_receiving(name, "http://t.example/1"))
+        };
+        assert_eq!(permits(&settings), [true, true, true, false, true]);
+        settings.subscribe.permitted.groups = names(&["staff"]);
+        settings.subscribe.permitted.consumers = names(&["jill"]);
+        assert_eq!(permits(&settings), [true, true, false, false, false]);
+        settings.rights = vec![TopicRights {
+            topics: settings.topics.clone(),
+            publish: PermittedCallers::default(),
+            subscribe: PermittedCallers { consumers: names(&["jill", "joe"]), ..PermittedCallers::default() },
+        }];
+        assert_eq!(permits(&settings), [false, true, false, false, false]);
+        assert!(settings.permits_receiving("jack", "http://t.example.org/"), "another topic");
     }
 }

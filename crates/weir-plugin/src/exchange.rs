@@ -12,9 +12,10 @@ use std::time::Duration;
 use weir_proto::field::Name;
 use weir_proto::{Known, RequestHead, ResponseHead};
 
+use crate::claims::CallerClaims;
 use crate::consumer::{Consumer, Credential};
 use crate::held::Held;
-use crate::publishing::PublishQuota;
+use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 use crate::responder::{Responder, ResponderRequest};
 use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
@@ -81,12 +82,14 @@ struct RareParts {
     request_id: Vec<u8>,
     secret_arguments: Vec<Arc<[u8]>>,
     identity_ends_at: Option<Duration>,
+    token_claims: Option<CallerClaims>,
     /// The answer to a WebSocket's handshake for which the upstream chooses no subprotocol.
     websocket_protocol: Option<Arc<[u8]>>,
     /// The copy with masked secrets that records show instead.
     shown: Option<Box<Exchange>>,
     body_masks: Vec<Arc<dyn BodyMask>>,
     publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    delivery_quotas: Vec<Result<DeliveryQuota, PublishRefusal>>,
     personal_fields: Vec<Box<[u8]>>,
     refused_by: &'static str,
     /// `Some` in a traced exchange.
@@ -105,18 +108,21 @@ impl RareParts {
             request_id,
             secret_arguments,
             identity_ends_at,
+            token_claims,
             websocket_protocol,
             shown,
             body_masks,
             publish_quotas,
+            delivery_quotas,
             personal_fields,
             refused_by,
             turns,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
-        (*websocket_protocol, *shown, *refused_by, *turns) = (None, None, "", None);
+        (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
         body_masks.clear();
         publish_quotas.clear();
+        delivery_quotas.clear();
         personal_fields.clear();
         earlier.clear();
         before_retry.clear();
@@ -621,6 +627,15 @@ impl Exchange {
         self.rare.get_or_insert_default().identity_ends_at = Some(end);
     }
 
+    /// The claims of the token that an auth plugin has verified, if one has.
+    pub fn token_claims(&self) -> Option<&CallerClaims> {
+        self.rare.as_ref()?.token_claims.as_ref()
+    }
+
+    pub fn set_token_claims(&mut self, claims: CallerClaims) {
+        self.rare.get_or_insert_default().token_claims = Some(claims);
+    }
+
     /// Chooses one of the subprotocols that the client offers (RFC 6455 §4.2.2), in case the upstream chooses none.
     pub fn choose_websocket_protocol(&mut self, name: Arc<[u8]>) {
         self.rare.get_or_insert_default().websocket_protocol = Some(name);
@@ -637,7 +652,12 @@ impl Exchange {
             head: self.request.clone(),
             client: self.client.addr,
             identity: self.identity.clone(),
+            claims: self.token_claims().cloned(),
             publish_quotas: self.rare.as_ref().map(|rare| rare.publish_quotas.clone()).unwrap_or_default(),
+            delivery_quotas: match &self.rare {
+                Some(rare) => rare.delivery_quotas.iter().cloned().collect(),
+                None => Ok(Vec::new()),
+            },
             personal_fields: self.personal_fields().into(),
             upstream,
             may_upgrade: self.request.upgrade,
@@ -658,6 +678,11 @@ impl Exchange {
     /// Adds a quota that each event must pass if the request publishes events to a hub.
     pub fn limit_publishing(&mut self, quota: Arc<dyn PublishQuota>) {
         self.rare.get_or_insert_default().publish_quotas.push(quota);
+    }
+
+    /// Adds a quota for the deliveries to a subscription, if the request makes one at a hub. An error refuses such a request.
+    pub fn limit_deliveries(&mut self, quota: Result<DeliveryQuota, PublishRefusal>) {
+        self.rare.get_or_insert_default().delivery_quotas.push(quota);
     }
 
     /// Identifies the client as the consumer of this credential: for policies, for logs, and for the upstream in the fields

@@ -1,6 +1,7 @@
 //! The plugin API: the exchange, the plugin contract, and how exchanges end early.
 
 pub mod body;
+mod claims;
 mod config_error;
 pub mod consumer;
 pub mod definition;
@@ -26,6 +27,7 @@ pub mod variable;
 pub mod vars;
 
 pub use body::{Filter, Filters};
+pub use claims::CallerClaims;
 pub use config_error::ConfigError;
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use definition::{
@@ -42,7 +44,7 @@ pub use messages::{
     PingTerms, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
-pub use publishing::{PublishQuota, PublishRefusal};
+pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 pub use reply_head::{ReplyField, ReplyHead};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
 pub use route_upstream::{AnswerWriter, RouteUpstream, UpstreamAnswer};

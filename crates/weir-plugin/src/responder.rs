@@ -14,8 +14,9 @@ use std::task::{Context, Poll, Waker};
 
 use weir_proto::RequestHead;
 
+use crate::claims::CallerClaims;
 use crate::consumer::Credential;
-use crate::publishing::PublishQuota;
+use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 use crate::reply_head::ReplyHead;
 use crate::route_upstream::RouteUpstream;
 use crate::stop::Stop;
@@ -42,8 +43,15 @@ pub struct ResponderRequest {
     /// The client's address, after `real-ip`.
     pub client: IpAddr,
     pub identity: Option<Arc<Credential>>,
+    /// The claims of the token that an auth plugin has verified, if one has.
+    pub claims: Option<CallerClaims>,
     /// Quotas for events the client publishes to a hub.
     pub publish_quotas: Vec<Arc<dyn PublishQuota>>,
+    /// Quotas for deliveries to a subscription that the request makes at a hub.
+    ///
+    /// # Errors
+    /// A plugin could not determine the client's quota.
+    pub delivery_quotas: Result<Vec<DeliveryQuota>, PublishRefusal>,
     /// The names of request fields that plugins have set to something about the client.
     pub personal_fields: Vec<Box<[u8]>>,
     /// The upstream the request would be sent to without the responder, if there is one.

@@ -187,6 +187,7 @@ fn told(entry: &SubscriptionEntry, role: AdminRole) -> Value {
         "delivered": entry.tally.delivered,
         "dead_lettered": entry.tally.dead_lettered,
         "expired": entry.tally.expired,
+        "throttled": entry.tally.throttled,
         "replayed": entry.tally.replayed,
         "dead_letters": entry.dead_letters,
     })

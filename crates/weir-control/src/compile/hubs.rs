@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weir_hub::{ConsumerGroups, HubSettings};
 use weir_plugin::Responder;
 
 use super::Compiler;
-use crate::document::RouteSpec;
+use crate::document::{ConsumerSpec, RouteSpec};
 use crate::hubs::{HubEndpoint, HubTerms};
 use crate::stores::data_directory;
 
@@ -38,9 +39,13 @@ impl Compiler<'_> {
     pub(super) fn hub_terms(&self) -> Arc<[HubTerms]> {
         let document = self.document;
         let data = data_directory(&document.settings, &document.directory);
+        let group =
+            |consumer: &ConsumerSpec| consumer.group_id.as_ref().map(|group| group.id.clone()).unwrap_or_default();
+        let consumers = document.consumers.iter().map(|consumer| (consumer.username.clone(), group(consumer)));
+        let consumers: ConsumerGroups = consumers.collect();
         let terms = document.hubs.iter().map(|hub| HubTerms {
             id: hub.id.clone(),
-            settings: hub.settings.clone(),
+            settings: HubSettings { consumers: consumers.clone(), ..hub.settings.clone() },
             directory: data.join("hubs").join(&*hub.id),
             http: self.http.settings().clone(),
         });

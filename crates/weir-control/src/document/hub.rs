@@ -2,8 +2,9 @@
 
 use ipnet::IpNet;
 use weir_hub::{
-    CallbackSettings, DeliverySettings, HubSettings, LeaseSettings, LogSettings, PermittedConsumers, PublishSettings,
-    RetentionSettings, SignatureMethod, SubscribeSettings, TopicPattern, TopicRights, is_http_url, origin_of,
+    CallbackSettings, ConsumerGroups, DeliverySettings, HubSettings, LeaseSettings, LogSettings, PermittedCallers,
+    PublishSettings, RetentionSettings, SignatureMethod, SubscribeSettings, TopicPattern, TopicRights, is_http_url,
+    origin_of,
 };
 use weir_plugin::vars::parse_network;
 
@@ -43,7 +44,18 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
     Some(HubSpec {
         origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
-        settings: HubSettings { url, topics, rights, publish, subscribe, delivery, retention, log },
+        settings: HubSettings {
+            url,
+            topics,
+            rights,
+            // Filled in where the consumers of the document are known.
+            consumers: ConsumerGroups::default(),
+            publish,
+            subscribe,
+            delivery,
+            retention,
+            log,
+        },
     })
 }
 
@@ -78,8 +90,7 @@ fn topics(fields: &MapReader) -> Vec<TopicPattern> {
 }
 
 fn publish(at: &NodeReader) -> Option<PublishSettings> {
-    let fields =
-        at.fields(&["anonymous", "consumers", "groups", "secret", "signature_header", "max_bytes", "fetch"])?;
+    let fields = at.fields(&[CALLERS, &["anonymous", "secret", "signature_header", "max_bytes", "fetch"]].concat())?;
     let default = PublishSettings::default();
     Some(PublishSettings {
         anonymous: fields.get("anonymous").and_then(|at| at.boolean()).unwrap_or(default.anonymous),
@@ -101,20 +112,59 @@ fn rights(at: &NodeReader, of_hub: &[TopicPattern]) -> Option<TopicRights> {
             format!("`{}` matches no topic of the hub, so it restricts nothing", shortened(foreign.as_text()));
         at.report_advising(problem, "write it as in `topics` of the hub, with the same scheme, host and port");
     }
-    let consumers = |key: &str| {
-        let section = |at: NodeReader| at.fields(&["consumers", "groups"]).map(|fields| permitted(&fields));
+    let callers = |key: &str| {
+        let section = |at: NodeReader| at.fields(CALLERS).map(|fields| permitted(&fields));
         fields.get(key).and_then(section).unwrap_or_default()
     };
-    Some(TopicRights { topics, publish: consumers("publish"), subscribe: consumers("subscribe") })
+    Some(TopicRights { topics, publish: callers("publish"), subscribe: callers("subscribe") })
 }
 
-fn permitted(fields: &MapReader) -> PermittedConsumers {
-    PermittedConsumers { consumers: names(fields, "consumers"), groups: names(fields, "groups") }
+/// The keys that say which callers have a right.
+const CALLERS: &[&str] = &["consumers", "groups", "scopes", "topic_claim"];
+
+fn permitted(fields: &MapReader) -> PermittedCallers {
+    PermittedCallers {
+        consumers: names(fields, "consumers"),
+        groups: names(fields, "groups"),
+        scopes: scopes(fields),
+        topic_claim: fields.get("topic_claim").and_then(|at| topic_claim(&at)),
+    }
 }
 
 fn names(fields: &MapReader, key: &str) -> Vec<Box<str>> {
-    let name = |at: &NodeReader| at.text_of(1..=256).map(str::to_owned);
-    fields.get(key).map(|at| at.texts(name).into_iter().map(Box::from).collect()).unwrap_or_default()
+    listed(fields, key, |at| at.text_of(1..=256).map(str::to_owned))
+}
+
+/// A scope token (RFC 6749 §3.3).
+fn scopes(fields: &MapReader) -> Vec<Box<str>> {
+    listed(fields, "scopes", |at| {
+        let text = at.text_of(1..=256)?;
+        if !text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\')) {
+            at.report_advising(
+                format!("`{}` is not a scope", shortened(text)),
+                "write as `orders:write`, each by itself",
+            );
+            return None;
+        }
+        Some(text.to_owned())
+    })
+}
+
+fn listed(fields: &MapReader, key: &str, item: impl Fn(&NodeReader) -> Option<String>) -> Vec<Box<str>> {
+    fields.get(key).map(|at| at.texts(item).into_iter().map(Box::from).collect()).unwrap_or_default()
+}
+
+/// The name of a claim, or a JSON Pointer (RFC 6901) to it.
+fn topic_claim(at: &NodeReader) -> Option<Box<str>> {
+    let text = at.text_of(1..=256)?;
+    let is_pointer = text.starts_with('/');
+    let escapes_well = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    if is_pointer && !escapes_well {
+        let problem = format!("`{}` is not a JSON Pointer", shortened(text));
+        at.report_advising(problem, "write as `/mercure/publish`, with `~0` for `~` and `~1` for `/` in a name");
+        return None;
+    }
+    Some(text.into())
 }
 
 fn header(at: &NodeReader) -> Option<Box<str>> {
@@ -149,16 +199,16 @@ fn origin(at: &NodeReader) -> Option<String> {
 }
 
 fn subscribe(at: &NodeReader) -> Option<SubscribeSettings> {
-    let fields = at.fields(&[
-        "consumers",
-        "groups",
+    const OWN: &[&str] = &[
         "callbacks",
         "lease",
         "signature",
         "standard_webhooks",
         "max_per_consumer",
+        "max_unverified_per_client",
         "verifications_per_second",
-    ])?;
+    ];
+    let fields = at.fields(&[CALLERS, OWN].concat())?;
     let default = SubscribeSettings::default();
     Some(SubscribeSettings {
         permitted: permitted(&fields),
@@ -170,6 +220,10 @@ fn subscribe(at: &NodeReader) -> Option<SubscribeSettings> {
             .get("max_per_consumer")
             .and_then(|at| at.integer(1..=10_000_000_i64))
             .map_or(default.max_per_consumer, |most| most as usize),
+        max_unverified_per_client: fields
+            .get("max_unverified_per_client")
+            .and_then(|at| at.integer(1..=100_000_i64))
+            .map_or(default.max_unverified_per_client, |most| most as usize),
         verifications_per_second: fields
             .get("verifications_per_second")
             .and_then(|at| at.integer(1..=1_000_000))

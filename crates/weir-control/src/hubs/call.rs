@@ -1,10 +1,15 @@
 //! One request to a hub: its arguments, and the rights of its caller.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_hub::{Hub, HubSettings, PermittedConsumers, Refusal, TopicRights, is_signed, links};
-use weir_plugin::{PublishRefusal, Reply, ResponderRequest, Stop, form};
+use weir_hub::{
+    DeliveryLimit, Event, ExcessDelivery, Hub, HubSettings, LimitWindow, PermittedCallers, Refusal, is_signed, links,
+};
+use weir_plugin::{DeliveryQuota, PublishRefusal, Reply, ResponderRequest, Stop, form};
+
+use super::permission::{self, HubCaller};
 
 /// The interval of comments or pings in an idle stream, so that proxies in between do not cut it off.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -24,9 +29,14 @@ pub(super) async fn refuse(reply: &mut Reply, refusal: &Refusal) -> Result<(), S
     let (length, wait) = (content.len().to_string(), refusal.retry_after_s.map(|seconds| seconds.to_string()));
     let mut fields = vec![("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", &*length)];
     fields.extend(wait.as_deref().map(|seconds| ("Retry-After", seconds)));
+    fields.extend(refusal.challenge.as_deref().map(|challenge| ("WWW-Authenticate", challenge)));
     reply.begin(refusal.status, &fields);
     reply.send(content.as_bytes()).await;
     Ok(())
+}
+
+fn refused_by_plugin(refusal: &PublishRefusal) -> Refusal {
+    Refusal { retry_after_s: refusal.retry_after_s, ..Refusal::new(refusal.status, refusal.reason.clone()) }
 }
 
 impl HubCall {
@@ -47,22 +57,26 @@ impl HubCall {
         self.request.head.head.value(name)
     }
 
-    fn rights(&self, topic: &str) -> Option<&TopicRights> {
-        self.settings.rights.iter().find(|rights| rights.topics.iter().any(|pattern| pattern.matches(topic)))
-    }
-
-    /// Refuses a caller that is not among these consumers.
-    fn permit(&self, permitted: &PermittedConsumers, what: &str) -> Result<(), Refusal> {
-        match &self.request.identity {
-            _ if permitted.are_all() => Ok(()),
-            Some(identity) if permitted.include(&identity.consumer.username, &identity.consumer.group_id) => Ok(()),
-            Some(_) => Err(Refusal::new(403, format!("this consumer may not {what} here"))),
-            None => Err(Refusal::new(401, format!("to {what} here needs an auth plugin of the route"))),
-        }
+    fn permit(&self, permitted: &PermittedCallers, topic: &str, action: &str) -> Result<(), Refusal> {
+        let caller = HubCaller { identity: self.request.identity.as_deref(), claims: self.request.claims.as_ref() };
+        permission::permit(permitted, caller, topic, action)
     }
 
     pub(super) fn consumer(&self) -> Option<&str> {
         self.request.identity.as_ref().map(|credential| &*credential.consumer.username)
+    }
+
+    /// What requests of the same client have in common: the consumer, or else the address. Of an IPv6 address, only the prefix of
+    /// 64 bits counts, since one client has the rest for itself (RFC 4291 §2.5.4).
+    pub(super) fn client(&self) -> Box<str> {
+        match (self.consumer(), self.request.client.to_canonical()) {
+            (Some(consumer), _) => consumer.into(),
+            (None, IpAddr::V4(address)) => address.to_string().into(),
+            (None, IpAddr::V6(address)) => {
+                let prefix = Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX));
+                format!("{prefix}/64").into()
+            }
+        }
     }
 
     /// Whether the caller may publish this content. A signature is enough for every topic.
@@ -76,31 +90,82 @@ impl HubCall {
                 false => Err(Refusal::new(401, "the signature does not match the content")),
             };
         }
+        let of_topic = self.settings.rights_of(topic).map(|rights| &rights.publish);
         if !publish.anonymous {
-            if self.consumer().is_none() {
+            // A token with the claims that are asked for needs no consumer.
+            let asks_for_claims = publish.permitted.ask_for_claims() || of_topic.is_some_and(|it| it.ask_for_claims());
+            if self.consumer().is_none() && !asks_for_claims {
                 return Err(Refusal::new(401, "publishing needs an auth plugin of the route, or a signature"));
             }
-            self.permit(&publish.permitted, "publish")?;
+            self.permit(&publish.permitted, topic, "publish")?;
         }
-        self.rights(topic).map_or(Ok(()), |rights| self.permit(&rights.publish, "publish"))
+        of_topic.map_or(Ok(()), |permitted| self.permit(permitted, topic, "publish"))
     }
 
     /// Counts an event against the quotas of the route's plugins.
     pub(super) fn count_event(&self, topic: &str, bytes: usize) -> Result<(), Refusal> {
         for quota in &self.request.publish_quotas {
-            quota.take(topic, bytes as u64).map_err(|PublishRefusal { status, reason, retry_after_s }| Refusal {
-                status,
-                reason,
-                retry_after_s,
-            })?;
+            quota.take(topic, bytes as u64).map_err(|refusal| refused_by_plugin(&refusal))?;
         }
         Ok(())
     }
 
+    /// The limits of the deliveries to a subscription, by the quotas of the route's plugins.
+    pub(super) fn delivery_limits(&self, topic: &str) -> Result<Box<[DeliveryLimit]>, Refusal> {
+        let quotas = self.request.delivery_quotas.as_ref().map_err(refused_by_plugin)?;
+        let limit = |quota: &DeliveryQuota| DeliveryLimit {
+            key: if quota.per_topic { format!("{} {topic}", quota.key).into() } else { quota.key.clone() },
+            count: quota.count,
+            bytes: quota.bytes,
+            window_s: quota.window_s,
+            window: if quota.slides { LimitWindow::Sliding } else { LimitWindow::Fixed },
+            excess: if quota.drops { ExcessDelivery::Drop } else { ExcessDelivery::Wait },
+        };
+        Ok(quotas.iter().map(limit).collect())
+    }
+
     /// Whether the caller may subscribe to the events of a topic, read them and stream them.
     pub(super) fn may_listen(&self, topic: &str) -> Result<(), Refusal> {
-        self.permit(&self.settings.subscribe.permitted, "subscribe")?;
-        self.rights(topic).map_or(Ok(()), |rights| self.permit(&rights.subscribe, "subscribe"))
+        // The request may be older than the configuration, and its consumer removed.
+        if self.consumer().is_some_and(|consumer| !self.settings.permits_receiving(consumer, topic)) {
+            return Err(Refusal::new(403, "this consumer may not subscribe here"));
+        }
+        self.permit(&self.settings.subscribe.permitted, topic, "subscribe")?;
+        let of_topic = self.settings.rights_of(topic).map(|rights| &rights.subscribe);
+        of_topic.map_or(Ok(()), |permitted| self.permit(permitted, topic, "subscribe"))
+    }
+
+    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one.
+    ///
+    /// # Errors
+    /// The hub is closing, or the configuration has changed, and the caller may not listen any more.
+    pub(super) async fn events_after(
+        &mut self,
+        topic: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Arc<Event>>, Refusal> {
+        loop {
+            self.check_settings(topic)?;
+            let events = self.hub.events_after(topic, after, limit).await?;
+            self.check_settings(topic)?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+        }
+    }
+
+    /// Applies settings that have changed since the last look to the caller.
+    fn check_settings(&mut self, topic: &str) -> Result<(), Refusal> {
+        let settings = self.hub.settings();
+        if Arc::ptr_eq(&settings, &self.settings) {
+            return Ok(());
+        }
+        self.settings = settings;
+        if !self.settings.has_topic(topic) {
+            return Err(Refusal::new(404, "this hub has no such topic any more"));
+        }
+        self.may_listen(topic)
     }
 
     /// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.

@@ -29,9 +29,9 @@ impl Responder for HubEndpoint {
                 let refusal = Refusal::new(503, "the hub is not open yet");
                 return refuse(&mut reply, &refusal).await;
             };
-            let call = HubCall { settings: hub.settings(), hub, request };
+            let mut call = HubCall { settings: hub.settings(), hub, request };
             match call.request.head.method {
-                Method::Get | Method::Head => listening::answer(&call, content, &mut reply).await,
+                Method::Get | Method::Head => listening::answer(&mut call, content, &mut reply).await,
                 Method::Post => posting::answer(&call, content, &mut reply).await,
                 _ => {
                     reply.begin(405, &[("Allow", "GET, HEAD, POST"), ("Content-Length", "0")]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use memchr::memchr2;
 use weir_hub::{Event, Refusal};
 use weir_plugin::{Content, Reply, Stop};
 use weir_proto::Method;
@@ -17,7 +18,7 @@ const POLL_S: u64 = 25;
 const MAX_POLL_S: u64 = 50;
 
 /// Responds to a GET or HEAD request.
-pub(super) async fn answer(call: &HubCall, sent: Content, reply: &mut Reply) -> Result<(), Stop> {
+pub(super) async fn answer(call: &mut HubCall, sent: Content, reply: &mut Reply) -> Result<(), Stop> {
     let Some(topic) = call.topic_at_path() else {
         return refuse(
             reply,
@@ -66,15 +67,15 @@ async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
 }
 
 /// Responds with the event after the given id, or with the first one after `earliest`; 204 if there is none in time.
-async fn poll(call: &HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
+async fn poll(call: &mut HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
     let after = position(after).ok_or_else(|| Refusal::new(400, "`after` is neither an event id nor `earliest`"))?;
     let wait_s = call.argument(b"wait").and_then(|text| text.parse().ok()).unwrap_or(POLL_S).min(MAX_POLL_S);
-    let events = call.hub.events_after(topic, after, 1);
+    let events = call.events_after(topic, after, 1);
     match tokio::time::timeout(Duration::from_secs(wait_s), events).await {
-        Ok(events) => match events?.first() {
-            Some(event) => content(call, event, reply).await,
-            None => return Err(Refusal::new(503, "the hub is being closed")),
-        },
+        Ok(events) => {
+            let events = events?;
+            content(call, events.first().expect("there is at least one"), reply).await;
+        }
         Err(_) => reply.begin(204, &[("Link", &call.links(topic))]),
     }
     Ok(())
@@ -82,7 +83,7 @@ async fn poll(call: &HubCall, topic: &str, after: &str, reply: &mut Reply) -> Re
 
 /// Streams server-sent events, starting after `Last-Event-ID`. The client's reading provides the back-pressure: the next events
 /// are taken when the previous ones have been sent.
-async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
+async fn stream(call: &mut HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
     let mut after = call.after_last_seen(topic).await?;
     let links = call.links(topic);
     reply.begin(
@@ -96,18 +97,24 @@ async fn stream(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Re
     );
     reply.send(b"retry: 2000\n\n").await;
     loop {
-        match tokio::time::timeout(HEARTBEAT, call.hub.events_after(topic, after, BATCH)).await {
-            Err(_) => reply.send(b": \n\n").await,
-            Ok(Ok(events)) if !events.is_empty() => {
-                for event in events {
-                    for piece in server_sent(&event) {
-                        reply.send(&piece).await;
-                    }
-                    after = event.seq;
-                }
+        let events = match tokio::time::timeout(HEARTBEAT, call.events_after(topic, after, BATCH)).await {
+            Err(_) => {
+                reply.send(b": \n\n").await;
+                continue;
             }
-            // The hub is being closed: the stream ends, and the client reconnects.
-            Ok(_) => return Ok(()),
+            Ok(Ok(events)) => events,
+            // If the hub is being closed, the client reconnects.
+            Ok(Err(refusal)) if refusal.status == 503 => return Ok(()),
+            Ok(Err(refusal)) => {
+                reply.send(format!(": {}\n\n", refusal.reason).as_bytes()).await;
+                return Ok(());
+            }
+        };
+        for event in events {
+            for piece in server_sent(&event) {
+                reply.send(&piece).await;
+            }
+            after = event.seq;
         }
     }
 }
@@ -140,7 +147,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
-        let Some(end) = text.find(['\r', '\n']) else { return rest.take() };
+        let Some(end) = memchr2(b'\r', b'\n', text.as_bytes()) else { return rest.take() };
         let length = if text[end..].starts_with("\r\n") { 2 } else { 1 };
         rest = Some(&text[end + length..]);
         Some(&text[..end])

@@ -67,6 +67,8 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
         HubForm::Subscribe(mut request) => {
             call.may_listen(&request.topic)?;
             request.owner = call.consumer().unwrap_or_default().into();
+            request.client = call.client();
+            request.limits = call.delivery_limits(&request.topic)?;
             call.hub.request(request).await
         }
         HubForm::Ping(topics) => {

@@ -1,16 +1,12 @@
 //! A topic's events over a WebSocket (RFC 6455): one message for each event.
 
-use std::borrow::Cow;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
 use weir_hub::{Event, Refusal};
 use weir_plugin::{Content, Reply};
 use weir_proto::Known;
 use weir_proto::websocket::{CloseCode, FrameEvent, FrameHeader, FrameReader, FrameSender, Opcode, frame};
 
 use super::call::{BATCH, HEARTBEAT, HubCall};
+use super::envelope::Envelope;
 
 /// Whether the request asks for a WebSocket, and its route allows one.
 pub(super) fn is_asked_for(call: &HubCall) -> bool {
@@ -19,7 +15,7 @@ pub(super) fn is_asked_for(call: &HubCall) -> bool {
 }
 
 /// Sends events until the client closes the WebSocket or the hub is closed. The client's reading provides the back-pressure.
-pub(super) async fn answer(call: &HubCall, topic: &str, sent: Content, reply: &mut Reply) -> Result<(), Refusal> {
+pub(super) async fn answer(call: &mut HubCall, topic: &str, sent: Content, reply: &mut Reply) -> Result<(), Refusal> {
     if call.field(b"sec-websocket-version") != Some(b"13") {
         reply.begin(426, &[("Sec-WebSocket-Version", "13"), ("Content-Length", "0")]);
         return Ok(());
@@ -43,27 +39,49 @@ pub(super) async fn answer(call: &HubCall, topic: &str, sent: Content, reply: &m
                 ClientAction::Close(code, reason) => return close(reply, code, reason).await,
                 ClientAction::Gone => return Ok(()),
             },
-            events = tokio::time::timeout(HEARTBEAT, call.hub.events_after(topic, after, BATCH)) => match events {
+            events = tokio::time::timeout(HEARTBEAT, call.events_after(topic, after, BATCH)) => match events {
                 Err(_) => send(reply, Opcode::Ping, b"").await,
-                Ok(Ok(events)) if !events.is_empty() => {
+                Ok(Ok(events)) => {
                     for event in events {
-                        let (opcode, content) = message(&event, with_envelope);
-                        send(reply, opcode, &content).await;
+                        match with_envelope {
+                            true => send_enveloped(reply, &event).await,
+                            false => {
+                                let opcode = if is_text(&event) { Opcode::Text } else { Opcode::Binary };
+                                send(reply, opcode, &event.content).await;
+                            }
+                        }
                         after = event.seq;
                     }
                 }
-                Ok(_) => return close(reply, CloseCode::GOING_AWAY, "the hub is being closed").await,
+                Ok(Err(refusal)) if refusal.status == 503 => {
+                    return close(reply, CloseCode::GOING_AWAY, "the hub is being closed").await;
+                }
+                Ok(Err(refusal)) => return close(reply, CloseCode::POLICY, &refusal.reason).await,
             },
         }
     }
 }
 
+/// Sends a message in one frame, or a control frame.
 async fn send(reply: &mut Reply, opcode: Opcode, content: &[u8]) {
+    send_frame(reply, opcode, true, content).await;
+}
+
+async fn send_frame(reply: &mut Reply, opcode: Opcode, fin: bool, content: &[u8]) {
     let length = content.len() as u64;
     let mut header = Vec::with_capacity(frame::MAX_HEADER);
-    FrameHeader { fin: true, compressed: false, opcode, length, mask: None }.write(&mut header);
+    FrameHeader { fin, compressed: false, opcode, length, mask: None }.write(&mut header);
     reply.send(&header).await;
     reply.send(content).await;
+}
+
+/// Sends an event with its envelope as one message; a large one in fragments (RFC 6455 §5.4).
+async fn send_enveloped(reply: &mut Reply, event: &Event) {
+    let mut opcode = Opcode::Text;
+    for (piece, is_last) in Envelope::new(event) {
+        send_frame(reply, opcode, is_last, &piece).await;
+        opcode = Opcode::Continuation;
+    }
 }
 
 async fn close(reply: &mut Reply, code: CloseCode, reason: &str) -> Result<(), Refusal> {
@@ -71,18 +89,8 @@ async fn close(reply: &mut Reply, code: CloseCode, reason: &str) -> Result<(), R
     Ok(())
 }
 
-/// The message for an event: its content, or an object with its id and type.
-fn message(event: &Event, with_envelope: bool) -> (Opcode, Cow<'_, [u8]>) {
-    let text = std::str::from_utf8(&event.content);
-    if with_envelope {
-        let (id, content_type) = (event.seq, &*event.content_type);
-        let object = match text {
-            Ok(data) => json!({"id": id, "type": content_type, "data": data}),
-            Err(_) => json!({"id": id, "type": content_type, "data_base64": STANDARD.encode(&event.content)}),
-        };
-        return (Opcode::Text, object.to_string().into_bytes().into());
-    }
-    (if text.is_ok() { Opcode::Text } else { Opcode::Binary }, Cow::Borrowed(&*event.content))
+fn is_text(event: &Event) -> bool {
+    std::str::from_utf8(&event.content).is_ok()
 }
 
 /// What the client sends.
@@ -135,20 +143,6 @@ fn action(frames: &mut FrameReader, mut bytes: &[u8]) -> ClientAction {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn event(content: &'static [u8]) -> Event {
-        let topic = "http://t.example/".into();
-        Event { seq: 7, time_ms: 0, topic, content_type: "text/plain".into(), content: content.into() }
-    }
-
-    #[test]
-    fn a_message_is_the_content_or_has_an_envelope() {
-        assert_eq!(message(&event(b"one"), false), (Opcode::Text, b"one"[..].into()));
-        assert_eq!(message(&event(b"\xff\x00"), false), (Opcode::Binary, b"\xff\x00"[..].into()));
-        let enveloped = |content| String::from_utf8(message(&event(content), true).1.into_owned()).expect("JSON");
-        assert_eq!(enveloped(b"a\nb"), r#"{"id":7,"type":"text/plain","data":"a\nb"}"#);
-        assert_eq!(enveloped(b"\xff\x00"), r#"{"id":7,"type":"text/plain","data_base64":"/wA="}"#);
-    }
 
     #[test]
     fn frames_of_the_client_are_answered() {

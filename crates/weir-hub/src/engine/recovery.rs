@@ -10,7 +10,7 @@ impl Engine {
         let begin = [StateRecord::SnapshotBegin, self.position(), StateRecord::EndedTally(self.ended)];
         let subscriptions = self.subscriptions.iter().map(|(_, subscription)| {
             let topic = &self.topics.get(subscription.topic).name;
-            StateRecord::Subscribed { number: 0, subscription: self.subscriptions.saved(subscription, topic) }
+            StateRecord::Subscribed { number: 0, subscription: self.saved(subscription, topic) }
         });
         let requests = self.requests.iter().map(|(number, it)| StateRecord::Requested { number, request: it.clone() });
         let (dead_letters, replays) = self.dead_letters.saved();

@@ -5,12 +5,15 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
+use super::names::Names;
 use crate::form::SubscriptionRequest;
 
 pub(super) struct OpenRequest {
     pub(super) request: SubscriptionRequest,
     /// The host of its callback.
     pub(super) host: u32,
+    /// The number of its client's name.
+    client: u32,
 }
 
 #[derive(Default)]
@@ -19,6 +22,8 @@ pub(super) struct OpenRequests {
     /// Numbers by topic and callback; several requests for one pair may be open.
     by_key: HashTable<u64>,
     hasher: RandomState,
+    /// The clients, each counted once per request.
+    clients: Names,
 }
 
 fn key(request: &SubscriptionRequest) -> (&str, &str) {
@@ -38,7 +43,13 @@ impl OpenRequests {
         self.by_number.iter().map(|(number, open)| (*number, &open.request))
     }
 
-    pub(super) fn insert(&mut self, number: u64, open: OpenRequest) {
+    /// The number of requests of a client.
+    pub(super) fn count_of(&self, client: &str) -> usize {
+        self.clients.find(client).map_or(0, |client| self.clients.uses(client) as usize)
+    }
+
+    pub(super) fn insert(&mut self, number: u64, request: SubscriptionRequest, host: u32) {
+        let open = OpenRequest { client: self.clients.add(&request.client), request, host };
         let hash = self.hasher.hash_one(key(&open.request));
         self.by_number.insert(number, open);
         let (by_number, hasher) = (&self.by_number, &self.hasher);
@@ -51,6 +62,9 @@ impl OpenRequests {
         let hash = self.hasher.hash_one(key(&open.request));
         if let Ok(entry) = self.by_key.find_entry(hash, |other| *other == number) {
             entry.remove();
+        }
+        if self.clients.release(open.client) {
+            self.clients.forget(open.client);
         }
         if self.by_number.is_empty() {
             *self = OpenRequests::default();
@@ -69,35 +83,40 @@ impl OpenRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::form::SubscriptionMode;
-
-    fn open(callback: &str) -> OpenRequest {
-        let (topic, callback) = ("http://t.example/1".into(), callback.into());
-        let mode = SubscriptionMode::Subscribe;
-        let request = SubscriptionRequest { mode, topic, callback, lease_s: 10, secret: None, owner: Box::default() };
-        OpenRequest { request, host: 0 }
-    }
+    use crate::engine::tests::request;
 
     #[test]
     fn older_requests_for_the_same_subscription_are_found() {
         let mut requests = OpenRequests::default();
         for number in 1..=1_000 {
-            requests.insert(number, open(&format!("http://c.example/{}", number % 100)));
+            requests.insert(number, request(&format!("http://c.example/{}", number % 100)), 0);
         }
-        let wanted = open("http://c.example/7").request;
+        let wanted = request("http://c.example/7");
         let mut older = requests.older(307, &wanted);
         older.sort_unstable();
         assert_eq!(older, [7, 107, 207]);
         assert!(requests.remove(107).is_some() && requests.remove(107).is_none());
         assert_eq!(requests.older(208, &wanted).len(), 2);
-        assert_eq!(requests.older(2_000, &open("http://c.example/100").request), [0; 0]);
+        assert_eq!(requests.older(2_000, &request("http://c.example/100")), [0; 0]);
+    }
+
+    #[test]
+    fn requests_are_counted_by_client() {
+        let mut requests = OpenRequests::default();
+        for (number, client) in [(1, "jack"), (2, "192.0.2.1"), (3, "jack")] {
+            requests.insert(number, SubscriptionRequest { client: client.into(), ..request("http://c.example/") }, 0);
+        }
+        assert_eq!(["jack", "192.0.2.1", "jill"].map(|client| requests.count_of(client)), [2, 1, 0]);
+        requests.remove(1);
+        requests.remove(2);
+        assert_eq!(["jack", "192.0.2.1"].map(|client| requests.count_of(client)), [1, 0]);
     }
 
     #[test]
     fn many_requests_leave_no_memory_behind() {
         let mut requests = OpenRequests::default();
         for number in 1..=1_000 {
-            requests.insert(number, open(&format!("http://c.example/{number}")));
+            requests.insert(number, request(&format!("http://c.example/{number}")), 0);
         }
         assert!((1..=1_000).all(|number| requests.remove(number).is_some()));
         assert_eq!((requests.len(), requests.by_number.capacity(), requests.by_key.capacity()), (0, 0, 0));

@@ -8,6 +8,7 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 use super::attempts::LatestAttempts;
+use super::limits::DeliveryLimits;
 use super::names::Names;
 use crate::account::Tally;
 use crate::record::{Mark, MarkOutcome, SavedSubscription};
@@ -25,8 +26,8 @@ pub(super) struct Subscription {
     /// The last event with an outcome.
     pub(super) done: u64,
     delivered: u64,
-    /// Outcomes other than deliveries.
-    other: Option<Box<Tally>>,
+    /// What most subscriptions do not have.
+    extras: Option<Box<SubscriptionExtras>>,
     /// When its next event began to wait for delivery.
     pub(super) since_ms: u64,
     pub(super) topic: u32,
@@ -44,6 +45,15 @@ pub(super) struct Subscription {
     pub(super) latest: LatestAttempts,
 }
 
+/// The parts that few subscriptions have.
+#[derive(Default)]
+struct SubscriptionExtras {
+    /// Outcomes other than deliveries.
+    other: Tally,
+    /// The numbers of its limits.
+    limits: Vec<u32>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryState {
     /// All events are delivered or settled.
@@ -53,12 +63,12 @@ pub(super) enum DeliveryState {
     Sending,
     /// The outcome is being written. Nothing else is sent until then, so that a crash repeats at most one delivery.
     PersistingOutcome,
-    /// The last attempt failed, and a retry is planned.
+    /// The last attempt failed, and a retry is planned; or a limit of the subscription is used up.
     Waiting,
 }
 
 impl Subscription {
-    fn new(saved: SavedSubscription, topic: u32, host: u32, owner: u32) -> Subscription {
+    fn new(saved: SavedSubscription, topic: u32, host: u32, owner: u32, limits: Vec<u32>) -> Subscription {
         let SavedSubscription { id, callback, secret, expires_ms, base, done, tally, .. } = saved;
         let other = Tally { delivered: 0, ..tally };
         Subscription {
@@ -69,7 +79,8 @@ impl Subscription {
             base,
             done,
             delivered: tally.delivered,
-            other: (other != Tally::default()).then(|| Box::new(other)),
+            extras: (other != Tally::default() || !limits.is_empty())
+                .then(|| Box::new(SubscriptionExtras { other, limits })),
             since_ms: 0,
             topic,
             host,
@@ -89,13 +100,30 @@ impl Subscription {
 
     /// Outcomes of its events.
     pub(super) fn tally(&self) -> Tally {
-        let other = self.other.as_deref().copied().unwrap_or_default();
+        let other = self.extras.as_ref().map(|extras| extras.other).unwrap_or_default();
         Tally { delivered: self.delivered, ..other }
     }
 
     /// Counts a dead letter that was queued for one more delivery.
     pub(super) fn count_replay(&mut self) {
-        self.other.get_or_insert_default().replayed += 1;
+        self.other().replayed += 1;
+    }
+
+    fn other(&mut self) -> &mut Tally {
+        &mut self.extras.get_or_insert_default().other
+    }
+
+    /// The numbers of its limits.
+    pub(super) fn limits(&self) -> &[u32] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.limits)
+    }
+
+    /// Replaces the numbers of its limits; returns the old ones.
+    pub(super) fn set_limits(&mut self, limits: Vec<u32>) -> Vec<u32> {
+        match (&mut self.extras, limits.is_empty()) {
+            (None, true) => Vec::new(),
+            (extras, _) => std::mem::replace(&mut extras.get_or_insert_default().limits, limits),
+        }
     }
 
     pub(super) fn is_sending(&self) -> bool {
@@ -113,8 +141,9 @@ impl Subscription {
         }
         match mark.outcome {
             MarkOutcome::Delivered => self.delivered += 1,
-            MarkOutcome::Dead(_) => self.other.get_or_insert_default().dead_lettered += 1,
-            MarkOutcome::Expired(count) => self.other.get_or_insert_default().expired += count,
+            MarkOutcome::Dead(_) => self.other().dead_lettered += 1,
+            MarkOutcome::Expired(count) => self.other().expired += count,
+            MarkOutcome::Throttled => self.other().throttled += 1,
         }
     }
 }
@@ -177,7 +206,7 @@ impl Subscriptions {
     }
 
     /// Its form in the state log.
-    pub(super) fn saved(&self, subscription: &Subscription, topic: &str) -> SavedSubscription {
+    pub(super) fn saved(&self, subscription: &Subscription, topic: &str, limits: &DeliveryLimits) -> SavedSubscription {
         SavedSubscription {
             id: subscription.id,
             topic: topic.into(),
@@ -185,6 +214,7 @@ impl Subscriptions {
             secret: subscription.secret.clone(),
             owner: self.owner_of(subscription).into(),
             expires_ms: subscription.expires_ms,
+            limits: subscription.limits().iter().map(|number| limits.get(*number).clone()).collect(),
             base: subscription.base,
             done: subscription.done,
             tally: subscription.tally(),
@@ -218,9 +248,9 @@ impl Subscriptions {
         self.slots.iter().map(|(slot, subscription)| (slot as u32, subscription))
     }
 
-    pub(super) fn insert(&mut self, saved: SavedSubscription, topic: u32, host: u32) -> u32 {
+    pub(super) fn insert(&mut self, saved: SavedSubscription, topic: u32, host: u32, limits: Vec<u32>) -> u32 {
         let owner = self.owners.add(&saved.owner);
-        let subscription = Subscription::new(saved, topic, host, owner);
+        let subscription = Subscription::new(saved, topic, host, owner, limits);
         let expires_ms = subscription.expires_ms;
         let (id, key) = (subscription.id, self.hasher.hash_one((subscription.topic, &*subscription.callback)));
         let slot = self.slots.insert(subscription) as u32;

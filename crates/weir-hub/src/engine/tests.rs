@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::attempt::{DeliveryFailure, NoAnswerReason};
+use crate::limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
+use crate::rights::ConsumerGroups;
 use crate::settings::{DeliverySettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings};
 use crate::topic::TopicPattern;
 
@@ -12,6 +14,7 @@ pub(crate) fn settings() -> HubSettings {
     HubSettings {
         url: "http://hub.example/hub".into(),
         rights: Vec::new(),
+        consumers: ConsumerGroups::default(),
         topics: vec![TopicPattern::parse("http://t.example/*").expect("a pattern")],
         publish: PublishSettings::default(),
         subscribe: SubscribeSettings::default(),
@@ -21,9 +24,9 @@ pub(crate) fn settings() -> HubSettings {
     }
 }
 
-const TOPIC: &str = "http://t.example/1";
+pub(crate) const TOPIC: &str = "http://t.example/1";
 
-fn request(callback: &str) -> SubscriptionRequest {
+pub(crate) fn request(callback: &str) -> SubscriptionRequest {
     SubscriptionRequest {
         mode: SubscriptionMode::Subscribe,
         topic: TOPIC.into(),
@@ -31,6 +34,8 @@ fn request(callback: &str) -> SubscriptionRequest {
         lease_s: 1_000,
         secret: None,
         owner: Box::default(),
+        client: Box::default(),
+        limits: Box::default(),
     }
 }
 
@@ -159,6 +164,21 @@ fn pacing_spreads_deliveries_over_time() {
         now_ms = engine.next_due_ms(now_ms).expect("the next one has its time");
     }
     assert!((3_300..=3_600).contains(&now_ms), "250 at 100 a second took until {now_ms} ms");
+}
+
+#[test]
+fn paced_deliveries_are_spread_evenly() {
+    let delivery = DeliverySettings { per_second: 2_000, ..DeliverySettings::default() };
+    let mut engine = Engine::new(Arc::new(HubSettings { delivery, ..settings() }), 7);
+    for number in 0..2_000 {
+        subscribe(&mut engine, &format!("http://c{number}.example/"), 1_000);
+    }
+    engine.committed(1, TOPIC, 10, 1_000);
+    let begun: Vec<usize> =
+        (1_000..2_000).map(|now_ms| deliver(&mut engine, DeliveryOutcome::Delivered, now_ms).len()).collect();
+    assert_eq!(begun[0], 20, "what ten milliseconds may have");
+    assert!(begun[1..990].iter().all(|count| *count == 2), "{begun:?}");
+    assert_eq!(begun.iter().sum::<usize>(), 2_000);
 }
 
 #[test]
@@ -350,6 +370,77 @@ fn deliver_one(engine: &mut Engine) {
     engine.recorded([delivery.subscription], 0);
 }
 
+/// An engine with a subscription whose limit of two events in ten seconds has this consequence, and with three events.
+fn limited(excess: ExcessDelivery) -> Engine {
+    let mut engine = engine();
+    let mut request = request("http://c.example/");
+    let window = LimitWindow::Fixed;
+    request.limits =
+        [DeliveryLimit { key: "k".into(), count: Some(2), bytes: None, window_s: 10, window, excess }].into();
+    let number = engine.request(request).expect("taken");
+    engine.verify(number);
+    verify_all(&mut engine, true, 0);
+    (1..=3).for_each(|seq| engine.committed(seq, TOPIC, 100, 0));
+    engine
+}
+
+#[test]
+fn a_delivery_beyond_a_limit_waits_and_a_retry_counts_once() {
+    let mut engine = limited(ExcessDelivery::Wait);
+    let failed = deliver(&mut engine, DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown), 0);
+    assert_eq!(failed.iter().map(|one| one.seq).collect::<Vec<_>>(), [1]);
+    let retry_ms = engine.next_due_ms(0).expect("it is tried again");
+    engine.look(retry_ms);
+    let sent = deliver(&mut engine, DeliveryOutcome::Delivered, retry_ms);
+    assert_eq!(sent.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!((engine.account().pending, engine.next_due_ms(retry_ms)), (1, Some(10_000)));
+    engine.look(10_000);
+    assert_eq!(deliver(&mut engine, DeliveryOutcome::Delivered, 10_000)[0].seq, 3);
+    assert!(engine.account().is_even() && engine.account().tally.delivered == 3);
+}
+
+#[test]
+fn subscriptions_that_share_a_limit_take_turns() {
+    let mut engine = engine();
+    let window = LimitWindow::Fixed;
+    let limit = DeliveryLimit {
+        key: "k".into(),
+        count: Some(2),
+        bytes: None,
+        window_s: 10,
+        window,
+        excess: ExcessDelivery::Wait,
+    };
+    for number in 0..6 {
+        let mut request = request(&format!("http://c.example/{number}"));
+        request.limits = [limit.clone()].into();
+        let number = engine.request(request).expect("taken");
+        engine.verify(number);
+    }
+    verify_all(&mut engine, true, 0);
+    (1..=3).for_each(|seq| engine.committed(seq, TOPIC, 100, 0));
+    for round in 0..9 {
+        let now_ms = round * 10_000;
+        engine.look(now_ms);
+        deliver(&mut engine, DeliveryOutcome::Delivered, now_ms);
+        let counts: Vec<u64> = engine.subscriptions(None, 0, 10).iter().map(|one| one.tally.delivered).collect();
+        let (least, most) = (counts.iter().min(), counts.iter().max());
+        assert!(most <= least.map(|least| least + 2).as_ref(), "{counts:?} in round {round}");
+    }
+    assert_eq!(engine.account().pending, 0);
+}
+
+#[test]
+fn a_delivery_beyond_a_limit_may_be_left_out() {
+    let mut engine = limited(ExcessDelivery::Drop);
+    let sent = deliver(&mut engine, DeliveryOutcome::Delivered, 0);
+    assert_eq!(sent.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2]);
+    let Account { audience, tally, pending } = engine.account();
+    assert_eq!((audience, tally.delivered, tally.throttled, pending), (3, 2, 1, 0));
+    let (entry, _) = engine.subscription(sent[0].subscription).expect("it is there");
+    assert_eq!((entry.pending, entry.tally.throttled), (0, 1));
+}
+
 #[test]
 fn the_latest_attempts_of_a_subscription_are_kept() {
     let mut engine = with_dead_letters("http://c.example/1", 1..=20);
@@ -440,6 +531,9 @@ impl World {
             0..8 => {
                 let callback = format!("http://c{}.example/{}", self.random.u32(0..3), self.random.u32(0..4));
                 let mut request = request(&callback);
+                if self.random.bool() {
+                    request.limits = [self.limit()].into();
+                }
                 if self.random.u32(0..4) == 0 {
                     request.mode = SubscriptionMode::Unsubscribe;
                 }
@@ -475,6 +569,13 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn limit(&mut self) -> DeliveryLimit {
+        let excess = if self.random.bool() { ExcessDelivery::Wait } else { ExcessDelivery::Drop };
+        let window = if self.random.bool() { LimitWindow::Fixed } else { LimitWindow::Sliding };
+        let key = self.random.u32(0..3).to_string().into();
+        DeliveryLimit { key, count: Some(2), bytes: Some(250), window_s: 5, window, excess }
     }
 
     fn outcome(&mut self) {

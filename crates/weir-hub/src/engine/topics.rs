@@ -114,6 +114,12 @@ impl Topics {
         topic
     }
 
+    /// The size of an event's content, in bytes; 0 if the event is not kept.
+    pub(super) fn bytes_of(&self, seq: u64) -> u64 {
+        let at = self.kept.partition_point(|event| event.seq < seq);
+        self.kept.get(at).filter(|event| event.seq == seq).map_or(0, |event| u64::from(event.bytes))
+    }
+
     /// The last event to remove so that the kept ones have at most `max_bytes`; 0 if none. Removes some more than necessary, so
     /// that not every new event removes one.
     pub(super) fn beyond(&self, max_bytes: u64) -> u64 {

@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +10,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker, Plugin, Stage,
-    Stop, Variable, Variables,
+    Authenticator, Build, CallerClaims, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker,
+    Plugin, Stage, Stop, Variable, Variables,
 };
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer;
@@ -298,6 +299,15 @@ enum TokenSource {
     Subprotocol,
 }
 
+/// The owner of a valid token.
+struct TokenOwner<'a> {
+    credential: &'a Arc<Credential>,
+    /// When the token expires.
+    ends_at: Option<Duration>,
+    /// The token itself.
+    token: Rc<[u8]>,
+}
+
 impl JwtAuthenticator {
     fn shown<'a>(&self, exchange: &'a Exchange) -> Option<(TokenSource, Cow<'a, [u8]>)> {
         if let Some(value) = exchange.request.head.value(&self.header).filter(|value| !value.is_empty()) {
@@ -331,9 +341,9 @@ impl JwtAuthenticator {
         }
     }
 
-    /// The credential that the token belongs to, and when the token expires.
-    fn find(&self, shown: &[u8]) -> Result<(&Arc<Credential>, Option<Duration>), &'static str> {
-        let verified =
+    /// The owner of a valid token.
+    fn find(&self, shown: &[u8]) -> Result<TokenOwner<'_>, &'static str> {
+        let (verified, token) =
             self.verified.get().find(self.keys.number, shown, &self.claim).map_or_else(|| self.verify(shown), Ok)?;
         let known = &self.keys.known[verified.known as usize];
         let Claims { exp, nbf, iat } = verified.claims;
@@ -346,11 +356,11 @@ impl JwtAuthenticator {
             return Err("failed to verify jwt");
         }
         let ends_at = exp.and_then(|exp| Duration::try_from_secs_f64(exp + known.grace_s).ok());
-        Ok((&known.credential, ends_at))
+        Ok(TokenOwner { credential: &known.credential, ends_at, token })
     }
 
     /// Verifies what does not depend on the time, and caches the result.
-    fn verify(&self, shown: &[u8]) -> Result<verified::Verified, &'static str> {
+    fn verify(&self, shown: &[u8]) -> Result<(verified::Verified, Rc<[u8]>), &'static str> {
         let token = WebToken::parse(shown).ok_or("JWT token invalid")?;
         let name = token.text(&self.claim).ok_or("missing user key in JWT token")?;
         let known = *self.keys.by_name.get(name).ok_or("Invalid user key in JWT token")?;
@@ -362,8 +372,7 @@ impl JwtAuthenticator {
             return Err("failed to verify jwt");
         }
         let verified = verified::Verified { known, claims };
-        self.verified.get().remember(self.keys.number, shown, &self.claim, verified);
-        Ok(verified)
+        Ok((verified, self.verified.get().remember(self.keys.number, shown, &self.claim, verified)))
     }
 }
 
@@ -372,15 +381,15 @@ impl Plugin for JwtAuthenticator {
         let shown = self.shown(exchange);
         let source = shown.as_ref().map(|(source, _)| *source);
         let found = match &shown {
-            Some((_, token)) => self.find(token).map(|(credential, ends_at)| (Arc::clone(credential), ends_at)),
+            Some((_, token)) => self.find(token),
             None => Err("Missing JWT token in request"),
         };
         drop(shown);
         if source == Some(TokenSource::Query) {
             exchange.hide_argument(Arc::clone(&self.query_name));
         }
-        let (found, ends_at) = match found {
-            Ok(found) => found,
+        let TokenOwner { credential, ends_at, token } = match found {
+            Ok(owner) => owner,
             Err(fault) => {
                 let hide = |exchange: &mut Exchange| self.hide(exchange);
                 return self.unauthenticated.admit_or_refuse(exchange, fault, hide).map(Flow::from);
@@ -390,7 +399,8 @@ impl Plugin for JwtAuthenticator {
         if let Some(ends_at) = ends_at {
             exchange.set_identity_ends_at(ends_at);
         }
-        exchange.identify(&found).map(Flow::from)
+        exchange.set_token_claims(CallerClaims::Compact(token));
+        exchange.identify(credential).map(Flow::from)
     }
 }
 

@@ -8,8 +8,9 @@ use serde_json::Value;
 use weir_plugin::proto::Method;
 use weir_plugin::proto::websocket::CloseCode;
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Flow, MessageFilter, MessageHead, MessageLoss, MessageProtocol,
-    MessageSource, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage, Stop, StreamClose,
+    Build, ConfigError, Definition, DeliveryQuota, Exchange, Flow, MessageFilter, MessageHead, MessageLoss,
+    MessageProtocol, MessageSource, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage, Stop,
+    StreamClose,
 };
 
 use crate::limit::key::{Amount, KeyType, LimitKey, digest};
@@ -26,13 +27,16 @@ mod counting;
 use counting::{EventCounting, StreamQuota};
 
 counted_somewhere! {
-/// Limits the number and the bytes of WebSocket messages, server-sent events and events that are published to a hub, in a
-/// time window, for each client, key or tenant.
+/// Limits the number and the bytes of WebSocket messages, server-sent events, events that are published to a hub and events
+/// that a hub delivers, in a time window, for each client, key or tenant.
 ///
 /// All messages and events of the same key count together, over all connections and all workers of the gateway. Pings, pongs,
 /// close frames and comments are not counted. Beyond the limit, a WebSocket is closed with code 1008, and an event stream
 /// gets a comment with the reason and ends. With `action: drop`, the message is left out instead, and the stream continues.
-/// An event that is published to a hub beyond the limit is answered with 429 and `Retry-After`, and is not stored. With one
+/// An event that is published to a hub beyond the limit is answered with 429 and `Retry-After`, and is not stored. The
+/// deliveries to a hub's subscription are limited by the plugins of the request that made or last renewed it, with counters
+/// of their own: events beyond the limit are delivered later, or with `action: drop` not at all; the account of the hub counts
+/// these as `throttled`. Each node counts the deliveries that it makes, with every policy. With one
 /// of the `redis` policies, all gateways whose options are the same count together. Messages do not wait for the server: each
 /// gateway counts its own, and synchronizes with the server at `sync_interval`. The metric `weir_events_total` counts
 /// messages by outcome.
@@ -63,14 +67,15 @@ pub struct LimitEvents {
     /// How `key` is interpreted.
     #[serde(default)]
     key_type: KeyType,
-    /// Which messages of a WebSocket are counted; `both` by default. Server-sent events always come from the upstream, events
-    /// that are published to a hub always from the client.
+    /// Which messages of a WebSocket are counted; `both` by default. Server-sent events and deliveries of a hub always come
+    /// from the upstream, events that are published to a hub always from the client.
     #[serde(default)]
     direction: EventDirection,
-    /// Counts the events that are published to a hub for each topic separately.
+    /// Counts the events that are published to a hub, and those that it delivers, for each topic separately.
     #[serde(default)]
     per_topic: bool,
-    /// What happens to a message or an event when the limit is used up; `close` by default.
+    /// What happens to a message or an event when the limit is used up; `close` by default. Deliveries of a hub wait with
+    /// `close`.
     #[serde(default)]
     action: ExcessAction,
     /// The reason in the close frame or the comment; at most 123 bytes.
@@ -99,7 +104,7 @@ enum EventDirection {
     Both,
     /// Those that the client sends.
     FromClient,
-    /// Those that the upstream sends.
+    /// Those that the upstream sends, and deliveries of a hub.
     FromUpstream,
 }
 
@@ -187,6 +192,8 @@ impl Definition for LimitEvents {
             action: self.action,
             reason: self.rejected_msg,
             allow_degradation: self.allow_degradation,
+            slides: self.window_type == WindowType::Sliding,
+            deliveries: format!("{} deliveries", build.identity()).into(),
         }))))
     }
 }
@@ -211,6 +218,9 @@ struct EventLimits {
     action: ExcessAction,
     reason: String,
     allow_degradation: bool,
+    slides: bool,
+    /// The prefix of the keys of deliveries.
+    deliveries: Box<str>,
 }
 
 impl EventLimits {
@@ -229,6 +239,22 @@ impl EventLimits {
             _ if self.allow_degradation => Ok(None),
             _ => Err(Stop::Respond(500)),
         }
+    }
+
+    /// The quota for deliveries to a subscription that the exchange makes; `None` if there is no limit.
+    fn of_deliveries(&self, exchange: &Exchange) -> Option<Result<DeliveryQuota, PublishRefusal>> {
+        let amount = |quota: &Option<EventQuota>| {
+            quota.as_ref().map(|quota| quota.amount.of(exchange, 1..=quota.most).ok_or(())).transpose()
+        };
+        let (count, bytes) = (amount(&self.count), amount(&self.bytes));
+        let window_s = self.window.of(exchange, 1..=MAX_WINDOW_S);
+        let (Ok(count), Ok(bytes), Some(window_s)) = (count, bytes, window_s) else {
+            return (!self.allow_degradation).then(|| Err(unknown_quota()));
+        };
+        let key = digest(&self.key.in_redis(&self.deliveries, exchange)).into();
+        let drops = self.action == ExcessAction::Drop;
+        let (per_topic, slides) = (self.per_topic, self.slides);
+        Some(Ok(DeliveryQuota { key, per_topic, count, bytes, window_s, slides, drops }))
     }
 
     /// Whether other gateways share the counters.
@@ -265,7 +291,15 @@ impl Plugin for EventLimiter {
             head.remove(b"Accept-Encoding");
         }
         // If the route leads to a hub, the request may publish an event.
-        let may_publish = exchange.request.method == Method::Post && self.0.direction != EventDirection::FromUpstream;
+        let is_post = exchange.request.method == Method::Post;
+        let may_publish = is_post && self.0.direction != EventDirection::FromUpstream;
+        // Or it may subscribe.
+        if is_post
+            && self.0.direction != EventDirection::FromClient
+            && let Some(quota) = self.0.of_deliveries(exchange)
+        {
+            exchange.limit_deliveries(quota);
+        }
         let asks = self.0.is_shared() && (wants_events || may_publish || exchange.request.upgrade);
         if !may_publish && !asks {
             return Ok(Flow::Continue);
@@ -297,6 +331,11 @@ impl Plugin for EventLimiter {
     }
 }
 
+fn unknown_quota() -> PublishRefusal {
+    let reason = "the quota of this client cannot be determined".to_owned();
+    PublishRefusal { status: 500, reason, retry_after_s: None }
+}
+
 /// The quota of a request for events that it publishes.
 struct HubQuota {
     limits: Arc<EventLimits>,
@@ -308,8 +347,7 @@ impl PublishQuota for HubQuota {
     fn take(&self, topic: &str, bytes: u64) -> Result<(), PublishRefusal> {
         let limits = &self.limits;
         let Ok(quotas) = &self.quotas else {
-            let reason = "the quota of this client cannot be determined".to_owned();
-            return Err(PublishRefusal { status: 500, reason, retry_after_s: None });
+            return Err(unknown_quota());
         };
         let of_topic = |quota: &StreamQuota| limits.counting.part_of(quota, topic.as_bytes());
         let [count, of_bytes] = quotas.each_ref().map(|quota| match limits.per_topic {
@@ -460,6 +498,33 @@ mod tests {
         assert_eq!(publish(&step, "1", "t", 1).map_err(|refusal| refusal.status), Err(500));
         let step = build::<LimitEvents>(json!({"count": 1, "time_window": 60, "direction": "from_upstream"}));
         assert_eq!([publish(&step, "1", "t", 9), publish(&step, "1", "t", 9)], [Ok(()), Ok(())]);
+    }
+
+    #[test]
+    fn deliveries_are_limited_by_the_request_that_subscribes() {
+        let quotas = |options: Value, key: &str| {
+            let step = build::<LimitEvents>(options);
+            let mut exchange = exchange(&format!("POST /?a={key} HTTP/1.1\r\nHost: h\r\nContent-Length: 0"));
+            assert_eq!(on_request(&step, &mut exchange), Ok(()));
+            exchange.responder_request(None).delivery_quotas
+        };
+        let options = json!({"count": 2, "bytes": 9, "time_window": 60, "key": "arg_a", "action": "drop"});
+        let [one, same, other] = ["1", "1", "2"].map(|key| quotas(options.clone(), key).expect("they are known"));
+        let quota = one.first().expect("there is one");
+        assert_eq!((quota.count, quota.bytes, quota.window_s), (Some(2), Some(9), 60));
+        assert_eq!((quota.drops, quota.slides, quota.per_topic), (true, false, false));
+        assert!(one == same && one[0].key != other[0].key, "{one:?} {other:?}");
+        let sliding = json!({"count": 1, "time_window": 1, "window_type": "sliding", "per_topic": true});
+        let quota = quotas(sliding, "1").expect("it is known").remove(0);
+        assert_eq!((quota.drops, quota.slides, quota.per_topic), (false, true, true));
+        let unknown = json!({"count": "$arg_n", "time_window": 60});
+        assert_eq!(quotas(unknown, "1").map_err(|refusal| refusal.status), Err(500));
+        for none in [
+            json!({"count": "$arg_n", "time_window": 60, "allow_degradation": true}),
+            json!({"count": 1, "time_window": 60, "direction": "from_client"}),
+        ] {
+            assert_eq!(quotas(none, "1"), Ok(Vec::new()));
+        }
     }
 
     #[test]

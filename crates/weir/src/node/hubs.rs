@@ -20,7 +20,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     }
     page.counter(
         "weir_hub_outcomes",
-        "Finished deliveries, by outcome: `delivered`, `dead_lettered`, `expired` or `cancelled`.",
+        "Finished deliveries, by outcome: `delivered`, `dead_lettered`, `expired`, `cancelled` or `throttled`.",
     );
     for (hub, status) in hubs {
         let tally = status.account.tally;
@@ -29,6 +29,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             ("dead_lettered", tally.dead_lettered),
             ("expired", tally.expired),
             ("cancelled", tally.cancelled),
+            ("throttled", tally.throttled),
         ];
         for (outcome, count) in outcomes {
             page.total(&[("hub", hub), ("outcome", outcome)], count);
@@ -41,6 +42,27 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     page.counter("weir_hub_attempts", "Delivery attempts since the process started, retries included.");
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.attempts);
+    }
+    page.counter(
+        "weir_hub_subscriptions_ended",
+        "Subscriptions that have ended since the process started, by reason: `unsubscribed`, `lease_ended`, `gone` (the \
+         callback answered 410), `topic_removed` or `not_permitted` (the configuration changed).",
+    );
+    for (hub, status) in hubs {
+        for (reason, count) in status.ends.by_reason() {
+            page.total(&[("hub", hub), ("reason", reason)], count);
+        }
+    }
+    page.counter(
+        "weir_hub_refused_requests",
+        "Subscription requests that were refused since the process started, by reason: `unverified` (too many wait for their \
+         verification), `unverified_of_client` (too many of one client do), `subscriptions_of_consumer` (the consumer has too \
+         many), or `not_owner` (the subscription belongs to another consumer).",
+    );
+    for (hub, status) in hubs {
+        for (reason, count) in status.refused.by_reason() {
+            page.total(&[("hub", hub), ("reason", reason)], count);
+        }
     }
     sizes(hubs, page);
 }
@@ -85,11 +107,14 @@ pub fn report(hubs: &HubStatuses) -> Value {
             "stored_bytes": status.stored_bytes,
             "in_flight": status.in_flight,
             "attempts": status.attempts,
+            "longest_turn_us": u64::try_from(status.turns.longest.as_micros()).unwrap_or(u64::MAX),
+            "most_starts_per_turn": status.turns.most_started,
             "audience": account.audience,
             "delivered": tally.delivered,
             "dead_lettered": tally.dead_lettered,
             "expired": tally.expired,
             "cancelled": tally.cancelled,
+            "throttled": tally.throttled,
             "replayed": tally.replayed,
             "pending": account.pending,
             "shares": status.shares.map(|shares| json!({ "own": shares.own, "all": shares.all })),

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::auth::json_web_token::Claims;
@@ -35,21 +36,25 @@ type OfClaim = (Box<str>, Verified);
 #[derive(Default)]
 pub(super) struct VerifiedTokens {
     of: Cell<u64>,
-    tokens: RefCell<HashMap<Box<[u8]>, OfClaim>>,
+    tokens: RefCell<HashMap<Rc<[u8]>, OfClaim>>,
 }
 
 impl VerifiedTokens {
-    pub(super) fn find(&self, keys: KeySet, token: &[u8], claim: &str) -> Option<Verified> {
+    /// The result for a token, with its text.
+    pub(super) fn find(&self, keys: KeySet, token: &[u8], claim: &str) -> Option<(Verified, Rc<[u8]>)> {
         let tokens = self.tokens.borrow();
-        let (of_claim, verified) = tokens.get(token).filter(|_| self.of.get() == keys.0)?;
-        (**of_claim == *claim).then_some(*verified)
+        let (text, (of_claim, verified)) = tokens.get_key_value(token).filter(|_| self.of.get() == keys.0)?;
+        (**of_claim == *claim).then(|| (*verified, Rc::clone(text)))
     }
 
-    pub(super) fn remember(&self, keys: KeySet, token: &[u8], claim: &str, verified: Verified) {
+    /// Adds a result; returns the token's text.
+    pub(super) fn remember(&self, keys: KeySet, token: &[u8], claim: &str, verified: Verified) -> Rc<[u8]> {
         let mut tokens = self.tokens.borrow_mut();
         if self.of.replace(keys.0) != keys.0 || tokens.len() >= MAX_TOKENS {
             tokens.clear();
         }
-        tokens.insert(token.into(), (claim.into(), verified));
+        let text: Rc<[u8]> = token.into();
+        tokens.insert(Rc::clone(&text), (claim.into(), verified));
+        text
     }
 }

@@ -1,9 +1,11 @@
 //! The decision on each request, and the fields that are forwarded to the upstream.
 
+use std::rc::Rc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use weir_plugin::{Exchange, Flow, Plugin, Stop};
+use weir_plugin::{CallerClaims, Exchange, Flow, Plugin, Stop};
 
 use super::bearer::{Bearer, TokenRejection};
 use super::login::{LoginFlow, LoginStep};
@@ -80,6 +82,7 @@ impl OpenidAuthenticator {
         if let (Some(token), Some(bearer)) = (token, &self.bearer) {
             let claims = bearer.verify(&self.provider, &token, exchange).await?;
             self.check_scopes(exchange, &scopes(&claims))?;
+            exchange.set_token_claims(CallerClaims::Object(Rc::clone(&claims)));
             return self.tell(exchange, &token, Some(&claims));
         }
         let Some(login) = &self.login else { return Ok(self.refuse_or_pass(exchange, None)?) };
@@ -87,6 +90,7 @@ impl OpenidAuthenticator {
             LoginStep::Answered(stop) => Err(TokenRejection::Stop(stop)),
             LoginStep::Session(session) => {
                 self.check_scopes(exchange, &session.scope.split(' ').collect::<Vec<_>>())?;
+                exchange.set_token_claims(session_claims(&session));
                 self.forward_session(exchange, &session)
             }
             LoginStep::NoSession if self.forwards_unauthenticated || self.refuses_without_session => {
@@ -170,6 +174,13 @@ impl OpenidAuthenticator {
 fn add(exchange: &mut Exchange, name: &str, value: &[u8]) -> Result<(), Stop> {
     exchange.mark_personal(name.as_bytes());
     exchange.request.head.add(name.as_bytes(), value).map_err(|_| Stop::Internal)
+}
+
+/// The claims of the ID token, with the scopes that the provider has granted to the session (RFC 6749 §5.1).
+fn session_claims(session: &OpenidSession) -> CallerClaims {
+    let mut claims = session.identity.clone();
+    claims.insert("scope".to_owned(), Value::from(session.scope.as_str()));
+    CallerClaims::Object(Rc::new(claims))
 }
 
 fn in_base64(claims: &Map<String, Value>) -> String {

@@ -1,0 +1,107 @@
+//! Ends subscriptions that the settings do not permit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Denial, Engine};
+use crate::ends::EndReason;
+use crate::settings::HubSettings;
+
+impl Engine {
+    /// Applies new settings. Subscriptions to topics that no longer exist, and those whose owners may no longer receive their topic,
+    /// are ended with a denial (W3C WebSub §5.2).
+    pub fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
+        self.settings = settings;
+        self.end_unpermitted();
+        self.hosts.wake_all();
+        self.look(now_ms);
+    }
+
+    fn end_unpermitted(&mut self) {
+        let mut unpermitted = Vec::new();
+        for (_, topic) in self.topics.iter() {
+            if !self.settings.has_topic(&topic.name) {
+                unpermitted.extend(topic.subscribers.iter().map(|slot| (*slot, EndReason::TopicRemoved)));
+                continue;
+            }
+            // Most subscriptions of a topic have few owners.
+            let mut decided = HashMap::new();
+            for slot in &topic.subscribers {
+                let owner = self.subscriptions.owner_of(self.subscriptions.get(*slot));
+                if !*decided.entry(owner).or_insert_with(|| self.settings.permits_receiving(owner, &topic.name)) {
+                    unpermitted.push((*slot, EndReason::NotPermitted));
+                }
+            }
+        }
+        for (slot, reason) in unpermitted {
+            self.deny_and_end(slot, reason);
+        }
+    }
+
+    fn deny_and_end(&mut self, slot: u32, reason: EndReason) {
+        let subscription = self.subscriptions.get(slot);
+        let topic = &self.topics.get(subscription.topic).name;
+        self.denials.push(denial(topic, &subscription.callback, reason));
+        self.end(slot, reason);
+    }
+}
+
+/// The denial for a callback whose subscription, or request for one, ends for this reason.
+pub(super) fn denial(topic: &str, callback: &str, reason: EndReason) -> Denial {
+    let reason = match reason {
+        EndReason::TopicRemoved => "the hub no longer has this topic",
+        _ => "the subscriber may not receive this topic",
+    };
+    Denial { topic: topic.into(), callback: callback.into(), reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::{TOPIC, request, settings};
+    use crate::rights::{ConsumerGroups, PermittedCallers};
+
+    /// The settings of a configuration with these consumers, of whom only some may subscribe.
+    fn permitting(known: &[&str], permitted: &[&str]) -> Arc<HubSettings> {
+        let mut settings = settings();
+        settings.consumers = known.iter().map(|name| ((*name).into(), "".into())).collect::<ConsumerGroups>();
+        let consumers = permitted.iter().map(|name| (*name).into()).collect();
+        settings.subscribe.permitted = PermittedCallers { consumers, ..PermittedCallers::default() };
+        Arc::new(settings)
+    }
+
+    fn ask(engine: &mut Engine, owner: &str) -> u64 {
+        let mut request = request(&format!("http://c.example/{owner}"));
+        request.owner = owner.into();
+        let number = engine.request(request).expect("taken");
+        engine.verify(number);
+        number
+    }
+
+    #[test]
+    fn subscriptions_end_with_the_right_of_their_owner() {
+        let mut engine = Engine::new(permitting(&["jack", "jill", "joe"], &[]), 7);
+        for owner in ["jack", "jill", "joe", ""] {
+            let number = ask(&mut engine, owner);
+            engine.verified(number, true, 0, 0);
+        }
+        engine.committed(1, TOPIC, 10, 0);
+        engine.reconfigure(permitting(&["jack", "joe"], &["jack", "jill"]), 1);
+        assert_eq!(engine.subscriptions(None, 0, 10).iter().map(|one| &*one.owner).collect::<Vec<_>>(), ["jack"]);
+        let mut denied: Vec<_> = std::iter::from_fn(|| engine.next_denial()).map(|denial| denial.callback).collect();
+        denied.sort();
+        assert_eq!(denied, ["http://c.example/", "http://c.example/jill", "http://c.example/joe"].map(Box::from));
+        assert_eq!((engine.ends.of(EndReason::NotPermitted), engine.account().tally.cancelled), (3, 3));
+        assert!(engine.account().is_even());
+    }
+
+    #[test]
+    fn a_right_that_is_lost_before_the_verification_leaves_no_subscription() {
+        let mut engine = Engine::new(permitting(&["jack"], &[]), 7);
+        let number = ask(&mut engine, "jack");
+        engine.reconfigure(permitting(&[], &[]), 1);
+        engine.verified(number, true, 1, 1);
+        assert_eq!((engine.subscription_count(), engine.open_requests()), (0, 0));
+        assert_eq!(engine.next_denial().map(|denial| denial.callback), Some("http://c.example/jack".into()));
+    }
+}
