@@ -1,6 +1,8 @@
 //! The audit log: who has asked for what, and what came of it.
 
 use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -142,4 +144,27 @@ fn a_full_disk_keeps_nobody_from_changing_resources() {
     let mut refused = weir().spawn(&audited(directory.path()));
     assert_eq!(refused.wait_exit(DEADLINE).code(), Some(4));
     refused.wait_stderr("why", |line| line.contains("the audit log ") && line.contains("cannot be opened"));
+}
+
+#[test]
+fn a_change_is_audited_though_its_client_does_not_wait_for_the_answer() {
+    let directory = TempDir::new();
+    let path = directory.join("audit.log");
+    let gateway = weir().start(&audited(&path));
+    let address = admin_addr(&gateway);
+    let clients = 20;
+    let body = r#"{"uri": "/r", "plugins": {}}"#;
+    for client in 0..clients {
+        let request = format!(
+            "PUT /apisix/admin/routes/r{client} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {ADMIN}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut connection = TcpStream::connect(address).expect("it listens");
+        connection.write_all(request.as_bytes()).expect("it is sent");
+        // Dropping it closes it at once.
+    }
+    let mut api = Api::with_key(address, ADMIN);
+    eventually("all changes are made", DEADLINE, || api.get("routes")["total"] == clients);
+    let lines = lines(&path, clients);
+    assert!(lines.iter().all(|line| line["outcome"] == "accepted" && line["who"] == "ann"), "{lines:#?}");
 }

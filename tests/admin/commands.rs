@@ -113,3 +113,16 @@ fn a_store_is_filled_and_emptied_while_no_node_runs() {
     let again = weir().start(&format!("{}store: {{ path: {} }}\n", file(), path.display()));
     assert_eq!(again.get("/r").text(), "imported");
 }
+
+#[test]
+fn a_command_waits_for_a_response_no_longer_than_it_is_told() {
+    // It accepts connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let server = format!("http://{}", silent.local_addr().expect("an address"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["get", "routes", "--timeout", "1"]).env("WEIR_ADMIN", &server).env("WEIR_ADMIN_KEY", ADMIN);
+    let output = command.output().expect("the binary starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains(&format!("no response from {server} within 1 s")) && told.contains("--timeout"), "{told}");
+}

@@ -1,5 +1,7 @@
 //! Nodes that share an etcd with each other and with other writers.
 
+mod partition;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,29 +26,48 @@ pub struct Etcd {
 }
 
 struct Member {
+    address: String,
     client: u16,
     peer: u16,
     data: TempDir,
     program: Option<Program>,
 }
 
+impl Member {
+    fn url(&self, port: u16) -> String {
+        format!("http://{}:{port}", self.address)
+    }
+}
+
 impl Etcd {
     /// `None` if etcd is not installed.
     pub fn of(count: usize) -> Option<Etcd> {
-        Program::find("etcd").and(Program::find("etcdctl"))?;
-        let member = |_| Member { client: free_port(), peer: free_port(), data: TempDir::in_memory(), program: None };
-        let mut etcd = Etcd { members: (0..count).map(member).collect() };
+        let mut etcd = Etcd::at(&vec!["127.0.0.1"; count])?;
         (0..count).for_each(|member| etcd.start(member));
         etcd.wait();
         Some(etcd)
     }
 
+    /// Members at these addresses that are not started yet. `None` if etcd is not installed.
+    fn at(addresses: &[&str]) -> Option<Etcd> {
+        Program::find("etcd").and(Program::find("etcdctl"))?;
+        let member = |address: &&str| Member {
+            address: (*address).to_owned(),
+            client: free_port(),
+            peer: free_port(),
+            data: TempDir::in_memory(),
+            program: None,
+        };
+        Some(Etcd { members: addresses.iter().map(member).collect() })
+    }
+
     fn start(&mut self, member: usize) {
         let mut command = Program::find("etcd").expect("it was there just now");
-        let peer_of = |(number, member): (usize, &Member)| format!("m{number}=http://127.0.0.1:{}", member.peer);
+        let peer_of = |(number, member): (usize, &Member)| format!("m{number}={}", member.url(member.peer));
         let cluster: Vec<String> = self.members.iter().enumerate().map(peer_of).collect();
-        let Member { client, peer, data, program } = &mut self.members[member];
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let started = &mut self.members[member];
+        let (client, peer) = (started.url(started.client), started.url(started.peer));
+        let Member { data, program, .. } = started;
         command.arg("--name").arg(format!("m{member}")).arg("--data-dir").arg(data.join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -56,9 +77,9 @@ impl Etcd {
 
     /// Puts a backup in place of the data of the only member, which does not run.
     fn restore(&self, backup: &Path) {
-        let Member { peer, data, .. } = &self.members[0];
+        let member = &self.members[0];
+        let (data, peer) = (&member.data, member.url(member.peer));
         fs::remove_dir_all(data.join("data")).expect("a directory");
-        let peer = format!("http://127.0.0.1:{peer}");
         let (backup, data) = (backup.to_str().expect("a path"), data.join("data"));
         let cluster = format!("m0={peer}");
         let identity = ["--name", "m0", "--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer];
@@ -71,7 +92,7 @@ impl Etcd {
     }
 
     pub fn endpoints(&self) -> Vec<String> {
-        self.members.iter().map(|member| format!("http://127.0.0.1:{}", member.client)).collect()
+        self.members.iter().map(|member| member.url(member.client)).collect()
     }
 
     fn try_ctl(&self, arguments: &[&str]) -> Option<String> {
@@ -220,6 +241,7 @@ fn history_is_shared_and_resources_expire() {
     assert_eq!(list.len(), 2, "{history}");
     assert_eq!(list[1]["revision"], first);
     assert_eq!(list[0]["changes"][0]["members"][0]["after"], "second", "{history}");
+    assert_eq!(api.get("history?before=1")["list"], json!([]), "nothing is before the first revision");
     let answer = api.ask("POST", &format!("history/{first}/rollback?wait=10s"), "", "");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(other.get("/r").text(), "first", "every node serves it when the wait is over");

@@ -388,3 +388,83 @@ fn deleting_a_part_of_a_route_does_not_delete_the_route() {
     assert_eq!(api.ask("PATCH", "routes/r/plugins/request-id", "", "null").status, 200);
     assert_eq!(gateway.get("/r").headers.get("x-request-id"), None);
 }
+
+#[test]
+fn a_transaction_gives_no_consumer_the_name_of_another() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    api.put("consumers/jack", r#"{"username": "jack", "plugins": {"key-auth": {"key": "the key of jack"}}}"#);
+    for operation in [
+        json!({"put": "consumers/jack", "value": {"username": "rose"}}),
+        json!({"patch": "consumers/jack", "value": {"username": "rose"}}),
+        json!({"put": "consumers/rose", "value": {"username": "jack"}}),
+    ] {
+        let answer = api.ask("PATCH", "configs", "", &json!({"operations": [operation]}).to_string());
+        assert_eq!(answer.status, 400, "{operation}: {}", answer.text());
+        assert!(answer.text().contains("operations[0]: wrong username"), "{}", answer.text());
+    }
+    assert_eq!(api.get("consumers/jack")["value"]["username"], "jack");
+    assert_eq!(api.get("consumers")["total"], 1);
+}
+
+#[test]
+fn a_key_that_another_consumer_has_is_told_with_the_name_of_that_consumer() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let key = |name: &str| json!({"plugins": {"key-auth": {"key": name}}});
+    let consumer = |name: &str, key: Value| {
+        let mut consumer = key;
+        consumer["username"] = name.into();
+        consumer.to_string()
+    };
+    api.put("consumers/ann", &consumer("ann", json!({})));
+    api.put("consumers/jack", &consumer("jack", key("the key of jack")));
+    api.put("consumers/jack/credentials/second", &key("another key of jack").to_string());
+    for (taken, owner) in [
+        ("the key of jack", "the consumer `jack`"),
+        ("another key of jack", "the credential `second` of the consumer `jack`"),
+    ] {
+        let answer = api.ask("PUT", "consumers/rose", "", &consumer("rose", key(taken)));
+        assert_eq!(answer.status, 400);
+        let told = answer.text();
+        assert!(told.contains(&format!("has the same key as {owner}; ")) && !told.contains(taken), "{told}");
+    }
+}
+
+#[test]
+fn a_secrets_manager_is_validated_without_an_id() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let vault = r#"{"uri": "http://127.0.0.1:8200", "prefix": "kv/apisix", "token": "t"}"#;
+    let answer = api.ask("POST", "schema/validate/secrets", "", vault);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = api.ask("POST", "schema/validate/secrets", "", r#"{"uri": "http://127.0.0.1:8200", "prefix": "kv"}"#);
+    assert!(answer.status == 400 && answer.text().contains("token"), "{}", answer.text());
+}
+
+#[test]
+fn resources_name_no_files_unless_the_node_allows_it() {
+    let ssl = |name: &str| json!({"sni": "a.example", "cert": name, "key": name}).to_string();
+    let listed = |name: &str| json!({"nodes_file": name}).to_string();
+    let weir = || weir().file("nodes/there.yaml", "{ \"127.0.0.1:9\": 1 }\n").file("secret.yaml", "{}\n");
+    for (allows, yaml) in [(false, file()), (true, format!("resource_files: [ nodes ]\n{}", file()))] {
+        let gateway = weir().start(&yaml);
+        let mut api = Api::of(&gateway);
+        let mut answers = Vec::new();
+        for name in ["secret.yaml", "none.yaml", "nodes/../secret.yaml"] {
+            for (key, body) in [("ssls/1", ssl(name)), ("upstreams/1", listed(name))] {
+                let answer = api.ask("PUT", key, "", &body);
+                assert_eq!(answer.status, 400, "{}", answer.text());
+                let told = answer.text();
+                let is_told = told.contains("may not be named by a resource of the store");
+                assert!(is_told && told.contains("`resource_files`"), "{told}");
+                answers.push(told.replace(name, "NAME"));
+            }
+        }
+        answers.sort();
+        answers.dedup();
+        assert_eq!(answers.len(), 2, "a file that exists and one that does not have the same answer: {answers:#?}");
+        let answer = api.ask("PUT", "upstreams/there", "", &listed("nodes/there.yaml"));
+        assert_eq!(answer.status, if allows { 201 } else { 400 }, "{}", answer.text());
+    }
+}

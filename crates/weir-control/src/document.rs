@@ -30,11 +30,12 @@ mod scheme;
 mod secret_fields;
 mod secrets;
 pub(crate) mod settings;
+mod shared_list;
 mod shares;
 mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -42,7 +43,7 @@ use weir_net::tls::CertificateDer;
 
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::fingerprint::Fingerprint;
-use crate::text::read::{MapReader, NodeReader};
+use crate::text::read::{MapReader, NodeReader, join};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
 use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
@@ -188,6 +189,17 @@ const RESOURCES: &[&str] = &[
     "secrets",
     "plugins",
 ];
+
+/// What to do if a resource of a store may not name a file.
+pub(crate) const RESOURCE_FILES: &str =
+    "write the content itself, or add the file's directory to `resource_files` in the configuration file of the node";
+
+/// Whether a file is in a directory or below it, by their names.
+fn is_below(file: &Path, directory: &Path) -> bool {
+    let is_plain = |path: &Path| !path.components().any(|part| part == Component::ParentDir);
+    let without_dots = |path: &Path| path.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>();
+    is_plain(file) && without_dots(file).starts_with(without_dots(directory))
+}
 
 impl Document {
     /// Parses a text and reads the document from it.
@@ -511,10 +523,19 @@ impl Document {
     /// The files to read before the document is compiled: names of files, and `$env://NAME`.
     pub fn file_names(&self) -> BTreeSet<&str> {
         let of_upstreams = self.noted_upstreams().flat_map(|upstream| upstream.tls.pems());
-        let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).chain(&self.settings.trusted);
+        let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).filter_map(Pem::elsewhere);
+        let of_resources = pems.chain(self.node_files_named().map(|file| &*file.path));
         let authority = self.acme.iter().filter_map(|acme| acme.authorities.as_ref());
-        let pems = pems.chain(authority);
-        pems.filter_map(Pem::elsewhere).chain(self.node_files_named().map(|file| &*file.path)).collect()
+        let of_settings = authority.chain(&self.settings.trusted).filter_map(Pem::elsewhere);
+        of_resources.filter(|name| self.may_name(name)).chain(of_settings).collect()
+    }
+
+    /// Whether a resource may name this file. Who may write to a store is not always who may read the files of the node, and a
+    /// message about a file tells at least whether it exists.
+    fn may_name(&self, name: &str) -> bool {
+        let is_of_file = self.store_revision.is_none();
+        let allowed = |directory: &Box<str>| is_below(Path::new(name), Path::new(&**directory));
+        is_of_file || name.starts_with("$env://") || self.settings.resource_files.iter().any(allowed)
     }
 
     /// The certificate files of `acme`, which may not exist yet.
@@ -535,13 +556,20 @@ impl Document {
 
     /// Parses the content of the `nodes_file`s. Their faults become faults of the document.
     pub fn read_nodes(&mut self, lookup: VariableLookup, limits: TextLimits) {
-        let named: Vec<NodesFile> = self.node_files_named().cloned().collect();
+        let path = |upstream: &UpstreamSpec| join(&upstream.origin.path, "nodes_file");
+        let named = self.noted_upstreams().filter_map(|one| Some((path(one), one.nodes_file.clone()?)));
+        let named: Vec<(String, NodesFile)> = named.collect();
         self.queries = OnceLock::new();
-        for NodesFile { path, place, default_port } in named {
+        for (at, NodesFile { path, place, default_port }) in named {
             let text = match self.files.get(&path) {
                 Some(Ok(content)) => std::str::from_utf8(content).map_err(|_| "it is not UTF-8".to_owned()),
                 Some(Err(reason)) => Err(reason.clone()),
-                None => continue,
+                None => {
+                    let problem = format!("the file `{path}` may not be named by a resource of the store");
+                    let fault = Diagnostic { path: at, ..Diagnostic::at_place(&self.source, place, problem) };
+                    self.faults.push(fault.advise(RESOURCE_FILES));
+                    continue;
+                }
             };
             let source: Arc<str> = (*path).into();
             match text.map(|text| yaml::parse(&source, text, lookup, limits)) {

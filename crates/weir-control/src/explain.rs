@@ -1,6 +1,7 @@
 //! Explains how a request is routed, and which plugins run for it.
 
 mod outcome;
+mod resource_index;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -13,12 +14,13 @@ use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile};
-use crate::document::lists::{ListedSpec, SpecList};
-use crate::document::{Document, PluginSet, PluginSpec, Reference};
+use crate::document::{Document, PluginSet, PluginSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
 
 pub(crate) use outcome::outcome;
+pub(crate) use resource_index::ResourceIndex;
+
 pub use outcome::{OutcomePlugin, RoutingComparison, RoutingOutcome};
 
 /// The description of a hypothetical request.
@@ -85,7 +87,7 @@ pub fn explain(
         snapshot.table.explain(&lookup).into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
     let chosen =
         candidates.iter().find(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen).map(|(id, _)| &**id);
-    let plugins = rows(document, registry, chosen);
+    let plugins = rows(&ResourceIndex::new(document), registry, chosen);
     let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
     Ok(Explanation { candidates, plugins, knows_consumers })
 }
@@ -150,22 +152,13 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
     Ok(exchange)
 }
 
-/// The resource with this id. Lists of a store are sorted, so that the search is short; those of a file are not.
-fn by_id<'d, T: ListedSpec>(list: &'d SpecList<T>, id: &str) -> Option<&'d T> {
-    list.find(id).or_else(|| list.iter().find(|one| one.id() == id))
-}
-
-fn referred<'d, T: ListedSpec>(list: &'d SpecList<T>, reference: &Option<Reference>) -> Option<&'d T> {
-    reference.as_ref().and_then(|reference| by_id(list, &reference.id))
-}
-
 /// The fingerprint of what a plugin does, wherever it is written.
 fn content_of(plugin: &PluginSpec) -> Fingerprint {
     let PluginSpec { options, priority, filter, error_response, .. } = plugin;
     Fingerprint::of(format!("{:?}", (options, priority, filter, error_response)))
 }
 
-fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<PluginRow> {
+fn rows(resources: &ResourceIndex, registry: &Registry, route: Option<&str>) -> Vec<PluginRow> {
     let row = |source: String, reach: ChainReach, plugin: &PluginSpec| {
         let entry = registry.find(&plugin.name)?;
         Some(PluginRow {
@@ -181,12 +174,12 @@ fn rows(document: &Document, registry: &Registry, route: Option<&str>) -> Vec<Pl
         })
     };
     let mut rows = Vec::new();
-    for PluginSet { id, plugins, .. } in &document.global_rules {
+    for PluginSet { id, plugins, .. } in &resources.document.global_rules {
         rows.extend(plugins.iter().filter_map(|plugin| row(format!("global_rule/{id}"), ChainReach::Global, plugin)));
     }
-    if let Some(route) = route.and_then(|id| by_id(&document.routes, id)) {
-        let config = referred(&document.plugin_configs, &route.plugin_config_id);
-        let service = referred(&document.services, &route.service_id);
+    if let Some(route) = route.and_then(|id| resources.routes.find(id)) {
+        let config = resources.plugin_configs.referred(&route.plugin_config_id);
+        let service = resources.services.referred(&route.service_id);
         let layers = [
             Some((format!("route/{}", route.id), &route.plugins)),
             config.map(|config| (format!("plugin_config/{}", config.id), &config.plugins)),

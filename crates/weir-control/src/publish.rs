@@ -13,7 +13,7 @@ use weir_plugin::Registry;
 use crate::acme::{AcmeTerms, Challenges};
 use crate::compile::{CertificateEnd, Compiled, DocumentCertificates, NodeServices, Parts, compile_for};
 use crate::document::{Document, NodeSettings};
-use crate::explain::{RequestDescription, RoutingOutcome, outcome};
+use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, outcome};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::Diagnostic;
 
@@ -183,7 +183,8 @@ impl Publisher {
         requests: &[RequestDescription],
     ) -> Result<Vec<Result<RoutingOutcome, String>>, Vec<Diagnostic>> {
         let Compiled { snapshot, .. } = self.compiled(&mut self.lock(), document)?;
-        Ok(requests.iter().map(|request| outcome(&snapshot, document, &self.registry, request)).collect())
+        let resources = ResourceIndex::new(document);
+        Ok(requests.iter().map(|request| outcome(&snapshot, &resources, &self.registry, request)).collect())
     }
 
     /// Compiles a document. A panic counts as a problem: the last snapshot stays in use, and the next change is tried.

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_telemetry::metrics::Metrics;
 use weir_telemetry::routes::RouteSlot;
@@ -16,6 +16,10 @@ use crate::snapshot::Snapshot;
 
 /// How often the thread checks whether the last worker has dropped a snapshot.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The least time between two searches for endpoints and counters that no snapshot uses any more. A search looks at all of them,
+/// so its cost must not depend on how often the configuration changes.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
 pub struct Published {
     pub snapshot: Arc<Snapshot>,
@@ -116,8 +120,10 @@ impl Drop for RetiredSnapshotDropper {
 
 fn free_retired_snapshots(retired: &mpsc::Receiver<Arc<Published>>, table: &HealthTable, metrics: &Metrics) {
     let mut held: Vec<Arc<Published>> = Vec::new();
+    // Whether snapshots have been freed since the last search for unused parts, and when that was.
+    let (mut is_due, mut searched) = (false, None::<Instant>);
     loop {
-        let next = match held.is_empty() {
+        let next = match held.is_empty() && !is_due {
             true => retired.recv().map_err(RecvTimeoutError::from),
             false => retired.recv_timeout(LOOK),
         };
@@ -128,9 +134,11 @@ fn free_retired_snapshots(retired: &mpsc::Receiver<Arc<Published>>, table: &Heal
         }
         let before = held.len();
         held.retain(|published| Arc::strong_count(published) > 1);
-        if held.len() < before {
+        is_due |= held.len() < before;
+        if is_due && searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY) {
             table.forget_unused();
             metrics.upstreams.forget_unused();
+            (is_due, searched) = (false, Some(Instant::now()));
         }
     }
 }

@@ -26,7 +26,8 @@ pub(super) struct Precondition {
 impl Precondition {
     pub(super) fn of(headers: &HeaderMap) -> Precondition {
         let texts = |name| {
-            let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+            // A condition that cannot be read holds for nothing; leaving it out would make the change unconditional.
+            let values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
             values
                 .flat_map(|value| value.split(','))
                 .map(|tag| tag.trim().trim_matches('"').to_owned())
@@ -74,9 +75,12 @@ impl NewResource {
         Ok(vec![ResourceEdit::Put { key: key.clone(), value, expires_ms: self.expires_ms }])
     }
 
-    /// The id is the number of the revision that creates the resource.
+    /// The id is the number of the revision that creates the resource, or the next one that is free: resources that were imported
+    /// have ids from the revisions of another store.
     pub(super) fn post(&self, view: &ResourceView) -> Planned {
-        self.put(view, &ResourceKey::new(self.kind.list, &format!("{:020}", view.revision + 1)))
+        let numbered = |number: u64| ResourceKey::new(self.kind.list, &format!("{number:020}"));
+        let key = (view.revision + 1..).map(numbered).find(|key| view.get(key).is_none());
+        self.put(view, &key.expect("a store has fewer resources than there are numbers"))
     }
 }
 
@@ -212,5 +216,27 @@ mod tests {
         assert_eq!(of("if-none-match", "*").check(None), Ok(()));
         assert_eq!(of("if-none-match", "*").check(Some(&stored(7))), Err(PlanRefusal::Exists(7)));
         assert_eq!(Precondition::default().check(None), Ok(()));
+        let mut headers = HeaderMap::new();
+        headers.insert(IF_MATCH, http::HeaderValue::from_bytes(b"\"\xff\"").expect("a value"));
+        let unreadable = Precondition::of(&headers).check(Some(&stored(7)));
+        assert_eq!(unreadable, Err(PlanRefusal::MovedOn(Some(7))), "it is not ignored");
+    }
+
+    #[test]
+    fn a_generated_id_takes_the_place_of_no_resource() {
+        let kind = kinds::find("routes").expect("a kind");
+        let route = |number: u64| ResourceKey::new("routes", &format!("{number:020}"));
+        let all = [(route(3), stored(1)), (route(4), stored(1))].into();
+        let set = crate::stores::resources::ResourceSet { revision: 2, all };
+        let nothing = crate::stores::resources::PendingResources::new();
+        let view = ResourceView { set: &set, pending: &nothing, revision: 2 };
+        let new = NewResource {
+            kind,
+            value: serde_json::json!({"uri": "/"}),
+            expires_ms: None,
+            condition: Precondition::default(),
+        };
+        let edits = new.post(&view).expect("it can be made");
+        assert!(matches!(&edits[..], [ResourceEdit::Put { key, .. }] if *key == route(5)), "{edits:?}");
     }
 }

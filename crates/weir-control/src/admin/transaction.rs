@@ -8,6 +8,7 @@ use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
 use super::patch;
 use super::plans;
 use super::redact::unmask;
+use super::references::id_text;
 use super::request::AdminRequest;
 use super::resources::is_id;
 use crate::stores::live::ResourceEdit;
@@ -100,13 +101,21 @@ impl Transaction {
             if new.is_none() {
                 edits.delete_credentials(view, key);
             }
-            if let Some(problem) = new.as_ref().and_then(|value| kinds::fault_of_proto(kind, value)) {
+            let fault = |value: &Value| fault_of_name(kind, key, value).or_else(|| kinds::fault_of_proto(kind, value));
+            if let Some(problem) = new.as_ref().and_then(fault) {
                 return Err(PlanRefusal::Wrong(format!("operations[{index}]: {problem}")));
             }
             edits.set(key, new);
         }
         Ok(edits.into_edits())
     }
+}
+
+/// What is wrong with the name of a consumer, which must be that of its key. Other kinds have their id there, which is set by the
+/// node.
+fn fault_of_name(kind: &ResourceKind, key: &ResourceKey, value: &Value) -> Option<String> {
+    let name = value.get("username").and_then(id_text).filter(|_| kind.id == IdRule::Username)?;
+    (name != key.id()).then(|| format!("wrong username: `{key}` cannot have the name `{name}`"))
 }
 
 fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, message, refuse, text, wrong};
-use super::kinds;
+use super::kinds::{self, IdRule};
 use super::references::id_text;
 use super::request::AdminRequest;
 use crate::compile::compile;
@@ -19,7 +19,11 @@ use crate::text::yaml::{self, TextLimits};
 /// `POST schema/validate/routes`: validates the resource itself, without plugins and references.
 pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> {
     let Some(kind) = kinds::find(list) else { return refuse(format!("not found schema: {list}")) };
-    let Some(value) = request.json()? else { return refuse("missing configurations") };
+    let Some(mut value) = request.json()? else { return refuse("missing configurations") };
+    // APISIX's schema of a secrets manager has no id, which stands in the path of a request.
+    if let (IdRule::Manager, Value::Object(members)) = (kind.id, &mut value) {
+        members.entry("id").or_insert_with(|| "vault/1".into());
+    }
     if kind.list == "protos" {
         return Ok(kinds::fault_of_proto(kind, &value).map_or_else(|| text(StatusCode::OK, ""), wrong));
     }

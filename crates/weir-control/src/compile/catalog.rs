@@ -127,17 +127,21 @@ impl<'a, T: CompiledPart> Cataloger<'a, T> {
         }
     }
 
-    /// The block expected next, if all of it can be reused: `contents`, of the resources that follow, begins with the block's,
-    /// and all of its inputs are `unchanged`.
-    pub(super) fn next_block(&self, contents: &[Fingerprint], unchanged: Dependencies) -> Option<&'a Block<T>> {
+    /// The block expected next, if all of it can be reused: all of its inputs are `unchanged`, and `follow` says that the
+    /// resources that follow in the document begin with those of the block, by their fingerprints.
+    pub(super) fn next_block(
+        &self,
+        unchanged: Dependencies,
+        follow: impl FnOnce(&[Fingerprint]) -> bool,
+    ) -> Option<&'a Block<T>> {
         let (at, 0) = self.next else { return None };
         let block = &**self.before.get(at)?;
         let is_free = matches!(self.uses[at], BlockUse::None);
-        let fits = block.depends_on?.are_among(unchanged) && contents.starts_with(&block.contents);
+        let is_unchanged = block.depends_on?.are_among(unchanged);
         // Smaller blocks are split up, and their parts joined to the neighbouring blocks.
         let fewest = self.most / 4;
         let is_worth_it = block.len() >= fewest && (self.parts.is_empty() || self.parts.len() >= fewest);
-        (is_free && fits && is_worth_it).then_some(block)
+        (is_free && is_unchanged && is_worth_it && follow(&block.contents)).then_some(block)
     }
 
     /// Reuses the block that [`Cataloger::next_block`] has returned.
@@ -289,7 +293,9 @@ mod tests {
         let mut cataloger = Cataloger::new(names.len(), before);
         let (mut index, mut looked_at) = (0, 0);
         while index < names.len() {
-            if let Some(block) = cataloger.next_block(&contents[index..], Dependencies::default()) {
+            if let Some(block) =
+                cataloger.next_block(Dependencies::default(), |block| contents[index..].starts_with(block))
+            {
                 index += block.len();
                 cataloger.take_block();
                 continue;

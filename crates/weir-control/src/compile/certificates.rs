@@ -10,7 +10,7 @@ use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificat
 use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, ClientTerms, KeyError, Server, ServerTerms};
 
 use super::Compiler;
-use crate::document::{Pem, PemSource, ServerName, Ssl};
+use crate::document::{Pem, PemSource, RESOURCE_FILES, ServerName, Ssl};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::read::shortened;
 
@@ -179,6 +179,10 @@ impl Compiler<'_> {
         let (problem, advice) = match self.document.files.get(name) {
             Some(Ok(text)) => return Some(Arc::clone(text)),
             Some(Err(reason)) => (format!("`{}` cannot be read: {reason}", shortened(name)), None),
+            None if self.document.store_revision.is_some() => {
+                let problem = format!("the file `{}` may not be named by a resource of the store", shortened(name));
+                (problem, Some(RESOURCE_FILES.to_owned()))
+            }
             None => {
                 let advice = "write the PEM text itself".to_owned();
                 (format!("`{}` is a file name, and files cannot be used here", shortened(name)), Some(advice))

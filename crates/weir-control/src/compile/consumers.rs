@@ -8,7 +8,7 @@ use weir_plugin::{BuildContext, Consumer, Proof, Registry};
 
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
-use crate::document::{self, CredentialSpec, PluginSet, PluginSpec, ResourceOrigin};
+use crate::document::{self, CredentialSpec, Document, PluginSet, PluginSpec, ResourceOrigin};
 
 /// The inputs that are needed before any plugin can be built, and the sources of overlays.
 pub(super) struct KnownConsumers<'a> {
@@ -22,6 +22,22 @@ pub(super) struct KnownConsumers<'a> {
 pub(super) struct OverlayLayers<'a> {
     pub(super) consumer: Option<&'a document::ConsumerSpec>,
     pub(super) group: Option<&'a PluginSet>,
+}
+
+impl KeyOwner<'_> {
+    /// For a diagnostic about another one; with the place in the text, if there is one.
+    fn named(self, document: &Document) -> String {
+        let KeyOwner { origin, consumer, credential } = self;
+        let name = match credential {
+            "" => format!("the consumer `{consumer}`"),
+            credential => format!("the credential `{credential}` of the consumer `{consumer}`"),
+        };
+        // The index of a store's resource is one of a list that only the compiler has.
+        match document.store_revision {
+            Some(_) => name,
+            None => format!("{name} ({})", document.named(origin)),
+        }
+    }
 }
 
 pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> KnownConsumers<'a> {
@@ -44,8 +60,18 @@ struct ConsumerReader<'a> {
     compiler: &'a Compiler<'a>,
     registry: &'a Registry,
     shared: BuildContext,
-    /// The keys of all credentials, by plugin, with the resource that each one is from.
-    taken: HashMap<(&'a str, String), &'a ResourceOrigin>,
+    /// The keys of all credentials, by plugin, with the owner of each.
+    taken: HashMap<(&'a str, String), KeyOwner<'a>>,
+}
+
+/// The resource that has a key.
+#[derive(Clone, Copy)]
+struct KeyOwner<'a> {
+    origin: &'a ResourceOrigin,
+    /// The name of the consumer.
+    consumer: &'a str,
+    /// The id of the credential; empty for a key in the consumer itself.
+    credential: &'a str,
 }
 
 impl<'a> ConsumerReader<'a> {
@@ -79,8 +105,9 @@ impl<'a> ConsumerReader<'a> {
         let consumers = by_id(document.consumers.iter(), |consumer| &consumer.username);
         for CredentialSpec { origin, id, consumer, plugins } in &document.credentials {
             let known = self.compiler.referred(origin, "id", &Some(consumer.clone()), &consumers, "consumers");
+            let owner = KeyOwner { origin, consumer: &consumer.id, credential: id };
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled) {
-                match self.proof(origin, plugin, id) {
+                match self.proof(owner, plugin) {
                     Some(Some(proof)) if known.is_some() => proofs.entry(&consumer.id).or_default().push(proof),
                     Some(_) => {}
                     None => {
@@ -96,10 +123,11 @@ impl<'a> ConsumerReader<'a> {
         for consumer in &document.consumers {
             let mut own = proofs.remove(&*consumer.username).unwrap_or_default();
             let mut has_policies = false;
+            let owner = KeyOwner { origin: &consumer.origin, consumer: &consumer.username, credential: "" };
             for plugin in &consumer.plugins {
                 match plugin.disabled && self.is_auth(plugin) {
                     true => {}
-                    false => match self.proof(&consumer.origin, plugin, "") {
+                    false => match self.proof(owner, plugin) {
                         Some(proof) => own.extend(proof),
                         None => has_policies = true,
                     },
@@ -136,7 +164,8 @@ impl<'a> ConsumerReader<'a> {
 
     /// The options of a plugin as a credential; `None` if the plugin takes no credentials. The inner `None` stands for a fault
     /// that has been reported.
-    fn proof(&mut self, origin: &'a ResourceOrigin, plugin: &'a PluginSpec, id: &str) -> Option<Option<Proof>> {
+    fn proof(&mut self, owner: KeyOwner<'a>, plugin: &'a PluginSpec) -> Option<Option<Proof>> {
+        let KeyOwner { origin, credential: id, .. } = owner;
         let entry = self.registry.find(&plugin.name)?;
         let credential = entry.credential?;
         let key = match (credential.check)(&plugin.options) {
@@ -149,10 +178,10 @@ impl<'a> ConsumerReader<'a> {
             }
         };
         match self.taken.entry((entry.name, key)) {
-            Slot::Vacant(slot) => slot.insert(origin),
+            Slot::Vacant(slot) => slot.insert(owner),
             Slot::Occupied(other) => {
                 // The key is not shown, since it is a secret.
-                let problem = format!("has the same key as {}", self.compiler.document.named(other.get()));
+                let problem = format!("has the same key as {}", other.get().named(self.compiler.document));
                 let advice = "give each consumer a different key".to_owned();
                 self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
                 return Some(None);

@@ -84,7 +84,8 @@ impl<'a> RouteCompiler<'a> {
         let mut index = 0;
         while let Some(written) = document.routes.get(index) {
             if let Some(unchanged) = unchanged
-                && let Some(block) = self.catalog.next_block(&document.routes.contents()[index..], unchanged)
+                && let Some(block) =
+                    self.catalog.next_block(unchanged, |block| document.routes.continues_with(index, block))
                 && self.keep_places(block)
             {
                 block.declarations().iter().for_each(|declarations| chains.redeclare(declarations));

@@ -60,10 +60,11 @@ impl<'a> Upstreams<'a> {
 
     fn add_prepared_name(&mut self, unchanged: Dependencies) {
         let document = self.compiler.document;
-        let contents = document.upstreams.contents();
         let mut index = 0;
         while let Some(upstream) = document.upstreams.get(index) {
-            if let Some(block) = self.catalog.next_block(&contents[index..], unchanged) {
+            if let Some(block) =
+                self.catalog.next_block(unchanged, |block| document.upstreams.continues_with(index, block))
+            {
                 self.numbers.extend(block.parts().map(|part| part.number));
                 index += block.len();
                 self.catalog.take_block();

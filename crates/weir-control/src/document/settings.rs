@@ -47,6 +47,8 @@ pub struct NodeSettings {
     /// The source of the resources; `None` means this file.
     pub store: Option<StoreSettings>,
     pub admin: Option<AdminSettings>,
+    /// The directories with files that resources of the store may name, relative to that of the configuration.
+    pub resource_files: Vec<Box<str>>,
     /// The encryption of secrets in the store; `None` means no encryption.
     pub data_encryption: Option<DataEncryption>,
     /// The cost of plugins is measured on one exchange in this many, on average; 0 measures none. Default: 128.
@@ -140,6 +142,7 @@ impl Default for NodeSettings {
             data_dir: None,
             store: None,
             admin: None,
+            resource_files: Vec::new(),
             data_encryption: None,
             price_every: 128,
             metrics_names: 500,
@@ -209,6 +212,8 @@ pub(crate) const SETTINGS: &[(&str, SettingScope)] = &[
     ("data_dir", SettingScope::Routes),
     ("store", SettingScope::Node),
     ("admin", SettingScope::Node),
+    // Which files are read is an input of its own.
+    ("resource_files", SettingScope::Node),
     ("data_encryption", SettingScope::Node),
     ("records_threads", SettingScope::Routes),
     ("records_cpus", SettingScope::Routes),
@@ -257,6 +262,13 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
         },
         discovery: fields.get("discovery").and_then(|at| discovery::read(&at)).unwrap_or_default(),
+        resource_files: fields
+            .get("resource_files")
+            .map(|list| list.texts(|item| item.text_of(1..=4096).map(str::to_owned)))
+            .unwrap_or_default()
+            .into_iter()
+            .map(Box::from)
+            .collect(),
         data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
         store: admin::read_store(fields),
         admin: fields.get("admin").and_then(|at| admin::read(&at)),

@@ -3,8 +3,8 @@
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
-use super::{RequestDescription, by_id, exchange, route_of, rows};
-use crate::document::{Document, RouteSpec, UpstreamSpec};
+use super::{RequestDescription, ResourceIndex, exchange, route_of, rows};
+use crate::document::{RouteSpec, UpstreamSpec};
 use crate::text::fingerprint::Fingerprint;
 
 /// How a configuration handles a request.
@@ -49,31 +49,31 @@ impl RoutingComparison {
     }
 }
 
-/// How a document, compiled to `snapshot`, handles a request.
+/// How a document, compiled to `snapshot`, handles a request. `resources` are those of the document.
 ///
 /// # Errors
 /// If the request is malformed, and would be rejected regardless of routes.
 pub(crate) fn outcome(
     snapshot: &Snapshot,
-    document: &Document,
+    resources: &ResourceIndex,
     registry: &Registry,
     request: &RequestDescription,
 ) -> Result<RoutingOutcome, String> {
-    let exchange = exchange(document, request)?;
+    let exchange = exchange(resources.document, request)?;
     let route = route_of(snapshot, &exchange);
-    let running = rows(document, registry, route).into_iter().filter(|row| !row.off);
+    let running = rows(resources, registry, route).into_iter().filter(|row| !row.off);
     let plugins = running.map(|row| OutcomePlugin { name: row.plugin, source: row.source, content: row.content });
     let mut outcome = RoutingOutcome { route: route.map(Box::from), plugins: plugins.collect(), ..Default::default() };
-    if let Some((upstream, content)) = route.and_then(|id| target(document, by_id(&document.routes, id)?)) {
+    if let Some((upstream, content)) = route.and_then(|id| target(resources, resources.routes.find(id)?)) {
         (outcome.upstream, outcome.upstream_content) = (Some(upstream), content);
     }
     Ok(outcome)
 }
 
 /// Where a route leads to, in the order of precedence. A hub has no content that a change of a resource could modify.
-fn target(document: &Document, route: &RouteSpec) -> Option<(String, Option<Fingerprint>)> {
+fn target(resources: &ResourceIndex, route: &RouteSpec) -> Option<(String, Option<Fingerprint>)> {
     let of_id = |id: &str| {
-        let content = by_id(&document.upstreams, id).map(|upstream| upstream.content);
+        let content = resources.upstreams.find(id).map(|upstream| upstream.content);
         (format!("upstreams/{id}"), content)
     };
     let inline = |upstream: &UpstreamSpec, list: &str, id: &str| (format!("{list}/{id}"), Some(upstream.content));
@@ -86,7 +86,7 @@ fn target(document: &Document, route: &RouteSpec) -> Option<(String, Option<Fing
     if let Some(upstream) = &route.upstream_id {
         return Some(of_id(&upstream.id));
     }
-    let service = by_id(&document.services, &route.service_id.as_ref()?.id)?;
+    let service = resources.services.referred(&route.service_id)?;
     match (&service.upstream, &service.upstream_id) {
         (Some(upstream), _) => Some(inline(upstream, "services", &service.id)),
         (None, Some(upstream)) => Some(of_id(&upstream.id)),

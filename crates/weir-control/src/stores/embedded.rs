@@ -20,6 +20,8 @@ use redb::{
     WriteTransaction,
 };
 
+use weir_net::thread_priority::PreferredThread;
+
 use self::copy::CopyThread;
 use self::reopen::revision_of;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
@@ -124,8 +126,12 @@ impl EmbeddedStore {
             }
             let last = revisions.last().map_or(0, |record| record.revision);
             transaction.open_table(ABOUT)?.insert("revision", last)?;
-            while history.len()? > self.kept && history.pop_first()?.is_some() {}
+            // None of this transaction is deleted: if the disk fails now, the records are needed to undo it.
+            let kept = self.kept.max(revisions.len() as u64);
+            while history.len()? > kept && history.pop_first()?.is_some() {}
         }
+        // The disk takes about as long as all computing for the change, and clients wait for both.
+        let _preferred = PreferredThread::begin();
         Ok(transaction.commit()?)
     }
 }
@@ -321,13 +327,24 @@ fn make(path: &Path, fill: impl FnOnce(&WriteTransaction) -> Result<(), redb::Er
         let transaction = database.begin_write()?;
         fill(&transaction)?;
         transaction.commit()?;
-        Ok(fs::rename(&new, path)?)
+        fs::rename(&new, path)?;
+        Ok(sync_directory_of(path)?)
     };
     made().map_err(|error| {
         // An incomplete file is of no use, and takes space on a full disk.
         let _ = fs::remove_file(&new);
         unusable(path, error)
     })
+}
+
+/// A commit syncs the file only: without this, the name of a new store could be lost with the power, and all commits with it.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match fs::File::open(directory)?.sync_all() {
+        // Some file systems have no such operation.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
+    }
 }
 
 /// The file contains keys of consumers.

@@ -239,7 +239,7 @@ impl EtcdStore {
             Ok(answered) => answered.map_err(|problem| self.away(&problem)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(StoreFailure::new(
                 format!("{} has not answered within {ANSWER_PATIENCE:?}", self.name),
-                "the outcome of the request is unknown: read the resource again",
+                "the outcome of the request is unknown",
             )),
         }
     }
@@ -295,6 +295,14 @@ impl EtcdStore {
             TxnRequest { success: vec![delete(&history, [until, vec![0]].concat())], ..TxnRequest::default() };
         self.ask(|reply| EtcdCommand::Txn(request, None, reply)).map(drop)
     }
+}
+
+/// A request without a response may have reached etcd nevertheless.
+fn may_be_made(failure: StoreFailure) -> StoreFailure {
+    let StoreFailure { problem, advice } = failure;
+    let again = "read the resource again before you repeat the change: etcd may have made it";
+    let advice = if advice.is_empty() { again.to_owned() } else { format!("{advice}; {again}") };
+    StoreFailure { problem, advice }
 }
 
 /// The last revision that changed any of the keys in a response.
@@ -371,7 +379,7 @@ impl ResourceStore for EtcdStore {
             let problem = format!("etcd accepts {MOST_BYTES} bytes per transaction, and these changes have {size}");
             return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
         }
-        let answer = self.ask(|reply| EtcdCommand::Txn(request, lifetime(record), reply))?;
+        let answer = self.ask(|reply| EtcdCommand::Txn(request, lifetime(record), reply)).map_err(may_be_made)?;
         let revision = answer.header.as_ref().map_or(0, |header| header.revision as u64);
         if !answer.succeeded {
             let known = last_change(answer);
@@ -389,6 +397,10 @@ impl ResourceStore for EtcdStore {
     }
 
     fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure> {
+        // For etcd, 0 is no limit.
+        if before <= 1 || count == 0 {
+            return Ok(Vec::new());
+        }
         let history = self.layout.history();
         let request = RangeRequest {
             range_end: end_of(&history),

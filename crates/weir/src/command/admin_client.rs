@@ -14,14 +14,16 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
-use weir_client::{Authorities, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl};
+use weir_client::{
+    Authorities, CallError, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl,
+};
 
 /// The most bytes of a response: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
 /// The prefix of the address of a Unix socket.
 const UNIX: &str = "unix:";
-/// The time limit of a request: writes with `?wait` may take long, and so may a large transaction on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The longest time limit.
+const MOST_TIMEOUT_S: u64 = 86_400;
 
 /// The node, and the key for its Admin API.
 #[derive(Debug, Clone, Args)]
@@ -38,6 +40,9 @@ pub struct AdminOptions {
     /// Does not verify the node's certificate.
     #[arg(long)]
     insecure: bool,
+    /// How long to wait for each response, in seconds. A large transaction on a busy node may need more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=MOST_TIMEOUT_S))]
+    timeout: u64,
 }
 
 /// The connection to a node.
@@ -79,6 +84,7 @@ impl AdminClient {
         };
         let verification = if options.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let patience = Duration::from_secs(options.timeout);
         Ok(AdminClient {
             server: options.server.trim_end_matches('/').to_owned(),
             key: key.trim().to_owned(),
@@ -86,7 +92,7 @@ impl AdminClient {
             settings: CallSettings {
                 verification,
                 max_content_bytes: MOST_ANSWER,
-                timeout: PATIENCE,
+                timeout: patience,
                 ..CallSettings::default()
             },
             runtime: runtime.map_err(|error| format!("the async runtime cannot be started: {error}"))?,
@@ -146,21 +152,42 @@ impl AdminClient {
             Some(socket) => {
                 let request = request.uri(target).header(HOST, "localhost");
                 let request = request.body(Full::new(content)).map_err(not_built)?;
-                let calling = async { timeout(PATIENCE, call_by_socket(Path::new(socket), request)).await };
-                let answer = self.runtime.block_on(calling);
-                let answer = answer.unwrap_or_else(|_| Err(format!("timed out after {PATIENCE:?}").into()));
-                answer.map_err(|error| format!("no response from {}: {error}", self.server))?
+                let patience = self.settings.timeout;
+                let calling = async { timeout(patience, call_by_socket(Path::new(socket), request)).await };
+                match self.runtime.block_on(calling) {
+                    Ok(answer) => answer.map_err(|error| format!("no response from {}: {error}", self.server))?,
+                    Err(_) => return Err(self.timed_out()),
+                }
             }
             None => {
                 let url = format!("{}{target}", self.server);
                 let url = ServiceUrl::parse(&url).map_err(|error| format!("{url}: {error}"))?;
                 let request = request.uri(url.target().as_str()).body(content).map_err(not_built)?;
                 let answer = self.runtime.block_on(self.http.call(&url, request, &self.settings));
-                answer.map_err(|error| format!("no response from {}: {error}", self.server))?
+                answer.map_err(|error| match error {
+                    CallError::AnswerTimedOut { .. } => self.timed_out(),
+                    error => format!("no response from {}: {error}", self.server),
+                })?
             }
         };
         let body = serde_json::from_slice(answer.body());
         Ok((answer.status(), body.unwrap_or_else(|_| String::from_utf8_lossy(answer.body()).into_owned().into())))
+    }
+}
+
+impl AdminClient {
+    /// The time limit of each request.
+    pub fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
+    fn timed_out(&self) -> String {
+        format!(
+            "no response from {} within {} s; a change may still be made: look at `weir history`, and give more time with \
+             `--timeout`",
+            self.server,
+            self.settings.timeout.as_secs()
+        )
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use http::Method;
@@ -14,6 +15,9 @@ use super::admin_client::{AdminClient, AdminOptions};
 use super::resources::ended;
 use super::{recorded_requests, resource_files};
 use crate::say::say;
+
+/// How long a node may wait until all workers, or all nodes, serve the change.
+const MOST_WAIT: Duration = Duration::from_secs(10);
 
 /// Which resources, and how far.
 #[derive(Debug, Args)]
@@ -99,7 +103,10 @@ impl ApplyCommand {
         // `if_revision` prevents that concurrent changes are overwritten unseen.
         let body = json!({ "if_revision": plan.revision, "operations": plan.operations });
         let fields = [("X-Weir-Message", self.message.as_deref())];
-        let answer = node.ask(Method::PATCH, "configs?wait=10s", &fields, Some(&body))?;
+        // The node answers before this command stops waiting for it.
+        let wait = MOST_WAIT.min(node.timeout() / 2);
+        let path = format!("configs?wait={}ms", wait.as_millis());
+        let answer = node.ask(Method::PATCH, &path, &fields, Some(&body))?;
         say!("applied: revision {}", answer.body["revision"]);
         Ok(())
     }

@@ -9,6 +9,7 @@ mod unix_socket;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -282,7 +283,7 @@ where
 {
     let answering = service_fn(move |request| {
         let service = Arc::clone(&service);
-        async move { Ok::<_, Infallible>(answer(&service.api, request, peer).await) }
+        async move { Ok::<_, Infallible>(answer(service, request, peer).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
@@ -292,12 +293,26 @@ where
     let _ = watcher.watch(connection).await;
 }
 
-async fn answer(api: &AdminApi, request: Request<Incoming>, peer: AdminPeer) -> Response<Full<Bytes>> {
+/// Runs in a task of its own, which goes on if the client disconnects: a change that is being made is to be in the audit log as well,
+/// and in the state of standalone mode.
+async fn answer(service: Arc<AdminService>, request: Request<Incoming>, peer: AdminPeer) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let read = async move |limit: usize| match timeout(BODY, Limited::new(body, limit).collect()).await {
         Ok(Ok(content)) => Ok(content.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyFault::TooLarge),
         Ok(Err(_)) | Err(_) => Err(BodyFault::Incomplete),
     };
-    api.answer(head, peer, read).await.map(Full::new)
+    let answering = tokio::spawn(async move { service.api.answer(head, peer, read).await });
+    match answering.await {
+        Ok(answer) => answer.map(Full::new),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The process is ending.
+            Err(_) => {
+                let mut answer = Response::default();
+                *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                answer
+            }
+        },
+    }
 }

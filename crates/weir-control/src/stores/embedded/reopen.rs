@@ -126,4 +126,24 @@ mod tests {
         store.commit(&[revision(2, &[("routes/d", None, Some(2))])]).expect("a disk");
         assert_eq!(store.load().expect("a store").revision, 2);
     }
+
+    #[test]
+    fn a_commit_of_more_revisions_than_are_kept_can_be_undone() {
+        let directory = TempDir::new();
+        let store = EmbeddedStore::open(&directory.join("store.redb"), 1).expect("a new store");
+        store.commit(&[revision(1, &[("routes/a", None, Some(1))])]).expect("a disk");
+        let lost = [
+            revision(2, &[("routes/a", Some(1), Some(2))]),
+            revision(3, &[("routes/b", None, Some(3))]),
+            revision(4, &[("routes/a", Some(2), Some(4))]),
+        ];
+        store.commit(&lost).expect("a disk");
+        store.file.acknowledged.store(1, Release);
+        store.file.note(&redb::Error::PreviousIo);
+        let set = store.load().expect("it is opened again");
+        let found: Vec<(&str, u64)> = set.all.iter().map(|(key, one)| (key.as_str(), one.modified)).collect();
+        assert_eq!((set.revision, found), (1, vec![("routes/a", 1)]));
+        store.commit(&[revision(2, &[("routes/c", None, Some(2))])]).expect("a disk");
+        assert_eq!(store.history(u64::MAX, 10).expect("a store").len(), 1, "one is kept");
+    }
 }

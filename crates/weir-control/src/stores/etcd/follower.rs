@@ -328,6 +328,9 @@ impl Follower {
             return Err(EtcdError(format!("the watch was cancelled: {}", response.cancel_reason)));
         }
         let revision = response.header.as_ref().map_or(0, |header| header.revision as u64);
+        // Only a progress notification says that no changes up to its revision are still to come: with events, the revision is that
+        // of the store, and the next message may have earlier ones.
+        let is_progress = response.events.is_empty() && !response.created;
         let mut resources: Vec<(ResourceKey, Option<StoredResource>)> = Vec::new();
         let mut last = self.seen;
         for event in response.events {
@@ -338,8 +341,7 @@ impl Follower {
             let resource = if is_deleted { None } else { self.layout.resource(entry).map(|(_, resource)| resource) };
             resources.extend(key.map(|key| (key, resource)));
         }
-        // A progress notification: no changes up to its revision are still to come.
-        self.seen = if resources.is_empty() && !response.created { last.max(revision) } else { last };
+        self.seen = if is_progress { last.max(revision) } else { last };
         if !resources.is_empty() {
             self.copy.add(last, &resources);
             self.mailbox.put(OutsideChange::Some { revision: last, resources });
@@ -491,5 +493,47 @@ impl CopyOnDisk {
         if let Some(writing) = self.writing.take() {
             let _ = writing.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{KeyValue, ResponseHeader, WatchEvent};
+    use super::*;
+
+    fn response(revision: i64, changed: &[(&str, i64)]) -> WatchResponse {
+        let event = |(key, at): &(&str, i64)| WatchEvent {
+            kv: Some(KeyValue { key: key.as_bytes().to_vec(), mod_revision: *at, ..KeyValue::default() }),
+            ..WatchEvent::default()
+        };
+        WatchResponse {
+            header: Some(ResponseHeader { revision, ..ResponseHeader::default() }),
+            events: changed.iter().map(event).collect(),
+            ..WatchResponse::default()
+        }
+    }
+
+    #[test]
+    fn a_watch_goes_on_after_the_last_change_and_not_after_the_revision_of_the_store() {
+        let mailbox = Arc::new(Mailbox::default());
+        let mut follower = Follower::new(
+            Vec::new(),
+            EtcdAccess::default(),
+            KeyLayout::new("/apisix"),
+            Arc::clone(&mailbox),
+            None,
+            Presence::new("node"),
+            ResourceSet { revision: 5, ..ResourceSet::default() },
+        );
+        let mut seen = |response| {
+            assert!(follower.take(response).is_ok_and(|end| end.is_none()));
+            follower.seen
+        };
+        // A watch that lags behind gets its events in several messages, each with the revision that the store has by then. The
+        // keys of the first are none of ours: a node of APISIX reports itself in them.
+        assert_eq!(seen(response(100, &[("/apisix/data_plane/server_info/a", 10)])), 10);
+        assert_eq!(seen(response(100, &[("/apisix/routes/r", 50)])), 50);
+        assert_eq!(seen(response(100, &[])), 100, "no change up to here is still to come");
+        assert!(matches!(&mailbox.content().changes[..], [OutsideChange::Some { revision: 50, .. }]));
     }
 }
