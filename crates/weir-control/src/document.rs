@@ -534,8 +534,10 @@ impl Document {
     /// message about a file tells at least whether it exists.
     fn may_name(&self, name: &str) -> bool {
         let is_of_file = self.store_revision.is_none();
-        let allowed = |directory: &Box<str>| is_below(Path::new(name), Path::new(&**directory));
-        is_of_file || name.starts_with("$env://") || self.settings.resource_files.iter().any(allowed)
+        let is_allowed = |directory: &Path| is_below(Path::new(name), directory);
+        is_of_file
+            || name.starts_with("$env://")
+            || self.settings.resource_files.iter().any(|directory| is_allowed(Path::new(&**directory)))
     }
 
     /// The certificate files of `acme`, which may not exist yet.
