@@ -3,6 +3,7 @@
 mod floods;
 mod frames;
 mod held;
+mod last_response;
 mod malformed;
 mod malformed_upstream;
 mod memory;
