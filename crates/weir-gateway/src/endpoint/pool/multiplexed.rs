@@ -23,11 +23,13 @@ use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
 
-/// The most exchanges on one connection before another is opened: they all share one connection window.
+/// The most exchanges on one connection before another is opened.
 const MOST_STREAMS: usize = 100;
-/// The most bytes an endpoint may send on one stream, and on all of a connection, before its clients have taken them.
+/// The most bytes an endpoint may send on one stream before its client has taken them.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// The same for a connection: more than all its streams together, since a client that does not read must not stop the others.
+/// It is twice their sum, since half of it may be content that was taken and not returned to the endpoint yet.
+const CONNECTION_WINDOW: u32 = 2 * MOST_STREAMS as u32 * STREAM_WINDOW;
 /// If nothing is received for this long while exchanges wait, a PING is sent.
 const SILENCE_NS: u64 = 15_000_000_000;
 
