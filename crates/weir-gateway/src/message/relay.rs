@@ -240,7 +240,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
             // A gRPC client sends a message whenever it has one: the minimum rate of a body does not apply.
-            false if self.exchange.request.is_grpc() => NEVER,
+            false if self.exchange.request.is_grpc() || self.awaits_invitation() => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);

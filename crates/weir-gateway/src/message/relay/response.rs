@@ -27,7 +27,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 Poll::Ready(Ok(_)) if self.client.is_blocked() => Poll::Ready(Ok(())),
                 Poll::Ready(Ok(_)) => {
                     self.response.client_deadline_ns = NEVER;
-                    self.expect_response();
+                    self.renew_read_timeout();
                     Poll::Ready(Ok(()))
                 }
                 Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
@@ -46,10 +46,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 Poll::Ready(Ok(Received::Bytes(count))) => {
                     self.exchange.upstream.bytes_received += count as u64;
                     worker.metrics.upstream_bytes_received.add(count as u64);
-                    if !self.upstream.is_blocked() {
-                        self.expect_response();
-                    }
-                    Poll::Ready(self.received(context, &buffer[..count]))
+                    let done = self.received(context, &buffer[..count]);
+                    self.renew_read_timeout();
+                    Poll::Ready(done)
                 }
                 Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
                 Poll::Ready(Err(error)) => {
@@ -96,11 +95,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let head_bytes = self.exchange.response.head.bytes().len() as u64;
         self.exchange.upstream.bytes_received += head_bytes;
         self.worker.metrics.upstream_bytes_received.add(head_bytes);
-        if !self.upstream.is_blocked() {
-            self.expect_response();
-        }
         self.worker.buffers.with_write_buffer(|out| {
             self.take_head(out)?;
+            self.renew_read_timeout();
             if self.response.head_done && self.response.body.is_done() && !self.response.tunnel {
                 self.end_response(out)?;
             }
@@ -299,9 +296,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 return Err(Stop::BadInterim);
             }
             // A 100 answers `Expect: 100-continue`, and is passed on once.
-            if status != 100 || std::mem::take(&mut self.exchange.request.expects_continue) {
-                self.client.interim_head(out, self.exchange);
+            if status == 100 {
+                self.invite_content();
+                if !std::mem::take(&mut self.exchange.request.expects_continue) {
+                    return Ok(());
+                }
             }
+            self.client.interim_head(out, self.exchange);
             return Ok(());
         }
         // RFC 8441 §5: for a client of HTTP/2 a 2xx means that its WebSocket is established, which this upstream did not
