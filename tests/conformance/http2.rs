@@ -6,6 +6,7 @@ mod held;
 mod last_response;
 mod malformed;
 mod malformed_upstream;
+mod marked_ends;
 mod memory;
 mod messages;
 mod peer;

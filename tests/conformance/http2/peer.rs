@@ -39,7 +39,7 @@ impl Peer<'_> {
     }
 
     /// The next frame; a PING is answered first. `None` when the gateway has gone.
-    fn receive(&mut self) -> Option<Frame> {
+    pub fn receive(&mut self) -> Option<Frame> {
         let head = self.connection.exact(9).ok()?;
         let length = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);

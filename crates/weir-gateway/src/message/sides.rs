@@ -38,6 +38,9 @@ pub trait Sending {
 
 /// What an exchange needs of its client.
 pub trait ClientSide: Sending {
+    /// See [`UpstreamSide::MARKS_END`].
+    const MARKS_END: bool = false;
+
     type Pipe: Pipe;
 
     /// The context of the worker that serves the client.
@@ -54,6 +57,11 @@ pub trait ClientSide: Sending {
 
     /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
+
+    /// Whether the end of the request has been received, and all of its content taken. Asked only with [`Self::MARKS_END`].
+    fn has_ended(&self) -> bool {
+        false
+    }
 
     /// The most bytes of a response that should be read from the upstream at once.
     fn room(&self) -> usize;
@@ -162,6 +170,9 @@ pub struct RequestTerms<'a> {
 
 /// What an exchange needs of its upstream.
 pub trait UpstreamSide: Sending {
+    /// Whether the protocol marks the end of a message apart from its content, also where that has a length (HTTP/2).
+    const MARKS_END: bool = false;
+
     fn addr(&self) -> SocketAddr;
 
     /// Begins the request; returns how its body is framed.
@@ -177,6 +188,14 @@ pub trait UpstreamSide: Sending {
 
     /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
+
+    /// Whether the end of the response has been received, and all of its content taken. Asked only with [`Self::MARKS_END`].
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    /// The content of the response is complete, and its end is no longer waited for.
+    fn give_up_end(&mut self) {}
 
     /// Why the exchange ended, if this side knows it better than the `io::Error` tells: a responder does.
     fn stop(&self) -> Option<Stop> {

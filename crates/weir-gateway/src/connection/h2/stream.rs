@@ -144,6 +144,8 @@ impl Sending for H2ClientStream {
 }
 
 impl ClientSide for H2ClientStream {
+    const MARKS_END: bool = true;
+
     type Pipe = H2ClientStream;
 
     fn context(&self) -> Rc<WorkerContext> {
@@ -167,6 +169,10 @@ impl ClientSide for H2ClientStream {
         let trailers = self.connection.session.take_trailers(self.key);
         self.head_bytes += trailers.len();
         trailers
+    }
+
+    fn has_ended(&self) -> bool {
+        self.connection.session.has_ended(self.key)
     }
 
     fn room(&self) -> usize {

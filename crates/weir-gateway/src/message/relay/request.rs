@@ -7,8 +7,8 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::Framing;
 
-use super::body::{self, TransferProgress};
-use super::{Relay, RequestSide, ns};
+use super::body::{self, BodyTransfer, TransferProgress};
+use super::{END_PATIENCE_NS, Relay, RequestSide, ns};
 use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, UpstreamSide};
@@ -101,7 +101,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     }
 
     /// The client has closed its side: the end of a body that is delimited by the close, a truncation of any other.
-    fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+    pub(super) fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
         self.exchange.body_taken = ContentTaken::All;
         self.worker.buffers.with_write_buffer(|out| {
@@ -123,6 +123,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.exchange.body_taken = ContentTaken::Part;
         self.invite_content();
         let moved = self.transfer_request(received, out)?;
+        if C::MARKS_END && self.request.body.lacks_end() {
+            self.request.body = match self.client.has_ended() {
+                true => BodyTransfer::Done(self.client.take_trailers()),
+                false => BodyTransfer::AwaitsEnd { until_ns: self.now_ns.saturating_add(END_PATIENCE_NS) },
+            };
+        }
         self.request.content += moved.content;
         if self.request.body.is_done() {
             self.exchange.body_taken = ContentTaken::All;

@@ -9,7 +9,7 @@ use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::{Trailers, Version};
 
 use super::body::{self, BodyTransfer};
-use super::{PersistenceCookie, Relay, ns};
+use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::{self, HopFraming};
@@ -49,6 +49,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                     let done = self.received(context, &buffer[..count]);
                     self.renew_read_timeout();
                     Poll::Ready(done)
+                }
+                // All content has come, so the response is complete without its end.
+                Poll::Ready(Err(_)) if U::MARKS_END && self.response.body.end_deadline_ns() != NEVER => {
+                    Poll::Ready(self.end_response_unmarked(context))
                 }
                 Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
                 Poll::Ready(Err(error)) => {
@@ -167,6 +171,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 moved
             }
         };
+        self.meet_end();
         self.exchange.upstream.body_bytes += moved.content;
         if moved.consumed < bytes.len() {
             // Bytes after the end of the response could be taken for the response to the connection's next request.
@@ -206,6 +211,22 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.send_to_client(context, out)
         })?;
         self.send_held(context)
+    }
+
+    /// Once all content has come: completes the response if its end has come, too, or begins to wait for it.
+    fn meet_end(&mut self) {
+        if U::MARKS_END && self.response.body.lacks_end() {
+            self.response.body = match self.upstream.has_ended() {
+                true => BodyTransfer::Done(self.upstream.take_trailers()),
+                false => BodyTransfer::AwaitsEnd { until_ns: self.now_ns.saturating_add(END_PATIENCE_NS) },
+            };
+        }
+    }
+
+    /// Ends a response of which all content has come, and the end has not.
+    pub(super) fn end_response_unmarked(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.upstream.give_up_end();
+        self.upstream_closed(context)
     }
 
     fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
@@ -315,7 +336,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
-        self.response.body = BodyTransfer::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        let (framing, trailer_limit) = (self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        self.response.body = match U::MARKS_END {
+            true => BodyTransfer::with_marked_end(framing, trailer_limit),
+            false => BodyTransfer::new(framing, trailer_limit),
+        };
+        self.meet_end();
         forward::add_date(self.worker, &mut self.exchange.response.head);
         if let Some(via) = self.terms.via {
             let version = self.exchange.response.version;
