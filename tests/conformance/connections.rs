@@ -254,6 +254,8 @@ fn s14_an_upgrade_to_http_2_is_not_passed_on() {
         "Connection: Upgrade\r\nUpgrade: H2C\r\n",
         "Connection: Upgrade\r\nUpgrade: websocket, h2c\r\n",
         "Connection: Upgrade\r\nUpgrade: h2\r\n",
+        "Connection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n",
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n",
         "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n",
     ] {
         rig.origin.forget();

@@ -261,6 +261,7 @@ fn upgrades_and_expectations() {
     assert!(!upgrade("Upgrade: websocket\r\n"));
     assert!(!upgrade("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"));
     assert!(!upgrade("Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3\r\n"));
+    assert!(!upgrade("Connection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n"), "the first would be forwarded");
     assert!(with("Expect: 100-Continue\r\nContent-Length: 3\r\n").unwrap().expects_continue);
     assert!(!with("Expect: 100-continue\r\n").unwrap().expects_continue);
     assert_eq!(with("Expect: y100-continue\r\n").err(), Some(Reject::Expectation));
