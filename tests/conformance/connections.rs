@@ -70,6 +70,21 @@ fn s11_a_body_too_long_to_drain_ends_the_connection() {
     assert!(!rig.origin.raw_text().contains("smuggled"));
 }
 
+/// A client that sends all of its body before it reads would lose the answer to a reset.
+#[test]
+fn a_large_upload_that_is_refused_gets_its_answer() {
+    let rig = Rig::echo(Reading::Strict);
+    let body = vec![b'x'; 16 << 20];
+    for method in ["POST", "PUT"] {
+        let mut client = rig.gateway.client();
+        client.send(format!("{method} /blocked HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n", body.len()));
+        client.send(&body);
+        assert_eq!(client.response().expect("an answer").status, 401);
+        client.finish_sending();
+        assert!(client.until_closed().is_empty());
+    }
+}
+
 /// An origin that answers a request with `Expect` as `early` says before its body has come, and others as an echo.
 fn hasty(early: &'static str) -> Origin {
     Origin::scripted(Reading::Strict, move |connection| {
