@@ -73,6 +73,12 @@ pub trait ClientSide: Sending {
     /// Whether the client has closed its sending side.
     fn ended(&self) -> bool;
 
+    /// Whether another request may follow on the connection: the client has not closed its sending side, or has sent more before
+    /// than the rest of this request's body, which is this long.
+    fn may_ask_again(&mut self, rest: u64) -> bool {
+        !self.ended() || self.unread_bytes().len() as u64 > rest
+    }
+
     /// A client that has closed its sending side may still wait for the response, or be gone. After this time it counts as
     /// gone.
     fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64;

@@ -380,7 +380,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.response.client_reusable = self.exchange.request.keep_alive
             && self.response.coding != HopFraming::UntilClose
             && self.request.body.is_done()
-            && !self.client.ended()
+            && self.client.may_ask_again(0)
             && self.worker.phase() == WorkerPhase::Serving
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
         self.exchange.response_begun = true;
