@@ -313,6 +313,33 @@ fn h13_a_reset_of_a_stream_that_neither_side_takes_holds_up_no_one_else() {
     assert_eq!(client.end(1), End::Reset(INTERNAL_ERROR));
 }
 
+#[test]
+fn the_exchanges_of_a_lost_connection_share_the_next_one() {
+    const EXCHANGES: usize = 30;
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        let is_first = peer.connection.index == 0;
+        let mut asked = 0;
+        while let Some(stream) = peer.request() {
+            asked += 1;
+            match is_first && asked > 1 {
+                // All of them have been sent; none is answered.
+                true if asked == 1 + EXCHANGES => return,
+                true => {}
+                false => peer.answer(stream, "answered"),
+            }
+        }
+    });
+    let gateway = before(&origin);
+    assert_eq!(gateway.get("/a").text(), "answered");
+    let mut clients: Vec<Client> = (0..EXCHANGES).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET /a HTTP/1.1\r\nHost: t\r\n\r\n"));
+    for client in &mut clients {
+        assert_eq!(client.response().map(|answer| answer.text()), Ok("answered".to_owned()));
+    }
+    assert_eq!(origin.connections(), 2);
+}
+
 /// Each client that does not read holds one window of its stream, and no more: what the others receive does not wait for it.
 #[test]
 fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
