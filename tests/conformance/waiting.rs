@@ -102,3 +102,18 @@ fn a_client_that_stops_after_the_100_is_the_one_that_is_late() {
     assert_eq!(client.next_head().expect("an interim response").status, 100);
     assert_eq!(client.response().expect("an answer").status, 408);
 }
+
+/// Some clients send a CRLF after a body (RFC 9112 §2.2).
+#[test]
+fn an_empty_line_after_a_body_begins_no_request() {
+    let origin = Origin::echo(Reading::Strict);
+    let gateway = gateway("client_header_timeout: 1", &origin, 60);
+    let mut client = gateway.client();
+    for line in [&["\r\n"][..], &["\r", "\n"]] {
+        client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
+        line.iter().for_each(|part| client.send(part));
+        assert_eq!(client.response().expect("an answer").text(), "POST /a 3");
+        is_waited_for(&mut client);
+    }
+    assert_eq!(client.get("/b").expect("an answer").text(), "GET /b 0");
+}
