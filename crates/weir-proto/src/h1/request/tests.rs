@@ -233,6 +233,10 @@ fn targets_and_hosts() {
     ] {
         assert_eq!(parse(bytes).err(), Some(why), "{bytes:?}");
     }
+    let path = |head: &str| parse(head).unwrap().path().to_owned();
+    assert_eq!(path("OPTIONS http://t HTTP/1.1\r\nHost: t\r\n\r\n"), b"*", "RFC 9112 §3.2.4");
+    assert_eq!(path("OPTIONS http://t/ HTTP/1.1\r\nHost: t\r\n\r\n"), b"/");
+    assert_eq!(path("OPTIONS http://t?x HTTP/1.1\r\nHost: t\r\n\r\n"), b"/");
     let absolute = parse("GET HTTP://T?x HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     assert_eq!((absolute.path(), absolute.query(), absolute.host()), (&b"/"[..], Some(&b"x"[..]), &b"t"[..]));
     assert_eq!(parse("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n").unwrap().path(), b"*");
