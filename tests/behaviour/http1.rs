@@ -157,6 +157,22 @@ fn a_client_may_end_its_stream_and_still_be_answered() {
     assert!(client.until_closed().is_empty());
 }
 
+/// A client may send all its requests, close its sending side, and read.
+#[test]
+fn pipelined_requests_before_a_half_close_are_all_answered() {
+    let origin = Origin::serving(|request| Answer::ok(format!("{} {}", request.target, request.body.len())));
+    let gateway = before(&origin);
+    let get = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n");
+    let post = "POST /post HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc";
+    let mut client = gateway.client();
+    client.send([get("/a"), post.to_owned(), get("/b")].concat());
+    client.finish_sending();
+    for expected in ["/a 0", "/post 3", "/b 0"] {
+        assert_eq!(client.response().unwrap_or_else(|error| panic!("{expected}: {error}")).text(), expected);
+    }
+    assert!(client.until_closed().is_empty());
+}
+
 #[test]
 fn a_tunnel_opens_with_the_101_and_passes_everything() {
     let origin = Origin::scripted(Reading::Strict, |connection| {

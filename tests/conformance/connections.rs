@@ -70,6 +70,33 @@ fn s11_a_body_too_long_to_drain_ends_the_connection() {
     assert!(!rig.origin.raw_text().contains("smuggled"));
 }
 
+/// A client may send all its requests, close its sending side, and read.
+#[test]
+fn what_follows_a_refused_body_is_answered_after_a_half_close() {
+    let rig = Rig::echo(Reading::Strict);
+    let mut client = rig.gateway.client();
+    client.send("POST /blocked HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+    client.finish_sending();
+    assert_eq!(client.response().expect("an answer").status, 401);
+    own_answer(&client.response().expect("an answer"), "GET", "/a", 0).unwrap_or_else(|what| panic!("{what}"));
+    assert!(client.until_closed().is_empty());
+}
+
+/// A client that sends all of its body before it reads would lose the answer to a reset.
+#[test]
+fn a_large_upload_that_is_refused_gets_its_answer() {
+    let rig = Rig::echo(Reading::Strict);
+    let body = vec![b'x'; 16 << 20];
+    for method in ["POST", "PUT"] {
+        let mut client = rig.gateway.client();
+        client.send(format!("{method} /blocked HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n", body.len()));
+        client.send(&body);
+        assert_eq!(client.response().expect("an answer").status, 401);
+        client.finish_sending();
+        assert!(client.until_closed().is_empty());
+    }
+}
+
 /// An origin that answers a request with `Expect` as `early` says before its body has come, and others as an echo.
 fn hasty(early: &'static str) -> Origin {
     Origin::scripted(Reading::Strict, move |connection| {
@@ -254,6 +281,8 @@ fn s14_an_upgrade_to_http_2_is_not_passed_on() {
         "Connection: Upgrade\r\nUpgrade: H2C\r\n",
         "Connection: Upgrade\r\nUpgrade: websocket, h2c\r\n",
         "Connection: Upgrade\r\nUpgrade: h2\r\n",
+        "Connection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n",
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n",
         "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n",
     ] {
         rig.origin.forget();

@@ -3,8 +3,10 @@
 mod floods;
 mod frames;
 mod held;
+mod last_response;
 mod malformed;
 mod malformed_upstream;
+mod marked_ends;
 mod memory;
 mod messages;
 mod peer;

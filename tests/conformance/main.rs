@@ -18,3 +18,4 @@ mod responses;
 mod scanners;
 mod syntax;
 mod tls;
+mod waiting;

@@ -143,7 +143,9 @@ fn set_query_and_path(request: &mut RequestHead, target: Span) -> Result<(), Rej
     }
     let raw = Span { start: target.start, end: path_end as u32 };
     if raw.is_empty() && request.absolute_form {
-        request.path = request.head.append(b"/"); // RFC 9112 §3.2.1: an empty path is sent as "/"
+        // RFC 9112 §3.2.1: an empty path is sent as "/"; §3.2.4: with OPTIONS, and without a query, it means the server.
+        let is_server = request.method == Method::Options && request.query.is_none();
+        request.path = request.head.append(if is_server { b"*" } else { b"/" });
         return Ok(());
     }
     request.path = raw;

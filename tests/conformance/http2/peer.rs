@@ -3,12 +3,14 @@
 use weir_testkit::OriginConnection;
 
 use super::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, NO_ERROR, PING, SETTINGS, frame, section,
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, NO_ERROR, PING, SETTINGS, WINDOW_UPDATE, frame, section,
 };
 
 /// One connection of an origin, frame by frame.
 pub struct Peer<'c> {
     pub connection: &'c mut OriginConnection,
+    /// Bytes of content that may be sent on the connection, if all are sent after [`Peer::wait_for_window`].
+    window: usize,
 }
 
 impl Peer<'_> {
@@ -16,7 +18,7 @@ impl Peer<'_> {
     pub fn begin(connection: &mut OriginConnection) -> Option<Peer<'_>> {
         let preface = connection.exact(24).ok()?;
         assert_eq!(preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        let mut peer = Peer { connection };
+        let mut peer = Peer { connection, window: 65_535 };
         peer.send([frame(SETTINGS, 0, 0, b""), frame(SETTINGS, ACK, 0, b"")].concat());
         Some(peer)
     }
@@ -37,13 +39,17 @@ impl Peer<'_> {
     }
 
     /// The next frame; a PING is answered first. `None` when the gateway has gone.
-    fn receive(&mut self) -> Option<Frame> {
+    pub fn receive(&mut self) -> Option<Frame> {
         let head = self.connection.exact(9).ok()?;
         let length = u64::from(u32::from_be_bytes([0, head[0], head[1], head[2]]));
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
         let received = Frame { kind: head[3], flags: head[4], stream, payload: self.connection.exact(length).ok()? };
         if (received.kind, received.flags) == (PING, 0) {
             self.send(frame(PING, ACK, 0, &received.payload));
+        }
+        if (received.kind, received.stream) == (WINDOW_UPDATE, 0) {
+            let increment: [u8; 4] = received.payload[..].try_into().expect("four bytes");
+            self.window += u32::from_be_bytes(increment) as usize;
         }
         Some(received)
     }
@@ -59,6 +65,18 @@ impl Peer<'_> {
                 }
             }
         }
+    }
+
+    /// Waits until this many bytes of content may be sent on the connection, and counts them as sent; `false` when the gateway
+    /// has gone.
+    pub fn wait_for_window(&mut self, count: usize) -> bool {
+        while self.window < count {
+            if self.receive().is_none() {
+                return false;
+            }
+        }
+        self.window -= count;
+        true
     }
 
     pub fn answer(&mut self, stream: u32, body: &str) {

@@ -6,12 +6,14 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use weir_testkit::{Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsServer, is_full, scaled};
+use weir_testkit::{
+    Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsServer, eventually, is_full, scaled,
+};
 
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, End, Frames, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, INTERNAL_ERROR,
-    MAX_CONCURRENT_STREAMS, PING, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, headers, request, reset,
-    section,
+    MAX_CONCURRENT_STREAMS, PING, REFUSED_STREAM, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, headers, request,
+    reset, section,
 };
 use super::peer::Peer;
 use crate::harness::weir;
@@ -309,6 +311,73 @@ fn h13_a_reset_of_a_stream_that_neither_side_takes_holds_up_no_one_else() {
     }
     client.send(frame(WINDOW_UPDATE, 0, 1, 100_u32.to_be_bytes()));
     assert_eq!(client.end(1), End::Reset(INTERNAL_ERROR));
+}
+
+#[test]
+fn the_exchanges_of_a_lost_connection_share_the_next_one() {
+    const EXCHANGES: usize = 30;
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        let Some(mut peer) = Peer::begin(connection) else { return };
+        let is_first = peer.connection.index == 0;
+        let mut asked = 0;
+        while let Some(stream) = peer.request() {
+            asked += 1;
+            match is_first && asked > 1 {
+                // All of them have been sent; none is answered.
+                true if asked == 1 + EXCHANGES => return,
+                true => {}
+                false => peer.answer(stream, "answered"),
+            }
+        }
+    });
+    let gateway = before(&origin);
+    assert_eq!(gateway.get("/a").text(), "answered");
+    let mut clients: Vec<Client> = (0..EXCHANGES).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET /a HTTP/1.1\r\nHost: t\r\n\r\n"));
+    for client in &mut clients {
+        assert_eq!(client.response().map(|answer| answer.text()), Ok("answered".to_owned()));
+    }
+    assert_eq!(origin.connections(), 2);
+}
+
+/// Each client that does not read holds one window of its stream, and no more: what the others receive does not wait for it.
+#[test]
+fn clients_that_do_not_read_stop_no_other_exchange_of_the_connection() {
+    const WINDOW: usize = 256 * 1024;
+    const PIECE: usize = 16 * 1024;
+    const SLOW: usize = 40;
+    let held = Arc::new(AtomicUsize::new(0));
+    let origin = {
+        let held = Arc::clone(&held);
+        Origin::scripted(Reading::Strict, move |connection| {
+            let Some(mut peer) = Peer::begin(connection) else { return };
+            let slow: Vec<u32> = (0..SLOW).map_while(|_| peer.request()).collect();
+            for stream in slow {
+                peer.send(frame(HEADERS, END_HEADERS, stream, section(&[(":status", "200")])));
+                for _ in 0..WINDOW / PIECE {
+                    if !peer.wait_for_window(PIECE) {
+                        return;
+                    }
+                    peer.send(frame(DATA, 0, stream, [b'x'; PIECE]));
+                    held.fetch_add(PIECE, Ordering::SeqCst);
+                }
+            }
+            while let Some(stream) = peer.request() {
+                peer.answer(stream, "small");
+            }
+        })
+    };
+    let gateway = before(&origin);
+    let mut client = Frames::connect_with(&gateway, &[(INITIAL_WINDOW_SIZE, 0)]);
+    for _ in 0..SLOW {
+        let stream = client.stream();
+        client.send(headers(stream, WHOLE, &request("GET", "/large", &[])));
+    }
+    eventually("each slow client has a window full of content", DEADLINE, || {
+        held.load(Ordering::SeqCst) >= SLOW * WINDOW
+    });
+    assert_eq!(gateway.get("/small").text(), "small");
+    assert_eq!(origin.connections(), 1);
 }
 
 #[test]

@@ -14,6 +14,15 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::Pipe;
 use crate::worker::TaskGuard;
 
+/// After an answer that came before the end of its request, the rest of the request is discarded up to this total time, also
+/// over HTTP/2.
+pub(super) const DISCARD_NS: u64 = 30_000_000_000;
+/// The same as a number of bytes. Less than over HTTP/2, where only the stream is lost beyond it: a client that uploads without end
+/// is stopped soon.
+const DISCARD_BYTES: u64 = 32 * 1024 * 1024;
+/// The most reads of discarded bytes in one wake-up, so that one connection does not delay the others.
+const DISCARDED_READS: usize = 4;
+
 /// The byte stream of one client, with its addresses. Most connections are idle, so it is kept small.
 pub struct Accepted {
     pub worker: TaskGuard,
@@ -66,30 +75,47 @@ impl Accepted {
     }
 
     /// Closes gracefully, so that the client can read the answer: the gateway closes its sending side first, and discards
-    /// what the client still sends, for 1 s at most. Closing a socket with unread bytes would reset the connection and
-    /// destroy the answer (RFC 9112 §9.6).
+    /// what the client still sends, as long as it comes without pauses of 1 s, up to a total time and number of bytes. Closing
+    /// a socket with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
     pub async fn linger(&mut self) {
-        const PATIENCE_NS: u64 = 1_000_000_000;
-        const MOST_BYTES: usize = 1024 * 1024;
-        if poll_fn(|context| self.stream.poll_shutdown(context)).await.is_err() {
-            return;
-        }
+        const PAUSE_NS: u64 = 1_000_000_000;
         let worker = Rc::clone(&self.worker);
-        let deadline_ns = worker.now_ns() + PATIENCE_NS;
-        self.set_deadline(deadline_ns);
-        let mut thrown_away = 0;
+        // With TLS, the end of the answer may still wait for the client, which has as long as for any other part.
+        let write_timeout_ns = worker.current().snapshot.clients.write_timeout.as_nanos() as u64;
+        let begun_ns = worker.now_ns();
+        let (mut is_closed, mut pause_end_ns, mut discarded) = (false, begun_ns.saturating_add(write_timeout_ns), 0);
         poll_fn(|context| {
-            worker.wake_up();
-            loop {
-                match worker.buffers.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
-                    Poll::Ready(Ok(count)) if count > 0 && thrown_away < MOST_BYTES => thrown_away += count,
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
-                        return Poll::Ready(());
-                    }
-                    Poll::Pending => return Poll::Pending,
+            let now_ns = worker.wake_up();
+            if !is_closed {
+                match self.stream.poll_shutdown(context) {
+                    Poll::Ready(Ok(())) => (is_closed, pause_end_ns) = (true, now_ns + PAUSE_NS),
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
                 }
             }
+            for _ in 0..DISCARDED_READS {
+                match worker.buffers.with_read_buffer(|buffer| self.poll_read(context, buffer)) {
+                    Poll::Ready(Ok(count)) if count > 0 && discarded < DISCARD_BYTES => {
+                        discarded += count as u64;
+                        pause_end_ns = pause_end_ns.max(now_ns + PAUSE_NS);
+                    }
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => {
+                        let most_ns = if is_closed { DISCARD_NS } else { write_timeout_ns.max(DISCARD_NS) };
+                        let deadline_ns = pause_end_ns.min(begun_ns.saturating_add(most_ns));
+                        if now_ns >= deadline_ns || worker.phase() == WorkerPhase::Stopping {
+                            return Poll::Ready(());
+                        }
+                        self.set_deadline(deadline_ns);
+                        return Poll::Pending;
+                    }
+                }
+            }
+            if worker.phase() == WorkerPhase::Stopping {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
         })
         .await;
     }

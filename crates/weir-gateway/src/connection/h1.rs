@@ -76,7 +76,7 @@ impl H1Client {
     async fn next(&mut self) -> Option<Box<ServedExchange>> {
         let worker = Rc::clone(&self.connection.worker);
         let waiting_since_ns = worker.now_ns();
-        let mut head_since_ns = (!self.connection.stash.is_empty()).then_some(waiting_since_ns);
+        let mut head_since_ns = begins_head(&self.connection.stash).then_some(waiting_since_ns);
         let mut parse_stash = !self.connection.stash.is_empty();
         poll_fn(|context| {
             // Looked up at each wake-up: an idle connection must not keep an old snapshot alive.
@@ -102,9 +102,11 @@ impl H1Client {
                         parse_stash = memchr::memchr(b'\n', received).is_some()
                             || self.connection.stash.len() + count > settings.limits.target_bytes;
                         worker.buffers.append_unread(&mut self.connection.stash, received);
+                        let begins = begins_head(&self.connection.stash);
+                        head_since_ns = begins.then(|| head_since_ns.unwrap_or(now_ns));
                         return Poll::Ready(Some(None));
                     }
-                    head_since_ns = Some(now_ns);
+                    head_since_ns = begins_head(received).then_some(now_ns);
                     let (exchange, used) = self.parse(received, settings, now_ns);
                     worker.buffers.append_unread(&mut self.connection.stash, &received[used..]);
                     Poll::Ready(Some(exchange))
@@ -217,6 +219,12 @@ impl H1Client {
         }
         self.connection.describe(exchange, self.requests, now_ns);
     }
+}
+
+/// Whether these bytes, received between two requests, begin a head. Some clients send a CRLF after a body, which does not
+/// (RFC 9112 §2.2).
+fn begins_head(received: &[u8]) -> bool {
+    !received.is_empty() && received != b"\r\n"
 }
 
 impl Sending for H1Client {

@@ -30,10 +30,13 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// How long a client may take to close the connection after a GOAWAY.
 const FAREWELL_NS: u64 = 5_000_000_000;
-/// How long, and how many bytes, a client may still send after an error, so that it can read the GOAWAY: closing a socket
-/// with unread bytes would reset the connection (as RFC 9112 §9.6 explains for HTTP/1).
-const LINGER_NS: u64 = 1_000_000_000;
-const LINGER_BYTES: usize = 1024 * 1024;
+/// How long a client that sends nothing may take to close the connection, once this end has closed it for sending.
+const LINGER_PAUSE_NS: u64 = 1_000_000_000;
+/// The same after a graceful end: the client may still read responses, and then it sends a WINDOW_UPDATE now and then.
+const LINGER_READING_NS: u64 = 5_000_000_000;
+/// How long this takes at most, and how many bytes are discarded.
+const LINGER_MOST_NS: u64 = 300_000_000_000;
+const LINGER_MOST_BYTES: usize = 1024 * 1024;
 
 /// A connection that has had no stream for this long frees the memory that only streams need.
 const REST_NS: u64 = 1_000_000_000;
@@ -107,11 +110,22 @@ enum ClosingStep {
     Failed {
         until_ns: u64,
     },
-    /// The GOAWAY has been sent, and received bytes are discarded.
-    Lingering {
-        until_ns: u64,
-        thrown_away: usize,
-    },
+    /// All has been sent, and received bytes are discarded until the client has closed: a socket that is closed before
+    /// would answer what the client sends with a reset, which destroys what the client has not read (RFC 9112 §9.6).
+    Lingering(Linger),
+}
+
+/// The wait for the close of the client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Linger {
+    /// How long the client may send nothing.
+    pause_ns: u64,
+    /// When that time is over.
+    until_ns: u64,
+    /// When the wait ends, whatever the client sends.
+    last_ns: u64,
+    /// Bytes received and discarded.
+    discarded: usize,
 }
 
 struct Driver {
@@ -134,6 +148,9 @@ impl Driver {
         if polled.is_pending() {
             self.shared.session.end_turn();
             polled = self.keep_deadlines(now_ns);
+            if polled.is_ready() && self.is_left_by_all() {
+                polled = self.begin_linger(context, now_ns, LINGER_READING_NS);
+            }
         }
         if polled.is_ready() {
             self.shared.session.state().fail_all_streams(StreamLoss::Connection);
@@ -142,8 +159,8 @@ impl Driver {
     }
 
     fn poll_at(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
-        if let ClosingStep::Lingering { until_ns, thrown_away } = self.ending {
-            return self.linger(context, now_ns, until_ns, thrown_away);
+        if let ClosingStep::Lingering(linger) = self.ending {
+            return self.linger(context, now_ns, linger);
         }
         if !matches!(self.ending, ClosingStep::Failed { .. }) && self.receive(context, now_ns).is_ready() {
             return Poll::Ready(());
@@ -161,12 +178,13 @@ impl Driver {
         match state.poll_send(context) {
             Poll::Ready(Err(_)) => Poll::Ready(()),
             Poll::Ready(Ok(())) if matches!(self.ending, ClosingStep::Failed { .. }) => {
-                let until_ns = now_ns + LINGER_NS;
-                self.ending = ClosingStep::Lingering { until_ns, thrown_away: 0 };
                 drop(state);
-                self.linger(context, now_ns, until_ns, 0)
+                self.begin_linger(context, now_ns, LINGER_PAUSE_NS)
             }
-            Poll::Ready(Ok(())) if state.len() == 0 && state.protocol.is_done() => Poll::Ready(()),
+            Poll::Ready(Ok(())) if state.len() == 0 && state.protocol.is_done() => {
+                drop(state);
+                self.begin_linger(context, now_ns, LINGER_READING_NS)
+            }
             _ => Poll::Pending,
         }
     }
@@ -219,24 +237,37 @@ impl Driver {
         }
     }
 
-    /// Lets the client read the GOAWAY before it sees that the connection is closed.
-    fn linger(&mut self, context: &mut Context<'_>, now_ns: u64, until_ns: u64, mut thrown_away: usize) -> Poll<()> {
+    /// The connection has ended gracefully, and only the client's acknowledgement is missing, or its close.
+    fn is_left_by_all(&self) -> bool {
+        self.ending == ClosingStep::Leaving
+            && self.shared.session.state().len() == 0
+            && self.shared.worker.phase() != WorkerPhase::Stopping
+    }
+
+    /// Closes the connection for sending, and lets the client read everything before it sees that it is closed for good.
+    fn begin_linger(&mut self, context: &mut Context<'_>, now_ns: u64, pause_ns: u64) -> Poll<()> {
+        let (until_ns, last_ns) = (now_ns + pause_ns, now_ns + LINGER_MOST_NS);
+        self.linger(context, now_ns, Linger { pause_ns, until_ns, last_ns, discarded: 0 })
+    }
+
+    fn linger(&mut self, context: &mut Context<'_>, now_ns: u64, mut linger: Linger) -> Poll<()> {
         let mut state = self.shared.session.state();
-        if state.pipe.stream.poll_shutdown(context).is_pending() {
-            return Poll::Pending;
+        // What has not been closed yet is closed at a later wake-up; meanwhile the client can send.
+        if matches!(state.pipe.stream.poll_shutdown(context), Poll::Ready(Err(_))) {
+            return Poll::Ready(());
         }
-        while now_ns < until_ns && thrown_away < LINGER_BYTES {
+        while now_ns < linger.until_ns && linger.discarded < LINGER_MOST_BYTES {
             let pipe = &mut state.pipe;
-            match self
-                .shared
-                .worker
-                .buffers
-                .with_read_buffer(|buffer| pipe.poll_read(context, &mut buffer[..READ_BYTES]))
-            {
-                Poll::Ready(Ok(count)) if count > 0 => thrown_away += count,
+            let buffers = &self.shared.worker.buffers;
+            match buffers.with_read_buffer(|buffer| pipe.poll_read(context, &mut buffer[..READ_BYTES])) {
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    linger.discarded += count;
+                    linger.until_ns = (now_ns + linger.pause_ns).min(linger.last_ns);
+                }
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => {
-                    self.ending = ClosingStep::Lingering { until_ns, thrown_away };
+                    self.ending = ClosingStep::Lingering(linger);
+                    state.pipe.set_deadline(linger.until_ns);
                     return Poll::Pending;
                 }
             }
@@ -249,6 +280,9 @@ impl Driver {
         let (shared, worker) = (&self.shared, &self.shared.worker);
         if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(());
+        }
+        if matches!(self.ending, ClosingStep::Lingering(_)) {
+            return Poll::Pending; // its own deadline is set
         }
         let current = worker.current();
         let settings = &current.snapshot.clients;
@@ -272,7 +306,7 @@ impl Driver {
                 deadline_ns = deadline_ns.min(since_ns + FAREWELL_NS);
                 None
             }
-            (_, ClosingStep::Failed { until_ns } | ClosingStep::Lingering { until_ns, .. }) => {
+            (_, ClosingStep::Failed { until_ns }) => {
                 deadline_ns = deadline_ns.min(until_ns);
                 None
             }

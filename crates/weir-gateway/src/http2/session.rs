@@ -128,6 +128,12 @@ impl<P: Pipe> Session<P> {
         slot.lost.is_some() || slot.ended && slot.incoming.is_empty()
     }
 
+    /// Whether all of the peer's message has been received and taken, but for its trailers.
+    pub fn has_ended(&self, key: usize) -> bool {
+        let slot = &self.state().slots[key];
+        slot.ended && slot.incoming.is_empty()
+    }
+
     /// Called when a head has been written, which may be the whole message.
     pub fn head_sent(&self, key: usize, sent: Sent) {
         self.state().slots[key].head = Some(sent);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir_net::timer::NEVER;
 use weir_plugin::Stop;
-use weir_proto::Trailers;
 use weir_proto::h1::Tolerance;
+use weir_proto::{Framing, Trailers};
 
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
@@ -140,7 +140,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     ) -> Relay<'a, C, U> {
         let now_ns = worker.now_ns();
         let request = RequestSide {
-            body: BodyTransfer::new(exchange.request.framing, terms.clients.limits.head_bytes),
+            body: request_body::<C, U>(exchange, terms.clients.limits.head_bytes),
             coding: HopFraming::None,
             head_sent: false,
             refused: false,
@@ -184,6 +184,9 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                 continue; // nothing can have been answered yet
             }
             let response = self.poll_response(context)?;
+            if C::MARKS_END && U::MARKS_END && self.is_answered_before_end() {
+                self.client_ended(context)?;
+            }
             if let Some(outcome) = self.outcome() {
                 return Poll::Ready(Ok(outcome));
             }
@@ -197,6 +200,10 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
                 }
                 if self.should_end_stream() {
                     self.end_stream(context)?;
+                    continue;
+                }
+                if self.is_end_overdue() {
+                    self.end_unmarked(context)?;
                     continue;
                 }
                 self.keep_deadlines()?;
@@ -227,6 +234,35 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         request.head_sent && !self.upstream.is_blocked() && (request.body.is_done() || request.refused)
     }
 
+    /// When the end of a message that is otherwise complete is no longer waited for. A client that does not take the response
+    /// does not need the end yet.
+    fn end_deadline_ns(&self) -> u64 {
+        let response = match U::MARKS_END && !self.client.is_blocked() {
+            true => self.response.body.end_deadline_ns(),
+            false => NEVER,
+        };
+        let request = if C::MARKS_END && U::MARKS_END { self.request.body.end_deadline_ns() } else { NEVER };
+        response.min(request)
+    }
+
+    fn is_end_overdue(&self) -> bool {
+        U::MARKS_END && self.end_deadline_ns() <= self.now_ns
+    }
+
+    /// Ends a message of which all content has come, and the end has not.
+    fn end_unmarked(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        if self.request.body.end_deadline_ns() <= self.now_ns {
+            return self.client_ended(context);
+        }
+        self.end_response_unmarked(context)
+    }
+
+    /// The response is complete, and of the request only the end has not come: it is ended, since the upstream has no use for
+    /// a reset.
+    fn is_answered_before_end(&self) -> bool {
+        self.request.body.end_deadline_ns() != NEVER && self.response.head_done && self.response.body.is_done()
+    }
+
     /// Checks all deadlines when nothing moves, and sets the timer to the earliest.
     fn keep_deadlines(&mut self) -> Result<(), Stop> {
         if self.worker.phase() == WorkerPhase::Stopping {
@@ -240,7 +276,8 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
             // A gRPC client sends a message whenever it has one: the minimum rate of a body does not apply.
-            false if self.exchange.request.is_grpc() => NEVER,
+            false if self.exchange.request.is_grpc() || self.awaits_invitation() => NEVER,
+            false if C::MARKS_END && self.request.body.end_deadline_ns() != NEVER => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);
@@ -263,13 +300,28 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if upstream <= now_ns {
             return Err(if self.upstream.is_blocked() { Stop::SendTimeout } else { Stop::ReadTimeout });
         }
-        let leave = self.leave_ns();
+        let leave = self.leave_ns().min(self.end_deadline_ns());
         let flush = match &self.response.content {
             Some(content) if !waits_for_client => content.due_ns(),
             _ => NEVER,
         };
         self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call).min(leave).min(flush));
         Ok(())
+    }
+}
+
+/// How long the end of a message, and its trailers, may come after the last byte of content that its length allows. Some
+/// handlers send all content long before they end.
+const END_PATIENCE_NS: u64 = 250_000_000;
+
+/// How the request's body is read. Its end has to be looked for only where it can have trailers beside a length.
+fn request_body<C: ClientSide, U: UpstreamSide>(exchange: &ServedExchange, trailer_limit: usize) -> BodyTransfer {
+    let framing = exchange.request.framing;
+    match framing {
+        Framing::Sized(1..) if C::MARKS_END && U::MARKS_END && exchange.request_body().is_none() => {
+            BodyTransfer::with_marked_end(framing, trailer_limit)
+        }
+        framing => BodyTransfer::new(framing, trailer_limit),
     }
 }
 

@@ -96,8 +96,7 @@ async fn refuse(
     let drainable = remaining_body_to_drain(exchange);
     let keep_alive = exchange.request.keep_alive
         && !ending.close
-        && drainable.is_some()
-        && !client.ended()
+        && drainable.is_some_and(|rest| client.may_ask_again(rest))
         && worker.phase() == WorkerPhase::Serving
         && current.snapshot.clients.keepalive_requests.is_none_or(|most| exchange.client.connection_requests < most);
     if send(worker, current, client, exchange, !keep_alive).await.is_err() {

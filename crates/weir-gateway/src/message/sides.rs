@@ -38,6 +38,9 @@ pub trait Sending {
 
 /// What an exchange needs of its client.
 pub trait ClientSide: Sending {
+    /// See [`UpstreamSide::MARKS_END`].
+    const MARKS_END: bool = false;
+
     type Pipe: Pipe;
 
     /// The context of the worker that serves the client.
@@ -55,6 +58,11 @@ pub trait ClientSide: Sending {
     /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
 
+    /// Whether the end of the request has been received, and all of its content taken. Asked only with [`Self::MARKS_END`].
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// The most bytes of a response that should be read from the upstream at once.
     fn room(&self) -> usize;
 
@@ -64,6 +72,12 @@ pub trait ClientSide: Sending {
 
     /// Whether the client has closed its sending side.
     fn ended(&self) -> bool;
+
+    /// Whether another request may follow on the connection: the client has not closed its sending side, or has sent more before
+    /// than the rest of this request's body, which is this long.
+    fn may_ask_again(&mut self, rest: u64) -> bool {
+        !self.ended() || self.unread_bytes().len() as u64 > rest
+    }
 
     /// A client that has closed its sending side may still wait for the response, or be gone. After this time it counts as
     /// gone.
@@ -162,6 +176,9 @@ pub struct RequestTerms<'a> {
 
 /// What an exchange needs of its upstream.
 pub trait UpstreamSide: Sending {
+    /// Whether the protocol marks the end of a message apart from its content, also where that has a length (HTTP/2).
+    const MARKS_END: bool = false;
+
     fn addr(&self) -> SocketAddr;
 
     /// Begins the request; returns how its body is framed.
@@ -177,6 +194,14 @@ pub trait UpstreamSide: Sending {
 
     /// The trailers, if the protocol sends them outside the body's framing (HTTP/2).
     fn take_trailers(&mut self) -> Trailers;
+
+    /// Whether the end of the response has been received, and all of its content taken. Asked only with [`Self::MARKS_END`].
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    /// The content of the response is complete, and its end is no longer waited for.
+    fn give_up_end(&mut self) {}
 
     /// Why the exchange ended, if this side knows it better than the `io::Error` tells: a responder does.
     fn stop(&self) -> Option<Stop> {

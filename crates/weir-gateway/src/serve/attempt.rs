@@ -158,8 +158,9 @@ impl<'a> Attempt<'a> {
         exchange.upstream.connect_ns = if reused { exchange.upstream.started_ns } else { self.connected(worker) };
         let outcome = relay::both_ways(worker, client, &mut stream, exchange, terms).await;
         exchange.upstream.ended_ns = worker.now_ns();
-        // A reused connection is to blame only if the connection itself was lost, and not just this stream.
-        let on_reused_connection = reused && stream.has_lost_connection();
+        // A reused connection is to blame only if the connection itself was lost, and not just this stream. One that was opened
+        // after such a loss is not.
+        let on_reused_connection = reused && freshness != Freshness::New && stream.has_lost_connection();
         match outcome.map_err(|stop| Failure { stop, on_reused_connection })? {
             RelayOutcome::Complete { client_reusable, .. } => {
                 self.answered(worker, exchange);

@@ -20,6 +20,16 @@ enum Next {
     OtherEndpoint,
 }
 
+/// An idle connection that the endpoint has closed costs nothing if the request can be sent again: its method is idempotent, and
+/// its content, if there is any, is kept for a plugin.
+fn first_freshness(exchange: &ServedExchange) -> Freshness {
+    let request = &exchange.request;
+    match request.method.is_idempotent() && (!request.framing.has_body() || exchange.request_body().is_some()) {
+        true => Freshness::Any,
+        false => Freshness::Checked,
+    }
+}
+
 /// The state of the attempts of one exchange.
 pub struct Attempts {
     pub first_ns: u64,
@@ -31,12 +41,12 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    pub fn new(exchange: &Exchange, settings: &snapshot::Upstream, first_ns: u64) -> Attempts {
+    pub fn new(exchange: &ServedExchange, settings: &snapshot::Upstream, first_ns: u64) -> Attempts {
         let idempotent = exchange.request.method.is_idempotent();
         Attempts {
             first_ns,
             idempotent,
-            freshness: if idempotent { Freshness::Any } else { Freshness::Checked },
+            freshness: first_freshness(exchange),
             tried: TriedEndpoints::default(),
             retries: settings.retries,
             retried_unprocessed: false,
@@ -122,5 +132,30 @@ impl Attempts {
         state.counters.retried(endpoint);
         exchange.retry();
         Ok(picked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_proto::{Framing, Method};
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_sent_again_gets_a_checked_connection() {
+        let is_checked = |method, framing, body: Option<&[u8]>| {
+            let mut exchange = ServedExchange::default();
+            (exchange.request.method, exchange.request.framing) = (method, framing);
+            if let Some(body) = body {
+                exchange.set_request_body(body.to_vec());
+            }
+            first_freshness(&exchange) == Freshness::Checked
+        };
+        assert!(!is_checked(Method::Get, Framing::None, None));
+        assert!(!is_checked(Method::Put, Framing::Sized(0), None));
+        assert!(is_checked(Method::Put, Framing::Sized(3), None));
+        assert!(is_checked(Method::Delete, Framing::Chunked, None));
+        assert!(!is_checked(Method::Put, Framing::Sized(3), Some(b"abc")), "it is kept for a plugin");
+        assert!(is_checked(Method::Post, Framing::None, None));
     }
 }

@@ -108,7 +108,10 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
             }
             Known::Expect => seen.expect = Some(SeenFields::once(seen.expect, field.value).ok_or(Reject::Expectation)?),
             Known::Connection => seen.connection.add(&request.head.bytes[field.value.range()]),
-            Known::Upgrade => seen.upgrade = Some(field.value),
+            Known::Upgrade => {
+                seen.has_several_upgrades = seen.upgrade.is_some();
+                seen.upgrade = Some(field.value);
+            }
             Known::Te => seen.te = Some(field.value),
             _ => {}
         }
@@ -132,11 +135,13 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
         // RFC 9110 §10.1.1: without a body, or from HTTP/1.0, there is nothing to wait for.
         request.expects_continue = request.version != Version::Http10 && request.framing.has_body();
     }
-    // RFC 9110 §7.8; `h2c` is obsolete (RFC 9113 §3.1), and requests sent over it would bypass the plugins.
+    // RFC 9110 §7.8; `h2c` is obsolete (RFC 9113 §3.1), and requests sent over it would bypass the plugins. Only one line is
+    // checked and forwarded.
     request.upgrade = upgrade
         && request.version == Version::Http11
         && request.method == Method::Get
         && request.framing == Framing::None
+        && !seen.has_several_upgrades
         && seen.upgrade.is_some_and(|value| !names_h2c_or_tls(request.head.slice(value)));
     target(request, limits, seen.host)
 }
@@ -158,6 +163,7 @@ struct SeenFields {
     authorization: Option<Span>,
     expect: Option<Span>,
     upgrade: Option<Span>,
+    has_several_upgrades: bool,
     te: Option<Span>,
     connection: ConnectionOptions,
 }

@@ -11,6 +11,7 @@ use weir_proto::h2::{ErrorCode, FieldWriter};
 use weir_proto::{Framing, RequestHead, Trailers};
 
 use super::{STREAM_WINDOW, Shared};
+use crate::connection::accepted::DISCARD_NS;
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
 use crate::context::lifecycle::WorkerPhase;
@@ -31,9 +32,8 @@ const LONG_NS: u64 = 1_000_000_000;
 /// cancel the slower call. Streams opened at this rate cost no more than calls that are answered.
 const CALL_NS: u64 = 10_000_000;
 /// After an early response, the rest of the request's content is discarded as long as it comes without pauses of this
-/// length, up to a total time and number of bytes.
+/// length, up to a total time and this number of bytes.
 const PAUSE_NS: u64 = 1_000_000_000;
-const DISCARD_NS: u64 = 30_000_000_000;
 const DISCARD_BYTES: u64 = 256 * 1024 * 1024;
 
 pub(super) struct H2ClientStream {
@@ -144,6 +144,8 @@ impl Sending for H2ClientStream {
 }
 
 impl ClientSide for H2ClientStream {
+    const MARKS_END: bool = true;
+
     type Pipe = H2ClientStream;
 
     fn context(&self) -> Rc<WorkerContext> {
@@ -167,6 +169,10 @@ impl ClientSide for H2ClientStream {
         let trailers = self.connection.session.take_trailers(self.key);
         self.head_bytes += trailers.len();
         trailers
+    }
+
+    fn has_ended(&self) -> bool {
+        self.connection.session.has_ended(self.key)
     }
 
     fn room(&self) -> usize {

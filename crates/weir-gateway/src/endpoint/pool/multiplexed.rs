@@ -23,17 +23,20 @@ use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
 
-/// The most exchanges on one connection before another is opened: they all share one connection window.
+/// The most exchanges on one connection before another is opened.
 const MOST_STREAMS: usize = 100;
-/// The most bytes an endpoint may send on one stream, and on all of a connection, before its clients have taken them.
+/// The most bytes an endpoint may send on one stream before its client has taken them.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// The same for a connection: more than all its streams together, since a client that does not read must not stop the others.
+/// It is twice their sum, since half of it may be content that was taken and not returned to the endpoint yet.
+const CONNECTION_WINDOW: u32 = 2 * MOST_STREAMS as u32 * STREAM_WINDOW;
 /// If nothing is received for this long while exchanges wait, a PING is sent.
 const SILENCE_NS: u64 = 15_000_000_000;
 
 /// One connection and its use. Once dropped from the pool, it closes with its last stream.
 pub(super) struct SharedConnection {
     session: Rc<Session<ByteStream>>,
+    opened_ns: u64,
     carried: Cell<u64>,
     idle_since_ns: Cell<u64>,
 }
@@ -68,12 +71,14 @@ impl Drop for SharedConnection {
 }
 
 impl EndpointPool {
-    /// A connection that can take one more exchange, with the TLS server that a request for `host` needs.
-    fn with_room(&self, host: &[u8]) -> Option<Rc<SharedConnection>> {
+    /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request for
+    /// `host` needs.
+    fn with_room(&self, host: &[u8], since_ns: u64) -> Option<Rc<SharedConnection>> {
         let is_with = |shared: &SharedConnection| {
             self.tls.as_ref().is_none_or(|secured| secured.is_with(&shared.session.state().pipe, host))
         };
-        self.multiplexed.borrow().iter().find(|shared| shared.can_take_more() && is_with(shared)).cloned()
+        let all = self.multiplexed.borrow();
+        all.iter().find(|shared| shared.opened_ns >= since_ns && shared.can_take_more() && is_with(shared)).cloned()
     }
 
     /// A connection, and whether it existed before. One is opened at a time: exchanges that come meanwhile wait for it and
@@ -86,9 +91,10 @@ impl EndpointPool {
         exchange: &Exchange,
     ) -> Result<(Rc<SharedConnection>, bool), Stop> {
         let _turn = self.connecting.lock().await;
-        if freshness != Freshness::New
-            && let Some(shared) = self.with_room(exchange.request.host())
-        {
+        // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
+        // since: the exchanges of a lost connection would otherwise open one each.
+        let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
+        if let Some(shared) = self.with_room(exchange.request.host(), since_ns) {
             return Ok((shared, true));
         }
         Ok((self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange).await?, false))
@@ -115,6 +121,7 @@ impl EndpointPool {
         let session = Rc::new(Session::new(Rc::clone(worker), stream, protocol));
         let shared = Rc::new(SharedConnection {
             session: Rc::clone(&session),
+            opened_ns: worker.now_ns(),
             carried: Cell::new(0),
             idle_since_ns: Cell::new(worker.now_ns()),
         });

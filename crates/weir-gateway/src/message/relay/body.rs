@@ -1,5 +1,6 @@
 //! The body of one direction: decoded from one framing and written in another, checked on the way, never buffered whole.
 
+use weir_net::timer::NEVER;
 use weir_proto::h1::chunked::{self, ChunkedDecoder, Step};
 use weir_proto::{Framing, Trailers};
 
@@ -10,6 +11,12 @@ pub enum BodyTransfer {
     Sized(u64),
     Chunked(Box<ChunkedDecoder>),
     UntilClose,
+    /// So many bytes of content are still to come, and then the end, which the protocol marks apart from the content (HTTP/2).
+    Marked(u64),
+    /// All content has come. The end may come until this time, with trailers.
+    AwaitsEnd {
+        until_ns: u64,
+    },
     /// The body is complete, with its trailers.
     Done(Trailers),
 }
@@ -32,6 +39,29 @@ impl BodyTransfer {
             Framing::Sized(length) => BodyTransfer::Sized(length),
             Framing::Chunked => BodyTransfer::Chunked(Box::new(ChunkedDecoder::new(trailer_limit))),
             Framing::UntilClose => BodyTransfer::UntilClose,
+        }
+    }
+
+    /// The same for a message whose protocol marks its end apart from its content, as HTTP/2 does: neither a length nor a
+    /// status without content shows that there are no trailers.
+    pub fn with_marked_end(framing: Framing, trailer_limit: usize) -> BodyTransfer {
+        match framing {
+            Framing::None => BodyTransfer::Marked(0),
+            Framing::Sized(length) => BodyTransfer::Marked(length),
+            framing => BodyTransfer::new(framing, trailer_limit),
+        }
+    }
+
+    /// All content has come, but the end has not been looked for.
+    pub fn lacks_end(&self) -> bool {
+        matches!(self, BodyTransfer::Marked(0))
+    }
+
+    /// When the end is no longer waited for.
+    pub fn end_deadline_ns(&self) -> u64 {
+        match self {
+            BodyTransfer::AwaitsEnd { until_ns } => *until_ns,
+            _ => NEVER,
         }
     }
 
@@ -63,7 +93,13 @@ impl BodyTransfer {
         out: &mut Vec<u8>,
     ) -> Result<TransferProgress, BrokenFraming> {
         match self {
-            BodyTransfer::Done(_) => Ok(TransferProgress { consumed: 0, content: 0 }),
+            BodyTransfer::Done(_) | BodyTransfer::AwaitsEnd { .. } => Ok(TransferProgress { consumed: 0, content: 0 }),
+            BodyTransfer::Marked(remaining) => {
+                let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
+                write(out, coding, &input[..length]);
+                *remaining -= length as u64;
+                Ok(TransferProgress { consumed: length, content: length as u64 })
+            }
             BodyTransfer::UntilClose => {
                 write(out, coding, input);
                 Ok(TransferProgress { consumed: input.len(), content: input.len() as u64 })
@@ -103,12 +139,12 @@ impl BodyTransfer {
     /// The sender has closed its side: the end of a body that is delimited by the close, a truncation of any other.
     pub fn close(&mut self, trailers: Trailers) -> Result<(), BrokenFraming> {
         match self {
-            BodyTransfer::UntilClose => {
+            BodyTransfer::UntilClose | BodyTransfer::Marked(0) | BodyTransfer::AwaitsEnd { .. } => {
                 *self = BodyTransfer::Done(trailers);
                 Ok(())
             }
             BodyTransfer::Done(_) => Ok(()),
-            BodyTransfer::Sized(_) | BodyTransfer::Chunked(_) => Err(BrokenFraming),
+            BodyTransfer::Sized(_) | BodyTransfer::Marked(_) | BodyTransfer::Chunked(_) => Err(BrokenFraming),
         }
     }
 }
@@ -156,6 +192,17 @@ mod tests {
         assert!(body.transfer(b"0\r\nA: b\r\n\r\n", HopFraming::None, &mut Vec::new()).is_ok());
         let trailers = body.trailers().expect("it is over");
         assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"A"[..], &b"b"[..])]);
+    }
+
+    #[test]
+    fn a_marked_end_is_waited_for_after_the_content() {
+        let mut body = BodyTransfer::with_marked_end(Framing::Sized(5), 1000);
+        assert!(body.transfer(b"hel", HopFraming::Plain, &mut Vec::new()).is_ok() && !body.lacks_end());
+        assert!(body.close(Trailers::default()).is_err(), "two bytes are missing");
+        assert!(body.transfer(b"lo", HopFraming::Plain, &mut Vec::new()).is_ok() && body.lacks_end());
+        assert!(!body.is_done() && body.close(Trailers::default()).is_ok() && body.is_done());
+        assert!(BodyTransfer::with_marked_end(Framing::None, 1000).lacks_end());
+        assert_eq!(BodyTransfer::AwaitsEnd { until_ns: 5 }.end_deadline_ns(), 5);
     }
 
     #[test]

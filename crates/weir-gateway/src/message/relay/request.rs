@@ -7,8 +7,8 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::Framing;
 
-use super::body::{self, TransferProgress};
-use super::{Relay, RequestSide, ns};
+use super::body::{self, BodyTransfer, TransferProgress};
+use super::{END_PATIENCE_NS, Relay, RequestSide, ns};
 use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, UpstreamSide};
@@ -101,7 +101,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     }
 
     /// The client has closed its side: the end of a body that is delimited by the close, a truncation of any other.
-    fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+    pub(super) fn client_ended(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         self.request.body.close(self.client.take_trailers()).map_err(|_| Stop::ClientGone)?;
         self.exchange.body_taken = ContentTaken::All;
         self.worker.buffers.with_write_buffer(|out| {
@@ -121,7 +121,14 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     fn take_body(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<usize, Stop> {
         self.exchange.body_taken = ContentTaken::Part;
+        self.invite_content();
         let moved = self.transfer_request(received, out)?;
+        if C::MARKS_END && self.request.body.lacks_end() {
+            self.request.body = match self.client.has_ended() {
+                true => BodyTransfer::Done(self.client.take_trailers()),
+                false => BodyTransfer::AwaitsEnd { until_ns: self.now_ns.saturating_add(END_PATIENCE_NS) },
+            };
+        }
         self.request.content += moved.content;
         if self.request.body.is_done() {
             self.exchange.body_taken = ContentTaken::All;
@@ -157,6 +164,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
         } else if self.request.body.is_done() {
             self.request_sent();
+        } else if self.awaits_invitation() {
+            self.expect_response();
         }
         Ok(())
     }
@@ -171,6 +180,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                     self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.send));
                 } else if self.request.body.is_done() {
                     self.request_sent();
+                } else if self.awaits_invitation() {
+                    self.expect_response();
                 } else {
                     // The time in which the gateway did not read does not count against the client's minimum rate.
                     self.request.body_since_ns += self.now_ns - self.request.blocked_since_ns;
@@ -192,7 +203,31 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.expect_response();
     }
 
-    pub(super) fn expect_response(&mut self) {
+    /// The client sends no content before the upstream answers its `Expect: 100-continue` (RFC 9110 §10.1.1), so the upstream
+    /// is waited for, and not the client.
+    pub(super) fn awaits_invitation(&self) -> bool {
+        self.exchange.request.expects_continue && self.request.content == 0 && !self.request.body.is_done()
+    }
+
+    /// The client begins to send its content, or is asked to: from now on the minimum rate of the body counts, and the upstream
+    /// need not answer before it has the whole request.
+    pub(super) fn invite_content(&mut self) {
+        if self.awaits_invitation() && !self.upstream.is_blocked() {
+            self.request.body_since_ns = self.now_ns;
+            self.request.upstream_deadline_ns = NEVER;
+        }
+    }
+
+    /// Called when the upstream has sent something, or can go on: its read time-out begins anew. It does not run while the
+    /// upstream waits for the rest of the request and has sent no final response.
+    pub(super) fn renew_read_timeout(&mut self) {
+        let has_answered = self.response.head_done && !self.upstream.is_blocked();
+        if has_answered || self.is_request_sent() || self.awaits_invitation() {
+            self.expect_response();
+        }
+    }
+
+    fn expect_response(&mut self) {
         self.request.upstream_deadline_ns = self.now_ns.saturating_add(ns(self.terms.timeouts.read));
     }
 

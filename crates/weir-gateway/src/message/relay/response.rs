@@ -9,7 +9,7 @@ use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::{Trailers, Version};
 
 use super::body::{self, BodyTransfer};
-use super::{PersistenceCookie, Relay, ns};
+use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::{self, HopFraming};
@@ -27,7 +27,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 Poll::Ready(Ok(_)) if self.client.is_blocked() => Poll::Ready(Ok(())),
                 Poll::Ready(Ok(_)) => {
                     self.response.client_deadline_ns = NEVER;
-                    self.expect_response();
+                    self.renew_read_timeout();
                     Poll::Ready(Ok(()))
                 }
                 Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
@@ -46,10 +46,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 Poll::Ready(Ok(Received::Bytes(count))) => {
                     self.exchange.upstream.bytes_received += count as u64;
                     worker.metrics.upstream_bytes_received.add(count as u64);
-                    if !self.upstream.is_blocked() {
-                        self.expect_response();
-                    }
-                    Poll::Ready(self.received(context, &buffer[..count]))
+                    let done = self.received(context, &buffer[..count]);
+                    self.renew_read_timeout();
+                    Poll::Ready(done)
+                }
+                // All content has come, so the response is complete without its end.
+                Poll::Ready(Err(_)) if U::MARKS_END && self.response.body.end_deadline_ns() != NEVER => {
+                    Poll::Ready(self.end_response_unmarked(context))
                 }
                 Poll::Ready(Err(error)) if error.kind() == NOT_PROCESSED => Poll::Ready(Err(Stop::NotProcessed)),
                 Poll::Ready(Err(error)) => {
@@ -96,11 +99,9 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let head_bytes = self.exchange.response.head.bytes().len() as u64;
         self.exchange.upstream.bytes_received += head_bytes;
         self.worker.metrics.upstream_bytes_received.add(head_bytes);
-        if !self.upstream.is_blocked() {
-            self.expect_response();
-        }
         self.worker.buffers.with_write_buffer(|out| {
             self.take_head(out)?;
+            self.renew_read_timeout();
             if self.response.head_done && self.response.body.is_done() && !self.response.tunnel {
                 self.end_response(out)?;
             }
@@ -170,6 +171,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 moved
             }
         };
+        self.meet_end();
         self.exchange.upstream.body_bytes += moved.content;
         if moved.consumed < bytes.len() {
             // Bytes after the end of the response could be taken for the response to the connection's next request.
@@ -209,6 +211,22 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.send_to_client(context, out)
         })?;
         self.send_held(context)
+    }
+
+    /// Once all content has come: completes the response if its end has come, too, or begins to wait for it.
+    fn meet_end(&mut self) {
+        if U::MARKS_END && self.response.body.lacks_end() {
+            self.response.body = match self.upstream.has_ended() {
+                true => BodyTransfer::Done(self.upstream.take_trailers()),
+                false => BodyTransfer::AwaitsEnd { until_ns: self.now_ns.saturating_add(END_PATIENCE_NS) },
+            };
+        }
+    }
+
+    /// Ends a response of which all content has come, and the end has not.
+    pub(super) fn end_response_unmarked(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.upstream.give_up_end();
+        self.upstream_closed(context)
     }
 
     fn write_content(&mut self, content: &[u8], out: &mut Vec<u8>) {
@@ -299,9 +317,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 return Err(Stop::BadInterim);
             }
             // A 100 answers `Expect: 100-continue`, and is passed on once.
-            if status != 100 || std::mem::take(&mut self.exchange.request.expects_continue) {
-                self.client.interim_head(out, self.exchange);
+            if status == 100 {
+                self.invite_content();
+                if !std::mem::take(&mut self.exchange.request.expects_continue) {
+                    return Ok(());
+                }
             }
+            self.client.interim_head(out, self.exchange);
             return Ok(());
         }
         // RFC 8441 §5: for a client of HTTP/2 a 2xx means that its WebSocket is established, which this upstream did not
@@ -314,7 +336,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
-        self.response.body = BodyTransfer::new(self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        let (framing, trailer_limit) = (self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        self.response.body = match U::MARKS_END {
+            true => BodyTransfer::with_marked_end(framing, trailer_limit),
+            false => BodyTransfer::new(framing, trailer_limit),
+        };
+        self.meet_end();
         forward::add_date(self.worker, &mut self.exchange.response.head);
         if let Some(via) = self.terms.via {
             let version = self.exchange.response.version;
@@ -353,7 +380,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.response.client_reusable = self.exchange.request.keep_alive
             && self.response.coding != HopFraming::UntilClose
             && self.request.body.is_done()
-            && !self.client.ended()
+            && self.client.may_ask_again(0)
             && self.worker.phase() == WorkerPhase::Serving
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
         self.exchange.response_begun = true;

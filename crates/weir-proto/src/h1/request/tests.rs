@@ -234,6 +234,10 @@ fn targets_and_hosts() {
     ] {
         assert_eq!(parse(bytes).err(), Some(why), "{bytes:?}");
     }
+    let path = |head: &str| parse(head).unwrap().path().to_owned();
+    assert_eq!(path("OPTIONS http://t HTTP/1.1\r\nHost: t\r\n\r\n"), b"*", "RFC 9112 §3.2.4");
+    assert_eq!(path("OPTIONS http://t/ HTTP/1.1\r\nHost: t\r\n\r\n"), b"/");
+    assert_eq!(path("OPTIONS http://t?x HTTP/1.1\r\nHost: t\r\n\r\n"), b"/");
     let absolute = parse("GET HTTP://T?x HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     assert_eq!((absolute.path(), absolute.query(), absolute.host()), (&b"/"[..], Some(&b"x"[..]), &b"t"[..]));
     assert_eq!(&*absolute.origin_form(), b"/?x");
@@ -269,6 +273,7 @@ fn upgrades_and_expectations() {
     assert!(!upgrade("Upgrade: websocket\r\n"));
     assert!(!upgrade("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"));
     assert!(!upgrade("Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 3\r\n"));
+    assert!(!upgrade("Connection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n"), "the first would be forwarded");
     assert!(with("Expect: 100-Continue\r\nContent-Length: 3\r\n").unwrap().expects_continue);
     assert!(!with("Expect: 100-continue\r\n").unwrap().expects_continue);
     assert_eq!(with("Expect: y100-continue\r\n").err(), Some(Reject::Expectation));

@@ -31,6 +31,8 @@ pub struct UpstreamStream<'w> {
     head_bytes: usize,
     /// The final head has been received, so that content follows.
     has_head: bool,
+    /// All content of the response has been received, but not its end.
+    has_content: bool,
     /// Set for a WebSocket (RFC 8441): the value of `Sec-WebSocket-Accept`, which a client of HTTP/1.1 expects.
     websocket: Option<Option<String>>,
 }
@@ -45,7 +47,7 @@ impl<'w> Permit<'w> {
         exchange: &Exchange,
     ) -> Result<UpstreamStream<'w>, Stop> {
         let (worker, endpoint) = (self.worker, &*self.endpoint);
-        let ready = if freshness == Freshness::New { None } else { endpoint.with_room(exchange.request.host()) };
+        let ready = if freshness == Freshness::New { None } else { endpoint.with_room(exchange.request.host(), 0) };
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
             None => {
@@ -71,6 +73,7 @@ impl<'w> Permit<'w> {
             has_asked: false,
             head_bytes: 0,
             has_head: false,
+            has_content: false,
             websocket: None,
         };
         let waker = own_waker().await;
@@ -147,6 +150,8 @@ impl Sending for UpstreamStream<'_> {
 }
 
 impl UpstreamSide for UpstreamStream<'_> {
+    const MARKS_END: bool = true;
+
     fn addr(&self) -> SocketAddr {
         self.permit.endpoint.addr
     }
@@ -185,6 +190,14 @@ impl UpstreamSide for UpstreamStream<'_> {
         self.connection.session.take_trailers(self.key)
     }
 
+    fn has_ended(&self) -> bool {
+        self.connection.session.has_ended(self.key)
+    }
+
+    fn give_up_end(&mut self) {
+        self.has_content = true;
+    }
+
     fn answered(&mut self) {
         self.permit.answered();
     }
@@ -209,6 +222,8 @@ impl Pipe for UpstreamStream<'_> {
 impl Drop for UpstreamStream<'_> {
     fn drop(&mut self) {
         self.connection.idle_since_ns.set(self.permit.worker.now_ns());
-        self.connection.session.forget(self.key, ErrorCode::CANCEL, ErrorCode::CANCEL);
+        // An endpoint that has sent all content, and not its end, is only told to stop.
+        let complete = if self.has_content { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL };
+        self.connection.session.forget(self.key, ErrorCode::CANCEL, complete);
     }
 }
