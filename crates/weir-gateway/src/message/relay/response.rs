@@ -312,19 +312,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return Ok(());
         }
         if status < 200 {
-            self.response.interim += 1;
-            if self.response.interim > MAX_INTERIM {
-                return Err(Stop::BadInterim);
-            }
-            // A 100 answers `Expect: 100-continue`, and is passed on once.
-            if status == 100 {
-                self.invite_content();
-                if !std::mem::take(&mut self.exchange.request.expects_continue) {
-                    return Ok(());
-                }
-            }
-            self.client.interim_head(out, self.exchange);
-            return Ok(());
+            return self.take_interim_head(status, out);
         }
         // RFC 8441 §5: for a client of HTTP/2 a 2xx means that its WebSocket is established, which this upstream did not
         // agree to.
@@ -360,6 +348,22 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         if !self.response.content.as_ref().is_some_and(|content| content.is_held()) {
             self.begin_response(out);
         }
+        Ok(())
+    }
+
+    fn take_interim_head(&mut self, status: u16, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.response.interim += 1;
+        if self.response.interim > MAX_INTERIM {
+            return Err(Stop::BadInterim);
+        }
+        // A 100 answers `Expect: 100-continue`, and is passed on once.
+        if status == 100 {
+            self.invite_content();
+            if !std::mem::take(&mut self.exchange.request.expects_continue) {
+                return Ok(());
+            }
+        }
+        self.client.interim_head(out, self.exchange);
         Ok(())
     }
 
