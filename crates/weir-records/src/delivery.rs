@@ -242,7 +242,7 @@ impl SinkTask {
         if !written.failed.is_empty() {
             queue.put_back(written.failed, Instant::now());
         }
-        if queue.bytes() > self.core.register.limits().sink_memory / LAG
+        if queue.bytes() > self.core.register.memory.most_of_sink() / LAG
             || self.core.options.max_pending.is_some_and(|most| queue.len() as u64 > most as u64 / LAG)
         {
             spooling.start_spooling();

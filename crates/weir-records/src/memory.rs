@@ -1,27 +1,55 @@
-//! The memory for the records of a sink.
+//! The memory for records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::register::SinkRegister;
+/// The bytes of records that all sinks of a process hold in memory, and the limits, which writers read without a lock.
+pub struct RecordMemory {
+    in_use: AtomicU64,
+    most: AtomicU64,
+    most_of_sink: AtomicU64,
+}
+
+impl RecordMemory {
+    /// The limits are those of all sinks together, and of each sink.
+    pub fn new(most: u64, most_of_sink: u64) -> RecordMemory {
+        RecordMemory { in_use: AtomicU64::new(0), most: most.into(), most_of_sink: most_of_sink.into() }
+    }
+
+    pub fn set_limits(&self, most: u64, most_of_sink: u64) {
+        self.most.store(most, Ordering::Relaxed);
+        self.most_of_sink.store(most_of_sink, Ordering::Relaxed);
+    }
+
+    pub fn in_use(&self) -> u64 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    pub fn most_of_sink(&self) -> u64 {
+        self.most_of_sink.load(Ordering::Relaxed)
+    }
+}
 
 /// The bytes of records that a sink holds in memory, counted against its own limit and against that of all sinks. Its task and
 /// its writers share it.
 pub struct SinkMemory {
-    register: Arc<SinkRegister>,
+    all: Arc<RecordMemory>,
     held: AtomicU64,
 }
 
 impl SinkMemory {
-    pub fn new(register: Arc<SinkRegister>) -> SinkMemory {
-        SinkMemory { register, held: AtomicU64::new(0) }
+    pub fn new(all: Arc<RecordMemory>) -> SinkMemory {
+        SinkMemory { all, held: AtomicU64::new(0) }
     }
 
     /// Reserves memory for a record; `false` if a limit does not allow it.
     pub fn take(&self, bytes: u64) -> bool {
-        let most = self.register.limits().sink_memory;
-        let has_room = add_up_to(&self.held, bytes, most);
-        if has_room && !self.register.take_memory(bytes) {
+        let has_room = add_up_to(&self.held, bytes, self.all.most_of_sink());
+        if has_room && !add_up_to(&self.all.in_use, bytes, self.all.most()) {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
@@ -31,31 +59,30 @@ impl SinkMemory {
     /// Counts a record beyond the limits.
     pub fn take_anyway(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::Relaxed);
-        self.register.take_memory_anyway(bytes);
+        self.all.in_use.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub fn give(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
-        self.register.give_memory(bytes);
+        self.all.in_use.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether three quarters of a limit are used.
     pub fn is_nearly_full(&self) -> bool {
-        let limits = self.register.limits();
-        self.held.load(Ordering::Relaxed) > limits.sink_memory / 4 * 3
-            || self.register.memory_in_use() > limits.memory / 4 * 3
+        self.held.load(Ordering::Relaxed) > self.all.most_of_sink() / 4 * 3
+            || self.all.in_use() > self.all.most() / 4 * 3
     }
 }
 
 impl Drop for SinkMemory {
     fn drop(&mut self) {
         // Of records in the rings of a task that has panicked.
-        self.register.give_memory(*self.held.get_mut());
+        self.all.in_use.fetch_sub(*self.held.get_mut(), Ordering::Relaxed);
     }
 }
 
 /// Adds to a counter, unless it would exceed `most`.
-pub fn add_up_to(counter: &AtomicU64, more: u64, most: u64) -> bool {
+fn add_up_to(counter: &AtomicU64, more: u64, most: u64) -> bool {
     let add = |before: u64| before.checked_add(more).filter(|after| *after <= most);
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::account::{AccountReading, RecordAccount};
 use crate::lock::locked;
-use crate::memory::add_up_to;
+use crate::memory::RecordMemory;
 use crate::signals::SinkSignals;
 use crate::spool::SpoolPlace;
 use crate::threads::{SinkThreads, StartTask};
@@ -42,27 +42,13 @@ impl Default for SinkLimits {
     }
 }
 
-/// [`SinkLimits`] that writers read without a lock.
-struct AtomicLimits {
-    memory: AtomicU64,
-    sink_memory: AtomicU64,
-    threads: AtomicUsize,
-}
-
-impl Default for AtomicLimits {
-    fn default() -> AtomicLimits {
-        let SinkLimits { memory, sink_memory, threads } = SinkLimits::default();
-        AtomicLimits { memory: memory.into(), sink_memory: sink_memory.into(), threads: threads.into() }
-    }
-}
-
 /// The sinks of a process, and the threads they run on.
-#[derive(Default)]
 pub struct SinkRegister {
     accounts: Mutex<BTreeMap<String, Arc<RecordAccount>>>,
     threads: SinkThreads,
-    memory: AtomicU64,
-    limits: AtomicLimits,
+    /// The most threads.
+    most_threads: AtomicUsize,
+    pub(crate) memory: Arc<RecordMemory>,
     /// The processors for threads of sinks; empty means any.
     cpus: Mutex<Box<[u16]>>,
     running: Mutex<Vec<Arc<SinkSignals>>>,
@@ -71,19 +57,34 @@ pub struct SinkRegister {
     pub(crate) tasks: AtomicUsize,
 }
 
+impl Default for SinkRegister {
+    fn default() -> SinkRegister {
+        let SinkLimits { memory, sink_memory, threads } = SinkLimits::default();
+        SinkRegister {
+            accounts: Mutex::default(),
+            threads: SinkThreads::default(),
+            most_threads: threads.into(),
+            memory: Arc::new(RecordMemory::new(memory, sink_memory)),
+            cpus: Mutex::default(),
+            running: Mutex::default(),
+            places: Mutex::default(),
+            tasks: AtomicUsize::default(),
+        }
+    }
+}
+
 impl SinkRegister {
     /// The limits of memory apply at once, the number of threads to sinks that are started from now on.
     pub fn set_limits(&self, limits: SinkLimits) {
-        self.limits.memory.store(limits.memory, Ordering::Relaxed);
-        self.limits.sink_memory.store(limits.sink_memory, Ordering::Relaxed);
-        self.limits.threads.store(limits.threads, Ordering::Relaxed);
+        self.memory.set_limits(limits.memory, limits.sink_memory);
+        self.most_threads.store(limits.threads, Ordering::Relaxed);
     }
 
     pub fn limits(&self) -> SinkLimits {
         SinkLimits {
-            memory: self.limits.memory.load(Ordering::Relaxed),
-            sink_memory: self.limits.sink_memory.load(Ordering::Relaxed),
-            threads: self.limits.threads.load(Ordering::Relaxed),
+            memory: self.memory.most(),
+            sink_memory: self.memory.most_of_sink(),
+            threads: self.most_threads.load(Ordering::Relaxed),
         }
     }
 
@@ -115,24 +116,6 @@ impl SinkRegister {
     pub(crate) fn ended(&self, signals: &Arc<SinkSignals>) {
         locked(&self.running).retain(|other| !Arc::ptr_eq(other, signals));
         self.tasks.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Reserves memory for a record; `false` if the limit of all sinks does not allow it.
-    pub(crate) fn take_memory(&self, bytes: u64) -> bool {
-        add_up_to(&self.memory, bytes, self.limits.memory.load(Ordering::Relaxed))
-    }
-
-    /// Counts memory of a record beyond the limit of all sinks.
-    pub(crate) fn take_memory_anyway(&self, bytes: u64) {
-        self.memory.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn memory_in_use(&self) -> u64 {
-        self.memory.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn give_memory(&self, bytes: u64) {
-        self.memory.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// The accounts of all sinks since the start, by name.

@@ -275,7 +275,7 @@ mod tests {
     fn memory(sink_memory: u64) -> (Arc<SinkRegister>, Arc<SinkMemory>) {
         let register = Arc::new(SinkRegister::default());
         register.set_limits(SinkLimits { sink_memory, ..SinkLimits::default() });
-        (Arc::clone(&register), Arc::new(SinkMemory::new(register)))
+        (Arc::clone(&register), Arc::new(SinkMemory::new(Arc::clone(&register.memory))))
     }
 
     fn attachment(bytes: usize) -> Attachment {
@@ -308,7 +308,7 @@ mod tests {
         // Three fit into the first ring, with their headers, and eight into the memory.
         let write = |byte| writer.write(Vec::new(), |out| out.resize(out.len() + RING_BYTES / 4, byte));
         (1..=13).for_each(write);
-        assert_eq!((account.read().dropped_records("memory_full"), register.memory_in_use()), (2, 2 << 20));
+        assert_eq!((account.read().dropped_records("memory_full"), register.memory.in_use()), (2, 2 << 20));
         for byte in 1..=11 {
             let taken = reader.take().expect("they come in order");
             assert_eq!((taken.payload[0], taken.is_counted, taken.refused), (byte, byte > 3, 0));
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!((taken.payload[0], taken.is_counted, taken.refused), (14, false, 2));
         drop(writer);
         assert!(reader.has_ended());
-        assert_eq!(register.memory_in_use(), 0);
+        assert_eq!(register.memory.in_use(), 0);
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
         for _ in 0..14 {
             writer.write(vec![attachment((2 << 20) - 1)], |out| out.push(b'x'));
         }
-        assert_eq!((account.read().dropped_records("memory_full"), register.memory_in_use()), (2, 8 << 20));
+        assert_eq!((account.read().dropped_records("memory_full"), register.memory.in_use()), (2, 8 << 20));
         let taken: Vec<_> = std::iter::from_fn(|| reader.take()).map(|taken| taken.is_counted).collect();
         assert_eq!(taken, [[false; 8].as_slice(), &[true; 4]].concat());
         // A record that is larger than a ring.
@@ -353,9 +353,9 @@ mod tests {
             assert!(!reader.has_ended());
             assert_eq!(reader.take().expect("they are all there").payload[0], byte);
         }
-        assert!(reader.has_ended() && register.memory_in_use() > 0);
+        assert!(reader.has_ended() && register.memory.in_use() > 0);
         drop((reader, memory));
-        assert_eq!(register.memory_in_use(), 0, "nothing stays counted");
+        assert_eq!(register.memory.in_use(), 0, "nothing stays counted");
     }
 
     #[test]
@@ -385,7 +385,7 @@ mod tests {
             }
         }
         thread.join().expect("it does not panic");
-        assert_eq!((account.read().accepted.records, next, register.memory_in_use()), (200_000, 200_000, 0));
+        assert_eq!((account.read().accepted.records, next, register.memory.in_use()), (200_000, 200_000, 0));
         assert_eq!(account.read().dropped_records("memory_full"), 0);
     }
 }

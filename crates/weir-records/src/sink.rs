@@ -28,7 +28,7 @@ impl RecordSink {
             spooled: OnceLock::new(),
             options,
             register: Arc::clone(register),
-            memory: Arc::new(SinkMemory::new(Arc::clone(register))),
+            memory: Arc::new(SinkMemory::new(Arc::clone(&register.memory))),
             new_rings: Mutex::default(),
             signals: Arc::new(SinkSignals::default()),
         };

@@ -37,7 +37,7 @@ pub use reading::{ReadError, Reading};
 pub use rustix::process::Signal;
 pub use scale::{is_full, scaled};
 pub use skipped::skipped;
-pub use split_network::{Side, SplitNetwork};
+pub use split_network::{NetworkSide, SplitNetwork};
 pub use tls::{Authority, Identity, KeyKind, NegotiatedTls, TlsClient, TlsServer};
 pub use wait::{DEADLINE, eventually, eventually_some};
 pub use wire::{BodyFraming, Fields, Request, Response, latin1, latin1_bytes};

@@ -12,7 +12,7 @@ use crate::wait::{DEADLINE, eventually};
 
 /// The two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum NetworkSide {
     Left,
     Right,
 }
@@ -43,10 +43,10 @@ impl SplitNetwork {
     fn create() -> Result<SplitNetwork, String> {
         let network = SplitNetwork { namespaces: [Namespace::create()?, Namespace::create()?] };
         let right = format!("/proc/{}/ns/net", network.namespaces[1].holder.id());
-        network.within(Side::Left, || {
+        network.within(NetworkSide::Left, || {
             run("ip", &["link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", &right])
         })?;
-        for side in [Side::Left, Side::Right] {
+        for side in [NetworkSide::Left, NetworkSide::Right] {
             network.within(side, || {
                 run("ip", &["address", "add", &format!("{}/24", SplitNetwork::address(side)), "dev", "cable"])?;
                 run("ip", &["link", "set", "cable", "up"])?;
@@ -60,16 +60,16 @@ impl SplitNetwork {
     }
 
     /// The address of a side on the cable.
-    pub fn address(side: Side) -> &'static str {
+    pub fn address(side: NetworkSide) -> &'static str {
         match side {
-            Side::Left => "10.99.0.1",
-            Side::Right => "10.99.0.2",
+            NetworkSide::Left => "10.99.0.1",
+            NetworkSide::Right => "10.99.0.2",
         }
     }
 
     /// Calls `act` with the calling thread on a side: the sockets that it opens, the processes and threads that it starts belong to
     /// this side.
-    pub fn within<T>(&self, side: Side, act: impl FnOnce() -> T) -> T {
+    pub fn within<T>(&self, side: NetworkSide, act: impl FnOnce() -> T) -> T {
         let before = File::open("/proc/thread-self/ns/net").expect("Linux has this file");
         enter(&self.namespaces[side as usize].file).expect("entering has been permitted before");
         let done = act();
@@ -84,7 +84,7 @@ impl SplitNetwork {
     }
 
     fn try_cut(&self, is_cut: bool) -> Result<(), String> {
-        for side in [Side::Left, Side::Right] {
+        for side in [NetworkSide::Left, NetworkSide::Right] {
             let verb = if is_cut { "add" } else { "del" };
             let kind: &[&str] = if is_cut { &["blackhole"] } else { &[] };
             self.within(side, || run("tc", &[&["qdisc", verb, "dev", "cable", "root"], kind].concat()))?;

@@ -4,7 +4,7 @@ use std::slice;
 use std::time::Instant;
 
 use serde_json::Value;
-use weir_testkit::{DEADLINE, Gateway, Side, SplitNetwork, TempDir, eventually};
+use weir_testkit::{DEADLINE, Gateway, NetworkSide, SplitNetwork, TempDir, eventually};
 
 use super::{CONVERGENCE, Etcd, Traffic, mocking, serves};
 use crate::api::Api;
@@ -25,22 +25,22 @@ struct SplitCluster {
 impl SplitCluster {
     fn start() -> Option<SplitCluster> {
         let network = SplitNetwork::new()?;
-        let sides = [Side::Left, Side::Right, Side::Right];
+        let sides = [NetworkSide::Left, NetworkSide::Right, NetworkSide::Right];
         let mut etcd = Etcd::at(&sides.map(SplitNetwork::address))?;
         sides.into_iter().enumerate().for_each(|(member, side)| network.within(side, || etcd.start(member)));
-        network.within(Side::Right, || etcd.wait());
+        network.within(NetworkSide::Right, || etcd.wait());
         let directories = [TempDir::new(), TempDir::new()];
-        let node = |side: Side| network.within(side, || weir().start(&etcd.node(&directories[side as usize])));
-        let (minority, majority) = (node(Side::Left), node(Side::Right));
+        let node = |side: NetworkSide| network.within(side, || weir().start(&etcd.node(&directories[side as usize])));
+        let (minority, majority) = (node(NetworkSide::Left), node(NetworkSide::Right));
         Some(SplitCluster { network, etcd, minority, majority, _directories: directories })
     }
 
     fn left<T>(&self, act: impl FnOnce(&Gateway) -> T) -> T {
-        self.network.within(Side::Left, || act(&self.minority))
+        self.network.within(NetworkSide::Left, || act(&self.minority))
     }
 
     fn right<T>(&self, act: impl FnOnce(&Gateway) -> T) -> T {
-        self.network.within(Side::Right, || act(&self.majority))
+        self.network.within(NetworkSide::Right, || act(&self.majority))
     }
 
     /// Makes a member the leader.

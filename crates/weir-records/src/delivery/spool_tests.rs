@@ -286,7 +286,7 @@ fn a_burst_while_the_thread_is_busy_costs_nothing() {
     drop(end);
     eventually("all are delivered", DEADLINE, || process.read().delivered.records == 150_001);
     let reading = process.end(DEADLINE);
-    assert_eq!((store.count(), process.register.memory_in_use()), (150_001, 0), "{reading:?}");
+    assert_eq!((store.count(), process.register.memory.in_use()), (150_001, 0), "{reading:?}");
     assert!(store.order.lock().expect("no test panics with it").is_sorted(), "in their order");
 }
 
