@@ -262,13 +262,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
         },
         discovery: fields.get("discovery").and_then(|at| discovery::read(&at)).unwrap_or_default(),
-        resource_files: fields
-            .get("resource_files")
-            .map(|list| list.texts(|item| item.text_of(1..=4096).map(str::to_owned)))
-            .unwrap_or_default()
-            .into_iter()
-            .map(Box::from)
-            .collect(),
+        resource_files: resource_files(fields),
         data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
         store: admin::read_store(fields),
         admin: fields.get("admin").and_then(|at| admin::read(&at)),
@@ -281,6 +275,12 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         records: records(fields),
         otlp_metrics: fields.get("otlp_metrics").and_then(|at| otlp_metrics::read(&at)),
     }
+}
+
+fn resource_files(fields: &MapReader) -> Vec<Box<str>> {
+    let list = fields.get("resource_files");
+    let directories = list.map(|list| list.texts(|item| item.text_of(1..=4096).map(str::to_owned)));
+    directories.unwrap_or_default().into_iter().map(Box::from).collect()
 }
 
 fn records(fields: &MapReader) -> RecordSettings {

@@ -135,15 +135,19 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
         // RFC 9110 §10.1.1: without a body, or from HTTP/1.0, there is nothing to wait for.
         request.expects_continue = request.version != Version::Http10 && request.framing.has_body();
     }
-    // RFC 9110 §7.8; `h2c` is obsolete (RFC 9113 §3.1), and requests sent over it would bypass the plugins. Only one line is
-    // checked and forwarded.
-    request.upgrade = upgrade
-        && request.version == Version::Http11
+    request.upgrade = upgrade && may_upgrade(request, &seen);
+    target(request, limits, seen.host)
+}
+
+/// Whether the protocol that `Upgrade` names may be switched to (RFC 9110 §7.8). `h2c` is obsolete (RFC 9113 §3.1), and requests
+/// sent over it would bypass the plugins. Only one line is checked and forwarded.
+#[inline]
+fn may_upgrade(request: &RequestHead, seen: &SeenFields) -> bool {
+    request.version == Version::Http11
         && request.method == Method::Get
         && request.framing == Framing::None
         && !seen.has_several_upgrades
-        && seen.upgrade.is_some_and(|value| !names_h2c_or_tls(request.head.slice(value)));
-    target(request, limits, seen.host)
+        && seen.upgrade.is_some_and(|value| !names_h2c_or_tls(request.head.slice(value)))
 }
 
 /// Whether an `Upgrade` field names a protocol the gateway must not switch to.
