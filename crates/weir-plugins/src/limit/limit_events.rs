@@ -502,14 +502,15 @@ mod tests {
 
     #[test]
     fn deliveries_are_limited_by_the_request_that_subscribes() {
-        let quotas = |options: Value, key: &str| {
-            let step = build::<LimitEvents>(options);
-            let mut exchange = exchange(&format!("POST /?a={key} HTTP/1.1\r\nHost: h\r\nContent-Length: 0"));
-            assert_eq!(on_request(&step, &mut exchange), Ok(()));
+        let limits = |options: Value| build::<LimitEvents>(options);
+        let of = |step: &Arc<dyn Plugin>, key: &str| {
+            let mut exchange = exchange(&format!("POST /?a={key} HTTP/1.1\nHost: h\nContent-Length: 0"));
+            assert_eq!(on_request(step, &mut exchange), Ok(()));
             exchange.responder_request(None).delivery_quotas
         };
-        let options = json!({"count": 2, "bytes": 9, "time_window": 60, "key": "arg_a", "action": "drop"});
-        let [one, same, other] = ["1", "1", "2"].map(|key| quotas(options.clone(), key).expect("they are known"));
+        let quotas = |options: Value, key: &str| of(&limits(options), key);
+        let step = limits(json!({"count": 2, "bytes": 9, "time_window": 60, "key": "arg_a", "action": "drop"}));
+        let [one, same, other] = ["1", "1", "2"].map(|key| of(&step, key).expect("they are known"));
         let quota = one.first().expect("there is one");
         assert_eq!((quota.count, quota.bytes, quota.window_s), (Some(2), Some(9), 60));
         assert_eq!((quota.drops, quota.slides, quota.per_topic), (true, false, false));
