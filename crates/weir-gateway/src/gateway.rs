@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use weir_net::clock::Clock;
-use weir_net::thread_priority::PreferredThread;
 use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
@@ -192,8 +191,6 @@ impl DataPlane {
     }
 
     fn wait_for_revision(&self, revision: u64, patience: Duration) -> bool {
-        // All changes wait for this thread, which is to run as soon as the last worker has reported.
-        let _preferred = PreferredThread::begin();
         let served =
             |progress: &WorkerProgress| progress.revisions.iter().all(|at| at.load(Ordering::Acquire) >= revision);
         self.progress.wait(Instant::now() + patience, served)

@@ -1,4 +1,4 @@
-//! Sockets, TLS, timers, clocks and threads, independent of HTTP.
+//! Sockets, TLS, timers and clocks of workers, independent of HTTP.
 
 pub mod clock;
 pub mod connect;
@@ -8,6 +8,5 @@ pub mod listener;
 pub mod prefetch;
 pub mod proxy_protocol;
 pub mod stream;
-pub mod thread_priority;
 pub mod timer;
 pub mod tls;

@@ -20,8 +20,6 @@ use redb::{
     WriteTransaction,
 };
 
-use weir_net::thread_priority::PreferredThread;
-
 use self::copy::CopyThread;
 use self::reopen::revision_of;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
@@ -130,8 +128,6 @@ impl EmbeddedStore {
             let kept = self.kept.max(revisions.len() as u64);
             while history.len()? > kept && history.pop_first()?.is_some() {}
         }
-        // The disk takes about as long as all computing for the change, and clients wait for both.
-        let _preferred = PreferredThread::begin();
         Ok(transaction.commit()?)
     }
 }
