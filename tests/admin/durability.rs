@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weir_testkit::timing::Random;
-use weir_testkit::{Authority, Client, DEADLINE, Gateway, Signal, TempDir, TlsClient, eventually, scaled, skipped};
+use weir_testkit::{
+    Authority, Client, DEADLINE, Gateway, Signal, TempDir, TlsClient, eventually, on_small_disk, scaled,
+};
 
 use crate::api::{ADMIN, Api, admin_addr, file};
 use crate::weir;
@@ -106,26 +106,10 @@ fn a_damaged_store_is_refused_with_advice_and_left_alone() {
     assert_eq!(weir().start(&kept_in(&directory)).get("/r").text(), "r");
 }
 
-/// A script that starts the gateway with a small disk of its own, mounted at `data`.
-fn on_small_disk(data: &TempDir) -> Option<TempDir> {
-    let place = TempDir::new();
-    let mount = format!("mount -t tmpfs -o size=8m tmpfs {}", data.path().display());
-    let is_allowed = Command::new("unshare").args(["-rm", "sh", "-c", &mount]).stderr(Stdio::null()).status();
-    if !is_allowed.is_ok_and(|status| status.success()) {
-        skipped("nothing can be mounted here, not even in a namespace of its own");
-        return None;
-    }
-    let binary = env!("CARGO_BIN_EXE_weir");
-    let script = format!("#!/bin/sh\nexec unshare -rm sh -c '{mount} && exec {binary} \"$@\"' weir \"$@\"\n");
-    let path = place.write("weir", &script);
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its own file");
-    Some(place)
-}
-
 #[test]
 fn a_full_disk_refuses_changes_until_there_is_space_again() {
     let directory = TempDir::new();
-    let Some(place) = on_small_disk(&directory) else { return };
+    let Some(place) = on_small_disk(env!("CARGO_BIN_EXE_weir"), 8, directory.path()) else { return };
     let gateway = Gateway::with_binary(place.path().join("weir")).start(&kept_in(&directory));
     let mut api = Api::of(&gateway);
     let route = |text: &str| format!(r#"{{"uri": "/r", "plugins": {{"mocking": {{"response_example": "{text}"}}}}}}"#);

@@ -1,14 +1,15 @@
 //! Records that wait on disk: through kill -9, reloads and upgrades, the account and the store agree.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, Reading, Signal, TempDir, eventually, scaled, skipped};
+use weir_testkit::{
+    Answer, Client, DEADLINE, Gateway, Origin, Reading, Signal, TempDir, eventually, on_small_disk, scaled,
+};
 
 /// A receiver that can be down, and knows records by their ids.
 struct Receiver {
@@ -438,22 +439,6 @@ fn k04_a_directory_that_is_removed_costs_what_was_written_to_it_and_holds_no_req
     });
 }
 
-/// A launcher that gives the process a small disk of its own, mounted where its records are.
-fn on_small_disk(data: &TempDir) -> Option<TempDir> {
-    let place = TempDir::new();
-    let mount = format!("mount -t tmpfs -o size=6m tmpfs {}", data.path().display());
-    let is_allowed = Command::new("unshare").args(["-rm", "sh", "-c", &mount]).stderr(Stdio::null()).status();
-    if !is_allowed.is_ok_and(|status| status.success()) {
-        skipped("nothing can be mounted here, not even in a namespace of its own");
-        return None;
-    }
-    let binary = env!("CARGO_BIN_EXE_weir");
-    let script = format!("#!/bin/sh\nexec unshare -rm sh -c '{mount} && exec {binary} \"$@\"' weir \"$@\"\n");
-    let path = place.write("weir", &script);
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("its own file");
-    Some(place)
-}
-
 /// Asks with so large a field that a few hundred records are more than the disk takes.
 fn ask_largely(gateway: &Gateway, times: usize) {
     let mut client = gateway.client();
@@ -466,7 +451,7 @@ fn ask_largely(gateway: &Gateway, times: usize) {
 #[test]
 fn k04_a_full_disk_holds_no_request_up_and_memory_does() {
     let (receiver, origin, data) = (Receiver::start(), Origin::serving(|_| Answer::ok("ok")), TempDir::new());
-    let Some(place) = on_small_disk(&data) else { return };
+    let Some(place) = on_small_disk(env!("CARGO_BIN_EXE_weir"), 6, data.path()) else { return };
     receiver.is_up.store(false, Relaxed);
     let launcher = Gateway::with_binary(place.path().join("weir").to_str().expect("text"));
     let gateway = launcher.start(&yaml(&data, &receiver, &origin, ""));
