@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
-use crate::auth::credentials::{Unauthenticated, hide_authorization, name_and_password};
+use crate::auth::credentials::{BasicOutcome, Unauthenticated, name_and_password};
 
 mod hashes;
 mod names;
@@ -66,10 +66,12 @@ impl Definition for BasicAuth {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         Ok(Arc::new(BasicAuthenticator {
-            hide: self.hide_credentials,
             names: build.consumers().index(NameTable::new),
             verifier: HashVerifier::new(build),
-            unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            outcome: BasicOutcome {
+                hide: self.hide_credentials,
+                unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            },
         }))
     }
 }
@@ -91,32 +93,14 @@ impl Authenticator for BasicAuth {
 }
 
 struct BasicAuthenticator {
-    hide: bool,
     names: Arc<NameTable>,
     verifier: HashVerifier,
-    unauthenticated: Unauthenticated,
+    outcome: BasicOutcome,
 }
 
 const WRONG: &str = "Invalid user authorization";
 
 impl BasicAuthenticator {
-    fn admit(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: Vec<u8>) -> Result<(), Stop> {
-        if self.hide {
-            exchange.set_remote_user(name);
-            exchange.request.head.remove(b"Authorization");
-        }
-        exchange.identify(credential)
-    }
-
-    fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
-        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
-            if self.hide {
-                hide_authorization(exchange, b"Basic");
-            }
-            Ok(())
-        })
-    }
-
     /// Admits the client if the hash is that of the password, and if there is a credential.
     async fn admit_by_hash(
         &self,
@@ -127,8 +111,8 @@ impl BasicAuthenticator {
     ) -> Result<(), Stop> {
         let is_right = self.verifier.is_right(hash, password).await?;
         match credential.filter(|_| is_right) {
-            Some(credential) => self.admit(exchange, credential, name),
-            None => self.admit_or_refuse(exchange, WRONG),
+            Some(credential) => self.outcome.admit(exchange, credential, name),
+            None => self.outcome.admit_or_refuse(exchange, WRONG),
         }
     }
 }
@@ -137,13 +121,13 @@ impl Plugin for BasicAuthenticator {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let (name, password) = match name_and_password(exchange) {
             Ok(shown) => shown,
-            Err(fault) => return self.admit_or_refuse(exchange, fault).map(Flow::from),
+            Err(fault) => return self.outcome.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         match self.names.find(&name, &password) {
-            NameAndPassword::Right(credential) => self.admit(exchange, credential, name).map(Flow::from),
-            NameAndPassword::Wrong => self.admit_or_refuse(exchange, WRONG).map(Flow::from),
+            NameAndPassword::Right(credential) => self.outcome.admit(exchange, credential, name).map(Flow::from),
+            NameAndPassword::Wrong => self.outcome.admit_or_refuse(exchange, WRONG).map(Flow::from),
             NameAndPassword::Hashed(hash, Some(credential)) if self.verifier.remembers(hash, &password) => {
-                self.admit(exchange, credential, name).map(Flow::from)
+                self.outcome.admit(exchange, credential, name).map(Flow::from)
             }
             NameAndPassword::Hashed(hash, credential) => {
                 Ok(Flow::wait(self.admit_by_hash(exchange, hash, credential, (name, password))))

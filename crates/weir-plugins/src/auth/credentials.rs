@@ -66,6 +66,34 @@ impl Unauthenticated {
     }
 }
 
+/// What becomes of a request after its name and password (`Authorization: Basic`, RFC 7617) have been checked.
+pub struct BasicOutcome {
+    /// Whether the field is removed before the request is forwarded.
+    pub hide: bool,
+    pub unauthenticated: Unauthenticated,
+}
+
+impl BasicOutcome {
+    /// Attributes the request to the owner of the credential, whose name was `name`.
+    pub fn admit(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: Vec<u8>) -> Result<(), Stop> {
+        if self.hide {
+            exchange.set_remote_user(name);
+            exchange.request.head.remove(b"Authorization");
+        }
+        exchange.identify(credential)
+    }
+
+    /// As [`Unauthenticated::admit_or_refuse`].
+    pub fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
+            if self.hide {
+                hide_authorization(exchange, b"Basic");
+            }
+            Ok(())
+        })
+    }
+}
+
 const PROTOCOLS: &[u8] = b"Sec-WebSocket-Protocol";
 
 /// A credential among the subprotocols that a WebSocket's handshake offers (RFC 6455 §4.1): browsers cannot set other fields of

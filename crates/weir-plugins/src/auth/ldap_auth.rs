@@ -11,7 +11,7 @@ use weir_plugin::{
     Stop,
 };
 
-use crate::auth::credentials::{Unauthenticated, hide_authorization, name_and_password};
+use crate::auth::credentials::{BasicOutcome, Unauthenticated, name_and_password};
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::rate_limited_log::RateLimitedLog;
 use crate::trust::ServerTrust;
@@ -145,10 +145,12 @@ impl Definition for LdapAuth {
             uid: self.uid,
             timeout: Duration::from_millis(self.timeout),
             cache_ttl: Duration::from_secs(self.cache_ttl),
-            hide: self.hide_credentials,
             directory,
             names: build.consumers().index(DistinguishedNames::new),
-            unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            outcome: BasicOutcome {
+                hide: self.hide_credentials,
+                unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            },
             failures: RateLimitedLog::default(),
         }))
     }
@@ -231,9 +233,8 @@ struct LdapAuthenticator {
     directory: Directory,
     timeout: Duration,
     cache_ttl: Duration,
-    hide: bool,
     names: Arc<DistinguishedNames>,
-    unauthenticated: Unauthenticated,
+    outcome: BasicOutcome,
     failures: RateLimitedLog,
     connections: PerWorker<DirectoryConnections>,
     /// The cache of names and passwords that the directory has confirmed.
@@ -272,43 +273,26 @@ impl LdapAuthenticator {
         }
     }
 
-    fn pass(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: String) -> Result<(), Stop> {
-        if self.hide {
-            exchange.set_remote_user(name.into_bytes());
-            exchange.request.head.remove(b"Authorization");
-        }
-        exchange.identify(credential)
-    }
-
-    fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
-        self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
-            if self.hide {
-                hide_authorization(exchange, b"Basic");
-            }
-            Ok(())
-        })
-    }
-
     async fn enter(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let (name, password) = match name_and_password(exchange) {
             Ok(shown) => shown,
-            Err(fault) => return self.admit_or_refuse(exchange, fault),
+            Err(fault) => return self.outcome.admit_or_refuse(exchange, fault),
         };
         let (Ok(name), Ok(password)) = (String::from_utf8(name), String::from_utf8(password)) else {
-            return self.admit_or_refuse(exchange, WRONG);
+            return self.outcome.admit_or_refuse(exchange, WRONG);
         };
         // RFC 4513 §5.1.2: a bind without a password succeeds for every name, and proves nothing.
         if name.is_empty() || password.is_empty() {
-            return self.admit_or_refuse(exchange, WRONG);
+            return self.outcome.admit_or_refuse(exchange, WRONG);
         }
         let distinguished = self.distinguished(&name);
         if !self.is_right(&distinguished, &password).await? {
-            return self.admit_or_refuse(exchange, WRONG);
+            return self.outcome.admit_or_refuse(exchange, WRONG);
         }
         let Some(credential) = self.names.0.get(&*distinguished) else {
-            return self.admit_or_refuse(exchange, "Missing related consumer");
+            return self.outcome.admit_or_refuse(exchange, "Missing related consumer");
         };
-        self.pass(exchange, credential, name)
+        self.outcome.admit(exchange, credential, name.into_bytes())
     }
 }
 
@@ -340,9 +324,11 @@ mod tests {
             uid: options.uid,
             timeout: Duration::ZERO,
             cache_ttl: Duration::ZERO,
-            hide: true,
             names: Arc::new(DistinguishedNames(HashMap::new())),
-            unauthenticated: Unauthenticated::new("Basic", "ldap", None, &build).expect("valid"),
+            outcome: BasicOutcome {
+                hide: true,
+                unauthenticated: Unauthenticated::new("Basic", "ldap", None, &build).expect("valid"),
+            },
             failures: RateLimitedLog::default(),
         }
     }
@@ -353,7 +339,7 @@ mod tests {
         let shared = with_consumers(&[("jack", "ldap-auth", json!({"user_dn": "cn=jack,dc=a"}))]);
         let credential = Arc::clone(&shared.consumers.credentials("ldap-auth")[0]);
         let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nAuthorization: Basic amFjazpwdw==");
-        door("dc=a", "cn").pass(&mut exchange, &credential, "jack".to_owned()).expect("it passes");
+        door("dc=a", "cn").outcome.admit(&mut exchange, &credential, b"jack".to_vec()).expect("it passes");
         assert_eq!(exchange.request.head.value(b"authorization"), None);
         assert_eq!(exchange.variable(&Variable::RemoteUser).as_deref(), Some(&b"jack"[..]));
     }
