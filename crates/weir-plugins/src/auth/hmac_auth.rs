@@ -34,7 +34,7 @@ pub struct HmacAuth {
     #[schemars(length(min = 1))]
     allowed_algorithms: Vec<HmacAlgorithm>,
     /// The maximum difference between the field `Date` and the gateway's clock, in seconds. So a client has to sign `date`,
-    /// even if it is not in `signed_headers`: whoever captures a request could change an unsigned date.
+    /// even if it is not in `signed_headers`: an attacker could change the date of a captured request if it were not signed.
     #[serde(default = "default_clock_skew")]
     #[schemars(range(min = 1))]
     clock_skew: u64,

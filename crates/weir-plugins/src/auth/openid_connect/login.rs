@@ -114,7 +114,7 @@ impl LoginFlow {
 
     /// Redirects a browser to the provider. A request that cannot lead to a login is refused with 401.
     pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, TokenRejection> {
-        // The redirect would lose the content of a form, and nobody logs in where a script or an image asks.
+        // A redirect would lose the content of a form, and a script or an image cannot show the page for logging in.
         if !matches!(exchange.request.method, Method::Get | Method::Head) || is_in_the_background(exchange) {
             return Ok(RefusalResponse::new(401, "message", "A login is needed").send(exchange));
         }
