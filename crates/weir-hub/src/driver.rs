@@ -1,6 +1,6 @@
 //! The hub's thread: carries out the engine's decisions with real files, sockets and time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use weir_journal::AppendError;
 use crate::account::{HubStatus, LoopTurns};
 use crate::attempt::DeliveryOutcome;
 use crate::ends::EndReason;
-use crate::engine::{DeadLetterFilter, Engine};
+use crate::engine::{CallbackRequest, DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::record::{self, Event, LogEntry, StateRecord};
 use crate::sending::HubSender;
@@ -53,6 +53,8 @@ pub(crate) enum Message {
         is_verified: bool,
         asked_ms: u64,
     },
+    /// A denial was sent, or could not be sent.
+    Denied(u32),
     Close,
 }
 
@@ -86,6 +88,10 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const MESSAGES_PER_TURN: usize = 128;
 /// The most deliveries started in one turn. Between two turns, deliveries under way, listeners and publishers go on.
 const STARTS_PER_TURN: usize = 64;
+/// The most events and requests taken in, subscriptions visited for new events, and listeners served in one turn.
+const TAKEN_PER_TURN: usize = 128;
+const VISITS_PER_TURN: usize = 2_048;
+const LISTENERS_PER_TURN: usize = 512;
 /// The bytes of events after which a listener gets no more at once: a listener that does not read keeps them in memory.
 const MOST_LISTED_BYTES: usize = 32 << 10;
 /// The thread yields to those that serve requests: of a processor that both want, it gets a quarter. Events are stored, and can wait.
@@ -102,6 +108,12 @@ pub(crate) struct HubDriver {
     /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
     listeners: HashMap<Box<str>, Vec<EventWaiter>>,
+    /// Listeners that have an event, in turn.
+    woken: VecDeque<EventWaiter>,
+    /// The log of events may have more to take in.
+    has_committed: bool,
+    /// The last turn has left something that can be done at once.
+    has_more: bool,
     stops_listening: bool,
     release: Option<u64>,
     /// When a write failed. A snapshot has to replace the records that were not written.
@@ -139,6 +151,9 @@ impl HubDriver {
             replies: HashMap::new(),
             replays: HashMap::new(),
             listeners: HashMap::new(),
+            woken: VecDeque::new(),
+            has_committed: true,
+            has_more: false,
             stops_listening: false,
             release: None,
             failed_at: None,
@@ -153,14 +168,13 @@ impl HubDriver {
         self.engine.restored(self.now_ms);
         // The settings may have changed while the hub was not running.
         self.apply_settings();
-        self.take_in();
         let mut batch = Vec::with_capacity(MESSAGES_PER_TURN);
         let mut began = Instant::now();
         loop {
             let started = self.run_due_work();
             self.turns.add(began.elapsed(), started);
-            if started > 0 {
-                // Deliveries that have begun go on before more begin. There may be more to start, so this does not wait.
+            if started > 0 || self.has_more {
+                // Deliveries that have begun go on before more begin. There may be more to do, so this does not wait.
                 yield_now().await;
                 let received = std::iter::from_fn(|| inbox.try_recv().ok());
                 batch.extend(received.take(MESSAGES_PER_TURN));
@@ -194,11 +208,23 @@ impl HubDriver {
         due.into_iter().chain(failed).fold(self.next_retention, Instant::min).max(now)
     }
 
-    /// Does work that is due. Returns how many deliveries were started; if some were, more may be due.
+    /// Does work that is due, of each kind a bounded amount. Returns how many deliveries were started; if some were, more may be due.
     fn run_due_work(&mut self) -> usize {
         self.engine.look(self.now_ms);
+        self.take_in();
         self.look_at_retention();
         self.recover_from_failure();
+        let has_fan_out = self.engine.fan_out(VISITS_PER_TURN, self.now_ms);
+        self.serve_woken();
+        let started = self.start_deliveries();
+        self.start_callback_requests();
+        self.write();
+        self.has_more =
+            has_fan_out || self.has_committed || !self.woken.is_empty() || self.engine.may_deliver(self.now_ms);
+        started
+    }
+
+    fn start_deliveries(&mut self) -> usize {
         let mut started = 0;
         while started < STARTS_PER_TURN
             && let Some(delivery) = self.engine.next_delivery(self.now_ms)
@@ -216,19 +242,25 @@ impl HubDriver {
                 let _ = inbox.send(Message::Delivered { subscription, seq, outcome });
             });
         }
-        while let Some(verification) = self.engine.next_verification(self.now_ms) {
+        started
+    }
+
+    fn start_callback_requests(&mut self) {
+        while let Some(request) = self.engine.next_callback_request(self.now_ms) {
             let (sender, inbox, asked_ms) = (Rc::clone(&self.sender), self.inbox.clone(), self.now_ms);
             spawn_local(async move {
-                let is_verified = sender.verify(&verification).await;
-                let _ = inbox.send(Message::Verified { number: verification.number, is_verified, asked_ms });
+                let _ = inbox.send(match request {
+                    CallbackRequest::Verify(verification) => {
+                        let is_verified = sender.verify(&verification).await;
+                        Message::Verified { number: verification.number, is_verified, asked_ms }
+                    }
+                    CallbackRequest::Deny(denial) => {
+                        sender.deny(&denial).await;
+                        Message::Denied(denial.number)
+                    }
+                });
             });
         }
-        while let Some(denial) = self.engine.next_denial() {
-            let sender = Rc::clone(&self.sender);
-            spawn_local(async move { sender.deny(&denial).await });
-        }
-        self.write();
-        started
     }
 
     fn take(&mut self, message: Message) {
@@ -249,6 +281,7 @@ impl HubDriver {
             Message::StopListening => {
                 self.stops_listening = true;
                 self.listeners.clear();
+                self.woken.clear();
             }
             Message::Status(reply) => drop(reply.try_send(self.status())),
             Message::Inspect(look) => look(&self.engine),
@@ -261,9 +294,14 @@ impl HubDriver {
                 self.listeners
                     .drain()
                     .flat_map(|(_, waiting)| waiting)
+                    .chain(self.woken.drain(..))
                     .for_each(|one| drop(one.reply.send(Vec::new())));
             }
-            Message::Committed => self.take_in(),
+            Message::Committed => {
+                self.has_committed = true;
+                self.take_in();
+            }
+            Message::Denied(number) => self.engine.denied(number),
             Message::Recorded(written) => self.recorded(written),
             Message::Unrecorded(error) => {
                 if self.failed_at.is_none() {
@@ -309,23 +347,39 @@ impl HubDriver {
 
     /// Takes in newly committed events and requests.
     fn take_in(&mut self) {
-        loop {
+        if !self.has_committed {
+            return;
+        }
+        for _ in 0..TAKEN_PER_TURN {
             match self.store.next_committed() {
                 Ok(Some(LogEntry::Request(seq, request))) => self.engine.take_request(seq, request),
                 Ok(Some(LogEntry::Event(event))) => {
                     self.engine.committed(event.seq, &event.topic, event.content.len() as u32, event.time_ms);
-                    for listener in self.listeners.remove(&*event.topic).unwrap_or_default() {
-                        self.listen(listener);
-                    }
+                    self.woken.extend(self.listeners.remove(&*event.topic).unwrap_or_default());
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    self.has_committed = false;
+                    break;
+                }
                 Err(error) => {
                     (self.tell)(&format!("events of the hub cannot be read: {error}"));
+                    self.has_committed = false;
                     break;
                 }
             }
         }
         self.retain(0);
+    }
+
+    /// Serves listeners that have an event.
+    fn serve_woken(&mut self) {
+        for _ in 0..LISTENERS_PER_TURN {
+            let Some(listener) = self.woken.pop_front() else { break };
+            self.listen(listener);
+        }
+        if self.woken.is_empty() {
+            self.woken = VecDeque::new();
+        }
     }
 
     fn listen(&mut self, listener: EventWaiter) {

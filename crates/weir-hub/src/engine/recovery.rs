@@ -52,9 +52,9 @@ impl Engine {
                 self.next_id = self.next_id.max(number + 1);
                 self.open(number, request);
             }
-            StateRecord::Unverified { number } => self.close(number),
+            StateRecord::Unverified { number } => drop(self.close_request(number)),
             StateRecord::Subscribed { number, subscription } => {
-                self.close(number);
+                self.close_request(number);
                 self.next_id = self.next_id.max(subscription.id + 1);
                 self.put(subscription);
             }
@@ -93,12 +93,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn close(&mut self, number: u64) {
-        if let Some(open) = self.requests.remove(number) {
-            self.hosts.release(open.host);
-        }
     }
 
     /// Restores an event that the journal still has. Those after the written position are counted now.

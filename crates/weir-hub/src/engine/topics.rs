@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::fan_out::FanOutPass;
+
 #[derive(Default)]
 pub(super) struct Topics {
     topics: Vec<Topic>,
@@ -28,6 +30,8 @@ pub(super) struct Topic {
     events: VecDeque<u64>,
     /// Slots of its active subscriptions.
     pub(super) subscribers: Vec<u32>,
+    /// The pass that queues its subscribers for new events.
+    pub(super) pass: FanOutPass,
 }
 
 impl Topic {
@@ -94,7 +98,13 @@ impl Topics {
         let name: Arc<str> = name.into();
         let topic = self.topics.len() as u32;
         self.by_name.insert(Arc::clone(&name), topic);
-        self.topics.push(Topic { name, count: 0, events: VecDeque::new(), subscribers: Vec::new() });
+        self.topics.push(Topic {
+            name,
+            count: 0,
+            events: VecDeque::new(),
+            subscribers: Vec::new(),
+            pass: FanOutPass::default(),
+        });
         topic
     }
 
