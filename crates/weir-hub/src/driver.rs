@@ -472,7 +472,15 @@ impl HubDriver {
         if let Some(seq) = written.release {
             self.store.state.release_events(seq);
         }
-        if self.store.wants_snapshot()
+        if self.store.wants_snapshot() {
+            self.write_snapshot();
+        }
+    }
+
+    /// Writes a snapshot. It contains the effects of all the engine's records, so none of them may follow it.
+    fn write_snapshot(&mut self) {
+        self.write();
+        if self.failed_at.is_none()
             && let Err(error) = self.store.write_snapshot(&self.engine)
         {
             (self.tell)(&format!("the state of the hub could not be written: {error}"));
@@ -549,4 +557,67 @@ pub(crate) fn start(
             local.block_on(&runtime, driver.run(inbox));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::engine::Delivery;
+    use crate::engine::tests::{TOPIC, request, settings};
+
+    fn open(directory: &Path, inbox: UnboundedSender<Message>) -> HubDriver {
+        let settings = Arc::new(settings());
+        let lock = crate::store::lock(directory).expect("a directory").expect("it is free");
+        let (store, engine, _) = HubStore::open(directory, lock, &settings, 7).expect("a store");
+        let sender = HubSender::new(Arc::clone(&settings), &HttpClientSettings::default());
+        HubDriver::new(engine, store, sender, settings, inbox, Arc::new(|_: &str| {}))
+    }
+
+    /// Writes the engine's records, and handles the message about it.
+    fn write(driver: &mut HubDriver, inbox: &mut UnboundedReceiver<Message>) {
+        driver.write();
+        let message = inbox.blocking_recv().expect("the records are written");
+        driver.take(message);
+    }
+
+    /// An event, as far as its delivery being started.
+    fn publish(driver: &mut HubDriver) -> Delivery {
+        let (told, committed) = mpsc::channel();
+        let on_commit = Box::new(move |result: Result<u64, AppendError>| drop(told.send(result)));
+        driver.store.events.append(Event::encode(TOPIC, "", b"content"), on_commit).expect("taken");
+        committed.recv().expect("committed").expect("stored");
+        driver.take(Message::Committed);
+        assert!(!driver.engine.fan_out(10, 0));
+        driver.engine.next_delivery(0).expect("there is a subscription")
+    }
+
+    #[test]
+    fn a_snapshot_is_not_followed_by_records_of_what_it_contains() {
+        let name = format!("weir-hub-snapshot-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let (inbox, mut received) = unbounded_channel();
+        let mut driver = open(&directory, inbox.clone());
+        let number = driver.engine.request(request("http://c.example/")).expect("taken");
+        write(&mut driver, &mut received);
+        driver.engine.verified(number, true, driver.now_ms, driver.now_ms);
+        write(&mut driver, &mut received);
+        // The outcome is not written yet when a record from before is, and a snapshot is due.
+        let Delivery { subscription, seq, .. } = publish(&mut driver);
+        driver.take(Message::Delivered { subscription, seq, outcome: DeliveryOutcome::Delivered });
+        driver.store.least_growth_bytes = 0;
+        assert!(driver.store.wants_snapshot());
+        driver.take(Message::Recorded(PersistedChanges::default()));
+        driver.store.least_growth_bytes = 1 << 40;
+        let account = driver.engine.account();
+        assert_eq!((account.audience, account.tally.delivered), (1, 1));
+        driver.close();
+        let reopened = open(&directory, inbox);
+        assert_eq!(reopened.engine.account(), account);
+        drop(reopened);
+        std::fs::remove_dir_all(&directory).expect("it exists");
+    }
 }

@@ -178,6 +178,8 @@ pub struct HubStore {
     cache: EventCache,
     /// The size of the state log after the last snapshot, in bytes.
     snapshot_bytes: u64,
+    /// The growth of the state log below which no snapshot is written, in bytes.
+    pub least_growth_bytes: u64,
     /// The share whose requests are taken in from the log of events; `None` takes in no requests.
     share: Option<SubscriptionShare>,
     /// Requests found while events were restored, which the engine has not taken in yet.
@@ -248,6 +250,7 @@ impl HubStore {
             newest,
             cache: EventCache::default(),
             snapshot_bytes: 0,
+            least_growth_bytes: LEAST_GROWTH_BYTES,
             share: None,
             early: VecDeque::new(),
             _lock: Some(lock),
@@ -273,7 +276,8 @@ impl HubStore {
         let early = requests.into_iter().filter(is_own).collect();
         let most = CACHE_BYTES / share.map_or(1, |share| share.count as usize);
         let cache = EventCache { most, ..EventCache::default() };
-        Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, share, early, _lock: None })
+        let least_growth_bytes = LEAST_GROWTH_BYTES;
+        Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, least_growth_bytes, share, early, _lock: None })
     }
 
     /// Writes a snapshot of the whole state, and releases the records before it.
@@ -308,7 +312,7 @@ impl HubStore {
 
     /// Whether the state log has grown so much that a snapshot should replace it.
     pub fn wants_snapshot(&self) -> bool {
-        self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
+        self.state.size().bytes > 2 * self.snapshot_bytes + self.least_growth_bytes
     }
 
     /// The next committed event, or request of the share.
