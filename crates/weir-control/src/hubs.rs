@@ -95,7 +95,7 @@ impl Hubs {
 /// Opens a hub with these terms, or reconfigures it if it runs.
 fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     let mut wanted = slot.wanted();
-    let before = wanted.terms.replace(terms.clone());
+    let before = slot.want(&mut wanted, Some(terms.clone()));
     if let Some(hub) = slot.running() {
         if before.as_ref().is_some_and(|before| before.settings.log == terms.settings.log) {
             if before.as_ref() != Some(terms) {
@@ -133,11 +133,20 @@ fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
             wanted.is_opening = false;
             return;
         };
+        // Opening may take seconds, and a change of the configuration does not wait for it.
+        drop(wanted);
         let pause = match open(&terms, tell) {
             Ok(Some(hub)) => {
-                slot.opened(hub);
-                wanted.is_opening = false;
-                return;
+                let mut wanted = slot.wanted();
+                if wanted.terms.as_ref() == Some(&terms) {
+                    slot.opened(hub);
+                    wanted.is_opening = false;
+                    return;
+                }
+                // The configuration has changed meanwhile.
+                drop(wanted);
+                hub.close();
+                continue;
             }
             Ok(None) => TRY_AGAIN,
             Err(error) => {
@@ -154,7 +163,6 @@ fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
                 AFTER_FAILURE
             }
         };
-        drop(wanted);
         std::thread::sleep(pause);
     }
 }
