@@ -458,6 +458,7 @@ impl Engine {
         if let Some(moved) = self.topics.get_mut(subscription.topic).leave(subscription.place) {
             self.subscriptions.get_mut(moved).place = subscription.place;
         }
+        self.topics.forget_unused(subscription.topic);
         self.hosts.release(subscription.host);
     }
 
@@ -594,6 +595,21 @@ impl Engine {
         at.delivery = DeliveryState::PersistingOutcome;
         at.attempts = 0;
         self.mark(slot, Mark { subscription, seq, is_replay, outcome });
+    }
+
+    /// Puts a delivery off that could not begin, because its event cannot be read from the disk now. As after
+    /// an attempt, its limits are not counted again.
+    pub fn put_off(&mut self, subscription: u64, until_ms: u64) {
+        let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
+        let at = self.subscriptions.get_mut(slot);
+        if !at.is_sending() {
+            return;
+        }
+        at.delivery = DeliveryState::Waiting;
+        let (id, host) = (at.id, at.host);
+        (self.in_flight, self.attempts) = (self.in_flight - 1, self.attempts - 1);
+        self.hosts.release_unsent(host);
+        self.due.push(Reverse((until_ms, Due::Retry { slot, id })));
     }
 
     /// Plans a retry within the limits (§7); `false` if the notification is to be given up, which does not end the subscription.

@@ -92,6 +92,9 @@ impl Hub {
     pub fn reconfigure(&self, settings: HubSettings, base: HttpClientSettings) {
         let settings = Arc::new(settings);
         self.live.set(Arc::clone(&settings), base.clone());
+        if let Some(events) = &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
+            events.reconfigure(&settings);
+        }
         if let Some(drivers) = &self.shares {
             let of_share = Arc::new(settings.share_of(drivers.count));
             for share in drivers.shares() {
@@ -132,9 +135,11 @@ impl Hub {
             }
             let _ = reply.send(result);
         });
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)?;
-        events.append(record, on_commit).map_err(|error| refused(what, &error))?;
-        drop(events);
+        // The lock is held, so that nothing is appended once `close` has let the log go.
+        match &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(events) => events.append(record, on_commit).map_err(|error| refused(what, &error))?,
+            None => return Err(closed()),
+        }
         answer.await.map_err(|_| closed())?.map_err(|error| refused(what, &error))
     }
 
@@ -159,9 +164,9 @@ impl Hub {
     /// The newest event of a topic.
     ///
     /// # Errors
-    /// The hub is closing.
+    /// The hub is closing, or the event cannot be read.
     pub async fn latest(&self, topic: &str) -> Result<Option<Arc<Event>>, Refusal> {
-        self.ask(|reply| Message::Latest(topic.into(), reply)).await
+        self.ask(|reply| Message::Latest(topic.into(), reply)).await?
     }
 
     /// Subscriptions with ids above `after`, at most `limit`, of one topic or of all. Where nodes share the hub, only those of

@@ -47,8 +47,9 @@ impl Engine {
             && let Some(topic) = self.fan_outs.pop_front()
         {
             left -= self.fan_out_step(topic, left.min(STEP), now_ms);
-            if self.topics.get(topic).pass.is_under_way {
-                self.fan_outs.push_back(topic);
+            match self.topics.get(topic).pass.is_under_way {
+                true => self.fan_outs.push_back(topic),
+                false => self.topics.forget_unused(topic),
             }
         }
         !self.fan_outs.is_empty()

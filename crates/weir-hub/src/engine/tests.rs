@@ -39,6 +39,9 @@ pub(crate) fn request(callback: &str) -> SubscriptionRequest {
     }
 }
 
+/// Of events of 100 bytes of [`TOPIC`], five are kept, and four once the limit is exceeded.
+const RETAINED_BYTES: u64 = 5 * (100 + TOPIC.len() as u64 + 256);
+
 fn engine() -> Engine {
     Engine::new(Arc::new(settings()), 7)
 }
@@ -209,7 +212,7 @@ fn events_that_retention_takes_are_accounted_for() {
         publish(&mut engine, seq, TOPIC, 100, 0);
     }
     let sending = engine.next_delivery(0).expect("the first is sent");
-    assert_eq!(engine.retain(500, 0), Some(6), "an eighth less than allowed is kept");
+    assert_eq!(engine.retain(RETAINED_BYTES, 0), Some(6), "an eighth less than allowed is kept");
     assert!(!engine.account().is_even(), "one is neither kept nor accounted for: it is under way");
     engine.delivered(sending.subscription, sending.seq, DeliveryOutcome::Delivered, 0);
     engine.recorded([sending.subscription], 0);
@@ -338,7 +341,7 @@ fn dead_letters_go_with_their_events_and_with_their_subscription() {
     let mut engine = with_dead_letters("http://c.example/1", 1..=10);
     let some = DeadLetterFilter { event: Some(2), ..DeadLetterFilter::default() };
     engine.replay(&some, 0);
-    engine.retain(500, 0);
+    engine.retain(RETAINED_BYTES, 0);
     assert_eq!(letters(&engine), [7, 8, 9, 10]);
     let account = engine.account();
     assert!(account.is_even(), "{account:?}");
@@ -361,7 +364,7 @@ fn dead_letters_and_their_replays_survive_a_restart() {
     journal.extend(engine.take_records());
     for records in [journal, engine.snapshot().collect()] {
         let mut restored = Engine::new(one_attempt(), 7);
-        for record in crate::record::decode(&crate::record::encode(&records)).expect("records are read again") {
+        for record in crate::record::decode(&crate::record::tests::whole(&records)).expect("records are read again") {
             restored.restore(record).expect("it makes sense");
         }
         (1..=4).for_each(|seq| restored.restore_event(seq, TOPIC, 100, 0));
@@ -517,7 +520,7 @@ impl World {
         self.crashes += 1;
         self.under_way.clear();
         self.engine = Engine::new(Arc::clone(&self.settings), self.random.u64(..));
-        for record in crate::record::decode(&crate::record::encode(&self.disk)).expect("records are read again") {
+        for record in crate::record::decode(&crate::record::tests::whole(&self.disk)).expect("records are read again") {
             self.engine.restore(record).expect("records make sense");
         }
         for seq in self.events.clone() {
@@ -571,7 +574,7 @@ impl World {
                 self.engine.look(self.now_ms);
             }
             96 => {
-                let dropped = self.engine.retain(3_000, 0);
+                let dropped = self.engine.retain(6 * RETAINED_BYTES, 0);
                 self.write();
                 self.removed = dropped.unwrap_or(self.removed);
             }
@@ -662,4 +665,26 @@ fn whatever_happens_nothing_is_lost_and_the_account_is_even() {
         assert!(world.engine.account().is_even(), "seed {seed}");
         assert_eq!(world.engine.in_flight(), 0, "seed {seed}");
     }
+}
+
+#[test]
+fn topics_without_events_and_subscriptions_are_forgotten() {
+    let mut engine = engine();
+    for seq in 1..=100 {
+        engine.committed(seq, &format!("http://t.example/{seq}"), 10, 0);
+    }
+    assert_eq!(engine.topics.len(), 100);
+    engine.retain(0, 0).expect("all are removed");
+    assert_eq!(engine.topics.len(), 0);
+    // Nor are they in the records: a subscription after the first event has the account that it had.
+    subscribe(&mut engine, "http://c.example/", 0);
+    publish(&mut engine, 101, TOPIC, 10, 0);
+    let records: Vec<_> = engine.snapshot().collect();
+    assert!(records.iter().all(|record| !matches!(record, StateRecord::Position { topics, .. } if topics.len() > 1)));
+    let mut restored = Engine::new(Arc::new(settings()), 7);
+    records.into_iter().for_each(|record| restored.restore(record).expect("in order"));
+    restored.restore_event(101, TOPIC, 10, 0);
+    restored.restored(0);
+    assert_eq!(restored.account(), engine.account());
+    assert_eq!((restored.account().pending, restored.topics.len()), (1, 1));
 }

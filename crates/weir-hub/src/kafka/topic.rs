@@ -8,7 +8,7 @@ use weir_client::{HttpClient, HttpClientSettings, ServerVerification, StreamTarg
 use weir_kafka::{BrokerAccess, KafkaCluster, KafkaError, NewTopic, PartitionClient, PartitionEnd};
 
 use super::frame::batch;
-use crate::driver::unix_ms;
+use crate::clock::unix_ms;
 use crate::settings::KafkaLogSettings;
 
 pub const EVENTS: i32 = 0;
