@@ -49,7 +49,7 @@ fn closed() -> Refusal {
 
 impl Hub {
     /// Opens the files of a hub, and resumes their state. `lock` is the result of [`crate::lock`]; `tell` gets a line about each
-    /// disk failure.
+    /// disk failure. `failed` is called if the hub has ended by itself, and is to be opened again.
     ///
     /// # Errors
     /// The files cannot be used.
@@ -59,11 +59,12 @@ impl Hub {
         settings: HubSettings,
         base: &HttpClientSettings,
         tell: impl Fn(&str) + Send + Sync + 'static,
+        failed: impl FnOnce() + Send + 'static,
     ) -> io::Result<(Hub, HubRecovery)> {
         let (settings, tell) = (Arc::new(settings), Arc::new(tell));
         let live = LiveSettings::new(Arc::clone(&settings), base);
         if let LogSettings::Kafka(log) = &settings.log {
-            let (opened, thread) = kafka::open(directory, lock, log, &live, tell)?;
+            let (opened, thread) = kafka::open(directory, lock, log, &live, tell, failed)?;
             let recovery = HubRecovery { events: opened.count, ..HubRecovery::default() };
             let hub = Hub {
                 live,
