@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -291,6 +292,42 @@ fn dead_letters_are_those_of_the_node_that_has_their_subscriptions() {
     let counts = ["audience", "dead_lettered", "replayed"].map(|name| status[name].as_u64());
     assert_eq!(counts, [Some(COUNT); 3], "{status}");
     assert_eq!(subscriber.deliveries().len() as u64, 2 * COUNT);
+}
+
+#[test]
+fn a_node_whose_copy_of_the_events_fails_opens_the_hub_again() {
+    let Some(kafka) = Kafka::start() else { return };
+    let [node] = start_nodes(&hub(&kafka, "copy"));
+    let subscriber = Subscriber::start();
+    let form = [("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &subscriber.url("/"))];
+    assert_eq!(node.form(&form).status, 202);
+    subscribed(std::slice::from_ref(&node), 1);
+    // The files that it writes are gone, and the next one cannot be created.
+    let copy = find(node.data().path(), "copy").expect("the hub has a copy");
+    std::fs::remove_dir_all(&copy).expect("it exists");
+    let (target, content) = (format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC)), vec![b'x'; 1 << 20]);
+    let mut taken = 0;
+    eventually("the node leaves the hub", SETTLED, || {
+        taken += usize::from(node.post(&target, "text/plain", &content).status == 202);
+        node.gateway.stderr().contains("this node leaves the hub, and opens it again")
+    });
+    subscribed(std::slice::from_ref(&node), 1);
+    eventually("events are taken again", SETTLED, || {
+        let status = node.post(&target, "text/plain", b"last").status;
+        taken += usize::from(status == 202);
+        status == 202
+    });
+    let of_all = || subscriber.deliveries();
+    eventually("the last one is delivered", SETTLED, || of_all().iter().any(|delivery| delivery.body == b"last"));
+    assert!(of_all().len() >= taken, "{taken} were acknowledged");
+}
+
+/// The directory of this name, wherever it is below another one.
+fn find(directory: &Path, name: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(directory).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    let directories: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    let found = directories.iter().find(|path| path.file_name().is_some_and(|it| it == name));
+    found.cloned().or_else(|| directories.iter().find_map(|directory| find(directory, name)))
 }
 
 #[test]

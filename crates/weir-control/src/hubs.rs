@@ -95,7 +95,7 @@ impl Hubs {
 /// Opens a hub with these terms, or reconfigures it if it runs.
 fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
     let mut wanted = slot.wanted();
-    let before = wanted.terms.replace(terms.clone());
+    let before = slot.want(&mut wanted, Some(terms.clone()));
     if let Some(hub) = slot.running() {
         if before.as_ref().is_some_and(|before| before.settings.log == terms.settings.log) {
             if before.as_ref() != Some(terms) {
@@ -109,23 +109,40 @@ fn run(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) {
         return;
     }
     // The first attempt is synchronous, so that a node that reports readiness has its hubs open.
-    if let Ok(Some(hub)) = open(terms, tell) {
+    if let Ok(Some(hub)) = open(slot, terms, tell) {
         slot.opened(hub);
         return;
     }
     wanted.is_opening = true;
     drop(wanted);
-    let (opening, tell) = (Arc::clone(slot), Arc::clone(tell));
-    let told = Arc::clone(&tell);
-    let thread = std::thread::Builder::new().name("hub-opening".into()).spawn(move || keep_opening(&opening, &tell));
+    start_opening(slot, tell, keep_opening);
+}
+
+/// Starts the thread that opens a hub.
+fn start_opening(slot: &Arc<HubSlot>, tell: &TellOperator, run: fn(&Arc<HubSlot>, &TellOperator)) {
+    let (opening, told) = (Arc::clone(slot), Arc::clone(tell));
+    let thread = std::thread::Builder::new().name("hub-opening".into()).spawn(move || run(&opening, &told));
     if let Err(error) = thread {
         slot.wanted().is_opening = false;
-        told(&format!("hub {}: the thread that opens the hub cannot be started: {error}", terms.id));
+        tell(&format!("the thread that opens a hub cannot be started: {error}"));
     }
 }
 
+/// Closes a hub that has ended by itself, and opens it again.
+fn open_again(slot: &Arc<HubSlot>, tell: &TellOperator) {
+    let mut wanted = slot.wanted();
+    if wanted.terms.is_none() || wanted.is_opening {
+        return;
+    }
+    wanted.is_opening = true;
+    slot.stop();
+    drop(wanted);
+    std::thread::sleep(AFTER_FAILURE);
+    keep_opening(slot, tell);
+}
+
 /// Tries to open the hub until it runs, or is not wanted any more.
-fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
+fn keep_opening(slot: &Arc<HubSlot>, tell: &TellOperator) {
     let mut last_problem = String::new();
     loop {
         let mut wanted = slot.wanted();
@@ -133,11 +150,20 @@ fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
             wanted.is_opening = false;
             return;
         };
-        let pause = match open(&terms, tell) {
+        // Opening may take seconds, and a change of the configuration does not wait for it.
+        drop(wanted);
+        let pause = match open(slot, &terms, tell) {
             Ok(Some(hub)) => {
-                slot.opened(hub);
-                wanted.is_opening = false;
-                return;
+                let mut wanted = slot.wanted();
+                if wanted.terms.as_ref() == Some(&terms) {
+                    slot.opened(hub);
+                    wanted.is_opening = false;
+                    return;
+                }
+                // The configuration has changed meanwhile.
+                drop(wanted);
+                hub.close();
+                continue;
             }
             Ok(None) => TRY_AGAIN,
             Err(error) => {
@@ -154,17 +180,18 @@ fn keep_opening(slot: &HubSlot, tell: &TellOperator) {
                 AFTER_FAILURE
             }
         };
-        drop(wanted);
         std::thread::sleep(pause);
     }
 }
 
 /// `None` while another process has locked the files.
-fn open(terms: &HubTerms, tell: &TellOperator) -> io::Result<Option<Hub>> {
+fn open(slot: &Arc<HubSlot>, terms: &HubTerms, tell: &TellOperator) -> io::Result<Option<Hub>> {
     let Some(lock) = weir_hub::lock(&terms.directory)? else { return Ok(None) };
     let (id, of_hub) = (terms.id.clone(), Arc::clone(tell));
     let tell_of_hub = move |line: &str| of_hub(&format!("hub {id}: {line}"));
-    let (hub, recovery) = Hub::open(&terms.directory, lock, terms.settings.clone(), &terms.http, tell_of_hub)?;
+    let (again, told) = (Arc::clone(slot), Arc::clone(tell));
+    let failed = move || start_opening(&again, &told, open_again);
+    let (hub, recovery) = Hub::open(&terms.directory, lock, terms.settings.clone(), &terms.http, tell_of_hub, failed)?;
     let HubRecovery { subscriptions, events, damaged } = recovery;
     tell(&format!("hub {}: {subscriptions} subscriptions, {events} events, {damaged} damaged records", terms.id));
     Ok(Some(hub))

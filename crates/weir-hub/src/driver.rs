@@ -1,10 +1,10 @@
 //! The hub's thread: carries out the engine's decisions with real files, sockets and time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::process::setpriority_process;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -16,8 +16,9 @@ use weir_journal::AppendError;
 
 use crate::account::{HubStatus, LoopTurns};
 use crate::attempt::DeliveryOutcome;
+use crate::clock::HubClock;
 use crate::ends::EndReason;
-use crate::engine::{DeadLetterFilter, Engine};
+use crate::engine::{CallbackRequest, DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::record::{self, Event, LogEntry, StateRecord};
 use crate::sending::HubSender;
@@ -30,7 +31,7 @@ pub(crate) enum Message {
     /// Requests the content of a topic by HTTP.
     Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
     Listen(EventWaiter),
-    Latest(Box<str>, oneshot::Sender<Option<Arc<Event>>>),
+    Latest(Box<str>, oneshot::Sender<Result<Option<Arc<Event>>, Refusal>>),
     Status(mpsc::SyncSender<HubStatus>),
     /// Runs a closure that reads the engine.
     Inspect(Box<dyn FnOnce(&Engine) + Send>),
@@ -53,6 +54,8 @@ pub(crate) enum Message {
         is_verified: bool,
         asked_ms: u64,
     },
+    /// A denial was sent, or could not be sent.
+    Denied(u32),
     Close,
 }
 
@@ -78,14 +81,43 @@ pub(crate) struct PersistedChanges {
     release: Option<u64>,
 }
 
+impl PersistedChanges {
+    /// What is on disk once these records are, and whether they have to survive a loss of power.
+    fn of(records: &[StateRecord]) -> (PersistedChanges, bool) {
+        let (mut written, mut is_vital) = (PersistedChanges::default(), false);
+        for record in records {
+            match record {
+                StateRecord::Marks(marks) => written.subscriptions.extend(marks.iter().map(|mark| mark.subscription)),
+                StateRecord::Requested { number, .. } => {
+                    is_vital = true;
+                    written.requests.push(*number);
+                }
+                StateRecord::Replayed { number, .. } => {
+                    is_vital = true;
+                    written.replays.push(*number);
+                }
+                StateRecord::Unverified { .. } => {}
+                _ => is_vital = true,
+            }
+        }
+        (written, is_vital)
+    }
+}
+
 /// How often retention by age is checked.
 const RETENTION_LOOK: Duration = Duration::from_secs(10);
 /// How long to wait after a disk failure before the state is written again.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How often it is reported that events cannot be read.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// The most messages handled in one turn of the thread's loop.
 const MESSAGES_PER_TURN: usize = 128;
 /// The most deliveries started in one turn. Between two turns, deliveries under way, listeners and publishers go on.
 const STARTS_PER_TURN: usize = 64;
+/// The most events and requests taken in, subscriptions visited for new events, and listeners served in one turn.
+const TAKEN_PER_TURN: usize = 128;
+const VISITS_PER_TURN: usize = 2_048;
+const LISTENERS_PER_TURN: usize = 512;
 /// The bytes of events after which a listener gets no more at once: a listener that does not read keeps them in memory.
 const MOST_LISTED_BYTES: usize = 32 << 10;
 /// The thread yields to those that serve requests: of a processor that both want, it gets a quarter. Events are stored, and can wait.
@@ -102,11 +134,21 @@ pub(crate) struct HubDriver {
     /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
     listeners: HashMap<Box<str>, Vec<EventWaiter>>,
+    /// Listeners that have an event, in turn.
+    woken: VecDeque<EventWaiter>,
+    /// The log of events may have more to take in.
+    has_committed: bool,
+    /// The last turn has left something that can be done at once.
+    has_more: bool,
     stops_listening: bool,
     release: Option<u64>,
     /// When a write failed. A snapshot has to replace the records that were not written.
     failed_at: Option<Instant>,
-    now_ms: u64,
+    /// When events could not be read. What needs them is tried again then.
+    unreadable_at: Option<Instant>,
+    /// When this was last reported.
+    unreadable_told: Option<Instant>,
+    clock: HubClock,
     next_retention: Instant,
     turns: LoopTurns,
 }
@@ -115,9 +157,8 @@ fn cannot_write() -> Refusal {
     Refusal::new(503, "the hub cannot write to its disk")
 }
 
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+fn cannot_read() -> Refusal {
+    Refusal::new(503, "the hub cannot read from its disk")
 }
 
 impl HubDriver {
@@ -139,10 +180,15 @@ impl HubDriver {
             replies: HashMap::new(),
             replays: HashMap::new(),
             listeners: HashMap::new(),
+            woken: VecDeque::new(),
+            has_committed: true,
+            has_more: false,
             stops_listening: false,
             release: None,
             failed_at: None,
-            now_ms: unix_ms(),
+            unreadable_at: None,
+            unreadable_told: None,
+            clock: HubClock::new(),
             next_retention: Instant::now(),
             turns: LoopTurns::default(),
         }
@@ -150,17 +196,16 @@ impl HubDriver {
 
     /// Runs until `Message::Close`, or until all senders of the inbox are dropped.
     pub(crate) async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
-        self.engine.restored(self.now_ms);
+        self.engine.restored(self.clock.now_ms());
         // The settings may have changed while the hub was not running.
         self.apply_settings();
-        self.take_in();
         let mut batch = Vec::with_capacity(MESSAGES_PER_TURN);
         let mut began = Instant::now();
         loop {
             let started = self.run_due_work();
             self.turns.add(began.elapsed(), started);
-            if started > 0 {
-                // Deliveries that have begun go on before more begin. There may be more to start, so this does not wait.
+            if started > 0 || self.has_more {
+                // Deliveries that have begun go on before more begin. There may be more to do, so this does not wait.
                 yield_now().await;
                 let received = std::iter::from_fn(|| inbox.try_recv().ok());
                 batch.extend(received.take(MESSAGES_PER_TURN));
@@ -175,8 +220,7 @@ impl HubDriver {
                 }
             }
             began = Instant::now();
-            // The system's clock may be set back; the hub's time never decreases.
-            self.now_ms = self.now_ms.max(unix_ms());
+            self.clock.look();
             for message in batch.drain(..) {
                 if matches!(message, Message::Close) {
                     return self.close();
@@ -188,47 +232,74 @@ impl HubDriver {
 
     fn wake_at(&mut self) -> Instant {
         let now = Instant::now();
-        let due = self.engine.next_due_ms(self.now_ms);
-        let due = due.map(|at_ms| now + Duration::from_millis(at_ms.saturating_sub(self.now_ms)));
-        let failed = self.failed_at.map(|at| at + AFTER_FAILURE);
+        let due = self.engine.next_due_ms(self.clock.now_ms());
+        let due = due.map(|at_ms| now + Duration::from_millis(at_ms.saturating_sub(self.clock.now_ms())));
+        let failed = self.failed_at.into_iter().chain(self.unreadable_at).map(|at| at + AFTER_FAILURE);
         due.into_iter().chain(failed).fold(self.next_retention, Instant::min).max(now)
     }
 
-    /// Does work that is due. Returns how many deliveries were started; if some were, more may be due.
+    /// Does work that is due, of each kind a bounded amount. Returns how many deliveries were started; if some were, more may be due.
     fn run_due_work(&mut self) -> usize {
-        self.engine.look(self.now_ms);
+        self.engine.look(self.clock.now_ms());
+        self.read_again();
+        self.take_in();
         self.look_at_retention();
         self.recover_from_failure();
+        let has_fan_out = self.engine.fan_out(VISITS_PER_TURN, self.clock.now_ms());
+        self.serve_woken();
+        let started = self.start_deliveries();
+        self.start_callback_requests();
+        self.write();
+        self.has_more =
+            has_fan_out || self.has_committed || !self.woken.is_empty() || self.engine.may_deliver(self.clock.now_ms());
+        started
+    }
+
+    fn start_deliveries(&mut self) -> usize {
         let mut started = 0;
         while started < STARTS_PER_TURN
-            && let Some(delivery) = self.engine.next_delivery(self.now_ms)
+            && let Some(delivery) = self.engine.next_delivery(self.clock.now_ms())
         {
             started += 1;
             let (sender, inbox) = (Rc::clone(&self.sender), self.inbox.clone());
             let event = self.store.event(delivery.seq);
             let (subscription, seq) = (delivery.subscription, delivery.seq);
-            let Some(event) = event else {
-                self.engine.delivered(subscription, seq, DeliveryOutcome::ContentGone, self.now_ms);
-                continue;
+            let event = match event {
+                Ok(Some(event)) => event,
+                Ok(None) => {
+                    self.engine.delivered(subscription, seq, DeliveryOutcome::ContentGone, self.clock.now_ms());
+                    continue;
+                }
+                Err(error) => {
+                    self.unreadable(&error);
+                    self.engine.put_off(subscription, self.clock.now_ms() + AFTER_FAILURE.as_millis() as u64);
+                    continue;
+                }
             };
             spawn_local(async move {
                 let outcome = sender.deliver(&delivery, &event).await;
                 let _ = inbox.send(Message::Delivered { subscription, seq, outcome });
             });
         }
-        while let Some(verification) = self.engine.next_verification(self.now_ms) {
-            let (sender, inbox, asked_ms) = (Rc::clone(&self.sender), self.inbox.clone(), self.now_ms);
+        started
+    }
+
+    fn start_callback_requests(&mut self) {
+        while let Some(request) = self.engine.next_callback_request(self.clock.now_ms()) {
+            let (sender, inbox, asked_ms) = (Rc::clone(&self.sender), self.inbox.clone(), self.clock.now_ms());
             spawn_local(async move {
-                let is_verified = sender.verify(&verification).await;
-                let _ = inbox.send(Message::Verified { number: verification.number, is_verified, asked_ms });
+                let _ = inbox.send(match request {
+                    CallbackRequest::Verify(verification) => {
+                        let is_verified = sender.verify(&verification).await;
+                        Message::Verified { number: verification.number, is_verified, asked_ms }
+                    }
+                    CallbackRequest::Deny(denial) => {
+                        sender.deny(&denial).await;
+                        Message::Denied(denial.number)
+                    }
+                });
             });
         }
-        while let Some(denial) = self.engine.next_denial() {
-            let sender = Rc::clone(&self.sender);
-            spawn_local(async move { sender.deny(&denial).await });
-        }
-        self.write();
-        started
     }
 
     fn take(&mut self, message: Message) {
@@ -244,11 +315,16 @@ impl HubDriver {
             Message::Listen(listener) => self.listen(listener),
             Message::Latest(topic, reply) => {
                 let newest = self.engine.newest_of(&topic);
-                let _ = reply.send(newest.and_then(|seq| self.store.event(seq)));
+                let event = newest.map_or(Ok(None), |seq| self.store.event(seq));
+                let _ = reply.send(event.map_err(|error| {
+                    self.unreadable(&error);
+                    cannot_read()
+                }));
             }
             Message::StopListening => {
                 self.stops_listening = true;
                 self.listeners.clear();
+                self.woken.clear();
             }
             Message::Status(reply) => drop(reply.try_send(self.status())),
             Message::Inspect(look) => look(&self.engine),
@@ -261,9 +337,14 @@ impl HubDriver {
                 self.listeners
                     .drain()
                     .flat_map(|(_, waiting)| waiting)
+                    .chain(self.woken.drain(..))
                     .for_each(|one| drop(one.reply.send(Vec::new())));
             }
-            Message::Committed => self.take_in(),
+            Message::Committed => {
+                self.has_committed = true;
+                self.take_in();
+            }
+            Message::Denied(number) => self.engine.denied(number),
             Message::Recorded(written) => self.recorded(written),
             Message::Unrecorded(error) => {
                 if self.failed_at.is_none() {
@@ -272,10 +353,10 @@ impl HubDriver {
                 self.failed_at = Some(Instant::now());
             }
             Message::Delivered { subscription, seq, outcome } => {
-                self.engine.delivered(subscription, seq, outcome, self.now_ms)
+                self.engine.delivered(subscription, seq, outcome, self.clock.now_ms())
             }
             Message::Verified { number, is_verified, asked_ms } => {
-                self.engine.verified(number, is_verified, asked_ms, self.now_ms)
+                self.engine.verified(number, is_verified, asked_ms, self.clock.now_ms())
             }
             Message::Close => {}
         }
@@ -284,7 +365,7 @@ impl HubDriver {
     /// Applies the settings to subscriptions, and reports those that end.
     fn apply_settings(&mut self) {
         let before = self.engine.ends;
-        self.engine.reconfigure(Arc::clone(&self.settings), self.now_ms);
+        self.engine.reconfigure(Arc::clone(&self.settings), self.clock.now_ms());
         for (reason, why) in [
             (EndReason::TopicRemoved, "the hub no longer has their topics"),
             (EndReason::NotPermitted, "the configuration does not permit their consumers to receive their topics"),
@@ -301,7 +382,7 @@ impl HubDriver {
             let _ = reply.send(Err(cannot_write()));
             return;
         }
-        match self.engine.replay(filter, self.now_ms) {
+        match self.engine.replay(filter, self.clock.now_ms()) {
             Some((number, count)) => drop(self.replays.insert(number, (count, reply))),
             None => drop(reply.send(Ok(0))),
         }
@@ -309,23 +390,59 @@ impl HubDriver {
 
     /// Takes in newly committed events and requests.
     fn take_in(&mut self) {
-        loop {
+        if !self.has_committed {
+            return;
+        }
+        for _ in 0..TAKEN_PER_TURN {
             match self.store.next_committed() {
                 Ok(Some(LogEntry::Request(seq, request))) => self.engine.take_request(seq, request),
                 Ok(Some(LogEntry::Event(event))) => {
                     self.engine.committed(event.seq, &event.topic, event.content.len() as u32, event.time_ms);
-                    for listener in self.listeners.remove(&*event.topic).unwrap_or_default() {
-                        self.listen(listener);
-                    }
+                    self.woken.extend(self.listeners.remove(&*event.topic).unwrap_or_default());
                 }
-                Ok(None) => break,
+                Ok(None) => {
+                    self.has_committed = false;
+                    break;
+                }
                 Err(error) => {
-                    (self.tell)(&format!("events of the hub cannot be read: {error}"));
+                    self.unreadable(&error);
+                    self.has_committed = false;
                     break;
                 }
             }
         }
         self.retain(0);
+    }
+
+    /// Reports that events cannot be read, at most once a minute.
+    fn unreadable(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        self.unreadable_at.get_or_insert(now);
+        if self.unreadable_told.is_none_or(|told| now >= told + TELL_AGAIN) {
+            self.unreadable_told = Some(now);
+            (self.tell)(&format!("events of the hub cannot be read, and wait: {error}"));
+        }
+    }
+
+    /// Tries again what needed events that could not be read.
+    fn read_again(&mut self) {
+        if self.unreadable_at.is_some_and(|at| Instant::now() >= at + AFTER_FAILURE) {
+            // Deliveries have timers of their own.
+            self.unreadable_at = None;
+            self.has_committed = true;
+            self.woken.extend(self.listeners.drain().flat_map(|(_, waiting)| waiting));
+        }
+    }
+
+    /// Serves listeners that have an event.
+    fn serve_woken(&mut self) {
+        for _ in 0..LISTENERS_PER_TURN {
+            let Some(listener) = self.woken.pop_front() else { break };
+            self.listen(listener);
+        }
+        if self.woken.is_empty() {
+            self.woken = VecDeque::new();
+        }
     }
 
     fn listen(&mut self, listener: EventWaiter) {
@@ -334,7 +451,15 @@ impl HubDriver {
         }
         let seqs = self.engine.events_after(&listener.topic, listener.after, listener.limit);
         let (mut events, mut bytes) = (Vec::new(), 0);
-        for event in seqs.into_iter().filter_map(|seq| self.store.event(seq)) {
+        for seq in seqs {
+            let event = match self.store.event(seq) {
+                Ok(Some(event)) => event,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.unreadable(&error);
+                    break;
+                }
+            };
             bytes += event.content.len();
             events.push(event);
             if bytes >= MOST_LISTED_BYTES {
@@ -358,7 +483,7 @@ impl HubDriver {
         if now >= self.next_retention {
             self.next_retention = now + RETENTION_LOOK;
             let age_ms = self.settings.retention.age.as_millis() as u64;
-            self.retain(self.now_ms.saturating_sub(age_ms));
+            self.retain(self.clock.now_ms().saturating_sub(age_ms));
         }
     }
 
@@ -375,37 +500,29 @@ impl HubDriver {
             // After a failure, the next snapshot contains these records.
             return;
         }
-        let mut written = PersistedChanges { release: self.release.take(), ..PersistedChanges::default() };
-        let mut is_vital = false;
-        for record in &records {
-            match record {
-                StateRecord::Marks(marks) => written.subscriptions.extend(marks.iter().map(|mark| mark.subscription)),
-                StateRecord::Requested { number, .. } => {
-                    is_vital = true;
-                    written.requests.push(*number);
-                }
-                StateRecord::Replayed { number, .. } => {
-                    is_vital = true;
-                    written.replays.push(*number);
-                }
-                StateRecord::Unverified { .. } => {}
-                _ => is_vital = true,
+        let mut release = self.release.take();
+        let mut payloads = record::encode(&records).peekable();
+        while let Some((payload, records)) = payloads.next() {
+            let (mut written, is_vital) = PersistedChanges::of(records);
+            // Events are removed once all of the records are written.
+            if payloads.peek().is_none() {
+                written.release = release.take();
             }
-        }
-        let inbox = self.inbox.clone();
-        let tell = Box::new(move |result: Result<u64, AppendError>| {
-            let _ = inbox.send(match result {
-                Ok(_) => Message::Recorded(written),
-                Err(error) => Message::Unrecorded(error),
+            let inbox = self.inbox.clone();
+            let tell = Box::new(move |result: Result<u64, AppendError>| {
+                let _ = inbox.send(match result {
+                    Ok(_) => Message::Recorded(written),
+                    Err(error) => Message::Unrecorded(error),
+                });
             });
-        });
-        if let Err(error) = self.store.state.append(record::encode(&records), is_vital, tell) {
-            self.take(Message::Unrecorded(error));
+            if let Err(error) = self.store.state.append(payload, is_vital, tell) {
+                return self.take(Message::Unrecorded(error));
+            }
         }
     }
 
     fn recorded(&mut self, written: PersistedChanges) {
-        self.engine.recorded(written.subscriptions, self.now_ms);
+        self.engine.recorded(written.subscriptions, self.clock.now_ms());
         for number in written.requests {
             if let Some(reply) = self.replies.remove(&number) {
                 let _ = reply.send(Ok(()));
@@ -418,7 +535,15 @@ impl HubDriver {
         if let Some(seq) = written.release {
             self.store.state.release_events(seq);
         }
-        if self.store.wants_snapshot()
+        if self.store.wants_snapshot() {
+            self.write_snapshot();
+        }
+    }
+
+    /// Writes a snapshot. It contains the effects of all the engine's records, so none of them may follow it.
+    fn write_snapshot(&mut self) {
+        self.write();
+        if self.failed_at.is_none()
             && let Err(error) = self.store.write_snapshot(&self.engine)
         {
             (self.tell)(&format!("the state of the hub could not be written: {error}"));
@@ -433,7 +558,7 @@ impl HubDriver {
         }
         for (number, reply) in self.replies.drain() {
             let _ = reply.send(Err(cannot_write()));
-            self.engine.verified(number, false, self.now_ms, self.now_ms);
+            self.engine.verified(number, false, self.clock.now_ms(), self.clock.now_ms());
         }
         drop(self.engine.take_records());
         match self.store.write_snapshot(&self.engine) {
@@ -441,7 +566,7 @@ impl HubDriver {
                 self.failed_at = None;
                 // Their replays are part of the snapshot.
                 self.replays.drain().for_each(|(_, (count, reply))| drop(reply.send(Ok(count))));
-                self.engine.recorded_all(self.now_ms);
+                self.engine.recorded_all(self.clock.now_ms());
                 (self.tell)("the state of the hub can be written again");
             }
             Err(_) => self.failed_at = Some(Instant::now()),
@@ -495,4 +620,125 @@ pub(crate) fn start(
             local.block_on(&runtime, driver.run(inbox));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::engine::Delivery;
+    use crate::engine::tests::{TOPIC, request, settings};
+
+    fn open(directory: &Path, inbox: UnboundedSender<Message>) -> HubDriver {
+        let settings = Arc::new(settings());
+        let lock = crate::store::lock(directory).expect("a directory").expect("it is free");
+        let (store, engine, _) = HubStore::open(directory, lock, &settings, 7).expect("a store");
+        let sender = HubSender::new(Arc::clone(&settings), &HttpClientSettings::default());
+        HubDriver::new(engine, store, sender, settings, inbox, Arc::new(|_: &str| {}))
+    }
+
+    /// Writes the engine's records, and handles the message about it.
+    fn write(driver: &mut HubDriver, inbox: &mut UnboundedReceiver<Message>) {
+        driver.write();
+        let message = inbox.blocking_recv().expect("the records are written");
+        driver.take(message);
+    }
+
+    /// An event, as far as its delivery being started.
+    fn publish(driver: &mut HubDriver) -> Delivery {
+        let (told, committed) = mpsc::channel();
+        let on_commit = Box::new(move |result: Result<u64, AppendError>| drop(told.send(result)));
+        driver.store.events.append(Event::encode(TOPIC, "", b"content"), on_commit).expect("taken");
+        committed.recv().expect("committed").expect("stored");
+        driver.take(Message::Committed);
+        assert!(!driver.engine.fan_out(10, 0));
+        driver.engine.next_delivery(0).expect("there is a subscription")
+    }
+
+    fn directory(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("weir-hub-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn events_are_found_wherever_an_earlier_reader_stopped() {
+        for bytes in [100, 8 << 10, 100 << 10, 1 << 20] {
+            let directory = directory("lagging");
+            let (inbox, _received) = unbounded_channel();
+            let driver = open(&directory, inbox.clone());
+            let content = vec![7; bytes];
+            for _ in 0..80 {
+                let (told, committed) = mpsc::channel();
+                let on_commit = Box::new(move |result: Result<u64, AppendError>| drop(told.send(result)));
+                driver.store.events.append(Event::encode(TOPIC, "", &content), on_commit).expect("taken");
+                committed.recv().expect("committed").expect("stored");
+            }
+            driver.close();
+            let mut reopened = open(&directory, inbox);
+            for seq in [10, 50, 73, 11, 80] {
+                let found = reopened.store.event(seq).expect("it can be read");
+                assert_eq!(found.map(|event| event.seq), Some(seq), "of {bytes} bytes");
+            }
+            assert!(reopened.store.event(81).expect("nothing is wrong").is_none());
+            drop(reopened);
+            std::fs::remove_dir_all(&directory).expect("it exists");
+        }
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_read_now_waits() {
+        let directory = directory("unreadable");
+        let (inbox, mut received) = unbounded_channel();
+        let mut driver = open(&directory, inbox.clone());
+        let number = driver.engine.request(request("http://c.example/")).expect("taken");
+        write(&mut driver, &mut received);
+        let now_ms = driver.clock.now_ms();
+        driver.engine.verified(number, true, now_ms, now_ms);
+        write(&mut driver, &mut received);
+        publish(&mut driver);
+        driver.close();
+        let mut driver = open(&directory, inbox);
+        driver.engine.restored(now_ms);
+        let segments = directory.join("events");
+        let away = directory.join("away");
+        std::fs::rename(&segments, &away).expect("it exists");
+        assert!(driver.store.event(1).is_err());
+        assert_eq!(driver.start_deliveries(), 1);
+        assert_eq!((driver.engine.account().pending, driver.engine.in_flight()), (1, 0));
+        std::fs::rename(&away, &segments).expect("it exists");
+        let later = driver.clock.now_ms() + 1_000;
+        driver.engine.look(later);
+        let delivery = driver.engine.next_delivery(later).expect("it is tried again");
+        assert_eq!(driver.store.event(delivery.seq).expect("it can be read").map(|event| event.seq), Some(1));
+        assert_eq!(driver.engine.account().pending, 1);
+        drop(driver);
+        std::fs::remove_dir_all(&directory).expect("it exists");
+    }
+
+    #[test]
+    fn a_snapshot_is_not_followed_by_records_of_what_it_contains() {
+        let directory = directory("snapshot");
+        let (inbox, mut received) = unbounded_channel();
+        let mut driver = open(&directory, inbox.clone());
+        let number = driver.engine.request(request("http://c.example/")).expect("taken");
+        write(&mut driver, &mut received);
+        driver.engine.verified(number, true, 0, 0);
+        write(&mut driver, &mut received);
+        // The outcome is not written yet when a record from before is, and a snapshot is due.
+        let Delivery { subscription, seq, .. } = publish(&mut driver);
+        driver.take(Message::Delivered { subscription, seq, outcome: DeliveryOutcome::Delivered });
+        driver.store.least_growth_bytes = 0;
+        assert!(driver.store.wants_snapshot());
+        driver.take(Message::Recorded(PersistedChanges::default()));
+        driver.store.least_growth_bytes = 1 << 40;
+        let account = driver.engine.account();
+        assert_eq!((account.audience, account.tally.delivered), (1, 1));
+        driver.close();
+        let reopened = open(&directory, inbox);
+        assert_eq!(reopened.engine.account(), account);
+        drop(reopened);
+        std::fs::remove_dir_all(&directory).expect("it exists");
+    }
 }

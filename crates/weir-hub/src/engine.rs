@@ -2,11 +2,13 @@
 //! which subscription when, and the account of all deliveries.
 //!
 //! The caller reports each occurrence with the time (milliseconds since 1970), asks for the next work ([`Engine::next_delivery`],
-//! [`Engine::next_verification`], [`Engine::next_due_ms`]), and writes the records of [`Engine::take_records`] to the state log.
+//! [`Engine::next_callback_request`], [`Engine::next_due_ms`]), and writes the records of [`Engine::take_records`] to the state log.
 //! Written records are put back with [`Engine::restore`].
 
 mod attempts;
+mod callback_requests;
 mod dead_letters;
+mod fan_out;
 mod hosts;
 mod limits;
 mod listing;
@@ -30,11 +32,14 @@ use crate::form::{Refusal, SubscriptionMode, SubscriptionRequest};
 use crate::record::{AbandonedDelivery, Mark, MarkOutcome, SavedSubscription, StateRecord};
 use crate::settings::HubSettings;
 use crate::topic::origin_of;
+use callback_requests::OpenDenials;
+pub use callback_requests::{CallbackRequest, Denial, Verification};
 use dead_letters::DeadLetters;
+use fan_out::FanOuts;
 use hosts::CallbackHosts;
 use limits::{DeliveryLimits, LimitVerdict};
 pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
-use requests::{OpenRequest, OpenRequests};
+use requests::{OpenRequests, RequestStep};
 use subscriptions::{DeliveryState, Subscription, Subscriptions};
 use topics::Topics;
 
@@ -49,26 +54,12 @@ pub struct Delivery {
     pub is_replay: bool,
 }
 
-/// A verification of intent to send now (§5.3).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verification {
-    pub number: u64,
-    pub mode: SubscriptionMode,
-    pub topic: Box<str>,
-    pub callback: Box<str>,
-    pub lease_s: u64,
-}
-
-/// A denial to send, which tells a subscriber that its subscription was ended (§5.2).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denial {
-    pub topic: Box<str>,
-    pub callback: Box<str>,
-    pub reason: Box<str>,
-}
-
 /// The most requests that may wait for verification.
 const MAX_OPEN_REQUESTS: usize = 100_000;
+/// The most timers, and the most ends of leases, that one call handles.
+const DUE_AT_ONCE: usize = 1_024;
+/// The most queued subscriptions that are looked at for one delivery: those of used-up limits cannot have it.
+const LOOKS_PER_DELIVERY: usize = 256;
 /// What `Retry-After` says to a client with too many requests that wait for verification, in seconds: a third of the longest time that
 /// one verification takes.
 const RETRY_AFTER_S: u64 = 10;
@@ -88,9 +79,9 @@ enum Due {
         slot: u32,
         id: u64,
     },
-    /// The pause of a failing host is over; or, below, a host may get another verification.
+    /// The pause of a failing host is over; or, below, a host may get another verification or denial.
     Host(u32),
-    HostVerification(u32),
+    HostRequest(u32),
 }
 
 pub struct Engine {
@@ -99,7 +90,10 @@ pub struct Engine {
     subscriptions: Subscriptions,
     hosts: CallbackHosts,
     requests: OpenRequests,
-    denials: Vec<Denial>,
+    denials: OpenDenials,
+    /// Verifications and denials under way.
+    asking: usize,
+    fan_outs: FanOuts,
     due: BinaryHeap<Reverse<(u64, Due)>>,
     /// The number of the last event taken in.
     processed: u64,
@@ -168,7 +162,9 @@ impl Engine {
             subscriptions: Subscriptions::default(),
             hosts: CallbackHosts::default(),
             requests: OpenRequests::default(),
-            denials: Vec::new(),
+            denials: OpenDenials::default(),
+            asking: 0,
+            fan_outs: FanOuts::new(),
             due: BinaryHeap::new(),
             processed: 0,
             dropped: 0,
@@ -202,17 +198,11 @@ impl Engine {
         self.requests_taken
     }
 
-    /// Takes in a committed event, for all subscriptions of its topic at this moment.
+    /// Takes in a committed event, for all subscriptions of its topic at this moment. They are queued by [`Engine::fan_out`].
     pub fn committed(&mut self, seq: u64, topic: &str, bytes: u32, now_ms: u64) {
         let topic = self.topics.take_in(seq, topic, bytes, now_ms);
         self.processed = seq;
-        let subscribers = std::mem::take(&mut self.topics.get_mut(topic).subscribers);
-        for &slot in &subscribers {
-            if self.subscriptions.get(slot).delivery == DeliveryState::Idle {
-                self.queue(slot, now_ms);
-            }
-        }
-        self.topics.get_mut(topic).subscribers = subscribers;
+        self.begin_fan_out(topic);
     }
 
     /// Keeps at most `max_bytes` of events, and none from before `not_before_ms`. Returns the last event that may be removed from
@@ -276,35 +266,46 @@ impl Engine {
     /// Accepts a request; returns its number. Its verification begins with [`Engine::verify`], once it is on disk.
     ///
     /// # Errors
-    /// Too many requests wait for verification, in total or of the client, the consumer has too many subscriptions, or the subscription belongs to another
-    /// consumer.
+    /// Too many requests are open, in total or of the client, the consumer has too many subscriptions, or the subscription belongs to
+    /// another consumer.
     pub fn request(&mut self, request: SubscriptionRequest) -> Result<u64, Refusal> {
-        if self.requests.len() >= MAX_OPEN_REQUESTS {
+        if self.requests.len() + self.denials.len() >= MAX_OPEN_REQUESTS {
             self.refused.count(RequestRefusal::Unverified);
             return Err(Refusal::new(503, "too many subscription requests wait for their verification"));
         }
         let limit = self.settings.subscribe.max_unverified_per_client;
-        if self.requests.count_of(&request.client) >= limit {
+        if self.requests.count_of(&request.client) + self.denials.count_of(&request.client) >= limit {
             self.refused.count(RequestRefusal::UnverifiedOfClient);
             let reason = format!("{limit} subscription requests of this client wait for their verification");
             return Err(Refusal { retry_after_s: Some(RETRY_AFTER_S), ..Refusal::new(429, reason) });
         }
-        let is_new = self.find(&request).is_none() && request.mode == SubscriptionMode::Subscribe;
-        if is_new && self.subscriptions.count_of(&request.owner) >= self.settings.subscribe.max_per_consumer {
-            self.refused.count(RequestRefusal::Subscriptions);
-            let limit = self.settings.subscribe.max_per_consumer;
-            return Err(Refusal::new(429, format!("a consumer has at most {limit} subscriptions here")));
-        }
-        if let Some(slot) = self.find(&request)
-            && *self.subscriptions.owner_of(self.subscriptions.get(slot)) != *request.owner
-        {
-            self.refused.count(RequestRefusal::NotOwner);
-            return Err(Refusal::new(403, "the subscription belongs to another consumer"));
-        }
+        self.check_owner(&request)?;
         let number = self.new_id();
         self.records.push(StateRecord::Requested { number, request: request.clone() });
         self.open(number, request);
         Ok(number)
+    }
+
+    /// Whether the owner of a request may have the subscription. Decided when the request arrives, and again when it is verified:
+    /// other requests may have been verified in between.
+    fn check_owner(&mut self, request: &SubscriptionRequest) -> Result<(), Refusal> {
+        let (refusal, reason) = match self.find(request) {
+            Some(slot) if *self.subscriptions.owner_of(self.subscriptions.get(slot)) != *request.owner => {
+                let reason = "the subscription belongs to another consumer".to_owned();
+                (RequestRefusal::NotOwner, Refusal::new(403, reason))
+            }
+            None if request.mode == SubscriptionMode::Subscribe => {
+                let limit = self.settings.subscribe.max_per_consumer;
+                if self.subscriptions.count_of(&request.owner) < limit {
+                    return Ok(());
+                }
+                let reason = format!("a consumer has at most {limit} subscriptions here");
+                (RequestRefusal::Subscriptions, Refusal::new(429, reason))
+            }
+            _ => return Ok(()),
+        };
+        self.refused.count(refusal);
+        Err(reason)
     }
 
     /// Takes in a request from a shared log of events; a request that is read again is ignored. Its caller has been answered
@@ -315,12 +316,12 @@ impl Engine {
         }
         self.requests_taken = seq;
         self.records.push(StateRecord::RequestsTaken { seq });
-        let (topic, callback) = (request.topic.clone(), request.callback.clone());
+        let (topic, callback, client) = (request.topic.clone(), request.callback.clone(), request.client.clone());
         match self.request(request) {
-            // If the subscription belongs to another consumer, it goes on, and no denial is sent to its callback. Nor to the callbacks
-            // of a client that has asked for too many verifications.
+            // If the subscription belongs to another consumer, it goes on, and no denial is sent to its callback. Nor is one sent if
+            // too many requests are open: nothing more may be sent to callbacks then.
             Ok(_) | Err(Refusal { status: 403, .. } | Refusal { retry_after_s: Some(_), .. }) => {}
-            Err(refusal) => self.denials.push(Denial { topic, callback, reason: refusal.reason.into() }),
+            Err(refusal) => self.deny(Some(&client), &topic, &callback, &refusal.reason),
         }
     }
 
@@ -329,64 +330,52 @@ impl Engine {
         self.requests.insert(number, request, host);
     }
 
-    /// Called when the request is on disk: queues its verification.
-    pub fn verify(&mut self, number: u64) {
-        if let Some(open) = self.requests.get(number) {
-            self.hosts.queue_verification(open.host, number);
-        }
-    }
-
-    /// The next verification to send now.
-    pub fn next_verification(&mut self, now_ms: u64) -> Option<Verification> {
-        let rate = self.settings.subscribe.verifications_per_second;
-        loop {
-            let number = match self.hosts.next_verification(rate, now_ms) {
-                hosts::NextVerification::Now(number) => number,
-                hosts::NextVerification::Later { host, at_ms } => {
-                    self.due.push(Reverse((at_ms, Due::HostVerification(host))));
-                    continue;
-                }
-                hosts::NextVerification::None => return None,
-            };
-            let Some(OpenRequest { request, .. }) = self.requests.get(number) else { continue };
-            let SubscriptionRequest { mode, topic, callback, lease_s, .. } = request.clone();
-            return Some(Verification { number, mode, topic, callback, lease_s });
-        }
+    /// Removes an open request.
+    fn close_request(&mut self, number: u64) -> Option<SubscriptionRequest> {
+        let open = self.requests.remove(number)?;
+        self.hosts.release(open.host);
+        self.asking -= usize::from(open.step == RequestStep::Asked);
+        Some(open.request)
     }
 
     /// Reports the result of a verification; the lease counts from `asked_ms`, when it was sent (§5.3). A request that is not
     /// verified has no effect.
     pub fn verified(&mut self, number: u64, is_verified: bool, asked_ms: u64, now_ms: u64) {
-        let Some(open) = self.requests.remove(number) else { return };
-        self.hosts.release(open.host);
+        let Some(request) = self.close_request(number) else { return };
         if !is_verified {
             self.records.push(StateRecord::Unverified { number });
             return;
         }
         // An older request for the same subscription that is still open must not undo this one.
-        for older in self.requests.older(number, &open.request) {
-            let older_request = self.requests.remove(older).expect("it was found there");
-            self.hosts.release(older_request.host);
+        for older in self.requests.older(number, &request) {
+            self.close_request(older);
             self.records.push(StateRecord::Unverified { number: older });
         }
-        match open.request.mode {
-            SubscriptionMode::Subscribe if self.is_permitted(&open.request) => {
-                self.subscribe(number, open.request, asked_ms);
-            }
-            // The settings have changed since the request was accepted.
-            SubscriptionMode::Subscribe => {
-                let SubscriptionRequest { topic, callback, .. } = &open.request;
-                self.denials.push(permissions::denial(topic, callback, EndReason::NotPermitted));
+        match self.permit(&request) {
+            Ok(()) if request.mode == SubscriptionMode::Subscribe => self.subscribe(number, request, asked_ms),
+            Ok(()) => {
+                if let Some(slot) = self.find(&request) {
+                    self.end(slot, EndReason::Unsubscribed);
+                }
                 self.records.push(StateRecord::Unverified { number });
             }
-            SubscriptionMode::Unsubscribe => {
-                if let Some(slot) = self.find(&open.request) {
-                    self.end(slot, EndReason::Unsubscribed);
+            Err(reason) => {
+                if let Some(reason) = reason {
+                    self.deny(None, &request.topic, &request.callback, &reason);
                 }
                 self.records.push(StateRecord::Unverified { number });
             }
         }
         self.look(now_ms);
+    }
+
+    /// Whether a verified request may have its effect: the settings and other subscriptions may have changed since it was accepted.
+    /// The error is the reason of a denial; none if there is a subscription that goes on.
+    fn permit(&mut self, request: &SubscriptionRequest) -> Result<(), Option<String>> {
+        if request.mode == SubscriptionMode::Subscribe && !self.is_permitted(request) {
+            return Err(Some(permissions::reason_of(EndReason::NotPermitted).to_owned()));
+        }
+        self.check_owner(request).map_err(|refusal| (refusal.status != 403).then_some(refusal.reason))
     }
 
     fn is_permitted(&self, request: &SubscriptionRequest) -> bool {
@@ -469,6 +458,7 @@ impl Engine {
         if let Some(moved) = self.topics.get_mut(subscription.topic).leave(subscription.place) {
             self.subscriptions.get_mut(moved).place = subscription.place;
         }
+        self.topics.forget_unused(subscription.topic);
         self.hosts.release(subscription.host);
     }
 
@@ -496,14 +486,20 @@ impl Engine {
         }
     }
 
-    /// The next delivery to start now.
+    /// Whether [`Engine::next_delivery`] may have another delivery now.
+    pub fn may_deliver(&mut self, now_ms: u64) -> bool {
+        let delivery = self.settings.delivery;
+        self.in_flight < delivery.in_flight
+            && self.hosts.has_ready()
+            && self.pacing.wait_until(delivery.per_second, now_ms).is_none()
+    }
+
+    /// The next delivery to start now. If it is `None` while [`Engine::may_deliver`], many subscriptions had to be left out, and the
+    /// caller asks again later.
     pub fn next_delivery(&mut self, now_ms: u64) -> Option<Delivery> {
         let delivery = self.settings.delivery;
-        loop {
-            if self.in_flight >= delivery.in_flight || !self.hosts.has_ready() {
-                return None;
-            }
-            if self.pacing.wait_until(delivery.per_second, now_ms).is_some() {
+        for _ in 0..LOOKS_PER_DELIVERY {
+            if !self.may_deliver(now_ms) {
                 return None;
             }
             let (host, slot) = self.hosts.next(delivery.in_flight_per_host)?;
@@ -535,6 +531,7 @@ impl Engine {
             let is_replay = subscription.is_replay(seq);
             return Some(Delivery { subscription: id, seq, callback, secret, is_replay });
         }
+        None
     }
 
     /// Counts an event against the limits of its subscription, unless it was tried before. If one is used up, the event waits, or
@@ -598,6 +595,21 @@ impl Engine {
         at.delivery = DeliveryState::PersistingOutcome;
         at.attempts = 0;
         self.mark(slot, Mark { subscription, seq, is_replay, outcome });
+    }
+
+    /// Puts a delivery off that could not begin, because its event cannot be read from the disk now. As after
+    /// an attempt, its limits are not counted again.
+    pub fn put_off(&mut self, subscription: u64, until_ms: u64) {
+        let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
+        let at = self.subscriptions.get_mut(slot);
+        if !at.is_sending() {
+            return;
+        }
+        at.delivery = DeliveryState::Waiting;
+        let (id, host) = (at.id, at.host);
+        (self.in_flight, self.attempts) = (self.in_flight - 1, self.attempts - 1);
+        self.hosts.release_unsent(host);
+        self.due.push(Reverse((until_ms, Due::Retry { slot, id })));
     }
 
     /// Plans a retry within the limits (§7); `false` if the notification is to be given up, which does not end the subscription.
@@ -674,20 +686,24 @@ impl Engine {
         }
     }
 
-    /// Called when all outcomes are written, by a snapshot.
+    /// Called when all outcomes and all requests are written, by a snapshot.
     pub fn recorded_all(&mut self, now_ms: u64) {
         let is_recording =
             |(_, subscription): &(u32, &Subscription)| subscription.delivery == DeliveryState::PersistingOutcome;
         let all: Vec<u64> = self.subscriptions.iter().filter(is_recording).map(|(_, one)| one.id).collect();
         self.recorded(all, now_ms);
+        let open: Vec<u64> = self.requests.iter().map(|(number, _)| number).collect();
+        open.into_iter().for_each(|number| self.verify(number));
     }
 
-    /// Fires all timers that are due.
+    /// Fires timers that are due, and ends subscriptions whose leases have ended. If there are many, some are left, and
+    /// [`Engine::next_due_ms`] is not later than `now_ms`.
     pub fn look(&mut self, now_ms: u64) {
-        while let Some(Reverse((at_ms, _))) = self.due.peek()
-            && *at_ms <= now_ms
-        {
-            let Some(Reverse((_, due))) = self.due.pop() else { return };
+        for _ in 0..DUE_AT_ONCE {
+            if self.due.peek().is_none_or(|Reverse((at_ms, _))| *at_ms > now_ms) {
+                break;
+            }
+            let Some(Reverse((_, due))) = self.due.pop() else { break };
             match due {
                 Due::Retry { slot, id } if self.subscriptions.id_of(slot) == Some(id) => {
                     let subscription = self.subscriptions.get_mut(slot);
@@ -702,11 +718,12 @@ impl Engine {
                     }
                 }
                 Due::Host(host) => self.hosts.probe(host),
-                Due::HostVerification(host) => self.hosts.wake_verification(host),
+                Due::HostRequest(host) => self.hosts.wake_request(host),
                 Due::Retry { .. } | Due::Limit { .. } => {}
             }
         }
-        while let Some(slot) = self.subscriptions.lease_ended(now_ms) {
+        for _ in 0..DUE_AT_ONCE {
+            let Some(slot) = self.subscriptions.lease_ended(now_ms) else { break };
             self.end(slot, EndReason::LeaseEnded);
         }
     }
@@ -717,10 +734,6 @@ impl Engine {
         let may_send = self.hosts.has_ready() && self.in_flight < self.settings.delivery.in_flight;
         let paced = may_send.then(|| self.pacing.wait_until(self.settings.delivery.per_second, now_ms)).flatten();
         due.into_iter().chain(self.subscriptions.next_lease_end()).chain(paced).min()
-    }
-
-    pub fn next_denial(&mut self) -> Option<Denial> {
-        self.denials.pop()
     }
 
     /// The records to write to the state log since the last call, in this order.

@@ -49,7 +49,7 @@ fn closed() -> Refusal {
 
 impl Hub {
     /// Opens the files of a hub, and resumes their state. `lock` is the result of [`crate::lock`]; `tell` gets a line about each
-    /// disk failure.
+    /// disk failure. `failed` is called if the hub has ended by itself, and is to be opened again.
     ///
     /// # Errors
     /// The files cannot be used.
@@ -59,11 +59,12 @@ impl Hub {
         settings: HubSettings,
         base: &HttpClientSettings,
         tell: impl Fn(&str) + Send + Sync + 'static,
+        failed: impl FnOnce() + Send + 'static,
     ) -> io::Result<(Hub, HubRecovery)> {
         let (settings, tell) = (Arc::new(settings), Arc::new(tell));
         let live = LiveSettings::new(Arc::clone(&settings), base);
         if let LogSettings::Kafka(log) = &settings.log {
-            let (opened, thread) = kafka::open(directory, lock, log, &live, tell)?;
+            let (opened, thread) = kafka::open(directory, lock, log, &live, tell, failed)?;
             let recovery = HubRecovery { events: opened.count, ..HubRecovery::default() };
             let hub = Hub {
                 live,
@@ -92,6 +93,9 @@ impl Hub {
     pub fn reconfigure(&self, settings: HubSettings, base: HttpClientSettings) {
         let settings = Arc::new(settings);
         self.live.set(Arc::clone(&settings), base.clone());
+        if let Some(events) = &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
+            events.reconfigure(&settings);
+        }
         if let Some(drivers) = &self.shares {
             let of_share = Arc::new(settings.share_of(drivers.count));
             for share in drivers.shares() {
@@ -132,9 +136,11 @@ impl Hub {
             }
             let _ = reply.send(result);
         });
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)?;
-        events.append(record, on_commit).map_err(|error| refused(what, &error))?;
-        drop(events);
+        // The lock is held, so that nothing is appended once `close` has let the log go.
+        match &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(events) => events.append(record, on_commit).map_err(|error| refused(what, &error))?,
+            None => return Err(closed()),
+        }
         answer.await.map_err(|_| closed())?.map_err(|error| refused(what, &error))
     }
 
@@ -159,9 +165,9 @@ impl Hub {
     /// The newest event of a topic.
     ///
     /// # Errors
-    /// The hub is closing.
+    /// The hub is closing, or the event cannot be read.
     pub async fn latest(&self, topic: &str) -> Result<Option<Arc<Event>>, Refusal> {
-        self.ask(|reply| Message::Latest(topic.into(), reply)).await
+        self.ask(|reply| Message::Latest(topic.into(), reply)).await?
     }
 
     /// Subscriptions with ids above `after`, at most `limit`, of one topic or of all. Where nodes share the hub, only those of

@@ -104,6 +104,7 @@ pub(crate) fn open(
     log: &KafkaLogSettings,
     live: &Arc<LiveSettings>,
     tell: FailureReporter,
+    failed: impl FnOnce() + Send + 'static,
 ) -> io::Result<(OpenedHub, KafkaThread)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (opened, answer) = mpsc::channel();
@@ -111,13 +112,25 @@ pub(crate) fn open(
     let opening = Opening { directory: directory.to_owned(), log: log.clone(), live: Arc::clone(live), tell };
     let thread = std::thread::Builder::new().name("hub-kafka".into()).spawn(move || {
         let local = LocalSet::new();
-        local.block_on(&runtime, opening.run(opened, closed));
+        let end = local.block_on(&runtime, opening.run(opened, closed));
         drop(local);
         drop(lock);
+        if end == HubEnd::Failed {
+            failed();
+        }
     })?;
     let thread = KafkaThread { closing: Some(closing), thread: Some(thread) };
     let opened = answer.recv().unwrap_or_else(|_| Err("the thread has ended".to_owned().into()));
     Ok((opened.map_err(|error: KafkaError| io::Error::other(error.to_string()))?, thread))
+}
+
+/// Why the thread has ended.
+#[derive(PartialEq, Eq)]
+enum HubEnd {
+    /// The hub was closed, or has never been open.
+    Closed,
+    /// The copy of the events cannot be written.
+    Failed,
 }
 
 struct Opening {
@@ -128,7 +141,7 @@ struct Opening {
 }
 
 impl Opening {
-    async fn run(self, opened: mpsc::Sender<Result<OpenedHub, KafkaError>>, closed: oneshot::Receiver<()>) {
+    async fn run(self, opened: mpsc::Sender<Result<OpenedHub, KafkaError>>, closed: oneshot::Receiver<()>) -> HubEnd {
         let trouble = Arc::new(LatestFailure::new(Arc::clone(&self.tell)));
         let open = async {
             let topic = HubTopic::open(&self.log, &self.live.http(), fastrand::u64(1..), trouble).await?;
@@ -137,14 +150,20 @@ impl Opening {
         };
         let (topic, first, end) = match open.await {
             Ok(open) => open,
-            Err(error) => return drop(opened.send(Err(error))),
+            Err(error) => {
+                let _ = opened.send(Err(error));
+                return HubEnd::Closed;
+            }
         };
         match self.begin(Rc::new(topic), first, end).await {
             Ok((hub, running)) => {
                 let _ = opened.send(Ok(hub));
-                running.until(closed).await;
+                running.until(closed).await
             }
-            Err(error) => drop(opened.send(Err(error.to_string().into()))),
+            Err(error) => {
+                let _ = opened.send(Err(error.to_string().into()));
+                HubEnd::Closed
+            }
         }
     }
 
@@ -224,16 +243,19 @@ struct RunningHub {
 
 impl RunningHub {
     /// Runs until the hub is closed, or the copy cannot be written; then the shares are released to other nodes.
-    async fn until(self, closed: oneshot::Receiver<()>) {
+    async fn until(self, closed: oneshot::Receiver<()>) -> HubEnd {
         let RunningHub { hub, view, copying } = self;
-        tokio::select! {
-            _ = closed => {}
+        let end = tokio::select! {
+            _ = closed => HubEnd::Closed,
             problem = copying => {
                 let problem = problem.unwrap_or_else(|error| error.to_string());
-                (hub.tell)(&format!("this node leaves the hub: the copy of the events cannot be written: {problem}"));
+                (hub.tell)(&format!(
+                    "this node leaves the hub, and opens it again: the copy of the events cannot be written: {problem}"
+                ));
+                HubEnd::Failed
             }
-            () = follow_nodes(&hub.topic, &view) => {}
-        }
+            () = follow_nodes(&hub.topic, &view) => HubEnd::Closed,
+        };
         view.send_replace(ClusterView::default());
         let released = async {
             while !hub.drivers.has_none() {
@@ -244,6 +266,7 @@ impl RunningHub {
         let leaving = frame_of(&hub.topic, FrameKind::Leaving);
         let leave = async { hub.topic.append(&mut hub.topic.partition(NODES), &[leaving], Some(Instant::now())).await };
         let _ = timeout(LEAVE_TIMEOUT, leave).await;
+        end
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod account;
 mod attempt;
+mod clock;
 mod driver;
 mod ends;
 mod engine;

@@ -169,14 +169,15 @@ impl Event {
         Ok(Event { seq, time_ms, topic: (*topic).into(), content_type, content: Bytes::copy_from_slice(from.0) })
     }
 
-    /// Decodes only the topic.
-    pub fn topic_of(record: &[u8]) -> Result<&str, UnknownRecord> {
+    /// Decodes only the topic, and the size of the content in bytes.
+    pub fn topic_and_size(record: &[u8]) -> Result<(&str, u32), UnknownRecord> {
         let mut from = RecordDecoder(record);
         if from.byte()? != EVENT {
             return Err(UnknownRecord);
         }
-        let topic = from.bytes()?;
-        std::str::from_utf8(topic).map_err(|_| UnknownRecord)
+        let (topic, _content_type) = (from.bytes()?, from.bytes()?);
+        let topic = std::str::from_utf8(topic).map_err(|_| UnknownRecord)?;
+        Ok((topic, from.0.len() as u32))
     }
 }
 
@@ -206,13 +207,20 @@ impl LogEntry {
     }
 }
 
-/// Encodes records as one payload of the journal, which is written as a whole or not at all.
-pub fn encode(records: &[StateRecord]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for record in records {
+/// The size of a payload after which another one begins, in bytes. Kafka's brokers take messages of 1 MiB by default.
+const PAYLOAD_BYTES: usize = 256 << 10;
+
+/// Encodes records as payloads of the journal, each with its records; a payload is written as a whole or not at all.
+pub fn encode(records: &[StateRecord]) -> impl Iterator<Item = (Vec<u8>, &[StateRecord])> {
+    let (mut payloads, mut out, mut begin) = (Vec::new(), Vec::new(), 0);
+    for (index, record) in records.iter().enumerate() {
         put_record(&mut out, record);
+        if out.len() >= PAYLOAD_BYTES || index + 1 == records.len() {
+            payloads.push((std::mem::take(&mut out), &records[begin..=index]));
+            begin = index + 1;
+        }
     }
-    out
+    payloads.into_iter()
 }
 
 /// # Errors
@@ -552,8 +560,13 @@ impl<'a> RecordDecoder<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// One payload of these records.
+    pub(crate) fn whole(records: &[StateRecord]) -> Vec<u8> {
+        encode(records).flat_map(|(payload, _)| payload).collect()
+    }
 
     fn every_record() -> Vec<StateRecord> {
         let tally = Tally {
@@ -623,7 +636,7 @@ mod tests {
     #[test]
     fn records_are_read_as_they_were_written() {
         let records = every_record();
-        assert!(decode(&encode(&records)).is_ok_and(|read| read == records));
+        assert!(decode(&whole(&records)).is_ok_and(|read| read == records));
     }
 
     #[test]
@@ -659,7 +672,7 @@ mod tests {
 
     #[test]
     fn whatever_is_cut_off_or_changed_is_no_panic() {
-        let payload = encode(&every_record());
+        let payload = whole(&every_record());
         for end in 0..payload.len() {
             let _ = decode(&payload[..end]);
             let mut changed = payload.clone();
@@ -684,7 +697,7 @@ mod tests {
         let record = Event::encode("http://t/", "text/plain", b"hello");
         let event = Event::decode(3, 4, &record).expect("an event");
         assert_eq!((&*event.topic, &*event.content_type, &*event.content), ("http://t/", "text/plain", &b"hello"[..]));
-        assert_eq!(Event::topic_of(&record), Ok("http://t/"));
+        assert_eq!(Event::topic_and_size(&record), Ok(("http://t/", 5)));
         assert_eq!(Event::decode(3, 4, b"\x02"), Err(UnknownRecord));
         assert_eq!(Event::decode(3, 4, b"\x03"), Err(UnknownRecord));
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use weir_journal::{AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync};
+use weir_journal::{AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync, WhenFull};
 use weir_kafka::partition_of;
 
 use crate::engine::Engine;
@@ -28,7 +28,7 @@ const STATE_SEGMENT_BYTES: u64 = 8 << 20;
 const LEAST_GROWTH_BYTES: u64 = 16 << 20;
 /// Records of a snapshot that are written as one batch.
 const SNAPSHOT_BATCH: usize = 1_000;
-/// The most batches of a snapshot that wait for the disk.
+/// The most payloads of a snapshot that wait for the disk while another batch is encoded.
 const SNAPSHOT_BATCHES: usize = 8;
 /// Size of the cache of events, in bytes.
 const CACHE_BYTES: usize = 64 << 20;
@@ -55,6 +55,24 @@ impl EventLog {
             Some(origin) => origin(record, on_commit),
             None => self.journal.append(record, on_commit),
         }
+    }
+
+    /// The options of the journal. The engine does the retention; the limit of the journal applies only if space is not freed fast
+    /// enough.
+    pub fn options(settings: &HubSettings, is_copy: bool) -> Options {
+        Options {
+            segment_bytes: EVENT_SEGMENT_BYTES,
+            max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * EVENT_SEGMENT_BYTES,
+            max_record_bytes: 64 << 20,
+            sync: if is_copy { Sync::Never } else { Sync::Always },
+            when_full: if is_copy { WhenFull::DropOldest } else { WhenFull::Refuse },
+            ..Options::default()
+        }
+    }
+
+    /// Applies other settings from now on.
+    pub fn reconfigure(&self, settings: &HubSettings) {
+        self.journal.set_options(EventLog::options(settings, self.origin.is_some()));
     }
 
     /// The record of a copy: the original's time, and the original record.
@@ -178,6 +196,8 @@ pub struct HubStore {
     cache: EventCache,
     /// The size of the state log after the last snapshot, in bytes.
     snapshot_bytes: u64,
+    /// The growth of the state log below which no snapshot is written, in bytes.
+    pub least_growth_bytes: u64,
     /// The share whose requests are taken in from the log of events; `None` takes in no requests.
     share: Option<SubscriptionShare>,
     /// Requests found while events were restored, which the engine has not taken in yet.
@@ -225,15 +245,7 @@ impl HubStore {
         };
         let (state, of_state) = Journal::open_in(storage(&directory.join("state"))?, state_options)?;
         let mut engine = restore_state(&state, settings, seed)?;
-        let event_options = Options {
-            segment_bytes: EVENT_SEGMENT_BYTES,
-            // The engine does the retention; this limit applies only if space is not freed fast enough.
-            max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * EVENT_SEGMENT_BYTES,
-            max_record_bytes: 64 << 20,
-            sync: Sync::Always,
-            min_next_seq: engine.processed() + 1,
-            ..Options::default()
-        };
+        let event_options = Options { min_next_seq: engine.processed() + 1, ..EventLog::options(settings, false) };
         let (events, of_events) = Journal::open_in(storage(&directory.join("events"))?, event_options)?;
         let events = Arc::new(EventLog { journal: events, origin: None });
         let (newest, _) = restore_events(&events, &mut engine)?;
@@ -248,6 +260,7 @@ impl HubStore {
             newest,
             cache: EventCache::default(),
             snapshot_bytes: 0,
+            least_growth_bytes: LEAST_GROWTH_BYTES,
             share: None,
             early: VecDeque::new(),
             _lock: Some(lock),
@@ -273,7 +286,8 @@ impl HubStore {
         let early = requests.into_iter().filter(is_own).collect();
         let most = CACHE_BYTES / share.map_or(1, |share| share.count as usize);
         let cache = EventCache { most, ..EventCache::default() };
-        Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, share, early, _lock: None })
+        let least_growth_bytes = LEAST_GROWTH_BYTES;
+        Ok(HubStore { events, state, newest, cache, snapshot_bytes: 0, least_growth_bytes, share, early, _lock: None })
     }
 
     /// Writes a snapshot of the whole state, and releases the records before it.
@@ -289,14 +303,16 @@ impl HubStore {
         let mut under_way = VecDeque::new();
         let mut records = engine.snapshot().peekable();
         while records.peek().is_some() {
-            if under_way.len() == SNAPSHOT_BATCHES {
+            while under_way.len() >= SNAPSHOT_BATCHES {
                 under_way.pop_front().map_or(Ok(0), wait)?;
             }
             let batch: Vec<StateRecord> = records.by_ref().take(SNAPSHOT_BATCH).collect();
-            let (sender, written) = mpsc::sync_channel(1);
-            let tell = Box::new(move |result| drop(sender.send(result)));
-            self.state.append(record::encode(&batch), true, tell).map_err(failed)?;
-            under_way.push_back(written);
+            for (payload, _) in record::encode(&batch) {
+                let (sender, written) = mpsc::sync_channel(1);
+                let tell = Box::new(move |result| drop(sender.send(result)));
+                self.state.append(payload, true, tell).map_err(failed)?;
+                under_way.push_back(written);
+            }
         }
         for written in under_way {
             wait(written)?;
@@ -308,7 +324,7 @@ impl HubStore {
 
     /// Whether the state log has grown so much that a snapshot should replace it.
     pub fn wants_snapshot(&self) -> bool {
-        self.state.size().bytes > 2 * self.snapshot_bytes + LEAST_GROWTH_BYTES
+        self.state.size().bytes > 2 * self.snapshot_bytes + self.least_growth_bytes
     }
 
     /// The next committed event, or request of the share.
@@ -340,8 +356,14 @@ impl HubStore {
     }
 
     /// An event, from the cache or from the disk; `None` if it was removed.
-    pub fn event(&mut self, seq: u64) -> Option<Arc<Event>> {
-        self.cache.get(seq).or_else(|| self.cache.load(&self.events, seq))
+    ///
+    /// # Errors
+    /// Reading failed; it may succeed later.
+    pub fn event(&mut self, seq: u64) -> io::Result<Option<Arc<Event>>> {
+        match self.cache.get(seq) {
+            Some(event) => Ok(Some(event)),
+            None => self.cache.load(&self.events, seq),
+        }
     }
 }
 
@@ -411,8 +433,8 @@ fn restore_events(events: &EventLog, engine: &mut Engine) -> io::Result<(Reader,
         let Item::Record { seq, time_ms, payload } = item else { continue };
         let Some((time_ms, record)) = events.split(time_ms, payload).map_err(unreadable)? else { continue };
         if !record::is_request(record) {
-            let topic = Event::topic_of(record).map_err(unreadable)?;
-            engine.restore_event(seq, topic, record.len() as u32, time_ms);
+            let (topic, bytes) = Event::topic_and_size(record).map_err(unreadable)?;
+            engine.restore_event(seq, topic, bytes, time_ms);
         } else if seq > engine.requests_taken() {
             requests.push(LogEntry::decode(seq, time_ms, record).map_err(unreadable)?);
         }
@@ -448,15 +470,15 @@ impl EventCache {
             return;
         }
         self.order.push_back(event.seq);
-        self.bytes += event.content.len();
+        self.bytes += cached_bytes(event);
         while self.bytes > self.most && self.order.len() > 1 {
             let oldest = self.order.pop_front().and_then(|seq| self.events.remove(&seq));
-            self.bytes -= oldest.map_or(0, |event| event.content.len());
+            self.bytes -= oldest.map_or(0, |event| cached_bytes(&event));
         }
     }
 
-    /// Reads an event, and some that follow it.
-    fn load(&mut self, events: &EventLog, seq: u64) -> Option<Arc<Event>> {
+    /// Reads an event, and some that follow it; `None` if it was removed.
+    fn load(&mut self, events: &EventLog, seq: u64) -> io::Result<Option<Arc<Event>>> {
         // A reader that another subscriber has left a little before this event is used again.
         let near = |reader: &Reader| reader.seq() < seq && seq - reader.seq() < 64;
         let mut reader = match self.readers.iter().position(near) {
@@ -465,32 +487,34 @@ impl EventCache {
         };
         let mut found = None;
         let mut ahead = 0;
-        while ahead < READ_AHEAD_BYTES {
-            let Ok(Some(item)) = reader.read() else { break };
-            let Item::Record { seq: read, time_ms, payload } = item else {
-                if reader.seq() >= seq && found.is_none() {
-                    break;
+        while reader.seq() < seq || ahead < READ_AHEAD_BYTES {
+            match reader.read() {
+                Ok(Some(Item::Record { seq: read, time_ms, payload })) => {
+                    ahead += if read > seq { payload.len() } else { 0 };
+                    let Some(LogEntry::Event(event)) = events.entry(read, time_ms, payload).map_err(unreadable)? else {
+                        continue;
+                    };
+                    if read == seq {
+                        found = Some(Arc::clone(&event));
+                    }
+                    self.put(&event);
                 }
-                continue;
-            };
-            ahead += payload.len();
-            let event = match events.entry(read, time_ms, payload) {
-                Ok(Some(LogEntry::Event(event))) => event,
-                Ok(_) => continue,
-                Err(_) => break,
-            };
-            if read == seq {
-                found = Some(Arc::clone(&event));
-            }
-            self.put(&event);
-            if read > seq && found.is_none() {
-                break;
+                Ok(Some(Item::Gone { .. })) => {}
+                Ok(None) => break,
+                // What follows it is not needed yet.
+                Err(_) if found.is_some() => break,
+                Err(error) => return Err(error),
             }
         }
         self.readers.push(reader);
         if self.readers.len() > MAX_READERS {
             self.readers.remove(0);
         }
-        found
+        Ok(found)
     }
+}
+
+/// What an event takes in the cache: its parts, and what the cache itself needs for one, in bytes.
+fn cached_bytes(event: &Event) -> usize {
+    event.content.len() + event.topic.len() + event.content_type.len() + 256
 }

@@ -262,7 +262,8 @@ impl Log {
                 }
                 self.current = None;
             }
-            self.remove(&oldest, Some(RemovalReason::Full)).map_err(failed)?;
+            let has_records = oldest.records.load(Ordering::Relaxed) > 0;
+            self.remove(&oldest, has_records.then_some(RemovalReason::Full)).map_err(failed)?;
         }
     }
 
@@ -332,7 +333,7 @@ impl Log {
         }
     }
 
-    /// Removes the segments whose records are all released, up to and including `seq`.
+    /// Removes the segments whose records are all released, up to and including `seq`, and those without a record before them.
     pub fn release(&mut self, seq: Seq) -> io::Result<()> {
         self.remove_while(|segment| segment.last_seq() <= seq, None)
     }
@@ -345,15 +346,21 @@ impl Log {
 
     fn remove_while(&mut self, is_done: impl Fn(&Segment) -> bool, reason: Option<RemovalReason>) -> io::Result<()> {
         loop {
-            let Some(oldest) = self.shared.segments().front().cloned() else { return Ok(()) };
-            if oldest.records.load(Ordering::Relaxed) == 0 || !is_done(&oldest) {
+            let (oldest, is_only) = {
+                let segments = self.shared.segments();
+                let Some(oldest) = segments.front().cloned() else { return Ok(()) };
+                (oldest, segments.len() == 1)
+            };
+            let is_empty = oldest.records.load(Ordering::Relaxed) == 0;
+            if is_empty && is_only || !is_empty && !is_done(&oldest) {
                 return Ok(());
             }
             // The newest segment's name stores which numbers have been used, so another segment must exist first.
-            if self.shared.segments().len() == 1 {
+            if is_only {
                 self.begin_segment()?;
             }
-            self.remove(&oldest, reason)?;
+            // One without records is left from a failed batch, or from before a restart. It must not keep those behind it.
+            self.remove(&oldest, reason.filter(|_| !is_empty))?;
         }
     }
 

@@ -78,7 +78,15 @@ impl Reader {
                 }
                 PeekedFrame::Frame(_) => break,
                 PeekedFrame::End { .. } if is_newest => return Ok(None),
-                PeekedFrame::End { .. } => self.open = None,
+                PeekedFrame::End { .. } => {
+                    // Its last records were committed, and have become unreadable since.
+                    let (first, last) = (self.seq + 1, segment.last_seq());
+                    self.open = None;
+                    if first <= last {
+                        self.seq = last;
+                        return Ok(Some(Item::Gone { first, last }));
+                    }
+                }
             }
         }
         self.seq += 1;

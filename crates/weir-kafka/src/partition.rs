@@ -124,7 +124,12 @@ impl KafkaCluster {
         let answer = connection.ask(CREATE_TOPICS, |request| put_topic(request, name, new, timeout_ms)).await?;
         let created = read_created(&mut AnswerBytes(&answer)).map_err(|_| connection.truncated_answer_error())?;
         match created {
-            (0 | TOPIC_EXISTS, _) => Ok(new.partitions as usize),
+            (0, _) => Ok(new.partitions as usize),
+            // Another node has created it meanwhile, perhaps with another number of partitions.
+            (TOPIC_EXISTS, _) => match self.metadata(name).await? {
+                Metadata { error: 0, partitions, .. } => Ok(partitions.len()),
+                Metadata { error, .. } => Err(KafkaError::of(error, format_args!("topic {name}"))),
+            },
             (error, said) => Err(KafkaError::of(error, format_args!("topic {name} cannot be made: {said}"))),
         }
     }

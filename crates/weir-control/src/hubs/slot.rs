@@ -1,6 +1,8 @@
 //! The slot of a hub, which routes refer to whether the hub runs or not.
 
+use std::mem;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The slot of one hub. It outlives configurations.
 pub(crate) struct HubSlot {
     running: watch::Sender<Option<Arc<Hub>>>,
+    /// Whether the configuration has the hub. Workers read this: the mutex may be locked for as long as opening or closing takes.
+    is_wanted: AtomicBool,
     wanted: Mutex<WantedHub>,
 }
 
@@ -36,11 +40,17 @@ pub(super) struct WantedHub {
 
 impl HubSlot {
     pub(super) fn new() -> HubSlot {
-        HubSlot { running: watch::Sender::new(None), wanted: Mutex::default() }
+        HubSlot { running: watch::Sender::new(None), is_wanted: AtomicBool::new(false), wanted: Mutex::default() }
     }
 
     pub(super) fn wanted(&self) -> MutexGuard<'_, WantedHub> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the terms, and returns those before.
+    pub(super) fn want(&self, wanted: &mut WantedHub, terms: Option<HubTerms>) -> Option<HubTerms> {
+        self.is_wanted.store(terms.is_some(), Ordering::Relaxed);
+        mem::replace(&mut wanted.terms, terms)
     }
 
     pub(super) fn running(&self) -> Option<Arc<Hub>> {
@@ -57,7 +67,9 @@ impl HubSlot {
             return Some(hub);
         }
         // A hub that is not wanted is never opened.
-        self.wanted().terms.as_ref()?;
+        if !self.is_wanted.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut changes = self.running.subscribe();
         let running = changes.wait_for(|hub| hub.is_some());
         let found = tokio::time::timeout(OPENING_TIMEOUT, running).await.ok()?.ok()?;
@@ -65,7 +77,7 @@ impl HubSlot {
     }
 
     pub(super) fn close(&self) {
-        self.wanted().terms = None;
+        self.want(&mut self.wanted(), None);
         self.stop();
     }
 

@@ -15,19 +15,19 @@ use crate::attempt::DeliveryOutcome;
 const TRIPS_AFTER: u32 = 5;
 const FIRST_PAUSE_MS: u64 = 1_000;
 const LONGEST_PAUSE_MS: u64 = 60_000;
-/// The burst of verifications to a host, in seconds of its rate.
-const VERIFICATION_BURST_S: u64 = 10;
+/// The burst of verifications and denials to a host, in seconds of their rate.
+const REQUEST_BURST_S: u64 = 10;
 
 #[derive(Default)]
 pub(super) struct CallbackHosts {
     /// Indexed by the number of the host's name.
     hosts: Slab<CallbackHost>,
-    /// Host names, each counted once per subscription or request with a callback there.
+    /// Host names, each counted once per subscription, request or denial with a callback there.
     names: Names,
     /// Hosts that have something to deliver and are below their limit.
     ready: VecDeque<u32>,
-    /// Hosts that have verifications to send.
-    verifying: VecDeque<u32>,
+    /// Hosts that have verifications or denials to send.
+    asking: VecDeque<u32>,
 }
 
 struct CallbackHost {
@@ -41,22 +41,26 @@ struct CallbackHost {
     failures: u32,
     /// The host failed, and its pause is not over.
     is_pausing: bool,
-    /// Verifications in the queue. Boxed, since most hosts have none.
-    verifications: Option<Box<WaitingVerifications>>,
-    is_verifying: bool,
-    /// Tokens for verifications, in thousandths.
+    /// Verifications and denials in the queue. Boxed, since most hosts have none.
+    requests: Option<Box<WaitingRequests>>,
+    is_asking: bool,
+    /// Tokens for verifications and denials, in thousandths.
     tokens: u64,
     filled_ms: u64,
 }
 
 #[derive(Default)]
-struct WaitingVerifications {
-    /// Numbers of requests.
-    numbers: VecDeque<u64>,
+struct WaitingRequests(VecDeque<HostRequest>);
+
+/// A request to a callback beside deliveries, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostRequest {
+    Verification(u64),
+    Denial(u32),
 }
 
-pub(super) enum NextVerification {
-    Now(u64),
+pub(super) enum NextRequest {
+    Now(HostRequest),
     Later { host: u32, at_ms: u64 },
     None,
 }
@@ -88,8 +92,8 @@ impl CallbackHosts {
             successes: 0,
             failures: 0,
             is_pausing: false,
-            verifications: None,
-            is_verifying: false,
+            requests: None,
+            is_asking: false,
             tokens: u64::MAX,
             filled_ms: 0,
         });
@@ -105,7 +109,7 @@ impl CallbackHosts {
     /// Forgets a host without users; not while it is in a list or has a delivery in flight.
     fn forget_unused(&mut self, host: u32) {
         let at = &self.hosts[host as usize];
-        if self.names.uses(host) == 0 && at.in_flight == 0 && !at.is_ready && !at.is_verifying && !at.is_pausing {
+        if self.names.uses(host) == 0 && at.in_flight == 0 && !at.is_ready && !at.is_asking && !at.is_pausing {
             self.hosts.remove(host as usize);
             self.names.forget(host);
         }
@@ -200,48 +204,48 @@ impl CallbackHosts {
         all.into_iter().for_each(|host| self.make_ready(host, u32::MAX));
     }
 
-    pub(super) fn queue_verification(&mut self, host: u32, number: u64) {
+    pub(super) fn queue_request(&mut self, host: u32, request: HostRequest) {
         let at = &mut self.hosts[host as usize];
-        at.verifications.get_or_insert_default().numbers.push_back(number);
+        at.requests.get_or_insert_default().0.push_back(request);
         // If others wait, the host already has a place in the list.
-        if !std::mem::replace(&mut at.is_verifying, true) {
-            self.verifying.push_back(host);
+        if !std::mem::replace(&mut at.is_asking, true) {
+            self.asking.push_back(host);
         }
     }
 
-    pub(super) fn wake_verification(&mut self, host: u32) {
+    pub(super) fn wake_request(&mut self, host: u32) {
         if self.hosts.contains(host as usize) {
-            self.verifying.push_back(host);
+            self.asking.push_back(host);
         }
     }
 
-    /// The next verification that may be sent now. For a host without tokens, returns the time at which the caller has to call
-    /// [`CallbackHosts::wake_verification`].
-    pub(super) fn next_verification(&mut self, rate: u32, now_ms: u64) -> NextVerification {
+    /// The next verification or denial that may be sent now. For a host without tokens, returns the time at which the caller has to
+    /// call [`CallbackHosts::wake_request`].
+    pub(super) fn next_request(&mut self, rate: u32, now_ms: u64) -> NextRequest {
         let rate = u64::from(rate.max(1));
-        while let Some(host) = self.verifying.pop_front() {
+        while let Some(host) = self.asking.pop_front() {
             let at = &mut self.hosts[host as usize];
             let elapsed_ms = now_ms.saturating_sub(at.filled_ms);
-            let burst = rate * VERIFICATION_BURST_S * 1_000;
+            let burst = rate * REQUEST_BURST_S * 1_000;
             at.tokens = at.tokens.saturating_add(elapsed_ms.saturating_mul(rate)).min(burst);
             at.filled_ms = now_ms;
             if at.tokens < 1_000 {
-                return NextVerification::Later { host, at_ms: now_ms + (1_000 - at.tokens).div_ceil(rate).max(1) };
+                return NextRequest::Later { host, at_ms: now_ms + (1_000 - at.tokens).div_ceil(rate).max(1) };
             }
-            let number = at.verifications.as_mut().and_then(|waiting| waiting.numbers.pop_front());
-            at.verifications.take_if(|waiting| waiting.numbers.is_empty());
-            at.is_verifying = at.verifications.is_some();
-            if at.is_verifying {
-                self.verifying.push_back(host);
+            let request = at.requests.as_mut().and_then(|waiting| waiting.0.pop_front());
+            at.requests.take_if(|waiting| waiting.0.is_empty());
+            at.is_asking = at.requests.is_some();
+            if at.is_asking {
+                self.asking.push_back(host);
             }
-            match number {
-                Some(number) => {
+            match request {
+                Some(request) => {
                     self.hosts[host as usize].tokens -= 1_000;
-                    return NextVerification::Now(number);
+                    return NextRequest::Now(request);
                 }
                 None => self.forget_unused(host),
             }
         }
-        NextVerification::None
+        NextRequest::None
     }
 }

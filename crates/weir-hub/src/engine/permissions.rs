@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Denial, Engine};
+use super::Engine;
 use crate::ends::EndReason;
 use crate::settings::HubSettings;
 
@@ -40,24 +40,24 @@ impl Engine {
 
     fn deny_and_end(&mut self, slot: u32, reason: EndReason) {
         let subscription = self.subscriptions.get(slot);
-        let topic = &self.topics.get(subscription.topic).name;
-        self.denials.push(denial(topic, &subscription.callback, reason));
+        let (topic, callback) = (Arc::clone(&self.topics.get(subscription.topic).name), subscription.callback.clone());
+        self.deny(None, &topic, &callback, reason_of(reason));
         self.end(slot, reason);
     }
 }
 
-/// The denial for a callback whose subscription, or request for one, ends for this reason.
-pub(super) fn denial(topic: &str, callback: &str, reason: EndReason) -> Denial {
-    let reason = match reason {
+/// The reason that a denial states for the end of a subscription, or of a request for one.
+pub(super) fn reason_of(reason: EndReason) -> &'static str {
+    match reason {
         EndReason::TopicRemoved => "the hub no longer has this topic",
         _ => "the subscriber may not receive this topic",
-    };
-    Denial { topic: topic.into(), callback: callback.into(), reason: reason.into() }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::CallbackRequest;
     use crate::engine::tests::{TOPIC, request, settings};
     use crate::rights::{ConsumerGroups, PermittedCallers};
 
@@ -78,6 +78,15 @@ mod tests {
         number
     }
 
+    /// The callbacks that are sent a denial.
+    fn denied(engine: &mut Engine) -> Vec<Box<str>> {
+        let next = || match engine.next_callback_request(0)? {
+            CallbackRequest::Deny(denial) => Some(denial.callback),
+            CallbackRequest::Verify(_) => panic!("no verification is open"),
+        };
+        std::iter::from_fn(next).collect()
+    }
+
     #[test]
     fn subscriptions_end_with_the_right_of_their_owner() {
         let mut engine = Engine::new(permitting(&["jack", "jill", "joe"], &[]), 7);
@@ -85,12 +94,14 @@ mod tests {
             let number = ask(&mut engine, owner);
             engine.verified(number, true, 0, 0);
         }
+        // Their verifications, which were sent before.
+        while engine.next_callback_request(0).is_some() {}
         engine.committed(1, TOPIC, 10, 0);
         engine.reconfigure(permitting(&["jack", "joe"], &["jack", "jill"]), 1);
         assert_eq!(engine.subscriptions(None, 0, 10).iter().map(|one| &*one.owner).collect::<Vec<_>>(), ["jack"]);
-        let mut denied: Vec<_> = std::iter::from_fn(|| engine.next_denial()).map(|denial| denial.callback).collect();
-        denied.sort();
-        assert_eq!(denied, ["http://c.example/", "http://c.example/jill", "http://c.example/joe"].map(Box::from));
+        let mut all = denied(&mut engine);
+        all.sort();
+        assert_eq!(all, ["http://c.example/", "http://c.example/jill", "http://c.example/joe"].map(Box::from));
         assert_eq!((engine.ends.of(EndReason::NotPermitted), engine.account().tally.cancelled), (3, 3));
         assert!(engine.account().is_even());
     }
@@ -102,6 +113,6 @@ mod tests {
         engine.reconfigure(permitting(&[], &[]), 1);
         engine.verified(number, true, 1, 1);
         assert_eq!((engine.subscription_count(), engine.open_requests()), (0, 0));
-        assert_eq!(engine.next_denial().map(|denial| denial.callback), Some("http://c.example/jack".into()));
+        assert_eq!(denied(&mut engine), [Box::from("http://c.example/jack")]);
     }
 }

@@ -3,11 +3,15 @@
 use super::Engine;
 use crate::record::{StateRecord, UnknownRecord};
 
+/// The most topics in one record: a topic may have several kilobytes.
+const TOPICS_PER_RECORD: usize = 64;
+
 impl Engine {
     /// The whole state as records that replace all before them. They are made one by one: together they would need several times
     /// the memory of the state.
     pub fn snapshot(&self) -> impl Iterator<Item = StateRecord> {
-        let begin = [StateRecord::SnapshotBegin, self.position(), StateRecord::EndedTally(self.ended)];
+        let begin = [StateRecord::SnapshotBegin].into_iter().chain(self.position());
+        let begin = begin.chain([StateRecord::EndedTally(self.ended)]);
         let subscriptions = self.subscriptions.iter().map(|(_, subscription)| {
             let topic = &self.topics.get(subscription.topic).name;
             StateRecord::Subscribed { number: 0, subscription: self.saved(subscription, topic) }
@@ -19,17 +23,24 @@ impl Engine {
             .into_iter()
             .chain((taken > 0).then_some(StateRecord::RequestsTaken { seq: taken }))
             .chain([StateRecord::SnapshotEnd]);
-        begin.into_iter().chain(subscriptions).chain(requests).chain(end)
+        begin.chain(subscriptions).chain(requests).chain(end)
     }
 
-    fn position(&self) -> StateRecord {
-        let topics = self.topics.iter().map(|(_, topic)| ((*topic.name).into(), topic.count)).collect();
-        StateRecord::Position { processed: self.processed, dropped: self.dropped, next_id: self.next_id, topics }
+    /// The position, in records that have a part of the topics each. The count of a topic without subscriptions is of no use.
+    fn position(&self) -> Vec<StateRecord> {
+        let of_topics = self.topics.iter().filter(|(_, topic)| !topic.subscribers.is_empty());
+        let topics: Vec<(Box<str>, u64)> = of_topics.map(|(_, topic)| ((*topic.name).into(), topic.count)).collect();
+        let (processed, dropped, next_id) = (self.processed, self.dropped, self.next_id);
+        let record = |topics: &[_]| StateRecord::Position { processed, dropped, next_id, topics: topics.to_vec() };
+        match topics.is_empty() {
+            true => vec![record(&[])],
+            false => topics.chunks(TOPICS_PER_RECORD).map(record).collect(),
+        }
     }
 
     pub(super) fn write_position(&mut self) {
         let position = self.position();
-        self.records.push(position);
+        self.records.extend(position);
     }
 
     /// Applies a record; records must come in the order in which they were written.
@@ -52,9 +63,9 @@ impl Engine {
                 self.next_id = self.next_id.max(number + 1);
                 self.open(number, request);
             }
-            StateRecord::Unverified { number } => self.close(number),
+            StateRecord::Unverified { number } => drop(self.close_request(number)),
             StateRecord::Subscribed { number, subscription } => {
-                self.close(number);
+                self.close_request(number);
                 self.next_id = self.next_id.max(subscription.id + 1);
                 self.put(subscription);
             }
@@ -93,12 +104,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn close(&mut self, number: u64) {
-        if let Some(open) = self.requests.remove(number) {
-            self.hosts.release(open.host);
-        }
     }
 
     /// Restores an event that the journal still has. Those after the written position are counted now.

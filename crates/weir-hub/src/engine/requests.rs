@@ -12,8 +12,20 @@ pub(super) struct OpenRequest {
     pub(super) request: SubscriptionRequest,
     /// The host of its callback.
     pub(super) host: u32,
+    pub(super) step: RequestStep,
     /// The number of its client's name.
     client: u32,
+}
+
+/// How far the verification of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestStep {
+    /// It begins when the request is on disk.
+    Unwritten,
+    /// It waits for its turn at the host.
+    Queued,
+    /// It is under way.
+    Asked,
 }
 
 #[derive(Default)]
@@ -35,8 +47,18 @@ impl OpenRequests {
         self.by_number.len()
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<&OpenRequest> {
-        self.by_number.get(&number)
+    /// The host that a request's verification is to be queued at; `None` if it has been queued.
+    pub(super) fn host_to_ask(&mut self, number: u64) -> Option<u32> {
+        let open = self.by_number.get_mut(&number).filter(|open| open.step == RequestStep::Unwritten)?;
+        open.step = RequestStep::Queued;
+        Some(open.host)
+    }
+
+    /// Begins the verification of a request.
+    pub(super) fn ask(&mut self, number: u64) -> Option<&SubscriptionRequest> {
+        let open = self.by_number.get_mut(&number)?;
+        open.step = RequestStep::Asked;
+        Some(&open.request)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &SubscriptionRequest)> {
@@ -49,7 +71,8 @@ impl OpenRequests {
     }
 
     pub(super) fn insert(&mut self, number: u64, request: SubscriptionRequest, host: u32) {
-        let open = OpenRequest { client: self.clients.add(&request.client), request, host };
+        let client = self.clients.add(&request.client);
+        let open = OpenRequest { request, host, step: RequestStep::Unwritten, client };
         let hash = self.hasher.hash_one(key(&open.request));
         self.by_number.insert(number, open);
         let (by_number, hasher) = (&self.by_number, &self.hasher);

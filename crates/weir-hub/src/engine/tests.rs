@@ -39,13 +39,17 @@ pub(crate) fn request(callback: &str) -> SubscriptionRequest {
     }
 }
 
+/// Of events of 100 bytes of [`TOPIC`], five are kept, and four once the limit is exceeded.
+const RETAINED_BYTES: u64 = 5 * (100 + TOPIC.len() as u64 + 256);
+
 fn engine() -> Engine {
     Engine::new(Arc::new(settings()), 7)
 }
 
 fn verify_all(engine: &mut Engine, is_verified: bool, now_ms: u64) -> Vec<Verification> {
     let mut all = Vec::new();
-    while let Some(verification) = engine.next_verification(now_ms) {
+    while let Some(request) = engine.next_callback_request(now_ms) {
+        let CallbackRequest::Verify(verification) = request else { panic!("{request:?}") };
         engine.verified(verification.number, is_verified, now_ms, now_ms);
         all.push(verification);
     }
@@ -56,6 +60,12 @@ fn subscribe(engine: &mut Engine, callback: &str, now_ms: u64) {
     let number = engine.request(request(callback)).expect("taken");
     engine.verify(number);
     assert_eq!(verify_all(engine, true, now_ms).len(), 1);
+}
+
+/// Takes in an event, and queues all subscriptions of its topic.
+fn publish(engine: &mut Engine, seq: u64, topic: &str, bytes: u32, now_ms: u64) {
+    engine.committed(seq, topic, bytes, now_ms);
+    while engine.fan_out(100, now_ms) {}
 }
 
 fn deliver(engine: &mut Engine, outcome: DeliveryOutcome, now_ms: u64) -> Vec<Delivery> {
@@ -78,7 +88,7 @@ fn websub_5_1_a_renewal_that_is_not_verified_changes_nothing() {
     let number = engine.request(renewal.clone()).expect("taken");
     engine.verify(number);
     verify_all(&mut engine, false, 1_001_000);
-    engine.committed(1, TOPIC, 10, 1_001_000);
+    publish(&mut engine, 1, TOPIC, 10, 1_001_000);
     assert_eq!(deliver(&mut engine, DeliveryOutcome::Delivered, 1_001_000)[0].secret, None);
     engine.look(1_000_000 + 1_000_000);
     assert_eq!(engine.subscription_count(), 0, "the first lease holds");
@@ -87,7 +97,7 @@ fn websub_5_1_a_renewal_that_is_not_verified_changes_nothing() {
     let number = engine.request(renewal).expect("taken");
     engine.verify(number);
     verify_all(&mut engine, true, 3_001_000);
-    engine.committed(2, TOPIC, 10, 3_001_000);
+    publish(&mut engine, 2, TOPIC, 10, 3_001_000);
     let delivered = deliver(&mut engine, DeliveryOutcome::Delivered, 3_001_000);
     assert_eq!((delivered.len(), delivered[0].secret.as_deref()), (1, Some(&b"new"[..])));
     engine.look(4_000_000);
@@ -98,8 +108,8 @@ fn websub_5_1_a_renewal_that_is_not_verified_changes_nothing() {
 fn websub_7_a_notification_is_given_up_and_the_subscription_kept() {
     let mut engine = engine();
     subscribe(&mut engine, "http://c.example/1", 0);
-    engine.committed(1, TOPIC, 10, 0);
-    engine.committed(2, TOPIC, 10, 0);
+    publish(&mut engine, 1, TOPIC, 10, 0);
+    publish(&mut engine, 2, TOPIC, 10, 0);
     let refused = DeliveryOutcome::Refused { status: 500, wait_ms: None };
     let mut now_ms = 0;
     let mut tried = Vec::new();
@@ -129,7 +139,7 @@ fn a_host_that_fails_gets_one_delivery_at_a_time_and_others_are_not_held_up() {
         subscribe(&mut engine, &format!("http://bad.example/{number}"), 0);
     }
     subscribe(&mut engine, "http://good.example/", 0);
-    engine.committed(1, TOPIC, 10, 0);
+    publish(&mut engine, 1, TOPIC, 10, 0);
     let mut good = 0;
     let mut bad = 0;
     while let Some(delivery) = engine.next_delivery(0) {
@@ -154,7 +164,7 @@ fn pacing_spreads_deliveries_over_time() {
     for number in 0..250 {
         subscribe(&mut engine, &format!("http://c{number}.example/"), 1_000);
     }
-    engine.committed(1, TOPIC, 10, 1_000);
+    publish(&mut engine, 1, TOPIC, 10, 1_000);
     let (mut now_ms, mut sent) = (1_000, 0);
     loop {
         sent += deliver(&mut engine, DeliveryOutcome::Delivered, now_ms).len();
@@ -173,7 +183,7 @@ fn paced_deliveries_are_spread_evenly() {
     for number in 0..2_000 {
         subscribe(&mut engine, &format!("http://c{number}.example/"), 1_000);
     }
-    engine.committed(1, TOPIC, 10, 1_000);
+    publish(&mut engine, 1, TOPIC, 10, 1_000);
     let begun: Vec<usize> =
         (1_000..2_000).map(|now_ms| deliver(&mut engine, DeliveryOutcome::Delivered, now_ms).len()).collect();
     assert_eq!(begun[0], 20, "what ten milliseconds may have");
@@ -199,10 +209,10 @@ fn events_that_retention_takes_are_accounted_for() {
     let mut engine = engine();
     subscribe(&mut engine, "http://c.example/", 0);
     for seq in 1..=10 {
-        engine.committed(seq, TOPIC, 100, 0);
+        publish(&mut engine, seq, TOPIC, 100, 0);
     }
     let sending = engine.next_delivery(0).expect("the first is sent");
-    assert_eq!(engine.retain(500, 0), Some(6), "an eighth less than allowed is kept");
+    assert_eq!(engine.retain(RETAINED_BYTES, 0), Some(6), "an eighth less than allowed is kept");
     assert!(!engine.account().is_even(), "one is neither kept nor accounted for: it is under way");
     engine.delivered(sending.subscription, sending.seq, DeliveryOutcome::Delivered, 0);
     engine.recorded([sending.subscription], 0);
@@ -218,7 +228,7 @@ fn events_that_are_damaged_are_accounted_for() {
     subscribe(&mut engine, "http://a.example/", 0);
     subscribe(&mut engine, "http://b.example/", 0);
     for seq in 1..=4 {
-        engine.committed(seq, TOPIC, 100, 0);
+        publish(&mut engine, seq, TOPIC, 100, 0);
     }
     // The first subscription gets all events, the second one none yet.
     for _ in 0..4 {
@@ -246,7 +256,7 @@ fn damage_beside_a_delivery_that_was_not_written_down_is_accounted_for() {
     let mut engine = engine();
     subscribe(&mut engine, "http://a.example/", 0);
     for seq in 1..=4 {
-        engine.committed(seq, TOPIC, 100, 0);
+        publish(&mut engine, seq, TOPIC, 100, 0);
     }
     let mut records = Vec::new();
     for _ in 0..4 {
@@ -283,7 +293,7 @@ fn with_dead_letters(callback: &str, events: std::ops::RangeInclusive<u64>) -> E
     let mut engine = Engine::new(one_attempt(), 7);
     subscribe(&mut engine, callback, 0);
     for seq in events {
-        engine.committed(seq, TOPIC, 100, 0);
+        publish(&mut engine, seq, TOPIC, 100, 0);
         deliver(&mut engine, REFUSED, 0);
     }
     engine
@@ -304,7 +314,7 @@ fn dead_letters_are_listed_and_delivered_once_more_before_newer_events() {
     let one = DeadLetterFilter { event: Some(2), ..DeadLetterFilter::default() };
     assert_eq!(engine.replay(&one, 0).map(|(_, count)| count), Some(1));
     assert_eq!((letters(&engine), engine.account().pending), (vec![1, 3], 1));
-    engine.committed(4, TOPIC, 100, 0);
+    publish(&mut engine, 4, TOPIC, 100, 0);
     let sent = deliver(&mut engine, DeliveryOutcome::Delivered, 0);
     assert_eq!(sent.iter().map(|one| (one.seq, one.is_replay)).collect::<Vec<_>>(), [(2, true), (4, false)]);
     let account = engine.account();
@@ -331,7 +341,7 @@ fn dead_letters_go_with_their_events_and_with_their_subscription() {
     let mut engine = with_dead_letters("http://c.example/1", 1..=10);
     let some = DeadLetterFilter { event: Some(2), ..DeadLetterFilter::default() };
     engine.replay(&some, 0);
-    engine.retain(500, 0);
+    engine.retain(RETAINED_BYTES, 0);
     assert_eq!(letters(&engine), [7, 8, 9, 10]);
     let account = engine.account();
     assert!(account.is_even(), "{account:?}");
@@ -354,7 +364,7 @@ fn dead_letters_and_their_replays_survive_a_restart() {
     journal.extend(engine.take_records());
     for records in [journal, engine.snapshot().collect()] {
         let mut restored = Engine::new(one_attempt(), 7);
-        for record in crate::record::decode(&crate::record::encode(&records)).expect("records are read again") {
+        for record in crate::record::decode(&crate::record::tests::whole(&records)).expect("records are read again") {
             restored.restore(record).expect("it makes sense");
         }
         (1..=4).for_each(|seq| restored.restore_event(seq, TOPIC, 100, 0));
@@ -380,7 +390,7 @@ fn limited(excess: ExcessDelivery) -> Engine {
     let number = engine.request(request).expect("taken");
     engine.verify(number);
     verify_all(&mut engine, true, 0);
-    (1..=3).for_each(|seq| engine.committed(seq, TOPIC, 100, 0));
+    (1..=3).for_each(|seq| publish(&mut engine, seq, TOPIC, 100, 0));
     engine
 }
 
@@ -418,7 +428,7 @@ fn subscriptions_that_share_a_limit_take_turns() {
         engine.verify(number);
     }
     verify_all(&mut engine, true, 0);
-    (1..=3).for_each(|seq| engine.committed(seq, TOPIC, 100, 0));
+    (1..=3).for_each(|seq| publish(&mut engine, seq, TOPIC, 100, 0));
     for round in 0..9 {
         let now_ms = round * 10_000;
         engine.look(now_ms);
@@ -444,7 +454,7 @@ fn a_delivery_beyond_a_limit_may_be_left_out() {
 #[test]
 fn the_latest_attempts_of_a_subscription_are_kept() {
     let mut engine = with_dead_letters("http://c.example/1", 1..=20);
-    engine.committed(21, TOPIC, 100, 3_000);
+    publish(&mut engine, 21, TOPIC, 100, 3_000);
     let delivery = engine.next_delivery(3_000).expect("it has its turn");
     engine.delivered(delivery.subscription, 21, DeliveryOutcome::Delivered, 3_040);
     let (entry, attempts) = engine.subscription(delivery.subscription).expect("it is there");
@@ -510,7 +520,7 @@ impl World {
         self.crashes += 1;
         self.under_way.clear();
         self.engine = Engine::new(Arc::clone(&self.settings), self.random.u64(..));
-        for record in crate::record::decode(&crate::record::encode(&self.disk)).expect("records are read again") {
+        for record in crate::record::decode(&crate::record::tests::whole(&self.disk)).expect("records are read again") {
             self.engine.restore(record).expect("records make sense");
         }
         for seq in self.events.clone() {
@@ -539,18 +549,24 @@ impl World {
                 }
                 let _ = self.engine.request(request);
             }
-            8..20 => {
-                if let Some(verification) = self.engine.next_verification(now_ms) {
+            8..20 => match self.engine.next_callback_request(now_ms) {
+                Some(CallbackRequest::Verify(verification)) => {
                     let is_verified = self.random.u32(0..5) > 0;
                     self.engine.verified(verification.number, is_verified, now_ms, now_ms);
                 }
-            }
+                Some(CallbackRequest::Deny(denial)) => self.engine.denied(denial.number),
+                None => {}
+            },
             20..40 => {
                 let seq = self.events.last().map_or(1, |last| last + self.random.u64(1..3));
                 self.events.push(seq);
                 self.engine.committed(seq, TOPIC, 100, now_ms);
             }
-            40..60 => self.under_way.extend(self.engine.next_delivery(now_ms)),
+            40..60 => {
+                let most = self.random.usize(1..4);
+                self.engine.fan_out(most, now_ms);
+                self.under_way.extend(self.engine.next_delivery(now_ms));
+            }
             60..80 if !self.under_way.is_empty() => self.outcome(),
             80..90 => self.write(),
             90..96 => {
@@ -558,7 +574,7 @@ impl World {
                 self.engine.look(self.now_ms);
             }
             96 => {
-                let dropped = self.engine.retain(3_000, 0);
+                let dropped = self.engine.retain(6 * RETAINED_BYTES, 0);
                 self.write();
                 self.removed = dropped.unwrap_or(self.removed);
             }
@@ -618,6 +634,7 @@ impl World {
         for _ in 0..100_000 {
             self.write();
             let now_ms = self.now_ms;
+            self.engine.fan_out(1, now_ms);
             self.under_way.extend(self.engine.next_delivery(now_ms));
             while let Some(Delivery { subscription, seq, is_replay, .. }) = self.under_way.pop() {
                 if !is_replay {
@@ -648,4 +665,26 @@ fn whatever_happens_nothing_is_lost_and_the_account_is_even() {
         assert!(world.engine.account().is_even(), "seed {seed}");
         assert_eq!(world.engine.in_flight(), 0, "seed {seed}");
     }
+}
+
+#[test]
+fn topics_without_events_and_subscriptions_are_forgotten() {
+    let mut engine = engine();
+    for seq in 1..=100 {
+        engine.committed(seq, &format!("http://t.example/{seq}"), 10, 0);
+    }
+    assert_eq!(engine.topics.len(), 100);
+    engine.retain(0, 0).expect("all are removed");
+    assert_eq!(engine.topics.len(), 0);
+    // Nor are they in the records: a subscription after the first event has the account that it had.
+    subscribe(&mut engine, "http://c.example/", 0);
+    publish(&mut engine, 101, TOPIC, 10, 0);
+    let records: Vec<_> = engine.snapshot().collect();
+    assert!(records.iter().all(|record| !matches!(record, StateRecord::Position { topics, .. } if topics.len() > 1)));
+    let mut restored = Engine::new(Arc::new(settings()), 7);
+    records.into_iter().for_each(|record| restored.restore(record).expect("in order"));
+    restored.restore_event(101, TOPIC, 10, 0);
+    restored.restored(0);
+    assert_eq!(restored.account(), engine.account());
+    assert_eq!((restored.account().pending, restored.topics.len()), (1, 1));
 }

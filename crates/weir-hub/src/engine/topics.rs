@@ -3,10 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::fan_out::FanOutPass;
+
 #[derive(Default)]
 pub(super) struct Topics {
     topics: Vec<Topic>,
     by_name: HashMap<Arc<str>, u32>,
+    /// Ids of topics that were forgotten.
+    unused: Vec<u32>,
     /// All events that are kept, oldest first.
     kept: VecDeque<KeptEvent>,
     kept_bytes: u64,
@@ -17,8 +21,12 @@ struct KeptEvent {
     seq: u64,
     time_ms: u64,
     topic: u32,
+    /// The size of its content.
     bytes: u32,
 }
+
+/// What an event counts for beside its content and its topic, in bytes: what it takes on the disk and in memory.
+const EVENT_OVERHEAD_BYTES: u64 = 256;
 
 pub(super) struct Topic {
     pub(super) name: Arc<str>,
@@ -28,6 +36,8 @@ pub(super) struct Topic {
     events: VecDeque<u64>,
     /// Slots of its active subscriptions.
     pub(super) subscribers: Vec<u32>,
+    /// The pass that queues its subscribers for new events.
+    pub(super) pass: FanOutPass,
 }
 
 impl Topic {
@@ -92,10 +102,43 @@ impl Topics {
             return topic;
         }
         let name: Arc<str> = name.into();
-        let topic = self.topics.len() as u32;
-        self.by_name.insert(Arc::clone(&name), topic);
-        self.topics.push(Topic { name, count: 0, events: VecDeque::new(), subscribers: Vec::new() });
+        let new = Topic {
+            name: Arc::clone(&name),
+            count: 0,
+            events: VecDeque::new(),
+            subscribers: Vec::new(),
+            pass: FanOutPass::default(),
+        };
+        let topic = match self.unused.pop() {
+            Some(topic) => {
+                self.topics[topic as usize] = new;
+                topic
+            }
+            None => {
+                self.topics.push(new);
+                self.topics.len() as u32 - 1
+            }
+        };
+        self.by_name.insert(name, topic);
         topic
+    }
+
+    /// Forgets a topic if it has neither events nor subscriptions: publishers may choose ever new topics.
+    pub(super) fn forget_unused(&mut self, topic: u32) {
+        let at = &mut self.topics[topic as usize];
+        if at.events.is_empty() && at.subscribers.is_empty() && !at.pass.is_under_way {
+            let name = std::mem::replace(&mut at.name, "".into());
+            (at.events, at.subscribers) = (VecDeque::new(), Vec::new());
+            // It may have been forgotten before.
+            if self.by_name.remove(&name).is_some() {
+                self.unused.push(topic);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
     }
 
     /// Adds and counts a new event.
@@ -109,9 +152,15 @@ impl Topics {
     pub(super) fn keep(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
         let topic = self.add(name);
         self.get_mut(topic).events.push_back(seq);
-        self.kept.push_back(KeptEvent { seq, time_ms, topic, bytes });
-        self.kept_bytes += u64::from(bytes);
+        let event = KeptEvent { seq, time_ms, topic, bytes };
+        self.kept.push_back(event);
+        self.kept_bytes += self.counted_bytes(event);
         topic
+    }
+
+    /// What an event counts for in `kept_bytes`.
+    fn counted_bytes(&self, event: KeptEvent) -> u64 {
+        u64::from(event.bytes) + self.get(event.topic).name.len() as u64 + EVENT_OVERHEAD_BYTES
     }
 
     /// The size of an event's content, in bytes; 0 if the event is not kept.
@@ -120,7 +169,7 @@ impl Topics {
         self.kept.get(at).filter(|event| event.seq == seq).map_or(0, |event| u64::from(event.bytes))
     }
 
-    /// The last event to remove so that the kept ones have at most `max_bytes`; 0 if none. Removes some more than necessary, so
+    /// The last event to remove so that the kept ones count for at most `max_bytes`; 0 if none. Removes some more than necessary, so
     /// that not every new event removes one.
     pub(super) fn beyond(&self, max_bytes: u64) -> u64 {
         if self.kept_bytes <= max_bytes {
@@ -129,7 +178,7 @@ impl Topics {
         let (wanted, mut left) = (max_bytes - max_bytes / 8, self.kept_bytes);
         let over = self.kept.iter().take_while(|event| {
             let is_over = left > wanted;
-            left -= u64::from(event.bytes);
+            left -= self.counted_bytes(**event);
             is_over
         });
         over.last().map_or(0, |event| event.seq)
@@ -147,8 +196,9 @@ impl Topics {
             && event.seq <= seq
         {
             self.kept.pop_front();
-            self.kept_bytes -= u64::from(event.bytes);
-            self.topics[event.topic as usize].events.pop_front();
+            self.kept_bytes -= self.counted_bytes(event);
+            self.get_mut(event.topic).events.pop_front();
+            self.forget_unused(event.topic);
             last = Some(event.seq);
         }
         last

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weir_journal::{AppendError, Disk, Journal, Options, Sync, WhenFull};
+use weir_journal::{AppendError, Disk, Journal, Options};
 use weir_kafka::{FetchedMessage, KafkaError, PartitionClient, PartitionEnd};
 
 use super::appends::{Append, AppendQueue};
@@ -20,7 +20,6 @@ use super::topic::{EVENTS, HubTopic, READ_BYTES, READ_WAIT};
 use crate::settings::HubSettings;
 use crate::store::EventLog;
 
-const SEGMENT_BYTES: u64 = 8 << 20;
 /// How long a publisher waits while no broker answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,15 +34,7 @@ pub fn open_copy(directory: &Path, settings: &HubSettings, first: i64) -> io::Re
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let options = Options {
-        segment_bytes: SEGMENT_BYTES,
-        max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * SEGMENT_BYTES,
-        max_record_bytes: 64 << 20,
-        when_full: WhenFull::DropOldest,
-        sync: Sync::Never,
-        min_next_seq: first as u64 + 1,
-        ..Options::default()
-    };
+    let options = Options { min_next_seq: first as u64 + 1, ..EventLog::options(settings, true) };
     Ok(Journal::open_in(Arc::new(Disk::open(directory)?), options)?.0)
 }
 

@@ -8,7 +8,7 @@ use weir_client::{HttpClient, HttpClientSettings, ServerVerification, StreamTarg
 use weir_kafka::{BrokerAccess, KafkaCluster, KafkaError, NewTopic, PartitionClient, PartitionEnd};
 
 use super::frame::batch;
-use crate::driver::unix_ms;
+use crate::clock::unix_ms;
 use crate::settings::KafkaLogSettings;
 
 pub const EVENTS: i32 = 0;
@@ -86,7 +86,7 @@ impl HubTopic {
         let access = BrokerAccess { client: HttpClient::new(base.clone()), login: log.login.clone(), timeout: TIMEOUT };
         let cluster = KafkaCluster { bootstrap, tls, access };
         // The hub itself removes records that are no longer needed.
-        let settings = [
+        let mut settings = vec![
             ("cleanup.policy", "delete"),
             ("retention.ms", "-1"),
             ("retention.bytes", "-1"),
@@ -96,6 +96,10 @@ impl HubTopic {
         ];
         let partitions = log.partitions as i32 + FIRST_SHARE;
         let replication_factor = log.replication_factor.unwrap_or(-1);
+        // What is acknowledged must survive the loss of a broker.
+        if replication_factor >= 3 {
+            settings.push(("min.insync.replicas", "2"));
+        }
         let new = NewTopic { partitions, replication_factor, settings: &settings };
         let partitions = cluster.topic(&log.topic, &new).await?;
         let Some(shares) = partitions.checked_sub(FIRST_SHARE as usize).filter(|shares| *shares > 0) else {

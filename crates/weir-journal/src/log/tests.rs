@@ -82,6 +82,41 @@ fn damage_in_the_middle_costs_its_record_and_is_counted() {
 }
 
 #[test]
+fn a_record_of_a_closed_segment_that_becomes_unreadable_is_passed() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    for _ in 0..2 {
+        append(&mut log, &[&[7; 3_000]]).expect("there is room");
+    }
+    assert_eq!(log.shared().status().segments, 2);
+    // The last record of the first segment.
+    storage.damage(&crate::segment::name(1), |bytes| bytes.truncate(100));
+    let (records, gaps) = read_all(&log, 0);
+    assert_eq!((records.into_keys().collect::<Vec<_>>(), gaps), (vec![2], vec![(1, 1)]));
+}
+
+#[test]
+fn a_segment_without_records_keeps_none_behind_it() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    append(&mut log, &[b"one"]).expect("there is room");
+    log.release(1).expect("segments can be removed");
+    // The numbers up to 100 were used before a crash that the records did not survive.
+    let (mut log, _) = open(&storage, &Options { min_next_seq: 101, ..small() });
+    for _ in 0..6 {
+        append(&mut log, &[&[0; 3_000]]).expect("there is room");
+    }
+    assert_eq!(log.shared().segments().front().map(|first| first.records.load(Ordering::Relaxed)), Some(0));
+    log.release(104).expect("segments can be removed");
+    assert_eq!(log.shared().status().first_seq, 105);
+    assert!(log.shared().take_removals().is_empty());
+    log.expire(u64::MAX).expect("segments can be removed");
+    assert_eq!(log.shared().status().records, 0);
+    let expired: u64 = log.shared().take_removals().iter().map(|removal| removal.records).sum();
+    assert_eq!(expired, 2);
+}
+
+#[test]
 fn a_missing_segment_and_an_unreadable_one_are_counted() {
     let storage = Simulated::new(1);
     let (mut log, _) = open(&storage, &small());
