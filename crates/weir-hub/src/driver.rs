@@ -20,6 +20,7 @@ use crate::clock::HubClock;
 use crate::ends::EndReason;
 use crate::engine::{CallbackRequest, DeadLetterFilter, Engine};
 use crate::form::{Refusal, SubscriptionRequest};
+use crate::in_flight::EventsInFlight;
 use crate::record::{self, Event, LogEntry, StateRecord};
 use crate::sending::HubSender;
 use crate::settings::HubSettings;
@@ -149,6 +150,7 @@ pub(crate) struct HubDriver {
     /// When this was last reported.
     unreadable_told: Option<Instant>,
     clock: HubClock,
+    events_in_flight: EventsInFlight,
     next_retention: Instant,
     turns: LoopTurns,
 }
@@ -189,6 +191,7 @@ impl HubDriver {
             unreadable_at: None,
             unreadable_told: None,
             clock: HubClock::new(),
+            events_in_flight: EventsInFlight::default(),
             next_retention: Instant::now(),
             turns: LoopTurns::default(),
         }
@@ -250,14 +253,17 @@ impl HubDriver {
         let started = self.start_deliveries();
         self.start_callback_requests();
         self.write();
-        self.has_more =
-            has_fan_out || self.has_committed || !self.woken.is_empty() || self.engine.may_deliver(self.clock.now_ms());
+        self.has_more = has_fan_out
+            || self.has_committed
+            || !self.woken.is_empty()
+            || self.events_in_flight.has_room() && self.engine.may_deliver(self.clock.now_ms());
         started
     }
 
     fn start_deliveries(&mut self) -> usize {
         let mut started = 0;
         while started < STARTS_PER_TURN
+            && self.events_in_flight.has_room()
             && let Some(delivery) = self.engine.next_delivery(self.clock.now_ms())
         {
             started += 1;
@@ -276,6 +282,7 @@ impl HubDriver {
                     continue;
                 }
             };
+            self.events_in_flight.begin(seq, event.content.len());
             spawn_local(async move {
                 let outcome = sender.deliver(&delivery, &event).await;
                 let _ = inbox.send(Message::Delivered { subscription, seq, outcome });
@@ -353,6 +360,7 @@ impl HubDriver {
                 self.failed_at = Some(Instant::now());
             }
             Message::Delivered { subscription, seq, outcome } => {
+                self.events_in_flight.end(seq);
                 self.engine.delivered(subscription, seq, outcome, self.clock.now_ms())
             }
             Message::Verified { number, is_verified, asked_ms } => {

@@ -21,6 +21,7 @@ mod ends;
 mod engine;
 mod form;
 mod hub;
+mod in_flight;
 mod kafka;
 mod limit;
 mod live_settings;
