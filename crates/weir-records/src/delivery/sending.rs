@@ -224,7 +224,10 @@ impl RecordDelivery {
         }
         let waits = self.task.account.read().pending.spool.records;
         if waits > 0 {
-            tracing::warn!("{}: {waits} records stay on disk until the next start", self.task.core.name());
+            tracing::warn!(
+                "{}: {waits} records stay on disk, for the next logger with this destination",
+                self.task.core.name()
+            );
         }
     }
 
