@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use weir_testkit::Response;
 
-use crate::api::{Api, file, json as json_of};
+use crate::api::{Api, VIEWER, admin_addr, file, json as json_of};
 use crate::weir;
 
 fn put(api: &mut Api, digest: &str, body: &Value) -> Response {
@@ -53,6 +53,8 @@ fn a_configuration_comes_and_goes_whole() {
     assert_eq!(stored["consumers"], whole["consumers"]);
     assert_eq!((&stored["routes_conf_version"], &stored["X-Digest"]), (&json!(1000), &json!("d3")));
     assert_eq!(stored["upstreams_conf_version"], 2);
+    let seen = Api::with_key(admin_addr(&gateway), VIEWER).get("configs");
+    assert_eq!(seen["consumers"][1]["plugins"]["key-auth"]["key"], "***");
 
     // The same version is the same list, whatever is sent.
     assert_eq!(put(&mut api, "d4", &json!({"routes_conf_version": 1000, "routes": []})).status, 202);

@@ -1,6 +1,8 @@
 //! Records that wait on disk: through kill -9, reloads and upgrades, the account and the store agree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -389,6 +391,9 @@ fn k06_reloads_and_an_upgrade_leave_no_gap_and_repeat_no_number() {
     gateway.signal(Signal::USR2);
     gateway.wait_stderr("another process serves", |line| line.contains("drains"));
     sent += ask(&gateway, 25);
+    let accepted = || number(&account(&gateway), "accepted");
+    eventually("the account of the new process contains that of the old one", DEADLINE, || accepted() >= sent);
+    assert_eq!(accepted(), sent);
     eventually("all are delivered", 3 * DEADLINE, || receiver.count() == sent);
     for (boot, numbers) in receiver.numbers() {
         let whole: BTreeSet<u64> = (1..=numbers.len() as u64).collect();
@@ -410,6 +415,31 @@ fn k04_a_disk_that_cannot_be_used_holds_no_request_up() {
     eventually("memory does", DEADLINE, || number(&account(&gateway), "delivered") == 50);
     gateway
         .wait_stderr("it is said", |text| text.contains("cannot be used") && text.contains("records wait in memory"));
+}
+
+/// Records contain bodies and headers of requests.
+#[test]
+fn records_on_disk_are_for_the_owner_of_the_process_only() {
+    let (receiver, origin) = (Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
+    receiver.is_up.store(false, Relaxed);
+    let data = TempDir::new();
+    let gateway = start(&yaml(&data, &receiver, &origin, ""));
+    assert_eq!(ask(&gateway, 50), 50);
+    eventually("they are on disk", DEADLINE, || number(&account(&gateway), "spool") == 50);
+    let files = below(&data.path().join("records"));
+    assert!(files.len() > 3, "{files:?}");
+    for file in files {
+        let mode = std::fs::metadata(&file).expect("it exists").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", file.display());
+    }
+}
+
+/// A directory, and everything below it.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let inside = entries.map(|entry| entry.expect("a name").path());
+    let all = inside.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] });
+    all.chain([directory.to_owned()]).collect()
 }
 
 #[test]

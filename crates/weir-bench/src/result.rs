@@ -332,9 +332,14 @@ impl AccessRecords {
             .then(|| format!("{delivered} records were delivered, and {} are at the destination", self.written))
     }
 
-    /// Share of the answered requests without a record, 0 to 1.
+    /// Share of the answered requests without a record, 0 to 1. Records that are still in the target are not lost.
     pub fn lost_share(self) -> f64 {
-        self.answered.saturating_sub(self.written) as f64 / self.answered.max(1) as f64
+        self.answered.saturating_sub(self.written + self.pending()) as f64 / self.answered.max(1) as f64
+    }
+
+    /// Records that were still in the target when the lab stopped waiting.
+    pub fn pending(self) -> u64 {
+        self.account.map_or(0, |account| account.pending)
     }
 }
 
@@ -388,6 +393,9 @@ pub struct RunSlice {
     /// CPU microseconds of the target for each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_cpu_us: Option<f64>,
+    /// The same for its threads that process requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_cpu_us: Option<f64>,
 }
 
 /// Who sets the pace.
@@ -434,6 +442,9 @@ pub struct ProcessSample {
     pub switches_involuntary: u64,
     /// Time its threads were runnable and waited for a processor.
     pub run_delay_s: f64,
+    /// CPU seconds of the threads that process requests, for targets whose manifest names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_cpu_s: Option<f64>,
 }
 
 impl Process {
@@ -449,6 +460,14 @@ impl Process {
         // The maximum, not the last sample: once a process has ended, its counters can no longer be read.
         let most = |of: fn(&ProcessSample) -> f64| self.samples.iter().map(of).fold(of(first), f64::max);
         (most(|one| one.cpu_user_s) - first.cpu_user_s, most(|one| one.cpu_system_s) - first.cpu_system_s)
+    }
+
+    /// CPU seconds of the threads that process requests, between the first and the last sample.
+    pub fn worker_cpu_s(&self) -> Option<f64> {
+        let first = self.samples.first()?.worker_cpu_s?;
+        // The maximum: see `cpu_split_s`.
+        let most = self.samples.iter().filter_map(|one| one.worker_cpu_s).fold(first, f64::max);
+        Some(most - first)
     }
 
     /// Seconds between the first and the last sample.
@@ -589,6 +608,13 @@ impl MeasuredRun {
         let target = self.role(ProcessRole::Target).next()?;
         let rate = self.throughput();
         (rate > 0.0 && target.span_s() > 0.0).then(|| target.cpu_s() / target.span_s() / rate * 1e6)
+    }
+
+    /// The same for the threads of the target that process requests; `None` unless its manifest names them.
+    pub fn worker_cpu_us(&self) -> Option<f64> {
+        let target = self.role(ProcessRole::Target).next()?;
+        let (rate, used_s) = (self.throughput(), target.worker_cpu_s()?);
+        (rate > 0.0 && target.span_s() > 0.0).then(|| used_s / target.span_s() / rate * 1e6)
     }
 
     /// Share of the processors assigned to the processes of this role that they used: 1 is all of them.

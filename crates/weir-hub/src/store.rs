@@ -14,7 +14,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use weir_journal::{AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync, WhenFull};
+use weir_journal::{
+    AppendError, Disk, Item, Journal, OnCommit, Options, Reader, Storage, Sync, WhenFull, create_private_directory,
+};
 use weir_kafka::partition_of;
 
 use crate::engine::Engine;
@@ -211,7 +213,7 @@ pub struct HubStore {
 /// # Errors
 /// The directory cannot be created, or the lock file cannot be opened.
 pub fn lock(directory: &Path) -> io::Result<Option<File>> {
-    std::fs::create_dir_all(directory)?;
+    create_private_directory(directory)?;
     let file = File::options().create(true).truncate(false).write(true).open(directory.join("lock"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),

@@ -37,7 +37,7 @@ pub use log::{AppendError, Removal, RemovalReason, Status};
 pub use options::{Options, Sync, WhenFull};
 pub use reader::{Item, Reader};
 pub use recovery::{Damage, Recovery};
-pub use storage::{Disk, File, Storage};
+pub use storage::{Disk, File, Storage, create_private_directory};
 
 /// The sequence number of a record. The first one is 1; numbers are never reused, and may have gaps.
 pub type Seq = u64;

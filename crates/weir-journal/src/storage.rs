@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ pub trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Creates a directory and its missing parents, which then survive a power loss.
-fn create_directory(directory: &Path) -> io::Result<()> {
+/// Creates a directory and its missing parents, which then survive a power loss. Only their owner may read them: payloads may be secret.
+pub fn create_private_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    create_directory(parent)?;
-    match std::fs::create_dir(directory) {
+    create_private_directory(parent)?;
+    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
@@ -75,7 +75,7 @@ impl Disk {
     /// It cannot be created, or is not a directory.
     pub fn open(directory: impl Into<PathBuf>) -> io::Result<Disk> {
         let directory = directory.into();
-        create_directory(&directory)?;
+        create_private_directory(&directory)?;
         Ok(Disk { directory })
     }
 
@@ -97,7 +97,7 @@ impl Storage for Disk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let mut options = std::fs::OpenOptions::new();
-        Ok(Arc::new(options.read(true).write(true).create_new(true).open(self.path(name))?))
+        Ok(Arc::new(options.read(true).write(true).create_new(true).mode(0o600).open(self.path(name))?))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {

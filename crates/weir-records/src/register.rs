@@ -1,6 +1,6 @@
 //! The register of all sinks of a process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::account::{AccountReading, RecordAccount};
 use crate::lock::locked;
 use crate::memory::RecordMemory;
 use crate::signals::SinkSignals;
-use crate::spool::SpoolPlace;
+use crate::spool::{SpoolPlace, by_name, read_places};
 use crate::threads::{SinkThreads, StartTask};
 
 /// How often a process that ends checks whether its sinks have ended.
@@ -118,18 +118,19 @@ impl SinkRegister {
         self.tasks.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The accounts of all sinks since the start, by name.
+    /// The accounts of all sinks, by name. Those with a spool count since their directory was made: the places of other processes are
+    /// included, as of the previous one during an upgrade, so that no counter falls back or jumps when a place is taken over. So are
+    /// sinks that the configuration no longer has, whose records still wait on the disk.
     pub fn read(&self) -> Vec<AccountReading> {
         let in_memory: Vec<_> = locked(&self.accounts).values().cloned().collect();
-        let on_disk: Vec<_> = locked(&self.places).iter().map(|known| Arc::clone(&known.place.account)).collect();
-        let mut readings: BTreeMap<String, AccountReading> = BTreeMap::new();
-        for reading in in_memory.iter().chain(&on_disk).map(|account| account.read()) {
-            match readings.get_mut(&reading.name) {
-                Some(sum) => sum.add(reading),
-                None => drop(readings.insert(reading.name.clone(), reading)),
-            }
-        }
-        readings.into_values().collect()
+        let on_disk: Vec<_> = locked(&self.places).iter().map(|known| Arc::clone(&known.place)).collect();
+        let own: BTreeSet<&Path> = on_disk.iter().map(|place| place.directory()).collect();
+        // DATA_DIR/records/SINK/PLACE
+        let directories: BTreeSet<&Path> = own.iter().filter_map(|place| place.parent()?.parent()).collect();
+        let of_others = |directory| read_places(directory, |place| !own.contains(place)).unwrap_or_default();
+        let others: Vec<_> = directories.into_iter().flat_map(of_others).collect();
+        let here = in_memory.iter().chain(on_disk.iter().map(|place| &place.account)).map(|account| account.read());
+        by_name(here.chain(others))
     }
 
     /// Adds a place that a sink has opened and uses.

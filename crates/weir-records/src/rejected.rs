@@ -2,10 +2,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use weir_journal::create_private_directory;
 
 use crate::books::RejectReason;
 use crate::queue::Record;
@@ -61,12 +64,12 @@ impl RejectedRecords {
 
 fn append(directory: &Path, lines: &[u8]) -> io::Result<()> {
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
-    fs::create_dir_all(directory)?;
+    create_private_directory(directory)?;
     let path = directory.join(NAME);
     if fs::metadata(&path).is_ok_and(|file| file.len() >= MOST_BYTES) {
         fs::rename(&path, directory.join(OLDER))?;
     }
-    OpenOptions::new().create(true).append(true).open(&path)?.write_all(lines)
+    OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?.write_all(lines)
 }
 
 /// Writes the rejected records of a directory to `out`, a line of JSON each, the oldest first.

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -160,8 +161,9 @@ impl SpoolPlace {
     fn try_open(directory: &Path, name: &str, options: SpoolOptions) -> io::Result<Option<SpoolPlace>> {
         // Creates the directory of the place, too.
         let storage: Arc<dyn Storage> = Arc::new(Disk::open(directory.join(JOURNAL))?);
-        let open =
-            |file: &str| File::options().read(true).write(true).create(true).truncate(false).open(directory.join(file));
+        let mut options_of_file = File::options();
+        options_of_file.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let open = |file: &str| options_of_file.open(directory.join(file));
         let lock = open(LOCK)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
@@ -169,7 +171,7 @@ impl SpoolPlace {
         }
         // An existing place must open on a full disk, or what fills the disk is never delivered.
         if fs::read(directory.join(NAME)).ok().as_deref() != Some(name.as_bytes()) {
-            fs::write(directory.join(NAME), name)?;
+            options_of_file.clone().truncate(true).open(directory.join(NAME))?.write_all(name.as_bytes())?;
         }
         let cells = Cells::mapped(&open(ACCOUNT)?)?;
         Ok(Some(SpoolPlace::recover(directory.to_owned(), name, cells, storage, lock, options)?))
@@ -340,23 +342,43 @@ impl SpoolPlace {
 /// # Errors
 /// The directory cannot be read.
 pub fn read_accounts(directory: &Path) -> io::Result<Vec<AccountReading>> {
-    let mut readings: BTreeMap<String, AccountReading> = BTreeMap::new();
+    Ok(by_name(read_places(directory, |_| true)?))
+}
+
+/// The account of each place in a directory of sinks whose path is wanted.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn read_places(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> io::Result<Vec<AccountReading>> {
+    let mut readings = Vec::new();
     for sink in fs::read_dir(directory)? {
         let Ok(places) = fs::read_dir(sink?.path()) else { continue };
         for place in places {
             let place = place?.path();
+            if !is_wanted(&place) {
+                continue;
+            }
             let (Ok(name), Ok(file)) = (fs::read_to_string(place.join(NAME)), File::open(place.join(ACCOUNT))) else {
                 continue;
             };
-            let Some(cells) = Cells::read_only(&file)? else { continue };
-            let reading = RecordAccount::of(&name, cells).read();
-            match readings.get_mut(&name) {
-                Some(sum) => sum.add(reading),
-                None => drop(readings.insert(name, reading)),
+            if let Some(cells) = Cells::read_only(&file)? {
+                readings.push(RecordAccount::of(&name, cells).read());
             }
         }
     }
-    Ok(readings.into_values().collect())
+    Ok(readings)
+}
+
+/// The sums of the readings of each sink, by its name.
+pub fn by_name(readings: impl IntoIterator<Item = AccountReading>) -> Vec<AccountReading> {
+    let mut sums: BTreeMap<String, AccountReading> = BTreeMap::new();
+    for reading in readings {
+        match sums.get_mut(&reading.name) {
+            Some(sum) => sum.add(reading),
+            None => drop(sums.insert(reading.name.clone(), reading)),
+        }
+    }
+    sums.into_values().collect()
 }
 
 fn journal_options(options: SpoolOptions, done: Seq) -> Options {

@@ -300,15 +300,19 @@ async fn read(
 ) -> (Reader, io::Result<Option<Group>>) {
     let place = Arc::clone(place);
     let read = move || {
-        let mut group = place.take(&mut reader, max_records, max_bytes);
-        if let Err(error) = &group
-            && !is_for_lack_of_resources(error)
-        {
+        loop {
+            let group = place.take(&mut reader, max_records, max_bytes);
+            let Err(error) = &group else { return (reader, group) };
+            if is_for_lack_of_resources(error) {
+                return (reader, group);
+            }
             tracing::error!("the spool in {} cannot be read: {error}", place.directory().display());
+            let before = reader.seq();
             place.skip_segment(&mut reader);
-            group = Ok(None);
+            if reader.seq() == before {
+                return (reader, Ok(None));
+            }
         }
-        (reader, group)
     };
     match tokio::task::spawn_blocking(read).await {
         Ok(read) => read,

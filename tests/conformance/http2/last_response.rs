@@ -3,7 +3,7 @@
 use weir_testkit::{Answer, Origin};
 
 use super::frames::{
-    ACK, DATA, END_STREAM, Frames, HEADERS, INITIAL_WINDOW_SIZE, NO_ERROR, PING, WHOLE, WINDOW_UPDATE, frame, get,
+    ACK, DATA, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, NO_ERROR, PING, WHOLE, WINDOW_UPDATE, frame, get,
     headers,
 };
 use crate::harness::{routes, weir};
@@ -47,4 +47,18 @@ fn a_client_that_reads_slowly_gets_the_last_response_whole() {
     assert_eq!(received, BODY);
     let farewell = client.until_closed();
     assert_eq!((farewell.code.unwrap_or(NO_ERROR), farewell.resets), (NO_ERROR, 0));
+}
+
+/// A client whose next request crosses the end of an idle connection has to know that it was not processed (RFC 9113 §6.8).
+#[test]
+fn an_idle_connection_ends_with_the_last_stream_that_was_served() {
+    let origin = Origin::serving(|_| Answer::ok("here"));
+    let gateway = weir().start(&format!("keepalive_timeout: 1\n{}", routes(origin.addr())));
+    for requests in [0, 1, 3] {
+        let mut client = Frames::connect(&gateway);
+        (0..requests).for_each(|_| assert!(matches!(client.ask("/a"), End::Answered(200, _))));
+        let farewell = client.until_closed();
+        let last = if requests == 0 { 0 } else { 2 * requests - 1 };
+        assert_eq!((farewell.code, farewell.last_stream), (Some(NO_ERROR), last), "after {requests} requests");
+    }
 }

@@ -68,6 +68,10 @@ pub struct CellSummary<'a> {
     pub fan_out_delivered: Option<ConfidenceInterval>,
     pub fan_out_failed: Option<ConfidenceInterval>,
     pub fan_out_longest_ms: Option<ConfidenceInterval>,
+    /// CPU microseconds per request of the threads that process requests.
+    pub worker_cpu_us: Option<ConfidenceInterval>,
+    /// The same against the row that `compare_with` names.
+    pub worker_cpu_against_compared: Option<Comparison>,
     /// CPU time per request against the baseline.
     pub cpu_against_baseline: Option<Comparison>,
     /// Instructions per request against the baseline.
@@ -210,6 +214,8 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
         fan_out_delivered: of(&|run| Some(run.fan_out?.delivered as f64)),
         fan_out_failed: of(&|run| Some(run.fan_out?.failed as f64)),
         fan_out_longest_ms: of(&|run| Some(run.fan_out?.longest_ms)),
+        worker_cpu_us: of(&MeasuredRun::worker_cpu_us),
+        worker_cpu_against_compared: worker_cpu_against(result, cell, compared_cell(result, cell), verdicts),
         cpu_against_baseline: against(&MeasuredRun::target_cpu_us, &|turn| turn.target_cpu_us)
             .filter(|_| costs_compare),
         instructions_against_baseline: against(&MeasuredRun::instructions_per_request, &|_| None)
@@ -250,6 +256,19 @@ fn p99_added_ms(result: &ResultFile, cell: &Cell, verdicts: &[LintVerdict]) -> O
     let (with, without) = (values(cell.runs(), p99), values(direct.runs(), p99));
     let added: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
     median_interval(&added, result.scenario.method.confidence, result.seed)
+}
+
+/// The CPU time per request of the threads that process requests, against that of another cell, unless one of them is invalid for
+/// a reason that affects it.
+fn worker_cpu_against(
+    result: &ResultFile,
+    cell: &Cell,
+    other: Option<&Cell>,
+    verdicts: &[LintVerdict],
+) -> Option<Comparison> {
+    let compared = compared_with(result, cell, other, &MeasuredRun::worker_cpu_us, &|turn| turn.worker_cpu_us);
+    let affects_costs = |rule: &str| !OF_THROUGHPUT_ALONE.contains(&rule);
+    compared.filter(|_| !is_invalid(&[Some(cell), other], verdicts, &affects_costs))
 }
 
 /// The 99th percentile of latency of a cell against that of another, unless one of them is invalid.

@@ -84,7 +84,8 @@ fn extra_headers(column: TableColumn) -> Vec<&'static str> {
         TableColumn::FanOut => vec!["deliveries", "failed", "last after"],
         TableColumn::ServedByAll => vec!["by all p50", "by all p99", "failed"],
         TableColumn::Memory => vec!["memory, begin", "memory, end"],
-        TableColumn::Account => vec!["accepted", "delivered", "dropped", "stored", "account"],
+        TableColumn::WorkerCpu => vec!["worker CPU/req", "vs without"],
+        TableColumn::Account => vec!["accepted", "delivered", "dropped", "pending", "stored", "account"],
     }
 }
 
@@ -128,22 +129,29 @@ fn extra(column: TableColumn, summary: &CellSummary<'_>) -> Vec<String> {
         TableColumn::Memory => {
             vec![plain(summary.rss_begin_bytes, Unit::Bytes), plain(summary.rss_end_bytes, Unit::Bytes)]
         }
+        TableColumn::WorkerCpu => vec![
+            plain(summary.worker_cpu_us, Unit::Microseconds),
+            summary.worker_cpu_against_compared.map_or(String::new(), signed_percent),
+        ],
         TableColumn::Account => account(summary.cell.runs()).into(),
     }
 }
 
 /// The columns of [`TableColumn::Account`]: sums over all runs, exact.
-fn account(runs: &[MeasuredRun]) -> [String; 5] {
+fn account(runs: &[MeasuredRun]) -> [String; 6] {
     let sum = runs.iter().filter_map(|run| run.records).reduce(AccessRecords::and);
-    let Some(records) = sum else { return [const { String::new() }; 5] };
+    let Some(records) = sum else { return [const { String::new() }; 6] };
     let Some(account) = records.account else {
-        return [String::new(), String::new(), String::new(), records.written.to_string(), String::new()];
+        let mut columns = [const { String::new() }; 6];
+        columns[4] = records.written.to_string();
+        return columns;
     };
     let agrees = runs.iter().filter_map(|run| run.records).all(|one| one.disagreement().is_none());
     [
         account.accepted.to_string(),
         account.delivered.to_string(),
         (account.dropped + account.rejected).to_string(),
+        account.pending.to_string(),
         records.written.to_string(),
         if agrees { "balances" } else { "disagrees" }.to_owned(),
     ]

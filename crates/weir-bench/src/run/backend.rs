@@ -134,6 +134,7 @@ impl RunningBackends {
             name: "backend".to_owned(),
             cpus: self.cpus.clone(),
             root: sampled.pid(),
+            workers: None,
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     generators,
     log_store::LogTargets,
     place::{RunDirectory, free_port, write},
-    records::TargetRecords,
+    records::{RecordWatch, TargetRecords},
     reload::Reload,
     route_changes,
 };
@@ -115,6 +115,8 @@ pub struct RunTask<'a> {
     pub order: u32,
     pub seed: u64,
     pub counters: bool,
+    /// Told what a run waits for, when it takes long.
+    pub tell: &'a dyn Fn(&str),
 }
 
 /// What the load of a row came to.
@@ -253,12 +255,13 @@ impl Started {
         backend: &mut RunningBackends,
         stop: &Arc<AtomicBool>,
     ) -> Result<Result<MeasuredRun, String>, String> {
-        let RunTask { scenario, row, level, repeat, order, seed, counters } = task;
+        let RunTask { scenario, row, level, repeat, order, seed, counters, tell } = task;
+        let watch = RecordWatch { stop, tell };
         let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
         let pids: Vec<u32> = self.child.as_ref().map(Child::tree).unwrap_or_default();
         let watched: Vec<WatchedProcess> = self.watched().into_iter().chain([backend.watched()]).collect();
         let interruptions = plan.spins().then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
-        let records_before = self.records.as_ref().map(TargetRecords::settled).transpose()?;
+        let records_before = self.records.as_ref().map(|records| records.settled(&watch)).transpose()?;
         let log_start = self.log().len();
         let rss_before_bytes = (!pids.is_empty()).then(|| *self.fresh_bytes.get_or_insert_with(|| rss_bytes(&pids)));
         let measured = Duration::from_secs_f64(scenario.method.measured_s / f64::from(scenario.method.slices));
@@ -275,8 +278,8 @@ impl Started {
         let (processes, host) = sampler.finish();
         let instructions = counting.and_then(|thread| thread.join().expect("counting does not panic"));
         let LoadedRow { mut load, route_changes, fan_out } = load?;
-        let counted = self.records.as_ref().zip(records_before).map(|(records, before)| records.count(before, &load));
-        let records = counted.transpose()?;
+        let counted = self.records.as_ref().zip(records_before);
+        let records = counted.map(|(records, before)| records.count(before, &load, &watch)).transpose()?;
         // The published result must not contain this machine's paths.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -394,6 +397,7 @@ impl Started {
             name: self.peer.name.clone(),
             cpus: self.pinning.target.clone(),
             root: child.pid(),
+            workers: self.peer.worker_threads.clone(),
         })
     }
 

@@ -323,7 +323,9 @@ impl Lab<'_> {
             let level = LoadLevel { rate: Some(rate), ..at };
             let (order, seed) = (self.order, self.options.seed);
             self.order += 1;
-            let task = cell::RunTask { scenario: self.scenario, row, level, repeat: 0, order, seed, counters: false };
+            let tell = |words: &str| self.bar.suspend(|| eprintln!("weir bench: {words}"));
+            let (scenario, tell) = (self.scenario, &tell);
+            let task = cell::RunTask { scenario, row, level, repeat: 0, order, seed, counters: false, tell };
             let run = started.measure(task, &mut backend, &self.options.stop)??;
             Ok(SearchAttempt {
                 rate,

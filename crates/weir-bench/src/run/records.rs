@@ -3,11 +3,12 @@
 use std::{
     cell::Cell,
     collections::BTreeMap,
+    fmt,
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom},
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -26,9 +27,17 @@ const FILE_POLICY: &str = "file-logger";
 const PATIENCE: Duration = Duration::from_secs(12);
 /// The same before a run: what is pending then would be delivered during the run. A store that has just been started is slow.
 const PATIENCE_BEFORE: Duration = Duration::from_secs(60);
-/// The longest time the lab waits for records of one run.
-const LIMIT: Duration = Duration::from_secs(600);
+/// The longest time the lab waits for records of one run. A store may take far fewer records than a target sends.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How often the lab says what it waits for.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(200);
+
+/// What ends a wait early, and what hears of a long one.
+pub struct RecordWatch<'a> {
+    pub stop: &'a AtomicBool,
+    pub tell: &'a dyn Fn(&str),
+}
 
 /// The destination of a target's access records, and the address of the target's account of them.
 pub struct TargetRecords {
@@ -56,6 +65,15 @@ pub struct RecordReading {
     account: Option<AccountOfRun>,
 }
 
+impl fmt::Display for RecordReading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} are at the destination", self.written)?;
+        let Some(account) = self.account else { return Ok(()) };
+        let AccountOfRun { accepted, delivered, pending, .. } = account;
+        write!(f, "; of {accepted} that the target has accepted, {delivered} are delivered and {pending} pending")
+    }
+}
+
 impl TargetRecords {
     /// The access records of a target with these policies; `None` if it records nothing that can be counted.
     pub fn of(
@@ -72,18 +90,23 @@ impl TargetRecords {
     }
 
     /// The totals before a run, once no records of earlier requests are pending.
-    pub fn settled(&self) -> Result<RecordReading, String> {
+    pub fn settled(&self, watch: &RecordWatch<'_>) -> Result<RecordReading, String> {
         let is_settled = |account: AccountOfRun| account.accepted > 0 && account.pending == 0;
-        self.wait(PATIENCE_BEFORE, |reading| reading.account.is_none_or(is_settled))
+        self.wait(PATIENCE_BEFORE, watch, |reading| reading.account.is_none_or(is_settled))
     }
 
     /// Counts the records of a run once they are complete or no more arrive. Empties a file afterwards: over hours, access logs
     /// would fill a disk.
-    pub fn count(&self, before: RecordReading, load: &LoadResult) -> Result<AccessRecords, String> {
+    pub fn count(
+        &self,
+        before: RecordReading,
+        load: &LoadResult,
+        watch: &RecordWatch<'_>,
+    ) -> Result<AccessRecords, String> {
         // Warm-up and drain are recorded as well.
         let answered: u64 = load.intervals.iter().map(|interval| interval.tally.completed).sum();
         let begun = load.intervals.iter().map(|interval| interval.tally.due).sum();
-        let after = self.wait(PATIENCE, |now| match now.account {
+        let after = self.wait(PATIENCE, watch, |now| match now.account {
             None => now.written - before.written >= answered,
             Some(account) => {
                 let since = account.since(before.account.unwrap_or_default(), begun);
@@ -97,12 +120,28 @@ impl TargetRecords {
         Ok(AccessRecords { answered, written: after.written - before.written, account })
     }
 
-    /// Reads until the totals are complete, or have not changed for so long.
-    fn wait(&self, patience: Duration, is_complete: impl Fn(RecordReading) -> bool) -> Result<RecordReading, String> {
-        let end = Instant::now() + LIMIT;
+    /// Reads until the totals are complete, have not changed for `patience`, or `LIMIT` has passed.
+    fn wait(
+        &self,
+        patience: Duration,
+        watch: &RecordWatch<'_>,
+        is_complete: impl Fn(RecordReading) -> bool,
+    ) -> Result<RecordReading, String> {
+        let begin = Instant::now();
         let mut last = self.reading()?;
-        let mut changed = Instant::now();
-        while !is_complete(last) && changed.elapsed() < patience && Instant::now() < end {
+        let (mut changed, mut told) = (begin, begin);
+        while !is_complete(last) && !watch.stop.load(Ordering::Relaxed) {
+            if changed.elapsed() >= patience || begin.elapsed() >= LIMIT {
+                (watch.tell)(&format!("waits no longer for log records after {:.0?}: {last}", begin.elapsed()));
+                break;
+            }
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                (watch.tell)(&format!(
+                    "waits for log records, {:.0?} at most: {last}",
+                    LIMIT.saturating_sub(begin.elapsed())
+                ));
+            }
             thread::sleep(POLL);
             let now = self.reading()?;
             if now != last {
@@ -245,6 +284,11 @@ mod tests {
         let records = AccessRecords { answered: 8, written: 7, account: Some(account) };
         assert_eq!(records.disagreement(), None);
         assert_eq!(AccessRecords { account: None, ..records }.disagreement(), None);
+        let slow = AccountOfRun { delivered: 3, rejected: 0, dropped: 0, pending: 6, ..account };
+        let waiting = AccessRecords { answered: 8, written: 3, account: Some(slow) };
+        assert_eq!((waiting.lost_share(), waiting.pending(), waiting.disagreement()), (0.0, 6, None));
+        let shown = RecordReading { written: 3, account: Some(slow) }.to_string();
+        assert_eq!(shown, "3 are at the destination; of 9 that the target has accepted, 3 are delivered and 6 pending");
         let said = |change: &dyn Fn(&mut AccessRecords, &mut AccountOfRun)| {
             let (mut records, mut account) = (records, account);
             change(&mut records, &mut account);

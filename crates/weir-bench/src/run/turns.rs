@@ -97,6 +97,7 @@ impl Lab<'_> {
             order,
             seed: self.options.seed ^ u64::from(repeat),
             counters: self.counters,
+            tell: &|words| self.bar.suspend(|| eprintln!("weir bench: {words}")),
         };
         match one.started.measure(task, backend, &self.options.stop)? {
             Err(reason) => one.ended = Some(LevelEnd::Failed(reason)),
@@ -124,6 +125,7 @@ impl MeasuredRun {
                 cpu_user_s: last.cpu_user_s + sample.cpu_user_s,
                 cpu_system_s: last.cpu_system_s + sample.cpu_system_s,
                 run_delay_s: last.run_delay_s + sample.run_delay_s,
+                worker_cpu_s: last.worker_cpu_s.zip(sample.worker_cpu_s).map(|(before, more)| before + more),
                 switches_voluntary: last.switches_voluntary + sample.switches_voluntary,
                 switches_involuntary: last.switches_involuntary + sample.switches_involuntary,
                 ..sample
@@ -156,7 +158,7 @@ impl MeasuredRun {
     }
 
     fn slice(&self) -> RunSlice {
-        RunSlice { rps: self.throughput(), target_cpu_us: self.target_cpu_us() }
+        RunSlice { rps: self.throughput(), target_cpu_us: self.target_cpu_us(), worker_cpu_us: self.worker_cpu_us() }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct WatchedProcess {
     /// Its first process. Descendants are found when sampling begins, because some targets listen before they start
     /// their workers.
     pub root: u32,
+    /// How the names of its threads begin that process requests; see [`ProcessSample::worker_cpu_s`].
+    pub workers: Option<String>,
 }
 
 /// A thread that takes samples until it is stopped.
@@ -91,9 +93,9 @@ fn collect(
         if trees.is_empty() {
             trees = watched.iter().map(|one| process_tree(one.root)).collect();
         }
-        for (tree, process) in trees.iter().zip(&mut processes) {
+        for ((tree, process), one) in trees.iter().zip(&mut processes).zip(&watched) {
             let at_s = start.elapsed().as_secs_f64();
-            process.samples.push(ProcessSample { at_s, ..process::read(tree) });
+            process.samples.push(ProcessSample { at_s, ..process::read(tree, one.workers.as_deref()) });
         }
         host.push(HostSample { at_s: start.elapsed().as_secs_f64(), ..host::read() });
         if due >= end || stop.load(Ordering::Relaxed) {
@@ -113,6 +115,7 @@ fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
             sample.cpu_user_s -= first.cpu_user_s;
             sample.cpu_system_s -= first.cpu_system_s;
             sample.run_delay_s -= first.run_delay_s;
+            sample.worker_cpu_s = sample.worker_cpu_s.zip(first.worker_cpu_s).map(|(now, first)| now - first);
             // The counters of a thread are lost when it ends, so sums may decrease.
             sample.switches_voluntary = sample.switches_voluntary.saturating_sub(first.switches_voluntary);
             sample.switches_involuntary = sample.switches_involuntary.saturating_sub(first.switches_involuntary);
@@ -133,6 +136,8 @@ fn from_zero(processes: &mut [Process], host: &mut [HostSample]) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -142,6 +147,7 @@ mod tests {
             name: "own".to_owned(),
             cpus: vec![0],
             root: std::process::id(),
+            workers: None,
         };
         let load = LoadStart::default();
         load.set(Instant::now());
@@ -153,7 +159,7 @@ mod tests {
             Duration::from_secs(3600),
         );
         let used = || {
-            let sample = process::read(&[std::process::id()]);
+            let sample = process::read(&[std::process::id()], None);
             sample.cpu_user_s + sample.cpu_system_s
         };
         let (before, deadline) = (used(), Instant::now() + Duration::from_secs(30));
@@ -175,12 +181,13 @@ mod tests {
             name: "own".to_owned(),
             cpus: vec![0],
             root: std::process::id(),
+            workers: None,
         };
         let load = LoadStart::default();
         let length = Duration::from_secs(3600);
         let sampler = ProcessSampler::start(vec![own], &load, Duration::ZERO, Duration::from_millis(10), length);
         let used = || {
-            let sample = process::read(&[std::process::id()]);
+            let sample = process::read(&[std::process::id()], None);
             sample.cpu_user_s + sample.cpu_system_s
         };
         let before = used();
@@ -193,5 +200,30 @@ mod tests {
         let counted = processes[0].cpu_s();
         let since = used() - used_before_start;
         assert!(counted <= since + 0.02, "{counted} s counted, {since} s used since the start");
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_name() {
+        let (told, tell) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let worker = thread::Builder::new().name("busy-worker-0".to_owned()).spawn(move || {
+            let own = PathBuf::from("/proc/thread-self/schedstat");
+            let used_ns = || -> u64 {
+                let text = std::fs::read_to_string(&own).expect("the kernel counts");
+                text.split_whitespace().next().and_then(|field| field.parse().ok()).expect("a number")
+            };
+            while used_ns() < 50_000_000 {
+                std::hint::black_box((0..100_000u64).sum::<u64>());
+            }
+            told.send(()).expect("heard");
+            let _ = ended.recv();
+        });
+        tell.recv().expect("it works");
+        let used = |prefix| process::read(&[std::process::id()], Some(prefix)).worker_cpu_s.expect("asked for");
+        assert!(used("busy-worker-") >= 0.05, "{}", used("busy-worker-"));
+        assert_eq!(used("no-such-thread"), 0.0);
+        assert!(process::read(&[std::process::id()], None).worker_cpu_s.is_none());
+        drop(end);
+        worker.expect("a thread").join().expect("it ends");
     }
 }

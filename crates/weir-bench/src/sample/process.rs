@@ -8,9 +8,9 @@ pub fn rss_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| stat(&PathBuf::from(format!("/proc/{pid}/stat")))).map(|stat| stat.rss_bytes).sum()
 }
 
-/// The sums of counters and gauges of the processes.
-pub fn read(pids: &[u32]) -> ProcessSample {
-    let mut sum = ProcessSample::default();
+/// The sums of counters and gauges of the processes. `workers` is how the names of threads begin that process requests.
+pub fn read(pids: &[u32], workers: Option<&str>) -> ProcessSample {
+    let mut sum = ProcessSample { worker_cpu_s: workers.map(|_| 0.0), ..ProcessSample::default() };
     for pid in pids {
         let directory = PathBuf::from(format!("/proc/{pid}"));
         let Some(stat) = stat(&directory.join("stat")) else { continue };
@@ -19,7 +19,12 @@ pub fn read(pids: &[u32]) -> ProcessSample {
             let task = directory.join("task").join(thread.to_string());
             let schedule = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
             let mut fields = schedule.split_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
-            run_ns += fields.next().unwrap_or(0);
+            let thread_ns = fields.next().unwrap_or(0);
+            run_ns += thread_ns;
+            if let (Some(worker_s), Some(workers)) = (&mut sum.worker_cpu_s, workers) {
+                let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+                *worker_s += if name.starts_with(workers) { thread_ns as f64 / 1e9 } else { 0.0 };
+            }
             sum.run_delay_s += fields.next().unwrap_or(0) as f64 / 1e9;
             let status = fs::read_to_string(task.join("status")).unwrap_or_default();
             sum.switches_voluntary += field(&status, "voluntary_ctxt_switches:");

@@ -133,7 +133,11 @@ pub enum TableColumn {
     ServedByAll,
     /// Memory of the target at the beginning and at the end of the load.
     Memory,
-    /// Log records of a target that reports their outcomes: the numbers of accepted, delivered and dropped records, the
+    /// CPU time per request of the threads that process requests, without threads that send log records, and its ratio to that
+    /// of the row that `compare_with` names. Its inverse is the throughput that a processor with nothing else to do would have.
+    /// For targets whose manifest names these threads.
+    WorkerCpu,
+    /// Log records of a target that reports their outcomes: the numbers of accepted, delivered, dropped and pending records, the
     /// number found at the destination, and whether these numbers agree with the number of requests.
     Account,
 }

@@ -73,6 +73,10 @@ pub struct PeerDefinition {
     /// The peer serves an account of its records at `/records` of its administration port, as Weir does.
     #[serde(default)]
     pub account: bool,
+    /// How the names of the threads begin that process requests, for peers that have other threads for log records. The CPU time
+    /// of these threads is then counted apart.
+    #[serde(default)]
+    pub worker_threads: Option<String>,
     /// For peers that distribute events published to them: how clients subscribe and publish. Other peers relay the event stream
     /// of the backend.
     #[serde(default)]

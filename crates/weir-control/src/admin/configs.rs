@@ -14,12 +14,13 @@ use super::context::{AdminContext, StandaloneState};
 use super::difference::difference;
 use super::dry_run;
 use super::plans::now_seconds;
+use super::redact::redact;
 use super::references::id_text;
 use super::request::AdminRequest;
 use super::scopes::within;
 use super::transaction::Transaction;
 use super::validate;
-use crate::document::RESOURCE_LISTS;
+use crate::document::{AdminRole, RESOURCE_LISTS};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
@@ -83,11 +84,17 @@ fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
     answer
 }
 
-/// The configuration as it was sent, with its versions.
+/// The configuration as it was sent, with its versions. An admin, who sends it, gets it whole; others get no secret that other end
+/// points do not show them.
 fn whole(state: &StandaloneState, request: &AdminRequest) -> AdminResponse {
     let mut body = Map::new();
+    let role = request.caller.role;
     for (list, items) in &state.lists {
-        body.insert((*list).to_owned(), items.clone());
+        let mut items = items.clone();
+        if role != AdminRole::Admin {
+            items.as_array_mut().into_iter().flatten().for_each(|item| redact(list, item, role));
+        }
+        body.insert((*list).to_owned(), items);
     }
     for list in versioned_lists() {
         let version = state.versions.get(list).copied().unwrap_or_default();

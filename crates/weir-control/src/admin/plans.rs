@@ -67,9 +67,7 @@ impl NewResource {
         self.condition.check(before)?;
         let mut value = self.value.clone();
         let old = before.map(StoredResource::value);
-        if let Some(old) = &old {
-            unmask(&mut value, old);
-        }
+        unmask(self.kind.list, &mut value, old.as_ref())?;
         complete(self.kind, key, &mut value, old.as_ref());
         admit(view, self.kind, key, &value)?;
         Ok(vec![ResourceEdit::Put { key: key.clone(), value, expires_ms: self.expires_ms }])
@@ -106,7 +104,7 @@ impl PatchOf {
             Some(path) => patch::set(&mut value, path, self.patch.clone()).map_err(PlanRefusal::Wrong)?,
             None => patch::merge(&mut value, &self.patch),
         }
-        unmask(&mut value, &old);
+        unmask(self.kind.list, &mut value, Some(&old))?;
         if value.get("id") != old.get("id") {
             return Err(PlanRefusal::Wrong(format!("wrong {} id: it cannot be changed", self.kind.name)));
         }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::document::{AdminRole, for_each_secret};
+use crate::stores::writes::PlanRefusal;
 
 /// The replacement of a secret.
 const MASK: &str = "***";
@@ -26,22 +27,110 @@ fn mask(list: &str, value: &mut Value) {
     for_each_secret(list, value, |_, text| MASK.clone_into(text));
 }
 
-/// Restores masked secrets from the stored resource: a client that sends back a resource as it was shown keeps its secrets.
-pub(super) fn unmask(value: &mut Value, stored: &Value) {
-    match (value, stored) {
-        (Value::String(text), Value::String(secret)) if text == MASK => text.clone_from(secret),
-        (Value::Object(members), Value::Object(stored)) => {
+/// What stands in a sent resource for a masked secret until the stored one is found; no text of a client contains it.
+const PENDING: &str = "\u{0}masked\u{0}";
+
+/// Members that identify an item of a list, most specific first.
+const IDENTITIES: &[&str] = &["id", "name", "username", "host", "address", "endpoint_addr", "uri", "url"];
+
+/// Restores masked secrets from the stored resource: a client that sends back a resource as it was shown keeps its secrets. Items of
+/// lists are found again if they were moved, or if others were added or removed.
+///
+/// # Errors
+/// A mask stands where no secret is stored, or could stand for several.
+pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> Result<(), PlanRefusal> {
+    let mut is_masked = false;
+    for_each_secret(list, value, |_, text| {
+        if text == MASK {
+            is_masked = true;
+            PENDING.clone_into(text);
+        }
+    });
+    if !is_masked {
+        return Ok(());
+    }
+    let masked = |value: &Value| {
+        let mut copy = value.clone();
+        mask(list, &mut copy);
+        copy
+    };
+    if let Some(stored) = stored {
+        let (sent, kept) = (masked(value), masked(stored));
+        restore(value, &sent, stored, &kept);
+    }
+    let mut left = None;
+    for_each_secret(list, value, |field, text| {
+        if text == PENDING && left.is_none() {
+            left = Some(field.path.to_owned());
+        }
+    });
+    let Some(path) = left else { return Ok(()) };
+    Err(PlanRefusal::Wrong(format!(
+        "`{path}`: `{MASK}` stands for a stored secret, and it is not clear which one, or there is none: write the secret itself"
+    )))
+}
+
+/// Restores a value from the stored one; `sent` and `kept` are the same two with all secrets masked.
+fn restore(value: &mut Value, sent: &Value, stored: &Value, kept: &Value) {
+    match (value, sent, stored, kept) {
+        (Value::String(text), _, Value::String(secret), _) if text == PENDING => text.clone_from(secret),
+        (Value::Object(members), Value::Object(sent), Value::Object(stored), Value::Object(kept)) => {
             for (name, member) in members {
-                if let Some(stored) = stored.get(name) {
-                    unmask(member, stored);
+                if let (Some(sent), Some(stored), Some(kept)) = (sent.get(name), stored.get(name), kept.get(name)) {
+                    restore(member, sent, stored, kept);
                 }
             }
         }
-        (Value::Array(items), Value::Array(stored)) => {
-            items.iter_mut().zip(stored).for_each(|(item, stored)| unmask(item, stored));
+        (Value::Array(items), Value::Array(sent), Value::Array(stored), Value::Array(kept)) => {
+            for (index, pair) in pairs(sent, kept).into_iter().enumerate() {
+                if let Some(pair) = pair {
+                    restore(&mut items[index], &sent[index], &stored[pair], &kept[pair]);
+                }
+            }
         }
         _ => {}
     }
+}
+
+/// For each item that was sent, the stored item that it was made of, where that is certain.
+fn pairs(sent: &[Value], kept: &[Value]) -> Vec<Option<usize>> {
+    let mut pairs: Vec<Option<usize>> = sent
+        .iter()
+        .enumerate()
+        .map(|(index, item)| unchanged(sent, kept, index).or_else(|| of_same_name(sent, kept, item)))
+        .collect();
+    // If only one is left on either side, they belong together.
+    let unpaired = |pairs: &[Option<usize>]| -> Vec<usize> {
+        (0..kept.len()).filter(|index| !pairs.contains(&Some(*index))).collect()
+    };
+    let left: Vec<usize> = (0..sent.len()).filter(|index| pairs[*index].is_none()).collect();
+    if let ([item], [pair]) = (&left[..], &unpaired(&pairs)[..])
+        && sent.len() == kept.len()
+    {
+        pairs[*item] = Some(*pair);
+    }
+    pairs
+}
+
+/// The stored item that differs from the one sent in no more than the mask. Of several that look the same, the order decides, if there
+/// are still as many.
+fn unchanged(sent: &[Value], kept: &[Value], index: usize) -> Option<usize> {
+    let is_same = |other: &&Value| **other == sent[index];
+    if sent.iter().filter(is_same).count() != kept.iter().filter(is_same).count() {
+        return None;
+    }
+    let place = sent[..index].iter().filter(is_same).count();
+    kept.iter().enumerate().filter(|(_, item)| is_same(item)).map(|(index, _)| index).nth(place)
+}
+
+/// The stored item with the same id or name, if no other item has it.
+fn of_same_name(sent: &[Value], kept: &[Value], item: &Value) -> Option<usize> {
+    let (name, identity) = IDENTITIES.iter().find_map(|name| Some((*name, item.get(name)?)))?;
+    let has_it = |other: &&Value| other.get(name) == Some(identity);
+    if sent.iter().filter(has_it).count() != 1 || kept.iter().filter(has_it).count() != 1 {
+        return None;
+    }
+    kept.iter().position(|other| has_it(&other))
 }
 
 #[cfg(test)]
@@ -67,12 +156,73 @@ mod tests {
         assert_eq!(seen("secrets", vault, AdminRole::Admin), json!({"uri": "http://v", "token": "***"}));
     }
 
+    fn sent(mut value: Value, stored: Option<Value>) -> Result<Value, String> {
+        match unmask("secrets", &mut value, stored.as_ref()) {
+            Ok(()) => Ok(value),
+            Err(PlanRefusal::Wrong(problem)) => Err(problem),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn what_was_masked_is_put_back() {
         let stored = json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}]});
-        let mut sent = json!({"token": "***", "uri": "http://w", "list": [{"secret": "***"}, {"secret": "***"}]});
-        unmask(&mut sent, &stored);
-        assert_eq!(sent, json!({"token": "t", "uri": "http://w", "list": [{"secret": "s"}, {"secret": "***"}]}));
+        let back = sent(json!({"token": "***", "uri": "http://w", "list": [{"secret": "***"}]}), Some(stored));
+        assert_eq!(back, Ok(json!({"token": "t", "uri": "http://w", "list": [{"secret": "s"}]})));
+        let elsewhere = json!({"token": "t", "note": "***"});
+        assert_eq!(sent(elsewhere.clone(), None), Ok(elsewhere), "it is no secret");
+    }
+
+    #[test]
+    fn a_mask_is_never_stored() {
+        let cases = [
+            (json!({"token": "***"}), None, "`token`"),
+            (json!({"token": "***"}), Some(json!({"uri": "u"})), "`token`"),
+            (
+                json!({"list": [{"secret": "***"}, {"secret": "***"}]}),
+                Some(json!({"list": [{"secret": "s"}]})),
+                "`list[0].secret`",
+            ),
+            (json!({"token": ["***"]}), Some(json!({"token": ["a", "b"]})), "`token[0]`"),
+        ];
+        for (value, stored, place) in cases {
+            let problem = sent(value, stored).expect_err("it is refused");
+            assert!(problem.starts_with(place), "{problem}");
+        }
+    }
+
+    /// Items of a list keep their secrets, whatever is done to the list.
+    #[test]
+    fn secrets_stay_with_their_items() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2_000 {
+            let name = |number: usize| format!("n{number}");
+            let count = random.usize(1..6);
+            let stored: Vec<Value> = (0..count)
+                .map(|number| json!({"name": name(number), "port": 1, "secret": format!("s{number}")}))
+                .collect();
+            let mut shown = json!({"list": stored});
+            mask("secrets", &mut shown);
+            let mut list = shown["list"].as_array().expect("a list").clone();
+            random.shuffle(&mut list);
+            list.truncate(random.usize(0..=count));
+            list.iter_mut().filter(|_| random.bool()).for_each(|item| item["port"] = 2.into());
+            if random.bool() {
+                list.insert(random.usize(0..=list.len()), json!({"name": "new", "secret": "mine"}));
+            }
+            let back = sent(json!({"list": list}), Some(json!({"list": stored}))).expect("all are known");
+            for item in back["list"].as_array().expect("a list") {
+                let name = item["name"].as_str().expect("a name");
+                let expected = if name == "new" { "mine".to_owned() } else { name.replace('n', "s") };
+                assert_eq!(item["secret"], expected, "{back}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_that_look_the_same_keep_their_order() {
+        let stored = || Some(json!({"token": ["a", "b", "c"]}));
+        assert_eq!(sent(json!({"token": ["***", "x", "***"]}), stored()), Ok(json!({"token": ["a", "x", "c"]})));
     }
 
     #[test]

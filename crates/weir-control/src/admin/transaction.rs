@@ -82,9 +82,7 @@ impl Transaction {
             let new = match action {
                 Action::Put(value) => {
                     let mut value = value.clone();
-                    if let Some(old) = &old {
-                        unmask(&mut value, old);
-                    }
+                    unmask(kind.list, &mut value, old.as_ref()).map_err(|refusal| within(index, refusal))?;
                     plans::complete(kind, key, &mut value, old.as_ref());
                     Some(value)
                 }
@@ -92,7 +90,7 @@ impl Transaction {
                     let old = old.as_ref().ok_or_else(missing)?;
                     let mut value = old.clone();
                     patch::merge(&mut value, changes);
-                    unmask(&mut value, old);
+                    unmask(kind.list, &mut value, Some(old)).map_err(|refusal| within(index, refusal))?;
                     plans::complete(kind, key, &mut value, Some(old));
                     Some(value)
                 }
@@ -108,6 +106,14 @@ impl Transaction {
             edits.set(key, new);
         }
         Ok(edits.into_edits())
+    }
+}
+
+/// A refusal that names its operation.
+fn within(index: usize, refusal: PlanRefusal) -> PlanRefusal {
+    match refusal {
+        PlanRefusal::Wrong(problem) => PlanRefusal::Wrong(format!("operations[{index}]: {problem}")),
+        other => other,
     }
 }
 

@@ -106,9 +106,10 @@ enum ClosingStep {
     No,
     /// A GOAWAY without an error has been sent; the open streams are served to their end.
     Leaving,
-    /// A GOAWAY with an error is in the output, and has to be sent by this time.
-    Failed {
+    /// The last GOAWAY is in the output, and has to be sent by this time; then the client has this long to close.
+    Farewell {
         until_ns: u64,
+        pause_ns: u64,
     },
     /// All has been sent, and received bytes are discarded until the client has closed: a socket that is closed before
     /// would answer what the client sends with a reset, which destroys what the client has not read (RFC 9112 §9.6).
@@ -145,9 +146,13 @@ impl Driver {
         let now_ns = self.shared.worker.wake_up();
         self.shared.session.begin_turn(context);
         let mut polled = self.poll_at(context, now_ns);
+        let was_farewell = matches!(self.ending, ClosingStep::Farewell { .. });
         if polled.is_pending() {
-            self.shared.session.end_turn();
             polled = self.keep_deadlines(now_ns);
+            if polled.is_ready() && matches!(self.ending, ClosingStep::Farewell { .. }) && !was_farewell {
+                polled = self.poll_at(context, now_ns);
+            }
+            self.shared.session.end_turn();
             if polled.is_ready() && self.is_left_by_all() {
                 polled = self.begin_linger(context, now_ns, LINGER_READING_NS);
             }
@@ -162,7 +167,7 @@ impl Driver {
         if let ClosingStep::Lingering(linger) = self.ending {
             return self.linger(context, now_ns, linger);
         }
-        if !matches!(self.ending, ClosingStep::Failed { .. }) && self.receive(context, now_ns).is_ready() {
+        if !matches!(self.ending, ClosingStep::Farewell { .. }) && self.receive(context, now_ns).is_ready() {
             return Poll::Ready(());
         }
         self.incoming.begin_streams();
@@ -175,13 +180,13 @@ impl Driver {
             SilenceVerdict::SendPing => state.writable_protocol().send_ping(),
             SilenceVerdict::Lost => return Poll::Ready(()),
         }
-        match state.poll_send(context) {
-            Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) if matches!(self.ending, ClosingStep::Failed { .. }) => {
+        match (state.poll_send(context), self.ending) {
+            (Poll::Ready(Err(_)), _) => Poll::Ready(()),
+            (Poll::Ready(Ok(())), ClosingStep::Farewell { pause_ns, .. }) => {
                 drop(state);
-                self.begin_linger(context, now_ns, LINGER_PAUSE_NS)
+                self.begin_linger(context, now_ns, pause_ns)
             }
-            Poll::Ready(Ok(())) if state.len() == 0 && state.protocol.is_done() => {
+            (Poll::Ready(Ok(())), _) if state.len() == 0 && state.protocol.is_done() => {
                 drop(state);
                 self.begin_linger(context, now_ns, LINGER_READING_NS)
             }
@@ -217,7 +222,7 @@ impl Driver {
                 }
                 state.writable_protocol().fail(code);
                 state.fail_all_streams(StreamLoss::Connection);
-                self.ending = ClosingStep::Failed { until_ns: now_ns + FAREWELL_NS };
+                self.ending = ClosingStep::Farewell { until_ns: now_ns + FAREWELL_NS, pause_ns: LINGER_PAUSE_NS };
                 Poll::Pending
             }
             Poll::Ready(_) => Poll::Ready(()),
@@ -306,16 +311,26 @@ impl Driver {
                 deadline_ns = deadline_ns.min(since_ns + FAREWELL_NS);
                 None
             }
-            (_, ClosingStep::Failed { until_ns }) => {
+            (_, ClosingStep::Farewell { until_ns, .. }) => {
                 deadline_ns = deadline_ns.min(until_ns);
                 None
             }
             _ => None,
         };
+        let mut is_shed = false;
         if let Some((waits_for, since_ns)) = waiting {
-            deadline_ns = worker.wait_until_ns(waits_for, since_ns, deadline_ns).unwrap_or(now_ns);
+            let until_ns = worker.wait_until_ns(waits_for, since_ns, deadline_ns);
+            is_shed = until_ns.is_none() && deadline_ns > now_ns;
+            deadline_ns = until_ns.unwrap_or(now_ns);
         }
         if deadline_ns <= now_ns {
+            // RFC 9113 §6.8: a client that is sending a request meanwhile learns that it was not processed.
+            if waiting.is_some() && self.unfinished.is_none() && state.protocol.has_begun() {
+                state.writable_protocol().fail(ErrorCode::NO_ERROR);
+                // The place of a connection that makes room for another is free at once.
+                let pause_ns = if is_shed { 0 } else { LINGER_PAUSE_NS };
+                self.ending = ClosingStep::Farewell { until_ns: now_ns + FAREWELL_NS, pause_ns };
+            }
             return Poll::Ready(());
         }
         if state.len() == 0 && !state.is_idle() {

@@ -171,6 +171,8 @@ pub struct RowEvidence {
     pub stand_ins: Vec<String>,
     /// The fraction of requests that are missing in the records of a target that logs them, 0 to 1.
     pub records_lost: Option<f64>,
+    /// Records that the target still held when the lab stopped waiting.
+    pub records_pending: u64,
     /// What does not agree in the target's account of its log records, in words.
     pub account_disagrees: Option<String>,
 }

@@ -142,6 +142,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
             .map(|(policy, instead)| format!("{policy} is {instead}"))
             .collect(),
         records_lost: run.records.map(crate::result::AccessRecords::lost_share),
+        records_pending: run.records.map_or(0, crate::result::AccessRecords::pending),
         account_disagrees: run.records.and_then(crate::result::AccessRecords::disagreement),
     }
 }

@@ -20,7 +20,7 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         let rule = "nothing-measured".to_owned();
         return vec![LintVerdict { rule, severity, subject: Some(row.name.clone()), words, runs: 1 }];
     }
-    let rules: [(&str, Rule); 26] = [
+    let rules: [(&str, Rule); 27] = [
         ("littles-law", little),
         ("in-flight-count", in_flight),
         ("impossible-count", impossible_count),
@@ -43,6 +43,7 @@ pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
         ("errors-without-failed-connections", errors_without_failed_connections),
         ("target-errors", target_errors),
         ("records-lost", records_lost),
+        ("records-pending", records_pending),
         ("account-disagrees", account_disagrees),
         ("stand-in", stand_in),
         ("coordinated-omission", coordinated_omission),
@@ -402,6 +403,15 @@ fn records_lost(row: &RowEvidence) -> RuleOutcome {
         share * 100.0
     );
     Some((if share > 0.01 { Severity::Invalid } else { Severity::Warning }, words))
+}
+
+fn records_pending(row: &RowEvidence) -> RuleOutcome {
+    let words = format!(
+        "{} records were still in the target when the lab stopped waiting: the destination takes fewer records than the target \
+         sends, so the row does not show the whole cost of delivering them",
+        row.records_pending
+    );
+    (row.records_pending > 0).then_some((Severity::Warning, words))
 }
 
 fn account_disagrees(row: &RowEvidence) -> RuleOutcome {

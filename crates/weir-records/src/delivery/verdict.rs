@@ -1,0 +1,141 @@
+//! What a destination's answer means for the records of a batch.
+
+use std::iter::repeat;
+use std::time::Duration;
+
+use super::sending::RecordDelivery;
+use crate::books::{Books, RecordTally, RejectReason};
+use crate::destination::{Outcome, SendOutcome};
+use crate::queue::{Record, tally};
+
+/// The outcomes of a batch so far.
+#[derive(Default)]
+pub(super) struct Settlement {
+    pub(super) delivered: RecordTally,
+    duplicates: RecordTally,
+    rejected: [RecordTally; RejectReason::ALL.len()],
+}
+
+impl Settlement {
+    pub(super) fn sum(&self) -> RecordTally {
+        self.rejected.iter().copied().chain([self.delivered]).sum()
+    }
+
+    pub(super) fn add(&mut self, other: &Settlement) {
+        self.delivered.add(other.delivered);
+        self.duplicates.add(other.duplicates);
+        self.rejected.iter_mut().zip(other.rejected).for_each(|(mine, others)| mine.add(others));
+    }
+
+    pub(super) fn book(&self, books: &mut Books) {
+        books.delivered.add(self.delivered);
+        books.duplicates.add(self.duplicates);
+        books.rejected.iter_mut().zip(self.rejected).for_each(|(all, more)| all.add(more));
+    }
+}
+/// The evaluation of a destination's answer.
+pub(super) struct DeliveryVerdict {
+    /// Records without an outcome yet.
+    pub(super) left: Vec<Record>,
+    pub(super) settlement: Settlement,
+    pub(super) next: NextTry,
+}
+
+pub(super) enum NextTry {
+    /// Try again at once, with smaller batches.
+    AtOnce,
+    Later {
+        error: String,
+        after: Option<Duration>,
+    },
+}
+
+impl DeliveryVerdict {
+    fn settled(settlement: Settlement) -> DeliveryVerdict {
+        DeliveryVerdict { left: Vec::new(), settlement, next: NextTry::AtOnce }
+    }
+
+    fn later(left: Vec<Record>, settlement: Settlement, error: String, after: Option<Duration>) -> DeliveryVerdict {
+        DeliveryVerdict { left, settlement, next: NextTry::Later { error, after } }
+    }
+}
+impl RecordDelivery {
+    pub(super) fn judge(&mut self, batch: Vec<Record>, sent: SendOutcome) -> DeliveryVerdict {
+        let mut settlement = Settlement::default();
+        match sent {
+            SendOutcome::Taken => {
+                settlement.delivered = tally(&batch);
+                self.went_well();
+                DeliveryVerdict::settled(settlement)
+            }
+            SendOutcome::Each { outcomes, error } => self.judge_each(batch, outcomes, error),
+            SendOutcome::TooLarge(error) if batch.len() == 1 => self.reject(&batch, RejectReason::TooLarge, &error),
+            SendOutcome::TooLarge(_) => {
+                self.limit = batch.len() / 2;
+                DeliveryVerdict { left: batch, settlement, next: NextTry::AtOnce }
+            }
+            SendOutcome::Busy { error, after } => {
+                self.limit = (batch.len() / 2).max(1);
+                DeliveryVerdict::later(batch, settlement, error, after)
+            }
+            SendOutcome::Failed { error, after } => DeliveryVerdict::later(batch, settlement, error, after),
+            SendOutcome::Refused { reason, error } => self.reject(&batch, reason, &error),
+        }
+    }
+
+    fn judge_each(&mut self, batch: Vec<Record>, outcomes: Vec<Outcome>, error: Option<String>) -> DeliveryVerdict {
+        let mut settlement = Settlement::default();
+        let (mut left, mut rejected) = (Vec::new(), Vec::new());
+        // A record without an outcome is tried again.
+        let outcomes = outcomes.into_iter().chain(repeat(Outcome::Retry));
+        for (record, outcome) in batch.into_iter().zip(outcomes) {
+            let one = RecordTally::one(record.bytes());
+            match outcome {
+                Outcome::Delivered => settlement.delivered.add(one),
+                Outcome::Duplicate => {
+                    settlement.delivered.add(one);
+                    settlement.duplicates.add(one);
+                }
+                Outcome::Rejected(reason) => {
+                    settlement.rejected[reason as usize].add(one);
+                    rejected.push((reason, record));
+                }
+                Outcome::Retry => left.push(record),
+            }
+        }
+        if !rejected.is_empty() {
+            let records = rejected.iter().map(|(reason, record)| (*reason, record));
+            self.keep_rejected(error.as_deref().unwrap_or_default(), records);
+        }
+        if !left.is_empty() {
+            return DeliveryVerdict::later(left, settlement, error.unwrap_or_default(), None);
+        }
+        self.went_well();
+        if let Some(error) = error {
+            self.task.complain(&error, "such records are rejected");
+        }
+        DeliveryVerdict::settled(settlement)
+    }
+
+    fn reject(&self, batch: &[Record], reason: RejectReason, error: &str) -> DeliveryVerdict {
+        let mut settlement = Settlement::default();
+        settlement.rejected[reason as usize] = tally(batch);
+        self.task.complain(error, "records are rejected");
+        self.keep_rejected(error, batch.iter().map(|record| (reason, record)));
+        DeliveryVerdict::settled(settlement)
+    }
+
+    fn keep_rejected<'r>(&self, error: &str, records: impl Iterator<Item = (RejectReason, &'r Record)>) {
+        let core = &self.task.core;
+        if let Some(rejected) = &core.options.rejected {
+            rejected.keep(core.name(), error, records);
+        }
+    }
+
+    fn went_well(&mut self) {
+        self.backoff.reset();
+        // The batch limit grows again, step by step.
+        self.limit = self.limit.saturating_add(self.limit / 8 + 1);
+        self.task.account.set_error(None);
+    }
+}
