@@ -9,6 +9,9 @@ pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
         out.extend_from_slice(bytes);
         return;
     }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return json_str(out, text);
+    }
     for chunk in bytes.utf8_chunks() {
         json_str(out, chunk.valid());
         if !chunk.invalid().is_empty() {
@@ -23,31 +26,62 @@ fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().fold(true, |plain, &byte| plain & is_plain(byte))
 }
 
+/// Copied as it is.
+const PLAIN: u8 = 0;
+/// Written as `\u` with its code.
+const CODED: u8 = 1;
+/// The first byte of characters of which some are written as `\u` with their code.
+const LEAD: u8 = 2;
+
+/// What is done with each byte of UTF-8 text. Other values than the three above are the letter after a backslash.
+const TREATMENTS: [u8; 256] = {
+    let mut treatments = [PLAIN; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        treatments[control] = CODED;
+        control += 1;
+    }
+    treatments[0x7f] = CODED;
+    treatments[b'"' as usize] = b'"';
+    treatments[b'\\' as usize] = b'\\';
+    treatments[b'\n' as usize] = b'n';
+    treatments[b'\r' as usize] = b'r';
+    treatments[b'\t' as usize] = b't';
+    treatments[0xc2] = LEAD;
+    treatments[0xe2] = LEAD;
+    treatments
+};
+
+/// Copies the parts between the characters that are escaped.
 fn json_str(out: &mut Vec<u8>, text: &str) {
-    if is_plain(text.as_bytes()) {
-        out.extend_from_slice(text.as_bytes());
-        return;
-    }
-    let mut utf8 = [0; 4];
-    for char in text.chars() {
-        match char {
-            '"' => out.extend_from_slice(b"\\\""),
-            '\\' => out.extend_from_slice(b"\\\\"),
-            '\n' => out.extend_from_slice(b"\\n"),
-            '\r' => out.extend_from_slice(b"\\r"),
-            '\t' => out.extend_from_slice(b"\\t"),
-            // U+2028 and U+2029 are line ends in JavaScript and in some log readers.
-            '\u{2028}' | '\u{2029}' => unicode_escape(out, char),
-            _ if char.is_control() => unicode_escape(out, char),
-            _ => out.extend_from_slice(char.encode_utf8(&mut utf8).as_bytes()),
+    let bytes = text.as_bytes();
+    let mut copied = 0;
+    for (at, &byte) in bytes.iter().enumerate() {
+        let treatment = TREATMENTS[usize::from(byte)];
+        if treatment == PLAIN {
+            continue;
         }
+        let (code, length) = match (treatment, &bytes[at..]) {
+            // Control characters above 0x7f.
+            (LEAD, &[0xc2, second @ 0x80..=0x9f, ..]) => (u16::from(second), 2),
+            // U+2028 and U+2029 are line ends in JavaScript and in some log readers.
+            (LEAD, &[0xe2, 0x80, third @ (0xa8 | 0xa9), ..]) => (0x2000 | u16::from(third & 0x3f), 3),
+            (LEAD, _) => continue,
+            _ => (u16::from(byte), 1),
+        };
+        out.extend_from_slice(&bytes[copied..at]);
+        match treatment {
+            CODED | LEAD => unicode_escape(out, code),
+            letter => out.extend_from_slice(&[b'\\', letter]),
+        }
+        copied = at + length;
     }
+    out.extend_from_slice(&bytes[copied..]);
 }
 
-fn unicode_escape(out: &mut Vec<u8>, char: char) {
-    let code = u32::from(char);
-    out.extend_from_slice(b"\\u");
-    out.extend([12, 8, 4, 0].map(|shift| hex((code >> shift) as u8 & 15)));
+fn unicode_escape(out: &mut Vec<u8>, code: u16) {
+    let [a, b, c, d] = [12, 8, 4, 0].map(|shift| hex((code >> shift) as u8 & 15));
+    out.extend_from_slice(&[b'\\', b'u', a, b, c, d]);
 }
 
 fn hex(nibble: u8) -> u8 {

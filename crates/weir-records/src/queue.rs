@@ -1,5 +1,6 @@
 //! The queue of records in memory.
 
+use std::array;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -8,6 +9,12 @@ use tokio::time::Instant;
 use crate::batching::Batching;
 use crate::books::RecordTally;
 use crate::ring::Attachment;
+
+/// The usual length of an id.
+const ID_BYTES: usize = 29;
+const HEX: &[u8; 16] = b"0123456789abcdef";
+/// The least digits of a sequence number.
+const ZEROES: &[u8; 12] = b"000000000000";
 
 /// A record that its sink has taken out of a ring.
 #[derive(Debug)]
@@ -28,7 +35,20 @@ impl Record {
 
     /// The id of the record for its store: the same at each try, and unique.
     pub fn id(&self) -> String {
-        format!("{:016x}-{:012}", self.boot, self.sequence)
+        let mut id = Vec::with_capacity(ID_BYTES);
+        self.write_id(&mut id);
+        String::from_utf8(id).expect("digits")
+    }
+
+    /// Appends [`Record::id`]: 16 hexadecimal digits, `-`, and at least 12 decimal digits.
+    pub fn write_id(&self, out: &mut Vec<u8>) {
+        let boot: [u8; 16] = array::from_fn(|digit| HEX[(self.boot >> (60 - 4 * digit)) as usize & 15]);
+        out.extend_from_slice(&boot);
+        out.push(b'-');
+        let mut buffer = itoa::Buffer::new();
+        let sequence = buffer.format(self.sequence).as_bytes();
+        out.extend_from_slice(&ZEROES[sequence.len().min(ZEROES.len())..]);
+        out.extend_from_slice(sequence);
     }
 }
 
@@ -125,6 +145,14 @@ mod tests {
 
     fn record(sequence: u64, bytes: usize) -> Record {
         Record { boot: 1, sequence, payload: vec![0; bytes], attachments: Vec::new() }
+    }
+
+    #[test]
+    fn an_id_has_at_least_twelve_digits_of_the_sequence() {
+        for (boot, sequence) in [(0, 0), (1, 2), (0xfedc_ba98_7654_3210, 999_999_999_999), (u64::MAX, u64::MAX)] {
+            let record = Record { boot, sequence, payload: Vec::new(), attachments: Vec::new() };
+            assert_eq!(record.id(), format!("{boot:016x}-{sequence:012}"));
+        }
     }
 
     #[test]

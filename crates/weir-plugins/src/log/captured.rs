@@ -1,10 +1,13 @@
 //! Reads a record that [`super::capture`] has written, and makes JSON of it, on the sink's thread.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
 use weir_records::Record;
 
 use crate::log::capture::{
@@ -118,17 +121,34 @@ impl<'a> CapturedFacts<'a> {
         }
     }
 
-    /// The URL as the client requested it, with the port.
-    fn url(&self) -> Vec<u8> {
+    /// Writes the URL as the client requested it, with the port.
+    fn url(&self, object: &mut JsonObjectWriter<'_>) {
         let scheme: &[u8] = if self.flags & HTTPS == 0 { b"http" } else { b"https" };
-        let mut url = [scheme, b"://", self.authority].concat();
         let colon = self.authority.iter().rposition(|&byte| byte == b':');
-        if !colon.is_some_and(|colon| self.authority[colon + 1..].iter().all(u8::is_ascii_digit)) {
-            url.push(b':');
-            url.extend_from_slice(itoa::Buffer::new().format(self.port).as_bytes());
+        let has_port = colon.is_some_and(|colon| self.authority[colon + 1..].iter().all(u8::is_ascii_digit));
+        let mut buffer = itoa::Buffer::new();
+        let (colon, port): (&[u8], _) = match has_port {
+            true => (b"", ""),
+            false => (b":", buffer.format(self.port)),
+        };
+        object.text_of("url", [scheme, b"://", self.authority, colon, port.as_bytes(), self.target]);
+    }
+}
+
+/// What a record with everything has before its own members.
+struct CapturedExchange<'a> {
+    facts: CapturedFacts<'a>,
+    request_fields: Vec<Pair<'a>>,
+    response_fields: Vec<Pair<'a>>,
+}
+
+impl<'a> CapturedExchange<'a> {
+    fn read(bytes: &mut Bytes<'a>) -> CapturedExchange<'a> {
+        CapturedExchange {
+            facts: CapturedFacts::read(bytes),
+            request_fields: bytes.fields(),
+            response_fields: bytes.fields(),
         }
-        url.extend_from_slice(self.target);
-        url
     }
 }
 
@@ -151,7 +171,7 @@ impl RecordWriter {
 
     /// Writes the records of one batch.
     pub fn batch(&self) -> BatchWriter<'_> {
-        BatchWriter { hostname: &self.hostname, decoder: BatchDecoder::default() }
+        BatchWriter { hostname: &self.hostname, decoder: BatchDecoder::default(), second: Cell::new((0, EPOCH)) }
     }
 
     /// The records as a JSON list, or, if `is_single`, the only record as an object.
@@ -171,26 +191,81 @@ impl RecordWriter {
 pub struct BatchWriter<'a> {
     hostname: &'a [u8],
     decoder: BatchDecoder,
+    /// The second of the last timestamp, and its text: many records of a batch have it in common.
+    second: Cell<(u64, [u8; SECOND_BYTES])>,
 }
+
+/// The member with the time of the record, for stores that expect it.
+const TIMESTAMP: &str = "@timestamp";
+/// The length of a time up to the second, such as `2023-11-14T22:13:20`.
+const SECOND_BYTES: usize = 19;
+const EPOCH: [u8; SECOND_BYTES] = *b"1970-01-01T00:00:00";
+const NS_PER_MS: u64 = 1_000_000;
 
 impl BatchWriter<'_> {
     /// Appends a record as one JSON object without line breaks.
     pub fn json(&self, record: &Record, out: &mut Vec<u8>) {
-        let (kind, end_ms, mut bytes) = opened(record);
-        hidden_texts(&mut bytes);
+        self.object(record, false, out);
+    }
+
+    /// The same with the member `@timestamp` (RFC 3339, UTC, in milliseconds), unless the format has a member of this name.
+    pub fn json_with_timestamp(&self, record: &Record, out: &mut Vec<u8>) {
+        self.object(record, true, out);
+    }
+
+    fn object(&self, record: &Record, is_stamped: bool, out: &mut Vec<u8>) {
+        let mut opened = OpenedRecord::of(record);
         let mut object = JsonObjectWriter::begin(out);
-        match kind {
-            Some(EVERYTHING) => self.everything(&mut object, &mut bytes, end_ms, record),
-            Some(FORMAT) => write_members(&mut object, &mut bytes),
-            _ => object.text("error", b"this record was written by an incompatible version of weir"),
+        let stamp = |object: &mut JsonObjectWriter<'_>, members: &MemberNames<'_>| {
+            if is_stamped && !members.has(TIMESTAMP) {
+                object.plain_text(TIMESTAMP, |out| self.timestamp(opened.end_ms, out));
+            }
+        };
+        match opened.kind {
+            Some(EVERYTHING) => {
+                let exchange = CapturedExchange::read(&mut opened.members);
+                let extra = MemberNames::read(opened.members);
+                stamp(&mut object, &extra);
+                self.everything(&mut object, exchange, &extra, opened.end_ms, record);
+                write_members(&mut object, &mut opened.members);
+            }
+            Some(FORMAT) => {
+                if is_stamped {
+                    stamp(&mut object, &MemberNames::read(opened.members));
+                }
+                write_members(&mut object, &mut opened.members);
+            }
+            _ => {
+                stamp(&mut object, &MemberNames(Vec::new()));
+                object.text("error", b"this record was written by an incompatible version of weir");
+            }
         }
     }
 
+    /// Appends a time in milliseconds since 1970.
+    fn timestamp(&self, end_ms: u64, out: &mut Vec<u8>) {
+        let second = end_ms / 1000;
+        let mut known = self.second.get();
+        if known.0 != second {
+            let time = Timestamp::from_second(second as i64).unwrap_or_default().to_string();
+            known = (second, time.as_bytes().first_chunk().copied().unwrap_or(EPOCH));
+            self.second.set(known);
+        }
+        let ms = end_ms % 1000;
+        out.extend_from_slice(&known.1);
+        out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms), b'Z']);
+    }
+
     /// Writes the members of a record of Apache APISIX.
-    fn everything(&self, object: &mut JsonObjectWriter<'_>, bytes: &mut Bytes<'_>, end_ms: u64, record: &Record) {
-        let facts = CapturedFacts::read(bytes);
-        let (request_fields, response_fields) = (bytes.fields(), bytes.fields());
-        let extra = Extra::read(*bytes);
+    fn everything(
+        &self,
+        object: &mut JsonObjectWriter<'_>,
+        exchange: CapturedExchange<'_>,
+        extra: &MemberNames<'_>,
+        end_ms: u64,
+        record: &Record,
+    ) {
+        let CapturedExchange { facts, request_fields, response_fields } = exchange;
         let mut bodies = record.attachments.iter().map(|attachment| &*attachment.bytes);
         let mut content = |is_there: u8, is_coded: u8| {
             let bytes = (facts.flags & is_there != 0).then(|| bodies.next()).flatten()?;
@@ -200,7 +275,7 @@ impl BatchWriter<'_> {
         let response_body = content(RESPONSE_BODY, RESPONSE_BODY_CODED);
         if !extra.has("request") {
             let mut request = object.object("request");
-            request.text("url", &facts.url());
+            facts.url(&mut request);
             request.text("uri", facts.target);
             request.text("method", facts.method);
             request.object("headers").grouped(request_fields);
@@ -223,68 +298,120 @@ impl BatchWriter<'_> {
             server.text("hostname", self.hostname);
             server.text("version", concat!("weir/", env!("CARGO_PKG_VERSION")).as_bytes());
         }
-        whereabouts(object, &facts, &extra);
-        times(object, &facts, end_ms, &extra);
+        whereabouts(object, &facts, extra);
+        times(object, &facts, end_ms, extra);
         if !extra.has("consumer") && !facts.consumer.is_empty() {
             object.object("consumer").text("username", facts.consumer);
         }
         if !extra.has("record_id") {
-            object.text("record_id", record.id().as_bytes());
+            object.plain_text("record_id", |out| record.write_id(out));
         }
-        write_members(object, bytes);
     }
 }
 
-/// The kind of a record, the time when its exchange ended, and the remaining bytes.
-fn opened(record: &Record) -> (Option<u8>, u64, Bytes<'_>) {
-    let mut bytes = Bytes(&record.payload);
-    (bytes.byte(), bytes.number::<8>(), bytes)
+/// The last decimal digit of a number.
+fn digit(number: u64) -> u8 {
+    b'0' + (number % 10) as u8
 }
 
-fn hidden_texts<'a>(bytes: &mut Bytes<'a>) -> Vec<&'a [u8]> {
-    let count = bytes.byte().unwrap_or_default();
-    (0..count).map(|_| bytes.text()).collect()
+/// The parts of a record.
+struct OpenedRecord<'a> {
+    kind: Option<u8>,
+    /// When its exchange ended, in ms since 1970.
+    end_ms: u64,
+    hidden_count: u8,
+    /// The texts of [`super::capture::Capture::with_hidden`], each with its length.
+    hidden: Bytes<'a>,
+    /// Everything else.
+    members: Bytes<'a>,
+}
+
+impl<'a> OpenedRecord<'a> {
+    fn of(record: &'a Record) -> OpenedRecord<'a> {
+        let mut bytes = Bytes(&record.payload);
+        let (kind, end_ms) = (bytes.byte(), bytes.number::<8>());
+        let hidden_count = bytes.byte().unwrap_or_default();
+        let from = bytes.0;
+        for _ in 0..hidden_count {
+            bytes.text();
+        }
+        let hidden = Bytes(&from[..from.len() - bytes.0.len()]);
+        OpenedRecord { kind, end_ms, hidden_count, hidden, members: bytes }
+    }
 }
 
 /// When the exchange of a record ended, in ms since 1970; constant across retries.
 pub fn end_ms(record: &Record) -> u64 {
-    opened(record).1
+    OpenedRecord::of(record).end_ms
 }
 
 /// The texts of [`super::capture::Capture::with_hidden`], in their order.
 pub fn hidden(record: &Record) -> Vec<&[u8]> {
-    hidden_texts(&mut opened(record).2)
+    let OpenedRecord { hidden_count, mut hidden, .. } = OpenedRecord::of(record);
+    (0..hidden_count).map(|_| hidden.text()).collect()
 }
 
-fn whereabouts(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, extra: &Extra<'_>) {
-    let upstream = facts.upstream.map(|upstream| upstream.to_string()).unwrap_or_default();
-    let client = facts.client.map(|client| client.to_string());
-    for (name, text) in [
-        ("upstream", Some(upstream.as_bytes())),
-        ("service_id", Some(facts.service)),
-        ("route_id", Some(facts.route)),
-        ("client_ip", client.as_deref().map(str::as_bytes)),
-        ("error_cause", Some(facts.error_cause).filter(|cause| !cause.is_empty())),
-    ] {
+/// The same texts as they are in the record: equal for records whose texts are equal.
+pub fn hidden_bytes(record: &Record) -> &[u8] {
+    OpenedRecord::of(record).hidden.0
+}
+
+fn whereabouts(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, extra: &MemberNames<'_>) {
+    if !extra.has("upstream") {
+        object.plain_text("upstream", |out| {
+            if let Some(upstream) = facts.upstream {
+                socket_address(out, upstream);
+            }
+        });
+    }
+    let cause = Some(facts.error_cause).filter(|cause| !cause.is_empty());
+    for (name, text) in [("service_id", Some(facts.service)), ("route_id", Some(facts.route)), ("error_cause", cause)] {
         if !extra.has(name) {
             object.text_if(name, text);
         }
     }
+    if let Some(client) = facts.client.filter(|_| !extra.has("client_ip")) {
+        object.plain_text("client_ip", |out| ip_address(out, client));
+    }
 }
 
-fn times(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, end_ms: u64, extra: &Extra<'_>) {
-    let latency_ms = facts.latency_ns as f64 / 1e6;
-    let upstream_ms = (facts.flags & UPSTREAM_TIMED != 0).then_some(facts.upstream_ns as f64 / 1e6);
-    if !extra.has("start_time") {
-        object.number("start_time", (end_ms as f64 - latency_ms).round() as u64);
+fn socket_address(out: &mut Vec<u8>, address: SocketAddr) {
+    match address.ip() {
+        IpAddr::V4(_) => ip_address(out, address.ip()),
+        IpAddr::V6(ip) => write!(out, "[{ip}]").expect("a Vec takes everything"),
     }
-    for (name, ms) in [
-        ("latency", Some(latency_ms)),
-        ("upstream_latency", upstream_ms),
-        ("apisix_latency", Some((latency_ms - upstream_ms.unwrap_or_default()).max(0.0))),
+    out.push(b':');
+    out.extend_from_slice(itoa::Buffer::new().format(address.port()).as_bytes());
+}
+
+/// Appends an address. Addresses of IPv4 are written without `fmt`, which takes ten times as long.
+fn ip_address(out: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => {
+            for (index, octet) in address.octets().into_iter().enumerate() {
+                out.extend((index > 0).then_some(b'.'));
+                out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+            }
+        }
+        IpAddr::V6(address) => write!(out, "{address}").expect("a Vec takes everything"),
+    }
+}
+
+fn times(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, end_ms: u64, extra: &MemberNames<'_>) {
+    let upstream_ns = (facts.flags & UPSTREAM_TIMED != 0).then_some(facts.upstream_ns);
+    if !extra.has("start_time") {
+        object.number(
+            "start_time",
+            end_ms.saturating_sub(facts.latency_ns.saturating_add(NS_PER_MS / 2 - 1) / NS_PER_MS),
+        );
+    }
+    for (name, ns) in [
+        ("latency", Some(facts.latency_ns)),
+        ("upstream_latency", upstream_ns),
+        ("apisix_latency", Some(facts.latency_ns.saturating_sub(upstream_ns.unwrap_or_default()))),
     ] {
         if !extra.has(name) {
-            object.ms(name, ms);
+            object.ms(name, ns);
         }
     }
 }
@@ -320,11 +447,11 @@ fn query(query: &[u8]) -> Vec<Pair<'_>> {
     pairs.collect()
 }
 
-/// The names of the members of a `log_format_extra`.
-struct Extra<'a>(Vec<&'a [u8]>);
+/// The names of the outermost members of a `log_format` or `log_format_extra`.
+struct MemberNames<'a>(Vec<&'a [u8]>);
 
-impl<'a> Extra<'a> {
-    fn read(mut bytes: Bytes<'a>) -> Extra<'a> {
+impl<'a> MemberNames<'a> {
+    fn read(mut bytes: Bytes<'a>) -> MemberNames<'a> {
         let (mut names, mut depth) = (Vec::new(), 0);
         while let Some(kind) = bytes.byte() {
             if kind == END {
@@ -340,7 +467,7 @@ impl<'a> Extra<'a> {
                 _ => drop(bytes.text()),
             }
         }
-        Extra(names)
+        MemberNames(names)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -411,6 +538,39 @@ mod tests {
         assert_eq!((&entry["client_ip"], &entry["response"]["status"]), (&json!("192.0.2.7"), &json!(200)));
         assert_eq!((&entry["latency"], &entry["upstream_latency"]), (&json!(2.0), &Value::Null));
         assert_eq!(entry["record_id"], "0000000000000001-000000000002");
+    }
+
+    #[test]
+    fn the_time_of_a_record_is_added_unless_its_format_has_one() {
+        let stamped = |format: Value, extra: Value, target: &str, end_ms: u64| {
+            let capture =
+                Capture::compile(format.as_object(), extra.as_object(), &mut Build::default()).expect("valid");
+            let (mut payload, mut text) = (Vec::new(), Vec::new());
+            capture.write(&exchange(&format!("GET {target} HTTP/1.1\nHost: h")), 0, &mut payload);
+            payload[1..9].copy_from_slice(&end_ms.to_le_bytes());
+            RecordWriter::default().batch().json_with_timestamp(&record(payload), &mut text);
+            serde_json::from_slice::<Value>(&text).expect("JSON")["@timestamp"].clone()
+        };
+        let mine = json!({"@timestamp": "mine"});
+        let day = json!("2023-11-14T22:13:20.007Z");
+        assert_eq!(stamped(json!(null), json!(null), "/", 1_700_000_000_007), day);
+        assert_eq!(stamped(json!(null), json!(null), "/?@timestamp=1", 1_700_000_000_007), day, "a client has no say");
+        assert_eq!(stamped(json!({"a": mine}), json!(null), "/", 1_700_000_000_007), day, "one within a member");
+        assert_eq!(stamped(json!({"a": 1}), json!(null), "/", 999), "1970-01-01T00:00:00.999Z");
+        assert_eq!(stamped(json!({"a": 1}), json!(null), "/", u64::MAX).as_str().map(str::len), Some(24));
+        assert_eq!(stamped(mine.clone(), json!(null), "/", 1), "mine");
+        assert_eq!(stamped(json!(null), mine, "/", 1), "mine");
+    }
+
+    #[test]
+    fn addresses_are_written_as_they_are_shown() {
+        for text in ["0.0.0.0:0", "192.0.2.107:65535", "[::1]:80", "[2001:db8::7]:8080"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            let (mut whole, mut ip) = (Vec::new(), Vec::new());
+            socket_address(&mut whole, address);
+            ip_address(&mut ip, address.ip());
+            assert_eq!((&*whole, &*ip), (text.as_bytes(), address.ip().to_string().as_bytes()));
+        }
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub struct ElasticsearchLogger {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct IndexFieldOptions {
-    /// The index. `{%Y.%m.%d}` is replaced by the time of the record (UTC), and `$name` by a variable of the exchange.
+    /// The index. `{%Y.%m.%d}` is replaced by the time of the record (UTC, in whole seconds), and `$name` by a variable of the exchange.
     index: String,
 }
 
@@ -211,9 +211,10 @@ impl IndexName {
         self.0.iter().any(|part| matches!(part, IndexPart::Time(_)))
     }
 
-    fn name(&self, end_ms: u64, hidden: &[&[u8]]) -> String {
+    /// The name of the index for records of this second since 1970.
+    fn name(&self, second: u64, hidden: &[&[u8]]) -> String {
         let mut hidden = hidden.iter();
-        let time = || Timestamp::from_millisecond(end_ms as i64).unwrap_or_default().to_zoned(TimeZone::UTC);
+        let time = || Timestamp::from_second(second as i64).unwrap_or_default().to_zoned(TimeZone::UTC);
         let mut name = String::new();
         for part in &self.0 {
             match part {
@@ -266,23 +267,20 @@ impl BulkStore {
     /// The body of a bulk request: two lines for each record, one with index and id, and the record.
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
+        // Most records of a batch have the index of the record before them.
+        let (mut named, mut index) = (None, String::new());
         for record in batch {
-            let end_ms = captured::end_ms(record);
-            let index = self.index.name(end_ms, &captured::hidden(record));
+            let (second, hidden) = (captured::end_ms(record) / 1000, captured::hidden_bytes(record));
+            if named != Some((second, hidden)) {
+                index = self.index.name(second, &captured::hidden(record));
+                named = Some((second, hidden));
+            }
             body.extend_from_slice(b"{\"create\":{\"_index\":\"");
             escape::json(&mut body, index.as_bytes());
             body.extend_from_slice(b"\",\"_id\":\"");
-            body.extend_from_slice(record.id().as_bytes());
+            record.write_id(&mut body);
             body.extend_from_slice(b"\"}}\n");
-            let begin = body.len();
-            writer.json(record, &mut body);
-            // Added unless the format has this member.
-            if memchr::memmem::find(&body[begin..], b"\"@timestamp\":").is_none() {
-                let time = Timestamp::from_millisecond(end_ms as i64).unwrap_or_default();
-                let is_empty = body.len() == begin + 2;
-                let member = format!("\"@timestamp\":\"{time:.3}\"{}", if is_empty { "" } else { "," });
-                body.splice(begin + 1..begin + 1, member.into_bytes());
-            }
+            writer.json_with_timestamp(record, &mut body);
             body.push(b'\n');
         }
         body
@@ -319,6 +317,12 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a Vec takes everything")
 }
 
+/// What is read of an answer first: its items, of which there is one for each record, only if there were errors.
+#[derive(Deserialize)]
+struct BulkSummary {
+    errors: Option<bool>,
+}
+
 /// The outcome of each record, from the answer.
 pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     match answer.status().as_u16() {
@@ -331,12 +335,12 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
             return SendOutcome::Failed { error: http_answer::quoted(answer), after: http_answer::retry_after(answer) };
         }
     }
-    let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else {
-        return SendOutcome::Failed { error: "the answer is not JSON, or was cut short".into(), after: None };
-    };
-    if report["errors"] == false && memchr::memmem::find(answer.body(), FAILURE_STORE).is_none() {
+    let unreadable = || SendOutcome::Failed { error: "the answer is not JSON, or was cut short".into(), after: None };
+    let Ok(summary) = serde_json::from_slice::<BulkSummary>(answer.body()) else { return unreadable() };
+    if summary.errors == Some(false) && memchr::memmem::find(answer.body(), FAILURE_STORE).is_none() {
         return SendOutcome::Taken;
     }
+    let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else { return unreadable() };
     let items = report["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if items.len() != count {
         let error = format!("the answer has results for {} records, but {count} were sent", items.len());
@@ -385,7 +389,7 @@ mod tests {
         let (index, hidden) = IndexName::compile(text, &mut Build::default()).map_err(|error| error.to_string())?;
         // The hidden texts as a worker would render `-$host-`.
         let texts: Vec<&[u8]> = hidden.iter().map(|hidden| hidden.constant().unwrap_or(b"-v-")).collect();
-        Ok(index.name(1_700_000_000_000, &texts))
+        Ok(index.name(1_700_000_000, &texts))
     }
 
     #[test]

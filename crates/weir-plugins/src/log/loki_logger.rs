@@ -141,7 +141,7 @@ impl Loki {
             body.extend_from_slice(if index == 0 { b"{\"stream\":" } else { b",{\"stream\":" });
             {
                 let mut labels = JsonObjectWriter::begin(&mut body);
-                self.names.iter().zip(values).for_each(|(name, value)| labels.text(name, value));
+                self.names.iter().zip(values).for_each(|(name, value)| labels.text_bytes(name.as_bytes(), value));
             }
             body.extend_from_slice(b",\"values\":[");
             // Oldest first.

@@ -42,9 +42,9 @@ impl ZipkinWriter {
             let mut tags = object.object("tags");
             for (name, value) in &span.attributes {
                 match value {
-                    AttributeValue::Text(text) => tags.text(name, text),
-                    AttributeValue::Number(number) => tags.text(name, number.to_string().as_bytes()),
-                    AttributeValue::Texts(texts) => tags.text(name, &texts.join(&b","[..])),
+                    AttributeValue::Text(text) => tags.text_bytes(name.as_bytes(), text),
+                    AttributeValue::Number(number) => tags.text_bytes(name.as_bytes(), number.to_string().as_bytes()),
+                    AttributeValue::Texts(texts) => tags.text_bytes(name.as_bytes(), &texts.join(&b","[..])),
                 }
             }
             if let Some(error) = span.error.as_ref().filter(|_| span.is_failed) {
