@@ -23,7 +23,7 @@ use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, PseudoField, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
 use weir_proto::path::{Canonical, canonical};
-use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender};
+use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender, MessageInflater, extensions};
 use weir_proto::{Head, Method, RequestHead, ResponseHead};
 
 /// A target takes any bytes.
@@ -53,6 +53,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("journal", journal),
     ("kafka_batch", kafka_batch),
     ("websocket_frames", websocket_frames),
+    ("websocket_deflate", websocket_deflate),
     ("event_stream", event_stream),
     ("trace_context", trace_context),
     ("convert", convert),
@@ -669,6 +670,41 @@ fn read_frames(mut reader: FrameReader, frames: &[u8], piece: usize) -> (Vec<u8>
         }
     }
     (written, messages, None)
+}
+
+/// Compressed messages, each preceded by its length: none gets larger than the limit, and cuts change nothing. The same bytes as
+/// extensions of a handshake: what is offered again is all compression.
+pub fn websocket_deflate(data: &[u8]) {
+    let Some((&first, messages)) = data.split_first() else { return };
+    let (window_bits, limit) = (first & 15, 1_000);
+    let read = |piece: usize| {
+        let (mut inflater, mut rest, mut texts) = (MessageInflater::new(window_bits, limit), messages, Vec::new());
+        while let Some((&length, after)) = rest.split_first() {
+            let (message, after) = after.split_at(usize::from(length).min(after.len()));
+            rest = after;
+            let mut text = Vec::new();
+            let mut pieces = message.chunks(piece);
+            let inflated = pieces.try_for_each(|piece| inflater.push(piece, |bytes| text.extend_from_slice(bytes)));
+            if inflated.and_then(|()| inflater.end(|bytes| text.extend_from_slice(bytes))).is_err() {
+                break;
+            }
+            assert!(text.len() <= limit, "larger than the limit");
+            texts.push(text);
+        }
+        texts
+    };
+    let whole = read(usize::MAX);
+    for piece in [1, 2, 7] {
+        assert_eq!(read(piece), whole, "cut in pieces of {piece}");
+    }
+    for server_keeps_context in [true, false] {
+        let offers = extensions::deflate_offers([data].into_iter(), server_keeps_context);
+        let again = extensions::deflate_offers([&offers[..]].into_iter(), server_keeps_context);
+        assert_eq!(again, offers, "offered otherwise the second time");
+    }
+    let _ = extensions::agreed([data].into_iter());
+    let accepted = extensions::without_client_context(data);
+    assert!(accepted.starts_with(data));
 }
 
 /// However a stream of events is cut, every byte of it is told once, and as the same.

@@ -12,6 +12,8 @@ use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, OriginConnection, 
 
 use crate::redis::Redis;
 
+mod deflate;
+
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// A frame with this first byte; frames of a client are masked.
@@ -251,7 +253,8 @@ fn extensions_that_cannot_be_read_are_not_offered() {
     let plain = gateway(&origin, "{ websocket-policy: {} }");
     let reading = gateway(&origin, "{ websocket-policy: { client: { schema: {} } } }");
     let offer = "Sec-WebSocket-Extensions: x-own, permessage-deflate; client_max_window_bits\r\n";
-    for (gateway, want) in [(&plain, Some("permessage-deflate; client_max_window_bits")), (&reading, None)] {
+    let want = Some("permessage-deflate; client_max_window_bits");
+    for gateway in [&plain, &reading] {
         origin.forget();
         drop(connected(gateway, offer));
         let requests = origin.wait_requests(1);
@@ -523,7 +526,8 @@ fn an_event_that_is_cut_has_failed() {
     account(&gateway, "sse", "from_upstream", [2, 1, 0, 1]);
 }
 
-async fn over_http2(gateway: &Gateway) {
+/// A WebSocket in a stream of HTTP/2 (RFC 8441), which offers these extensions.
+async fn open_over_http2(gateway: &Gateway, extensions: Option<&str>) -> (h2::SendStream<Bytes>, h2::RecvStream) {
     let tcp = TcpStream::connect(gateway.addr()).await.expect("it listens");
     let (mut requests, connection) = h2::client::handshake(tcp).await.expect("HTTP/2 is spoken");
     tokio::spawn(async move {
@@ -534,10 +538,18 @@ async fn over_http2(gateway: &Gateway) {
     let _ = requests.send_request(first, true).expect("it stands").0.await;
     let mut request = Request::builder().method(Method::CONNECT).uri("http://t/chat");
     request = request.extension(Protocol::from_static("websocket"));
+    if let Some(extensions) = extensions {
+        request = request.header("sec-websocket-extensions", extensions);
+    }
     let request = request.header("sec-websocket-version", "13").body(()).expect("a request");
-    let (answer, mut sending) = requests.send_request(request, false).expect("the connection stands");
-    let (head, mut receiving) = answer.await.expect("an answer").into_parts();
+    let (answer, sending) = requests.send_request(request, false).expect("the connection stands");
+    let (head, receiving) = answer.await.expect("an answer").into_parts();
     assert_eq!(head.status, 200);
+    (sending, receiving)
+}
+
+async fn over_http2(gateway: &Gateway) {
+    let (mut sending, mut receiving) = open_over_http2(gateway, None).await;
     let mut received = Vec::new();
     for message in ["one", "two", "three"] {
         sending.send_data(Bytes::from(frame(0x81, message.as_bytes(), true)), false).expect("it is taken");

@@ -1,6 +1,7 @@
 //! Who may publish under a topic and receive its events: by consumers, and by the claims of tokens.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -28,10 +29,7 @@ fn rights_may_depend_on_claims_of_the_token() {
     let hub = "  topics: [\"http://gw.example/t/*\"]\n  publish: {}\n  subscribe: { callbacks: { allow: [127.0.0.0/8] } }\n  rights:\n  \
                - { topics: [\"http://gw.example/t/orders\"], publish: { scopes: [orders:write, admin] }, \
                subscribe: { topic_claim: /mercure/subscribe } }\n";
-    let rest = format!(
-        "routes: [{{ id: hub, uri: /*, hub_id: h, plugins: {{ jwt-auth: {{}} }} }}]\n\
-         consumers: [{{ username: jack, plugins: {{ jwt-auth: {{ key: jack, secret: {SECRET} }} }} }}]\n"
-    );
+    let rest = with_tokens();
     let (node, subscriber) = (HubNode::of(Arc::new(TempDir::new()), hub, &rest), Subscriber::start());
     let ask = |method: &str, path: &str, claims: &Value, lines: &str, content: &str| -> Response {
         let lines = format!("Authorization: Bearer {}\r\n{lines}", token(claims));
@@ -58,6 +56,80 @@ fn rights_may_depend_on_claims_of_the_token() {
     node.rewrite(&format!("{hub}  retention: {{ age: 1d }}\n"), &rest);
     assert_eq!(publish("/t/orders", json!({"scope": "admin"})).status, 202);
     assert_eq!(subscriber.wait_deliveries(1)[0].body, b"x");
+}
+
+#[test]
+fn a_right_that_a_token_gives_ends_with_the_token() {
+    let node = HubNode::of(Arc::new(TempDir::new()), &hub("scopes: [orders:read]"), &with_tokens());
+    let subscriber = Subscriber::start();
+    // The shortest lease that can be asked for is 300 seconds.
+    let subscribe = |left_s: u64| {
+        let token = token(&json!({"scope": "orders:read", "exp": now_s() + left_s}));
+        let callback = encoded(&subscriber.url("/"));
+        let form = format!("hub.mode=subscribe&hub.topic={}&hub.callback={callback}", encoded(TOPIC));
+        let lines = format!("Authorization: Bearer {token}\r\nContent-Type: application/x-www-form-urlencoded\r\n");
+        assert_eq!(node.send("POST", "/hub", &lines, form.as_bytes()).status, 202);
+    };
+    let leases = || -> Vec<u64> {
+        let lease = |target: &str| value(target, "hub.lease_seconds")?.parse().ok();
+        subscriber.verifications().iter().filter_map(|request| lease(&request.target)).collect()
+    };
+    subscribe(3_600);
+    eventually("it is verified", DEADLINE, || node.status()["subscriptions"] == 1);
+    assert!((1..=3_600).contains(&leases()[0]), "{:?}", leases());
+    // A renewal with a token that ends soon.
+    subscribe(8);
+    eventually("the lease ends with the token", DEADLINE, || node.status()["subscriptions"] == 0);
+    assert!((1..=8).contains(&leases()[1]), "{:?}", leases());
+}
+
+#[test]
+fn listeners_are_told_when_their_token_ends() {
+    let node = HubNode::of(Arc::new(TempDir::new()), &hub("scopes: [orders:read]"), &with_tokens());
+    let token = token(&json!({"scope": "orders:read", "exp": now_s() + 8}));
+    let open = |path: &str, lines: &str| {
+        let mut client = node.gateway.client();
+        let lines = format!("Authorization: Bearer {token}\r\n{lines}");
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: gw.example\r\n{lines}\r\n"));
+        client
+    };
+    let mut stream = open("/t/orders", "Accept: text/event-stream\r\n");
+    let mut socket = open(
+        "/t/orders",
+        "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    );
+    let mut poll = open("/t/orders?after=earliest", "");
+    assert_eq!(stream.response_head("GET").expect("an answer").status, 200);
+    assert_eq!(socket.response_head("GET").expect("an answer").status, 101);
+    let mut told = String::new();
+    while let Ok(piece) = stream.chunk()
+        && !piece.is_empty()
+    {
+        told += &String::from_utf8_lossy(&piece);
+    }
+    assert!(told.ends_with(": the token has expired\n\n"), "{told}");
+    let reason = b"the token has expired";
+    let close = [&[0x88, reason.len() as u8 + 2, 0x03, 0xf0], &reason[..]].concat();
+    assert_eq!(socket.exact(close.len() as u64).expect("a close frame"), close);
+    let refused = poll.response_head("GET").expect("an answer");
+    assert_eq!(
+        (refused.status, refused.headers.get("WWW-Authenticate")),
+        (401, Some("Bearer error=\"invalid_token\""))
+    );
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// A route for tokens of the consumer `jack`.
+fn with_tokens() -> String {
+    format!(
+        "routes: [{{ id: hub, uri: /*, hub_id: h, plugins: {{ jwt-auth: {{}} }} }}]\n\
+         consumers: [{{ username: jack, plugins: {{ jwt-auth: {{ key: jack, secret: {SECRET} }} }} }}]\n"
+    )
 }
 
 /// The settings of a hub to whose topic these callers may subscribe.

@@ -6,7 +6,7 @@ pub mod server;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, TempDir, eventually};
 
 use browser::Browser;
 use server::{Provider, SECRET};
@@ -433,4 +433,90 @@ fn who_is_not_to_log_in_is_refused_or_passes() {
         let Some((_origin, gateway, _provider)) = logins(&format!("unauth_action: {action}")) else { return };
         assert_eq!(gateway.get("/guarded/a").status, status, "{action}");
     }
+}
+
+/// A hub whose topics need a scope or a claim of the provider's tokens. `how` are further options of `openid-connect`.
+fn hub(data: &TempDir, port: u16, how: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "data_dir: {}
+routes:
+  - id: hub
+    uri: /*
+    hub_id: h
+    plugins:
+      openid-connect:
+        client_id: opaque
+        client_secret: \"{SECRET}\"
+        discovery: http://127.0.0.1:{port}/.well-known/openid-configuration
+        bearer_only: true
+        {how}
+hubs:
+  - id: h
+    url: http://gw.example/hub
+    topics: [\"http://gw.example/*\"]
+    subscribe: {{ callbacks: {{ allow: [127.0.0.0/8] }} }}
+    rights:
+      - topics: [\"http://gw.example/t/*\"]
+        publish: {{ scopes: [read] }}
+        subscribe: {{ topic_claim: topics }}
+      - topics: [\"http://gw.example/closed/*\"]
+        publish: {{ scopes: [write] }}
+        subscribe: {{ topic_claim: topics }}
+",
+        data.path().display()
+    ))
+}
+
+/// Sends a request with a token to a hub.
+fn send(gateway: &Gateway, method: &str, target: &str, token: &str, content: &str) -> weir_testkit::Response {
+    let kind = if target == "/hub" { "application/x-www-form-urlencoded" } else { "text/plain" };
+    let length = content.len();
+    let fields = format!("Authorization: Bearer {token}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n");
+    let request = format!("{method} {target} HTTP/1.1\r\nHost: gw.example\r\n{fields}\r\n{content}");
+    gateway.client().ask(request).expect("an answer")
+}
+
+/// A callback that confirms every verification.
+fn subscriber() -> Origin {
+    Origin::serving(|request| {
+        let challenge = request.target.split(['?', '&']).find_map(|pair| pair.strip_prefix("hub.challenge="));
+        Answer::ok(challenge.unwrap_or_default().to_owned())
+    })
+}
+
+fn subscribe(gateway: &Gateway, token: &str, topic: &str, subscriber: &Origin) -> u16 {
+    let form = format!("hub.mode=subscribe&hub.topic={topic}&hub.callback=http://{}/", subscriber.addr());
+    send(gateway, "POST", "/hub", token, &form).status
+}
+
+#[test]
+fn rights_of_a_hub_may_depend_on_the_claims_of_the_providers_tokens() {
+    let Some(provider) = Provider::start() else { return };
+    let (data, subscriber) = (TempDir::new(), subscriber());
+    let gateway = hub(&data, provider.port, "use_jwks: true");
+    let token = provider.token("api");
+    let statuses = ["/t/1", "/closed/1"].map(|path| send(&gateway, "POST", path, &token, "x").status);
+    assert_eq!(statuses, [202, 403], "the token has the scope `read`");
+    assert_eq!(["/t/1", "/closed/1"].map(|path| send(&gateway, "GET", path, &token, "").status), [200, 403]);
+    let topics = ["http://gw.example/t/1", "http://gw.example/closed/1"];
+    assert_eq!(topics.map(|topic| subscribe(&gateway, &token, topic, &subscriber)), [202, 403]);
+    eventually("it is verified", DEADLINE, || gateway.status()["hubs"][0]["subscriptions"] == 1);
+    assert_eq!(send(&gateway, "POST", "/t/1", &token, "delivered").status, 202);
+    eventually("it is delivered", DEADLINE, || subscriber.requests().iter().any(|it| it.body == b"delivered"));
+    assert_eq!(send(&gateway, "POST", "/t/1", "nonsense", "x").status, 401);
+}
+
+#[test]
+fn a_subscription_ends_with_the_providers_token() {
+    let Some(provider) = Provider::start() else { return };
+    let (data, subscriber) = (TempDir::new(), subscriber());
+    let gateway = hub(&data, provider.port, "use_jwks: true");
+    // Tokens of this client last for a second, so on a busy machine one may be too old.
+    let taken = || subscribe(&gateway, &provider.token("short"), "http://gw.example/t/1", &subscriber) == 202;
+    eventually("a token is taken", DEADLINE, taken);
+    let ended = || {
+        let ends = gateway.metrics().get("weir_hub_subscriptions_ended_total{hub=\"h\",reason=\"lease_ended\"}");
+        ends == Some(1.0) && gateway.status()["hubs"][0]["subscriptions"] == 0
+    };
+    eventually("the lease has ended", DEADLINE, ended);
 }

@@ -41,7 +41,7 @@ pub use exchange::{
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use messages::{
     MessageFilter, MessageHead, MessageKind, MessageLoss, MessageProtocol, MessageSource, MessageTerms, MessageVerdict,
-    PingTerms, StreamClose,
+    PingTerms, ReadMessages, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
 pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};

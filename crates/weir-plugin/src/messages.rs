@@ -75,8 +75,10 @@ pub enum MessageVerdict {
 /// A filter's requirements for the whole stream. Of several filters' the strictest apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageTerms {
-    /// The filter reads content, so compression must not be negotiated.
-    pub reads_content: bool,
+    /// The messages that the filter reads. They are inflated if they are compressed (RFC 7692).
+    pub reads: ReadMessages,
+    /// The filter may leave messages out. Then each message has to be compressed by itself.
+    pub may_drop: bool,
     /// A WebSocket without a message for this time is closed (1001).
     pub idle_timeout: Option<Duration>,
     /// The client of a WebSocket must answer pings.
@@ -87,6 +89,22 @@ pub struct MessageTerms {
     pub ends_with_identity: bool,
     /// An event stream on which nothing was sent for this time gets a comment.
     pub heartbeat: Option<Duration>,
+}
+
+/// Of each side, whether its messages are read: the most bytes of one, inflated. A larger one closes the WebSocket (1009).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadMessages {
+    pub client: Option<usize>,
+    pub upstream: Option<usize>,
+}
+
+impl ReadMessages {
+    pub fn of(self, source: MessageSource) -> Option<usize> {
+        match source {
+            MessageSource::Client => self.client,
+            MessageSource::Upstream => self.upstream,
+        }
+    }
 }
 
 /// When a client is sent a ping, and how long it has to answer.
@@ -106,7 +124,11 @@ impl MessageTerms {
         }
         let ping = |terms: MessageTerms| terms.ping.map(|ping| (ping.interval, ping.timeout));
         MessageTerms {
-            reads_content: self.reads_content || other.reads_content,
+            reads: ReadMessages {
+                client: least(self.reads.client, other.reads.client),
+                upstream: least(self.reads.upstream, other.reads.upstream),
+            },
+            may_drop: self.may_drop || other.may_drop,
             idle_timeout: least(self.idle_timeout, other.idle_timeout),
             ping: least(ping(self), ping(other)).map(|(interval, timeout)| PingTerms { interval, timeout }),
             ends_at: least(self.ends_at, other.ends_at),
@@ -162,13 +184,15 @@ mod tests {
         let seconds = Duration::from_secs;
         let ping = |interval, timeout| Some(PingTerms { interval: seconds(interval), timeout: seconds(timeout) });
         let one = MessageTerms {
+            reads: ReadMessages { client: Some(7), upstream: None },
             idle_timeout: Some(seconds(5)),
             ping: ping(30, 1),
             heartbeat: Some(seconds(30)),
             ..MessageTerms::default()
         };
         let other = MessageTerms {
-            reads_content: true,
+            reads: ReadMessages { client: Some(9), upstream: Some(3) },
+            may_drop: true,
             idle_timeout: Some(seconds(9)),
             ping: ping(20, 9),
             ends_at: Some(seconds(1)),
@@ -176,7 +200,8 @@ mod tests {
             heartbeat: Some(seconds(15)),
         };
         let both = MessageTerms {
-            reads_content: true,
+            reads: ReadMessages { client: Some(7), upstream: Some(3) },
+            may_drop: true,
             idle_timeout: Some(seconds(5)),
             ping: ping(20, 9),
             ends_at: Some(seconds(1)),

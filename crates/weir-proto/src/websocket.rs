@@ -1,14 +1,17 @@
-//! WebSockets (RFC 6455): reading and writing frames, close codes, extensions, and frame boundaries, between which the gateway
+//! WebSockets (RFC 6455): reading and writing frames, close codes, extensions, compressed messages, and frame boundaries, between which the gateway
 //! can insert a frame of its own.
 
 pub mod close;
 pub mod extensions;
 pub mod frame;
+pub mod inflate;
 pub mod reader;
 mod utf8;
 
 pub use close::CloseCode;
+pub use extensions::DeflateTerms;
 pub use frame::{FrameHeader, FrameSender, Opcode};
+pub use inflate::{InflateFault, MessageInflater};
 pub use reader::{ControlFrame, FrameEvent, FrameFault, FrameReader, MaskedContent};
 
 use frame::MAX_HEADER;

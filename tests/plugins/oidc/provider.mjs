@@ -33,6 +33,7 @@ const provider = new (Provider ?? fallback)(issuer, {
   cookies: { keys: ['a key for cookies'] },
   pkce: { required: () => true },
   ttl: { AccessToken: 4 },
+  extraTokenClaims: () => ({ topics: ['http://gw.example/t/*'] }),
   issueRefreshToken: () => true,
   rotateRefreshToken: true,
   features: {

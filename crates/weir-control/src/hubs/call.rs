@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::{Instant, timeout_at};
 
 use weir_hub::{
     DeliveryLimit, Event, ExcessDelivery, Hub, HubSettings, LimitWindow, PermittedCallers, Refusal, is_signed, links,
@@ -21,6 +23,8 @@ pub(super) struct HubCall {
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<HubSettings>,
     pub(super) request: ResponderRequest,
+    /// When the caller may not listen any more, since its token expires.
+    listens_until: Option<Instant>,
 }
 
 /// Responds with a refusal's status and reason (W3C WebSub §5.1.2: errors in plain text).
@@ -39,7 +43,17 @@ fn refused_by_plugin(refusal: &PublishRefusal) -> Refusal {
     Refusal { retry_after_s: refusal.retry_after_s, ..Refusal::new(refusal.status, refusal.reason.clone()) }
 }
 
+/// The refusal of a listener whose token has expired (RFC 6750 §3.1).
+fn expired() -> Refusal {
+    let challenge = Some("Bearer error=\"invalid_token\"".to_owned());
+    Refusal { challenge, ..Refusal::new(401, "the token has expired") }
+}
+
 impl HubCall {
+    pub(super) fn new(hub: Arc<Hub>, request: ResponderRequest) -> HubCall {
+        HubCall { settings: hub.settings(), hub, request, listens_until: None }
+    }
+
     /// The topic whose URL has the path of this request.
     pub(super) fn topic_at_path(&self) -> Option<String> {
         let path = std::str::from_utf8(self.request.head.path()).ok()?;
@@ -124,6 +138,23 @@ impl HubCall {
         Ok(quotas.iter().map(limit).collect())
     }
 
+    /// How long the right of the caller to receive events of a topic lasts; `None` if it does not depend on a token, or if the token
+    /// does not expire.
+    pub(super) fn time_left(&self, topic: &str) -> Option<Duration> {
+        let of_topic = self.settings.rights_of(topic).map(|rights| &rights.subscribe);
+        let asks_for_claims =
+            self.settings.subscribe.permitted.ask_for_claims() || of_topic.is_some_and(|it| it.ask_for_claims());
+        let claims = self.request.claims.as_ref().filter(|_| asks_for_claims)?;
+        permission::time_left(claims, SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+
+    /// Whether the caller may listen to a topic, and until when.
+    pub(super) fn begin_listening(&mut self, topic: &str) -> Result<(), Refusal> {
+        self.may_listen(topic)?;
+        self.listens_until = self.time_left(topic).and_then(|left| Instant::now().checked_add(left));
+        Ok(())
+    }
+
     /// Whether the caller may subscribe to the events of a topic, read them and stream them.
     pub(super) fn may_listen(&self, topic: &str) -> Result<(), Refusal> {
         // The request may be older than the configuration, and its consumer removed.
@@ -138,7 +169,7 @@ impl HubCall {
     /// Events of a topic after event `after`, at most `limit`; waits until there is at least one.
     ///
     /// # Errors
-    /// The hub is closing, or the configuration has changed, and the caller may not listen any more.
+    /// The hub is closing, or the caller may not listen any more: the configuration has changed, or its token has expired.
     pub(super) async fn events_after(
         &mut self,
         topic: &str,
@@ -147,7 +178,12 @@ impl HubCall {
     ) -> Result<Vec<Arc<Event>>, Refusal> {
         loop {
             self.check_settings(topic)?;
-            let events = self.hub.events_after(topic, after, limit).await?;
+            let events = self.hub.events_after(topic, after, limit);
+            let events = match self.listens_until {
+                None => events.await?,
+                Some(until) if Instant::now() >= until => return Err(expired()),
+                Some(until) => timeout_at(until, events).await.map_err(|_| expired())??,
+            };
             self.check_settings(topic)?;
             if !events.is_empty() {
                 return Ok(events);
@@ -165,7 +201,7 @@ impl HubCall {
         if !self.settings.has_topic(topic) {
             return Err(Refusal::new(404, "this hub has no such topic any more"));
         }
-        self.may_listen(topic)
+        self.begin_listening(topic)
     }
 
     /// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.

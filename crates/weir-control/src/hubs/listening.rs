@@ -26,7 +26,7 @@ pub(super) async fn answer(call: &mut HubCall, sent: Content, reply: &mut Reply)
         )
         .await;
     };
-    if let Err(refusal) = call.may_listen(&topic) {
+    if let Err(refusal) = call.begin_listening(&topic) {
         return refuse(reply, &refusal).await;
     }
     let accepts = call.field(b"accept").unwrap_or_default();

@@ -1,5 +1,7 @@
 //! Whether a caller has a right for a topic: by its consumer, and by the claims of its token.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 use weir_hub::{PermittedCallers, Refusal, TopicPattern};
 use weir_plugin::{CallerClaims, Credential};
@@ -37,6 +39,13 @@ pub(super) fn permit(
         None => unauthenticated(),
     })?;
     permit_by_claims(permitted, &claims.object(), topic, action)
+}
+
+/// How long the token with these claims is still valid (`exp`, RFC 7519 §4.1.4), at a time since 1970; `None` if it does not say.
+pub(super) fn time_left(claims: &CallerClaims, now: Duration) -> Option<Duration> {
+    let end_s = claims.object().get("exp")?.as_f64()?;
+    let end = Duration::try_from_secs_f64(end_s.max(0.0)).ok()?;
+    Some(end.saturating_sub(now))
 }
 
 fn permit_by_claims(
@@ -145,6 +154,23 @@ mod tests {
             ("/https:~1~1example.com/a", json!({"https://example.com": {"a": ["*"]}}), 200),
         ] {
             assert_eq!(status(&by(path), None, Some(claims.clone())), want, "{path} {claims}");
+        }
+    }
+
+    #[test]
+    fn a_token_says_when_it_ends() {
+        for (claims, want) in [
+            (json!({"exp": 1_007}), Some(7.0)),
+            (json!({"exp": 1_007.5}), Some(7.5)),
+            (json!({"exp": 999}), Some(0.0)),
+            (json!({"exp": -1}), Some(0.0)),
+            (json!({"exp": 1e300}), None),
+            (json!({"exp": "1007"}), None),
+            (json!({}), None),
+        ] {
+            let Value::Object(object) = claims.clone() else { panic!("an object") };
+            let left = time_left(&CallerClaims::Object(Rc::new(object)), Duration::from_secs(1_000));
+            assert_eq!(left.map(|left| left.as_secs_f64()), want, "{claims}");
         }
     }
 

@@ -69,6 +69,10 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
             request.owner = call.consumer().unwrap_or_default().into();
             request.client = call.client();
             request.limits = call.delivery_limits(&request.topic)?;
+            // A right that a token gives does not outlive it, so neither does the lease. A lease of an unsubscription is 0.
+            if let Some(left) = call.time_left(&request.topic) {
+                request.lease_s = request.lease_s.min(left.as_secs().max(1));
+            }
             call.hub.request(request).await
         }
         HubForm::Ping(topics) => {

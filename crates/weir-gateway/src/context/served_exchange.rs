@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use weir_plugin::{Exchange, Filters, MessageFilter};
+use weir_proto::websocket::DeflateTerms;
 
 /// Kept for the next exchange, so that an ordinary exchange allocates no memory.
 #[derive(Debug, Default)]
@@ -36,8 +37,10 @@ pub struct WebSocketOpening {
     pub filters: Vec<Box<dyn MessageFilter>>,
     /// The client offers compression in the forwarded request, so the upstream may accept it.
     pub offers_compression: bool,
-    /// The upstream has accepted compression.
-    pub may_compress: bool,
+    /// A filter may leave messages out.
+    pub may_drop: bool,
+    /// How messages are compressed, if the upstream has accepted compression.
+    pub compression: Option<DeflateTerms>,
 }
 
 impl std::fmt::Debug for WebSocketOpening {

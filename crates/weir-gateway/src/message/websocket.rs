@@ -18,8 +18,9 @@ use crate::message::sides::{ClientSide, Pipe};
 use crate::plugins::messages::{self, MessagePolicies};
 
 mod direction;
+mod inflation;
 
-use direction::{DirectionContext, MessageDirection, MessageEnd};
+use direction::{DirectionContext, DirectionTerms, MessageDirection, MessageEnd};
 
 /// A WebSocket on which nothing moves for this long is closed, as a tunnel is.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
@@ -71,7 +72,11 @@ impl<'a> MessageTunnel<'a> {
     fn new(worker: &'a WorkerContext, exchange: &Exchange, opening: WebSocketOpening) -> MessageTunnel<'a> {
         let now_ns = worker.now_ns();
         let policies = MessagePolicies::of(opening.filters);
-        let direction = |source| MessageDirection::new(source, exchange.client.addr, opening.may_compress, now_ns);
+        let reads = policies.terms.reads;
+        let direction = |source| {
+            let of_direction = DirectionTerms { source, compression: opening.compression, reads: reads.of(source) };
+            MessageDirection::new(of_direction, exchange.client.addr, now_ns)
+        };
         let left_ns = policies.time_left().map(|left| u64::try_from(left.as_nanos()).unwrap_or(NEVER));
         let identity = policies.watch_identity(worker, exchange);
         MessageTunnel {

@@ -131,32 +131,40 @@ pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<()
     }
     let Some(policies) = MessagePolicies::ask(plugins, exchange, MessageProtocol::WebSocket)? else { return Ok(()) };
     let head = &mut exchange.request.head;
-    let offers = match policies.terms.reads_content {
-        true => Vec::new(),
-        false => extensions::deflate_offers(head.values(EXTENSIONS)),
-    };
+    let offers = extensions::deflate_offers(head.values(EXTENSIONS), !policies.terms.may_drop);
     head.remove(EXTENSIONS);
     if !offers.is_empty() {
         head.add(EXTENSIONS, &offers).map_err(|_| Stop::Internal)?;
     }
     let offers_compression = !offers.is_empty();
-    let MessagePolicies { filters, .. } = policies;
-    exchange.opening = Some(Box::new(WebSocketOpening { filters, offers_compression, ..WebSocketOpening::default() }));
+    let (may_drop, filters) = (policies.terms.may_drop, policies.filters);
+    let opening = WebSocketOpening { filters, offers_compression, may_drop, compression: None };
+    exchange.opening = Some(Box::new(opening));
     Ok(())
 }
 
-/// Called when the upstream has accepted a WebSocket.
+/// Called when the upstream has accepted a WebSocket. If plugins may leave messages out, tells the client to compress each message by
+/// itself.
 ///
 /// # Errors
-/// The upstream has accepted an extension that was not offered (RFC 6455 §4.1), so its frames could not be parsed.
+/// The upstream has accepted an extension that was not offered, or with parameters that it cannot have (RFC 6455 §4.1, RFC 7692 §7.1),
+/// so its frames could not be parsed.
 pub fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop> {
     let agreed = extensions::agreed(exchange.response.head.values(EXTENSIONS));
     let Some(opening) = &mut exchange.opening else { return Ok(()) };
-    opening.may_compress = match agreed {
-        Extensions::None => false,
-        Extensions::Deflate if opening.offers_compression => true,
-        Extensions::Deflate | Extensions::Unknown => return Err(Stop::BadInterim),
+    opening.compression = match agreed {
+        Extensions::None => None,
+        Extensions::Deflate(terms) if opening.offers_compression => Some(terms),
+        Extensions::Deflate(_) | Extensions::Unknown => return Err(Stop::BadInterim),
     };
+    if let Some(terms) = opening.compression.as_mut().filter(|_| opening.may_drop)
+        && std::mem::take(&mut terms.client.keeps_context)
+    {
+        let head = &mut exchange.response.head;
+        let accepted = head.values(EXTENSIONS).map(extensions::without_client_context).find(|it| !it.is_empty());
+        head.remove(EXTENSIONS);
+        head.add(EXTENSIONS, &accepted.unwrap_or_default()).map_err(|_| Stop::Internal)?;
+    }
     Ok(())
 }
 

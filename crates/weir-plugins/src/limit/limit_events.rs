@@ -9,8 +9,8 @@ use weir_plugin::proto::Method;
 use weir_plugin::proto::websocket::CloseCode;
 use weir_plugin::{
     Build, ConfigError, Definition, DeliveryQuota, Exchange, Flow, MessageFilter, MessageHead, MessageLoss,
-    MessageProtocol, MessageSource, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage, Stop,
-    StreamClose,
+    MessageProtocol, MessageSource, MessageTerms, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage,
+    Stop, StreamClose,
 };
 
 use crate::limit::key::{Amount, KeyType, LimitKey, digest};
@@ -381,6 +381,10 @@ impl EventLimitFilter {
 }
 
 impl MessageFilter for EventLimitFilter {
+    fn terms(&self) -> MessageTerms {
+        MessageTerms { may_drop: self.limits.action == ExcessAction::Drop, ..MessageTerms::default() }
+    }
+
     fn begin(&mut self, head: MessageHead) -> MessageVerdict {
         let limits = &self.limits;
         if !self.counts(head) || limits.take(self.bytes.as_ref(), 0) && limits.take(self.count.as_ref(), 1) {

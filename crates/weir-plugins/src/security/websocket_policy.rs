@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use weir_plugin::proto::websocket::CloseCode;
 use weir_plugin::{
     Build, ConfigError, Definition, Exchange, MessageFilter, MessageHead, MessageKind, MessageProtocol, MessageSource,
-    MessageTerms, MessageVerdict, Phases, PingTerms, Plugin, Stage, Stop, StreamClose,
+    MessageTerms, MessageVerdict, Phases, PingTerms, Plugin, ReadMessages, Stage, Stop, StreamClose,
 };
 
 use crate::security::request_validation::BodyRules;
@@ -16,10 +16,10 @@ use crate::security::request_validation::BodyRules;
 /// Limits the size, type and content of WebSocket messages, and closes connections that are idle or whose token has expired.
 ///
 /// Frames are parsed and must follow RFC 6455. The connection is closed with code 1002 if a side violates it, or with 1007
-/// for a text that is not UTF-8; both sides get the close frame. The extension `permessage-deflate` is allowed, unless a
-/// schema has to read messages: then the gateway removes all extensions from the handshake, and messages are not compressed.
-/// Other extensions are always removed, because the gateway could not parse the frames. Requests that do not open a WebSocket
-/// are not affected.
+/// for a text that is not UTF-8; both sides get the close frame. The extension `permessage-deflate` (RFC 7692) is allowed.
+/// Compressed messages are forwarded as they came, and inflated only if a schema has to read them. Other extensions are
+/// removed from the handshake, because the gateway could not parse the frames. Requests that do not open a WebSocket are not
+/// affected.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebsocketPolicy {
@@ -52,8 +52,9 @@ pub struct WebsocketPolicy {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MessageRuleOptions {
-    /// The maximum size of a message, in bytes as sent (after compression). A larger message closes the connection with code
-    /// 1009, before it is received completely. By default there is no limit, or 65536 with a schema.
+    /// The maximum size of a message, in bytes as sent (after compression); with a schema, also of the inflated message. A
+    /// larger message closes the connection with code 1009, before it is received completely. By default there is no limit,
+    /// or 65536 with a schema.
     #[schemars(range(min = 1))]
     max_message_size: Option<u64>,
     /// The accepted types of messages. Another type closes the connection with code 1003. By default both types are accepted,
@@ -61,8 +62,8 @@ struct MessageRuleOptions {
     #[schemars(length(min = 1))]
     message_types: Option<Vec<MessageType>>,
     /// The JSON Schema of text messages, draft 7 unless its `$schema` names another draft. A message that is not JSON or does
-    /// not match closes the connection with code 1007. With a schema, each message is held until it is complete, and
-    /// forwarded in one frame.
+    /// not match closes the connection with code 1007, as does a compressed one that cannot be inflated. With a schema, each
+    /// message is held until it is complete, and forwarded in one frame.
     schema: Option<Map<String, Value>>,
 }
 
@@ -113,7 +114,8 @@ impl Definition for WebsocketPolicy {
         let seconds = Duration::from_secs;
         let timeout = seconds(self.ping_timeout);
         let terms = MessageTerms {
-            reads_content: client.schema.is_some() || upstream.schema.is_some(),
+            reads: ReadMessages { client: client.reads, upstream: upstream.reads },
+            may_drop: false,
             idle_timeout: self.idle_timeout.map(seconds),
             ping: self.ping_interval.map(|interval| PingTerms { interval: seconds(interval), timeout }),
             ends_at: None,
@@ -140,10 +142,12 @@ impl MessageRuleOptions {
             return Err(ConfigError::new(format!("{side}.message_types"), "is empty; name `text` or `binary`"));
         }
         let takes = |kind| self.message_types.as_ref().map(|types| types.contains(&kind));
+        let reads = self.max_message_size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES) as usize;
         Ok(MessageRules {
             max_size: self.max_message_size.or(has_schema.then_some(HELD_BYTES)),
             takes_text: takes(MessageType::Text).unwrap_or(true),
             takes_binary: takes(MessageType::Binary).unwrap_or(!has_schema),
+            reads: has_schema.then_some(reads),
             schema: self.schema.map(|schema| BodyRules::of_messages(schema, &format!("{side}.schema"))).transpose()?,
         })
     }
@@ -155,6 +159,8 @@ struct MessageRules {
     takes_text: bool,
     takes_binary: bool,
     schema: Option<BodyRules>,
+    /// The most bytes of a message that the schema reads.
+    reads: Option<usize>,
 }
 
 struct SideRules {
@@ -250,9 +256,7 @@ impl MessageFilter for WebsocketFilter {
     }
 
     fn wants_whole(&self, head: MessageHead) -> Option<usize> {
-        let MessageRules { max_size, schema, .. } = self.rules.of(head.source);
-        let limit = max_size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES);
-        (schema.is_some() && head.kind == MessageKind::Text).then_some(limit as usize)
+        self.rules.of(head.source).reads.filter(|_| head.kind == MessageKind::Text)
     }
 
     fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
@@ -316,7 +320,7 @@ mod tests {
     fn a_schema_reads_texts_and_lets_nothing_past_it() {
         let schema = json!({"type": "object", "required": ["action"]});
         let mut filter = filter(json!({"client": {"schema": schema}}));
-        assert!(filter.terms().reads_content);
+        assert_eq!(filter.terms().reads, ReadMessages { client: Some(65_536), upstream: None });
         assert_eq!((filter.wants_whole(TEXT), filter.wants_whole(ANSWER)), (Some(65_536), None));
         for (text, want) in
             [(r#"{"action":1}"#, 0), ("{}", 1007), ("no", 1007), (r#"{"action":1,"action":2}"#, 1007), ("", 1007)]

@@ -85,7 +85,12 @@ pub fn apply_mask(mask: [u8; 4], offset: u64, content: &mut [u8]) {
 
 /// Appends a frame that is a whole message or a control frame.
 pub fn write(out: &mut Vec<u8>, opcode: Opcode, mask: Option<[u8; 4]>, content: &[u8]) {
-    FrameHeader { fin: true, compressed: false, opcode, length: content.len() as u64, mask }.write(out);
+    write_message(out, opcode, false, mask, content);
+}
+
+/// Appends a frame that is a whole message, whose content may be compressed already.
+pub fn write_message(out: &mut Vec<u8>, opcode: Opcode, compressed: bool, mask: Option<[u8; 4]>, content: &[u8]) {
+    FrameHeader { fin: true, compressed, opcode, length: content.len() as u64, mask }.write(out);
     let start = out.len();
     out.extend_from_slice(content);
     if let Some(mask) = mask {

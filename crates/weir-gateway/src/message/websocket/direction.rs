@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
 
 use weir_plugin::{Held, MessageHead, MessageKind, MessageLoss, MessageSource, MessageVerdict, StreamClose};
+use weir_proto::websocket::extensions::DeflateTerms;
 use weir_proto::websocket::{
     CloseCode, ControlFrame, FrameEvent, FrameFault, FrameHeader, FrameReader, FrameSender, MaskedContent, Opcode,
     frame,
 };
 use weir_telemetry::metrics::EventCounters;
 
+use super::inflation::{InflatedText, MessageInflation};
 use crate::context::WorkerContext;
 use crate::message::sides::Pipe;
 use crate::plugins::messages::{self, MessagePolicies};
@@ -46,16 +48,35 @@ enum MessageHandling {
     Dropped,
     /// A plugin wants the whole message at once.
     Held(HeldMessage),
+    /// As `Held`, and the message is compressed.
+    Inflated(Box<InflatedMessage>),
+    /// Its frames are passed on, and it is inflated, since messages that plugins want may refer to it.
+    Followed,
+}
+
+/// A compressed message that plugins get inflated, and that is sent on as it came.
+struct InflatedMessage {
+    held: HeldMessage,
+    inflated: InflatedText,
 }
 
 struct HeldMessage {
     limit: usize,
     /// The unmasked content.
     content: Vec<u8>,
+    is_compressed: bool,
     counted: Held,
     /// The mask of its first frame, which is used again for the single frame in which the message is sent: the sender chose
     /// it, so content from elsewhere cannot predict the bytes on the wire (RFC 6455 §10.3).
     mask: Option<[u8; 4]>,
+}
+
+/// What is known about a direction at the beginning.
+pub struct DirectionTerms {
+    pub source: MessageSource,
+    pub compression: Option<DeflateTerms>,
+    /// The most bytes of an inflated message, if plugins read messages of this direction.
+    pub reads: Option<usize>,
 }
 
 /// What a direction needs from the tunnel.
@@ -74,6 +95,10 @@ pub struct MessageDirection {
     /// Bytes for the other side that it has not taken yet.
     out: Vec<u8>,
     message: Option<PassingMessage>,
+    /// Set if plugins read the messages, and these may be compressed.
+    inflation: Option<Box<MessageInflation>>,
+    /// Compressed messages may refer to those before them, so none can be left out.
+    keeps_context: bool,
     /// The bytes passed on so far end within a frame.
     is_within_frame: bool,
     /// A close frame has been passed on.
@@ -89,7 +114,13 @@ pub struct MessageDirection {
 }
 
 impl MessageDirection {
-    pub fn new(source: MessageSource, client: IpAddr, may_compress: bool, now_ns: u64) -> MessageDirection {
+    pub fn new(terms: DirectionTerms, client: IpAddr, now_ns: u64) -> MessageDirection {
+        let DirectionTerms { source, compression, reads } = terms;
+        let of_sender = compression.map(|terms| match source {
+            MessageSource::Client => terms.client,
+            MessageSource::Upstream => terms.server,
+        });
+        let inflation = |limit| Some(Box::new(MessageInflation::new(of_sender?, limit, client)));
         let sender = match source {
             MessageSource::Client => FrameSender::Client,
             MessageSource::Upstream => FrameSender::Server,
@@ -97,10 +128,12 @@ impl MessageDirection {
         MessageDirection {
             source,
             client,
-            reader: FrameReader::new(sender, may_compress),
+            reader: FrameReader::new(sender, compression.is_some()),
             early: Vec::new(),
             out: Vec::new(),
             message: None,
+            inflation: reads.and_then(inflation),
+            keeps_context: of_sender.is_some_and(|terms| terms.keeps_context),
             is_within_frame: false,
             has_closed: false,
             has_ended: false,
@@ -202,7 +235,7 @@ impl MessageDirection {
             let is_data = !matches!(event, FrameEvent::Control(_));
             match event {
                 FrameEvent::Begin(header) => self.begin(passage, header, out),
-                FrameEvent::Content(content) => self.content(content, out),
+                FrameEvent::Content(content) => self.content(passage.worker, content, out),
                 FrameEvent::End { is_last } => self.end(passage, is_last, out),
                 FrameEvent::Control(control) => {
                     self.control(&control, out);
@@ -229,11 +262,12 @@ impl MessageDirection {
         let Some(PassingMessage { head, fate }) = &mut self.message else { return Ok(()) };
         let grown = match fate {
             MessageHandling::Dropped => return Ok(()),
-            MessageHandling::Passes => Ok(()),
+            MessageHandling::Passes | MessageHandling::Followed => Ok(()),
             MessageHandling::Held(held) => held.has_room_for(header.length),
+            MessageHandling::Inflated(message) => message.held.has_room_for(header.length),
         };
         match grown.and_then(|()| passage.policies.grow(*head, header.length)) {
-            Ok(()) if matches!(fate, MessageHandling::Passes) => {
+            Ok(()) if matches!(fate, MessageHandling::Passes | MessageHandling::Followed) => {
                 header.write(out);
                 self.is_within_frame = true;
                 Ok(())
@@ -253,17 +287,16 @@ impl MessageDirection {
         let head = MessageHead { source: self.source, kind };
         counters.seen.increment();
         let fate = match passage.policies.begin(head) {
+            MessageVerdict::Pass if header.compressed => self.begin_compressed(passage, head, header)?,
             MessageVerdict::Pass => match passage.policies.wants_whole(head) {
                 None => MessageHandling::Passes,
-                Some(limit) => MessageHandling::Held(HeldMessage {
-                    limit,
-                    content: Vec::new(),
-                    counted: Held::of(self.client),
-                    mask: header.mask,
-                }),
+                Some(limit) => MessageHandling::Held(self.held(header, limit)),
             },
             MessageVerdict::Drop(loss) => {
                 messages::count_lost(counters, loss);
+                if header.compressed && self.keeps_context {
+                    return Err(cannot_be_left_out(loss));
+                }
                 MessageHandling::Dropped
             }
             MessageVerdict::Close(close) => {
@@ -274,6 +307,36 @@ impl MessageDirection {
         Ok(PassingMessage { head, fate })
     }
 
+    fn held(&self, header: FrameHeader, limit: usize) -> HeldMessage {
+        let FrameHeader { compressed, mask, .. } = header;
+        HeldMessage { limit, content: Vec::new(), is_compressed: compressed, counted: Held::of(self.client), mask }
+    }
+
+    /// What becomes of a compressed message that the plugins let begin.
+    fn begin_compressed(
+        &mut self,
+        passage: &mut DirectionContext<'_>,
+        head: MessageHead,
+        header: FrameHeader,
+    ) -> Result<MessageHandling, StreamClose> {
+        let held = passage.policies.wants_whole(head).map(|limit| self.held(header, limit));
+        let Some(inflation) = &mut self.inflation else {
+            return Ok(held.map_or(MessageHandling::Passes, MessageHandling::Held));
+        };
+        let fate = match held {
+            Some(held) => {
+                let inflated = InflatedText::new(self.client);
+                MessageHandling::Inflated(Box::new(InflatedMessage { held, inflated }))
+            }
+            None if self.keeps_context => MessageHandling::Followed,
+            None => return Ok(MessageHandling::Passes),
+        };
+        match inflation.begin() {
+            Ok(()) => Ok(fate),
+            Err(close) => Err(self.lose(passage.worker, close)),
+        }
+    }
+
     /// Drops the current message, which is the reason to close the WebSocket.
     fn lose(&mut self, worker: &WorkerContext, close: StreamClose) -> StreamClose {
         messages::count_lost(self.counters(worker), close.loss);
@@ -281,36 +344,124 @@ impl MessageDirection {
         close
     }
 
-    fn content(&mut self, content: MaskedContent<'_>, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+    fn content(
+        &mut self,
+        worker: &WorkerContext,
+        content: MaskedContent<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamClose> {
         match &mut self.message {
             Some(PassingMessage { fate: MessageHandling::Passes, .. }) => out.extend_from_slice(content.bytes),
             Some(PassingMessage { fate: MessageHandling::Held(held), .. }) => return held.take(content),
-            _ => {}
+            None | Some(PassingMessage { fate: MessageHandling::Dropped, .. }) => {}
+            Some(_) => return self.compressed_content(content, out).map_err(|close| self.lose(worker, close)),
         }
         Ok(())
+    }
+
+    fn compressed_content(&mut self, content: MaskedContent<'_>, out: &mut Vec<u8>) -> Result<(), StreamClose> {
+        let (Some(PassingMessage { fate, .. }), Some(inflation)) = (&mut self.message, &mut self.inflation) else {
+            return Ok(());
+        };
+        match fate {
+            MessageHandling::Inflated(message) => {
+                let InflatedMessage { held, inflated } = &mut **message;
+                let start = held.content.len();
+                held.take(content)?;
+                inflation.push(&held.content[start..], Some(inflated))
+            }
+            MessageHandling::Followed => {
+                out.extend_from_slice(content.bytes);
+                inflation.push_masked(content)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn end(&mut self, passage: &mut DirectionContext<'_>, is_last: bool, out: &mut Vec<u8>) -> Result<(), StreamClose> {
         self.is_within_frame = false;
         let Some(PassingMessage { head, fate }) = self.message.take_if(|_| is_last) else { return Ok(()) };
-        let counters = self.counters(passage.worker);
         match fate {
             MessageHandling::Dropped => {}
-            MessageHandling::Passes => counters.passed.increment(),
-            MessageHandling::Held(held) => match passage.policies.whole(head, &held.content) {
-                MessageVerdict::Pass => {
-                    let opcode = if head.kind == MessageKind::Text { Opcode::Text } else { Opcode::Binary };
-                    frame::write(out, opcode, held.mask, &held.content);
-                    counters.passed.increment();
-                }
-                MessageVerdict::Drop(loss) => messages::count_lost(counters, loss),
-                MessageVerdict::Close(close) => {
-                    messages::count_lost(counters, close.loss);
-                    return Err(close);
-                }
-            },
+            MessageHandling::Passes => self.counters(passage.worker).passed.increment(),
+            MessageHandling::Held(held) => {
+                let verdict = passage.policies.whole(head, &held.content);
+                return self.settle(passage.worker, verdict, Some((head.kind, held)), out);
+            }
+            MessageHandling::Inflated(message) => return self.end_inflated(passage, head, *message, out),
+            MessageHandling::Followed => {
+                let verdict = self.followed();
+                return self.settle(passage.worker, verdict, None, out);
+            }
         }
         Ok(())
+    }
+
+    fn end_inflated(
+        &mut self,
+        passage: &mut DirectionContext<'_>,
+        head: MessageHead,
+        message: InflatedMessage,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamClose> {
+        let InflatedMessage { held, inflated } = message;
+        match self.inflated(passage, head, inflated) {
+            MessageVerdict::Drop(loss) if self.keeps_context => {
+                messages::count_lost(self.counters(passage.worker), loss);
+                Err(cannot_be_left_out(loss))
+            }
+            verdict => self.settle(passage.worker, verdict, Some((head.kind, held)), out),
+        }
+    }
+
+    /// Carries out the verdict on a message that is complete.
+    fn settle(
+        &self,
+        worker: &WorkerContext,
+        verdict: MessageVerdict,
+        held: Option<(MessageKind, HeldMessage)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamClose> {
+        let counters = self.counters(worker);
+        match verdict {
+            MessageVerdict::Pass => {
+                if let Some((kind, held)) = held {
+                    held.write(kind, out);
+                }
+                counters.passed.increment();
+            }
+            MessageVerdict::Drop(loss) => messages::count_lost(counters, loss),
+            MessageVerdict::Close(close) => {
+                messages::count_lost(counters, close.loss);
+                return Err(close);
+            }
+        }
+        Ok(())
+    }
+
+    /// The verdict on a compressed message that is complete.
+    fn inflated(
+        &mut self,
+        passage: &mut DirectionContext<'_>,
+        head: MessageHead,
+        mut text: InflatedText,
+    ) -> MessageVerdict {
+        if let Some(Err(close)) = self.inflation.as_mut().map(|inflation| inflation.end(Some(&mut text))) {
+            return MessageVerdict::Close(close);
+        }
+        if head.kind == MessageKind::Text && str::from_utf8(&text.text).is_err() {
+            let fault = FrameFault::TextNotUtf8;
+            return MessageVerdict::Close(StreamClose::new(fault.close_code(), fault.reason()));
+        }
+        passage.policies.whole(head, &text.text)
+    }
+
+    /// The verdict on a compressed message that was passed on.
+    fn followed(&mut self) -> MessageVerdict {
+        match self.inflation.as_mut().map(|inflation| inflation.end(None)) {
+            Some(Err(close)) => MessageVerdict::Close(close),
+            _ => MessageVerdict::Pass,
+        }
     }
 
     fn control(&mut self, control: &ControlFrame, out: &mut Vec<u8>) {
@@ -345,7 +496,19 @@ impl MessageDirection {
     }
 }
 
+/// The reason for closing a WebSocket of which a compressed message would have to be left out.
+fn cannot_be_left_out(loss: MessageLoss) -> StreamClose {
+    let reason = "a message was refused, and those after it may refer to it";
+    StreamClose { loss, ..StreamClose::new(CloseCode::POLICY, reason) }
+}
+
 impl HeldMessage {
+    /// Writes the message in a single frame.
+    fn write(self, kind: MessageKind, out: &mut Vec<u8>) {
+        let opcode = if kind == MessageKind::Text { Opcode::Text } else { Opcode::Binary };
+        frame::write_message(out, opcode, self.is_compressed, self.mask, &self.content);
+    }
+
     fn has_room_for(&self, bytes: u64) -> Result<(), StreamClose> {
         if self.content.len() as u64 + bytes <= self.limit as u64 {
             return Ok(());
