@@ -55,6 +55,9 @@ fn a_configuration_comes_and_goes_whole() {
     assert_eq!(stored["upstreams_conf_version"], 2);
     let seen = Api::with_key(admin_addr(&gateway), VIEWER).get("configs");
     assert_eq!(seen["consumers"][1]["plugins"]["key-auth"]["key"], "***");
+    let masked = put(&mut api, "d4", &json!({"consumers": seen["consumers"]}));
+    assert_eq!(masked.status, 400);
+    assert!(masked.text().contains("consumers[1]: `plugins.key-auth.key`"), "{}", masked.text());
 
     // The same version is the same list, whatever is sent.
     assert_eq!(put(&mut api, "d4", &json!({"routes_conf_version": 1000, "routes": []})).status, 202);

@@ -167,6 +167,30 @@ fn health_survives_a_reload() {
 }
 
 #[test]
+fn an_edited_check_leaves_an_endpoint_out_until_it_has_answered_well() {
+    let (ill, well) = (Patient::new("ill"), Patient::new("well"));
+    let text = checked(&[&ill, &well], 2);
+    let gateway = weir().start(&text);
+    ill.becomes(503);
+    eventually("it is taken out", DEADLINE, || !is_up(&gateway, &ill.origin));
+    let edited = |host: &str| text.replace("http_path: /health,", &format!("http_path: /health, host: {host},"));
+    for host in ["one.example", "two.example"] {
+        gateway.rewrite(&edited(host));
+        assert!(!is_up(&gateway, &ill.origin));
+        for _ in 0..100 {
+            assert_eq!(gateway.get("/").text(), "well");
+        }
+    }
+    ill.becomes(200);
+    eventually("it is taken back", DEADLINE, || is_up(&gateway, &ill.origin));
+    // Without active checks, one that is out is tried with one request at a time.
+    ill.becomes(503);
+    eventually("it is taken out again", DEADLINE, || !is_up(&gateway, &ill.origin));
+    gateway.rewrite(&text.replace(CHECKS, "retries: 1"));
+    eventually("it is used", DEADLINE, || gateway.get("/").text() == "ill");
+}
+
+#[test]
 fn a_check_by_tcp_finds_who_takes_no_connections() {
     let refusing = weir_testkit::free_port();
     let well = named("well");

@@ -75,7 +75,8 @@ fn memory(count: usize) -> [u64; 3] {
     // Restarted, since accepting the requests needed memory that holding the subscriptions does not.
     let started = Instant::now();
     let node = node.kill();
-    assert_eq!(node.status()["subscriptions"], count as u64);
+    // One whose record was not written yet is verified again.
+    eventually("all are there", SETTLED, || node.status()["subscriptions"] == count as u64);
     println!("started with {count} subscriptions in {:?}", started.elapsed());
 
     let idle = node.gateway.rss();

@@ -480,7 +480,7 @@ fn send(gateway: &Gateway, method: &str, target: &str, token: &str, content: &st
 fn subscriber() -> Origin {
     Origin::serving(|request| {
         let challenge = request.target.split(['?', '&']).find_map(|pair| pair.strip_prefix("hub.challenge="));
-        Answer::ok(challenge.unwrap_or_default().to_owned())
+        Answer::ok(challenge.unwrap_or_default())
     })
 }
 

@@ -559,14 +559,15 @@ impl<'a> RecordDecoder<'a> {
     }
 }
 
+/// One payload of these records.
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+pub fn whole(records: &[StateRecord]) -> Vec<u8> {
+    encode(records).flat_map(|(payload, _)| payload).collect()
+}
 
-    /// One payload of these records.
-    pub(crate) fn whole(records: &[StateRecord]) -> Vec<u8> {
-        encode(records).flat_map(|(payload, _)| payload).collect()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     fn every_record() -> Vec<StateRecord> {
         let tally = Tally {

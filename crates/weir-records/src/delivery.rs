@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::account::RecordAccount;
+use crate::backoff::Backoff;
 use crate::destination::OpenDestination;
 use crate::queue::RecordQueue;
 use crate::sink_core::SinkCore;
 use crate::spooling::Spooling;
-use sending::RecordDelivery;
 
 /// How often a sink logs the same failure.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
@@ -53,6 +53,22 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
         });
         tokio::join!(task.collect(), RecordDelivery::new(Rc::clone(&task)).run(destination));
     });
+}
+
+/// The half of a task that sends: what it has learned about the destination.
+struct RecordDelivery {
+    task: Rc<SinkTask>,
+    backoff: Backoff,
+    /// The most records in a batch, lowered when the destination refuses larger ones.
+    limit: usize,
+    /// When a failed delivery first found the sink closed.
+    closed: Option<Instant>,
+}
+
+impl RecordDelivery {
+    fn new(task: Rc<SinkTask>) -> RecordDelivery {
+        RecordDelivery { task, backoff: Backoff::default(), limit: usize::MAX, closed: None }
+    }
 }
 
 /// Opens the spool. Without one, and if its directory cannot be used, records wait only in memory.

@@ -262,13 +262,12 @@ impl Started {
         let watched: Vec<WatchedProcess> = self.watched().into_iter().chain([backend.watched()]).collect();
         let interruptions = plan.spins().then(|| Interruptions::watch(plan.cpus.first().copied(), WATCH));
         let records_before = self.records.as_ref().map(|records| records.settled(&watch)).transpose()?;
-        let log_start = self.log().len();
+        let (log_start, start) = (self.log().len(), LoadStart::default());
         let rss_before_bytes = (!pids.is_empty()).then(|| *self.fresh_bytes.get_or_insert_with(|| rss_bytes(&pids)));
         let measured = Duration::from_secs_f64(scenario.method.measured_s / f64::from(scenario.method.slices));
         let interval = (measured / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let warm_up = Duration::from_millis(plan.warm_up_ms);
         let started_at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        let start = LoadStart::default();
         let sampler = ProcessSampler::start(watched, &start, warm_up, interval, measured);
         let counting = counters.then(|| count_later(pids.clone(), start.clone(), warm_up, measured));
         let drains = row.events.iter().any(|event| event.action == EventAction::DrainTarget);

@@ -217,7 +217,7 @@ impl AdminApi {
             return unauthorized("invalid method for role viewer");
         }
         if head.method != Method::GET
-            && let Err(refusal) = check_wait(&query)
+            && let Err(refusal) = query.check().and_then(|()| check_wait(&query))
         {
             return *refusal;
         }

@@ -14,7 +14,7 @@ use super::context::{AdminContext, StandaloneState};
 use super::difference::difference;
 use super::dry_run;
 use super::plans::now_seconds;
-use super::redact::redact;
+use super::redact::{redact, unmask};
 use super::references::id_text;
 use super::request::AdminRequest;
 use super::scopes::within;
@@ -23,7 +23,7 @@ use super::validate;
 use crate::document::{AdminRole, RESOURCE_LISTS};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
-use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
+use crate::stores::writes::{Plan, PlanRefusal, WriteOutcome, WriteReceipt, WriteRequest};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
@@ -212,6 +212,10 @@ fn resources_of(lists: &BTreeMap<&'static str, Value>) -> Refused<WantedResource
             let id = name.or(own).unwrap_or_else(|| format!("arr_{}", index + 1));
             let mut item = item.clone();
             validate::without_index(&mut item);
+            // The whole configuration is sent, with its secrets.
+            if let Err(PlanRefusal::Wrong(problem)) = unmask(list, &mut item, None) {
+                return refuse(format!("{list}[{index}]: {problem}"));
+            }
             wanted.insert(ResourceKey::new(list, &id), item);
         }
     }

@@ -1,5 +1,7 @@
 //! The query of a request.
 
+use super::answer::{Refused, refuse};
+
 /// Names and values, decoded, in the order of the text.
 #[derive(Debug, Default)]
 pub(super) struct Query(Vec<(String, String)>);
@@ -25,6 +27,21 @@ impl Query {
 
     pub(super) fn is_true(&self, name: &str) -> bool {
         self.get(name) == Some("true")
+    }
+
+    /// Refuses a switch that is neither on nor off, and names that are nearly `dry_run`: the change would be made.
+    pub(super) fn check(&self) -> Refused<()> {
+        for (name, value) in self.iter() {
+            let letters: String = name.chars().filter(char::is_ascii_alphabetic).collect();
+            let is_switch = matches!(name, "dry_run" | "force");
+            if is_switch && !matches!(value, "true" | "false") {
+                return refuse(format!("wrong `{name}={value}`: write `{name}=true` or `{name}=false`"));
+            }
+            if !is_switch && letters.eq_ignore_ascii_case("dryrun") {
+                return refuse(format!("unknown query argument `{name}`: write `dry_run=true`"));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -62,6 +79,18 @@ pub(super) fn decoded_path(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_not_made_where_a_dry_run_may_be_meant() {
+        for query in ["", "dry_run=true", "dry_run=false&force=true", "wait=5s"] {
+            assert!(Query::parse(query).check().is_ok(), "{query}");
+        }
+        for query in
+            ["dry_run", "dry_run=1", "dry_run=True", "force=yes", "dry-run=true", "dryRun=true", "wait=1s&dry_run="]
+        {
+            assert!(Query::parse(query).check().is_err(), "{query}");
+        }
+    }
 
     #[test]
     fn queries_are_decoded() {

@@ -54,7 +54,9 @@ pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> R
         mask(list, &mut copy);
         copy
     };
-    if let Some(stored) = stored {
+    // The token of a secret manager goes to the address in `uri`: who changes the address has to know the token.
+    let has_moved = |stored: &&Value| list == "secrets" && stored.get("uri") != value.get("uri");
+    if let Some(stored) = stored.filter(|stored| !has_moved(stored)) {
         let (sent, kept) = (masked(value), masked(stored));
         restore(value, &sent, stored, &kept);
     }
@@ -167,8 +169,8 @@ mod tests {
     #[test]
     fn what_was_masked_is_put_back() {
         let stored = json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}]});
-        let back = sent(json!({"token": "***", "uri": "http://w", "list": [{"secret": "***"}]}), Some(stored));
-        assert_eq!(back, Ok(json!({"token": "t", "uri": "http://w", "list": [{"secret": "s"}]})));
+        let back = sent(json!({"token": "***", "uri": "http://v", "list": [{"secret": "***"}], "x": 1}), Some(stored));
+        assert_eq!(back, Ok(json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}], "x": 1})));
         let elsewhere = json!({"token": "t", "note": "***"});
         assert_eq!(sent(elsewhere.clone(), None), Ok(elsewhere), "it is no secret");
     }
@@ -178,6 +180,7 @@ mod tests {
         let cases = [
             (json!({"token": "***"}), None, "`token`"),
             (json!({"token": "***"}), Some(json!({"uri": "u"})), "`token`"),
+            (json!({"token": "***", "uri": "http://mine"}), Some(json!({"token": "t", "uri": "http://v"})), "`token`"),
             (
                 json!({"list": [{"secret": "***"}, {"secret": "***"}]}),
                 Some(json!({"list": [{"secret": "s"}]})),

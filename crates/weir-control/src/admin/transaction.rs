@@ -50,6 +50,9 @@ impl Transaction {
         if list.is_empty() {
             return refuse("`operations` is empty: there is nothing to change");
         }
+        if let Some(problem) = unknown_member(body, &["operations", "if_revision", "message", "requests"]) {
+            return refuse(problem);
+        }
         if list.len() > MOST_OPERATIONS {
             return refuse(format!(
                 "{} operations are more than the limit of {MOST_OPERATIONS}: split the transaction",
@@ -63,7 +66,12 @@ impl Transaction {
                 Err(problem) => return refuse(format!("operations[{index}]: {problem}")),
             }
         }
-        let if_revision = body.get("if_revision").and_then(Value::as_u64);
+        let if_revision = match body.get("if_revision") {
+            Some(number) if number.as_u64().is_none() => {
+                return refuse("`if_revision` must be the number of a revision");
+            }
+            number => number.and_then(Value::as_u64),
+        };
         let message = body.get("message").and_then(Value::as_str).map(str::to_owned);
         Ok(Transaction { operations, if_revision, message })
     }
@@ -124,7 +132,21 @@ fn fault_of_name(kind: &ResourceKind, key: &ResourceKey, value: &Value) -> Optio
     (name != key.id()).then(|| format!("wrong username: `{key}` cannot have the name `{name}`"))
 }
 
+/// What is wrong if a member has another name: one with a slip of the pen would be a condition that is not looked at.
+fn unknown_member(value: &Value, known: &[&str]) -> Option<String> {
+    let unknown = value.as_object()?.keys().find(|name| !known.contains(&name.as_str()))?;
+    let advice = if unknown == "dry_run" {
+        "write `?dry_run=true` in the URL".to_owned()
+    } else {
+        format!("known are {}", known.join(", "))
+    };
+    Some(format!("unknown member `{unknown}`: {advice}"))
+}
+
 fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> {
+    if let Some(problem) = unknown_member(item, &["put", "patch", "delete", "value"]) {
+        return Err(problem);
+    }
     let value = || match item.get("value") {
         Some(value @ Value::Object(_)) => Ok(value.clone()),
         _ => Err("missing `value`, which must be a map".to_owned()),

@@ -282,6 +282,7 @@ impl Driver {
 
     /// Checks the deadlines when nothing is received, and sets the timer to the earliest.
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
+        // Long, since the earliest of all deadlines is found here.
         let (shared, worker) = (&self.shared, &self.shared.worker);
         if worker.phase() == WorkerPhase::Stopping {
             return Poll::Ready(());

@@ -38,7 +38,7 @@ pub struct SharedState {
 /// The health of all endpoints, one table for the process.
 #[derive(Debug, Default)]
 pub struct HealthTable {
-    endpoints: Mutex<HashMap<HealthKey, Arc<Health>>>,
+    endpoints: Mutex<EndpointsByAddress>,
     /// Traffic has begun: endpoints added from now on get a slow start, if one is configured.
     begun: AtomicBool,
     /// The number of active checks, by outcome.
@@ -46,7 +46,7 @@ pub struct HealthTable {
 }
 
 /// Upstreams with different health checks for one endpoint get different results.
-type HealthKey = (SocketAddr, Option<CheckSpec>);
+type EndpointsByAddress = HashMap<SocketAddr, Vec<(Option<CheckSpec>, Arc<Health>)>>;
 
 /// Active checks made since the process began.
 #[derive(Debug, Default)]
@@ -87,11 +87,20 @@ impl HealthTable {
         all.iter().map(|endpoint| self.known(&mut endpoints, endpoint, now_ns)).collect()
     }
 
-    fn known(&self, endpoints: &mut HashMap<HealthKey, Arc<Health>>, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
+    fn known(&self, endpoints: &mut EndpointsByAddress, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
+        let question = endpoint.checks.as_ref().map(|checks| &checks.question);
+        let of_address = endpoints.entry(endpoint.addr).or_default();
+        if let Some((_, known)) = of_address.iter().find(|(known, _)| known.as_ref() == question) {
+            return Arc::clone(known);
+        }
         let joined_ns = if self.begun.load(Relaxed) { now_ns } else { 0 };
-        let new = || Arc::new(Health { joined_ns: joined_ns.into(), ..Health::new(endpoint.addr) });
-        let question = endpoint.checks.as_ref().map(|checks| checks.question.clone());
-        Arc::clone(endpoints.entry((endpoint.addr, question)).or_insert_with(new))
+        let new = Arc::new(Health { joined_ns: joined_ns.into(), ..Health::new(endpoint.addr) });
+        // A check that was edited is a new one: an endpoint that another check has taken out of rotation proves itself first.
+        if of_address.iter().any(|(_, other)| !other.is_proven()) {
+            new.doubt(question.is_some(), now_ns);
+        }
+        of_address.push((question.cloned(), Arc::clone(&new)));
+        new
     }
 
     /// Called when traffic begins: endpoints known by then get their whole share at once.
@@ -102,7 +111,10 @@ impl HealthTable {
     /// Drops endpoints that no snapshot refers to any more.
     pub fn forget_unused(&self) {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        endpoints.retain(|_, health| Arc::strong_count(health) > 1);
+        endpoints.retain(|_, of_address| {
+            of_address.retain(|(_, health)| Arc::strong_count(health) > 1);
+            !of_address.is_empty()
+        });
     }
 }
 
@@ -119,6 +131,12 @@ impl Health {
             relapses: AtomicU32::default(),
             joined_ns: AtomicU64::default(),
         }
+    }
+
+    /// Starts out of rotation: until active checks succeed, or without them on trial.
+    fn doubt(&self, has_checks: bool, now_ns: u64) {
+        self.out_until_ns.store(if has_checks { UNTIL_CHECKED } else { now_ns.max(1) }, Relaxed);
+        self.pause_end_ns.store(now_ns, Relaxed);
     }
 
     pub fn is_up(&self, now_ns: u64) -> bool {

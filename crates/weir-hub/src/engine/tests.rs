@@ -364,7 +364,7 @@ fn dead_letters_and_their_replays_survive_a_restart() {
     journal.extend(engine.take_records());
     for records in [journal, engine.snapshot().collect()] {
         let mut restored = Engine::new(one_attempt(), 7);
-        for record in crate::record::decode(&crate::record::tests::whole(&records)).expect("records are read again") {
+        for record in crate::record::decode(&crate::record::whole(&records)).expect("records are read again") {
             restored.restore(record).expect("it makes sense");
         }
         (1..=4).for_each(|seq| restored.restore_event(seq, TOPIC, 100, 0));
@@ -520,7 +520,7 @@ impl World {
         self.crashes += 1;
         self.under_way.clear();
         self.engine = Engine::new(Arc::clone(&self.settings), self.random.u64(..));
-        for record in crate::record::decode(&crate::record::tests::whole(&self.disk)).expect("records are read again") {
+        for record in crate::record::decode(&crate::record::whole(&self.disk)).expect("records are read again") {
             self.engine.restore(record).expect("records make sense");
         }
         for seq in self.events.clone() {

@@ -37,20 +37,39 @@ impl Default for SenderTerms {
     }
 }
 
-/// The parts of a text between separators outside of quotes.
-fn parts(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let mut quoted = false;
-    let mut escaped = false;
-    let split = move |byte: &u8| {
-        let was_escaped = std::mem::take(&mut escaped);
+/// Whether a place of a text is within quotes.
+#[derive(Clone, Copy, Default)]
+struct QuoteState {
+    is_quoted: bool,
+    is_escaped: bool,
+}
+
+impl QuoteState {
+    fn pass(&mut self, byte: u8) {
+        let was_escaped = std::mem::take(&mut self.is_escaped);
         match byte {
-            b'\\' if quoted && !was_escaped => escaped = true,
-            b'"' if !was_escaped => quoted = !quoted,
+            b'\\' if self.is_quoted && !was_escaped => self.is_escaped = true,
+            b'"' if !was_escaped => self.is_quoted = !self.is_quoted,
             _ => {}
         }
-        *byte == separator && !quoted
+    }
+}
+
+/// The parts of a text between separators outside of quotes.
+fn parts(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let mut state = QuoteState::default();
+    let split = move |byte: &u8| {
+        state.pass(*byte);
+        *byte == separator && !state.is_quoted
     };
     value.split(split).map(<[u8]>::trim_ascii)
+}
+
+/// Whether every quote of a text is closed. What is added to another one would be a part of its last value.
+fn has_closed_quotes(text: &[u8]) -> bool {
+    let mut state = QuoteState::default();
+    text.iter().for_each(|byte| state.pass(*byte));
+    !state.is_quoted
 }
 
 /// The elements of a list in which quoted parameters may contain commas.
@@ -63,7 +82,7 @@ fn is_deflate(element: &[u8]) -> bool {
     name.trim_ascii().eq_ignore_ascii_case(DEFLATE)
 }
 
-/// The offers of `permessage-deflate` among a client's extension fields. Empty if there are none. They are unchanged, unless the server
+/// The valid offers of `permessage-deflate` among a client's extension fields. Empty if there are none. They are unchanged, unless the server
 /// may not keep its context: then each offer says so (RFC 7692 §7.1.1.1).
 pub fn deflate_offers<'a>(values: impl Iterator<Item = &'a [u8]>, server_keeps_context: bool) -> Vec<u8> {
     let offer = |element: &[u8]| {
@@ -74,7 +93,11 @@ pub fn deflate_offers<'a>(values: impl Iterator<Item = &'a [u8]>, server_keeps_c
         }
         offer
     };
-    let offers: Vec<Vec<u8>> = values.flat_map(elements).filter(|element| is_deflate(element)).map(offer).collect();
+    let offers: Vec<Vec<u8>> = values
+        .flat_map(elements)
+        .filter(|element| is_deflate(element) && has_closed_quotes(element))
+        .map(offer)
+        .collect();
     offers.join(&b", "[..])
 }
 
@@ -165,6 +188,7 @@ mod tests {
             ("bbf; a=\"x, permessage-deflate, \\\" y\"", ""),
             (", ,", ""),
             ("permessage-deflate-2", ""),
+            ("permessage-deflate; client_max_window_bits=\"10", ""),
         ] {
             let left = deflate_offers([offered.as_bytes()].into_iter(), true);
             assert_eq!(String::from_utf8_lossy(&left), want, "{offered}");

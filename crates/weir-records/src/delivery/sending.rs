@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::SinkTask;
+use super::RecordDelivery;
 use super::verdict::{DeliveryVerdict, NextTry, Settlement};
-use crate::backoff::Backoff;
 use crate::batching::Retries;
 use crate::books::{Books, DropReason, RecordTally};
 use crate::destination::Destination;
@@ -24,14 +23,6 @@ const DRAIN: Duration = Duration::from_secs(60);
 const LAST_LOOK: Duration = Duration::from_millis(2);
 const LAST_WRITES: Duration = Duration::from_millis(800);
 
-pub(super) struct RecordDelivery {
-    pub(super) task: Rc<SinkTask>,
-    pub(super) backoff: Backoff,
-    /// The most records in a batch, lowered when the destination refuses larger ones.
-    pub(super) limit: usize,
-    /// When a failed delivery first found the sink closed.
-    closed: Option<Instant>,
-}
 /// The next work of a sink.
 enum NextDelivery {
     Batch(Vec<Record>),
@@ -40,11 +31,8 @@ enum NextDelivery {
     /// No more records will come.
     End,
 }
-impl RecordDelivery {
-    pub(super) fn new(task: Rc<SinkTask>) -> RecordDelivery {
-        RecordDelivery { task, backoff: Backoff::default(), limit: usize::MAX, closed: None }
-    }
 
+impl RecordDelivery {
     pub(super) async fn run(mut self, destination: Option<Box<dyn Destination>>) {
         let Some(mut destination) = destination else {
             // Without a destination, all records are lost.

@@ -3,7 +3,7 @@
 use std::iter::repeat;
 use std::time::Duration;
 
-use super::sending::RecordDelivery;
+use super::RecordDelivery;
 use crate::books::{Books, RecordTally, RejectReason};
 use crate::destination::{Outcome, SendOutcome};
 use crate::queue::{Record, tally};
@@ -33,6 +33,7 @@ impl Settlement {
         books.rejected.iter_mut().zip(self.rejected).for_each(|(all, more)| all.add(more));
     }
 }
+
 /// The evaluation of a destination's answer.
 pub(super) struct DeliveryVerdict {
     /// Records without an outcome yet.
@@ -59,6 +60,7 @@ impl DeliveryVerdict {
         DeliveryVerdict { left, settlement, next: NextTry::Later { error, after } }
     }
 }
+
 impl RecordDelivery {
     pub(super) fn judge(&mut self, batch: Vec<Record>, sent: SendOutcome) -> DeliveryVerdict {
         let mut settlement = Settlement::default();
