@@ -7,6 +7,7 @@ pub mod respond;
 pub mod responder;
 pub mod sides;
 pub mod tunnel;
+pub mod turn;
 pub mod unsent;
 pub mod upgrade;
 pub mod websocket;

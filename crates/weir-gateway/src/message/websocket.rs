@@ -15,6 +15,7 @@ use crate::context::identity_watch::IdentityGuard;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::WebSocketOpening;
 use crate::message::sides::{ClientSide, Pipe};
+use crate::message::turn::Turn;
 use crate::plugins::messages::{self, MessagePolicies};
 
 mod direction;
@@ -127,7 +128,7 @@ impl<'a> MessageTunnel<'a> {
         }
     }
 
-    /// Moves messages both ways until nothing moves.
+    /// Moves messages both ways until nothing moves, or the turn is over.
     fn move_messages(
         &mut self,
         context: &mut Context<'_>,
@@ -136,6 +137,7 @@ impl<'a> MessageTunnel<'a> {
         exchange: &mut Exchange,
     ) -> Result<(), MessageEnd> {
         let mut passage = DirectionContext { worker: self.worker, policies: &mut self.policies };
+        let mut turn = Turn::default();
         loop {
             let up = self.up.poll(context, &mut passage, client, upstream)?;
             let down = self.down.poll(context, &mut passage, upstream, client)?;
@@ -146,7 +148,7 @@ impl<'a> MessageTunnel<'a> {
             let (up, down) = (count(up), count(down));
             exchange.request_bytes += up;
             exchange.response_bytes += down;
-            if self.up.is_shut && self.down.is_shut {
+            if self.up.is_shut && self.down.is_shut || turn.ends_with_piece(context) {
                 return Ok(());
             }
         }

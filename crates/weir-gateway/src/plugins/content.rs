@@ -17,6 +17,7 @@ use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::message::forward::{self, HopFraming};
 use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
+use crate::message::turn::Turn;
 use crate::snapshot::{ClientSettings, Link};
 
 /// The plugins that want the whole content of one message, in order, and the most bytes that it may have.
@@ -192,7 +193,7 @@ impl BodyReader<'_> {
         exchange: &mut ServedExchange,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Stop>> {
-        let worker = self.worker;
+        let (worker, mut turn) = (self.worker, Turn::default());
         while !self.body.is_done() {
             if !client.unread_bytes().is_empty() {
                 let mut stash = std::mem::take(client.unread_bytes());
@@ -218,6 +219,9 @@ impl BodyReader<'_> {
             match read {
                 Poll::Ready(read) => read?,
                 Poll::Pending => return self.wait(client),
+            }
+            if turn.ends_with_piece(context) {
+                return self.wait(client);
             }
         }
         Poll::Ready(Ok(()))
