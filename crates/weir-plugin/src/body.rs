@@ -9,8 +9,20 @@ use crate::stop::Stop;
 
 /// Transforms the content of one message.
 pub trait Filter {
-    /// Receives a piece, and appends to `out` what is forwarded in its place; a filter may keep bytes for later.
-    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop>;
+    /// Receives a piece, and appends to `out` what is forwarded in its place; a filter may keep bytes for later. An observer
+    /// leaves this as it is.
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.observe(piece)?;
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Receives a piece that is forwarded as it is. The gateway calls this in place of [`Filter::piece`] if all filters of a
+    /// message are observers: the content is then not copied for them.
+    fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
+        let _ = piece;
+        Ok(())
+    }
 
     /// No more content is available for now: appends what was kept, so that the receiver does not have to wait for it.
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
@@ -39,7 +51,7 @@ pub trait Filter {
         false
     }
 
-    /// The filter changes nothing, so a `Content-Length` in the head stays valid.
+    /// The filter changes nothing and sees all content by [`Filter::observe`], so a `Content-Length` in the head stays valid.
     fn is_observer(&self) -> bool {
         false
     }
@@ -67,6 +79,12 @@ impl Filters {
     /// A filter has ended the content: see [`Filter::is_over`].
     pub fn are_over(&self) -> bool {
         self.0.iter().any(|filter| filter.is_over())
+    }
+
+    /// Shows a piece to filters that are all observers.
+    pub fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
+        let observe = || self.0.iter_mut().try_for_each(|filter| filter.observe(piece));
+        catch_unwind(AssertUnwindSafe(observe)).unwrap_or(Err(Stop::Internal))
     }
 
     /// Passes a piece through all filters, and appends the result.

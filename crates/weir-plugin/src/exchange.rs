@@ -14,6 +14,7 @@ use weir_proto::{Known, RequestHead, ResponseHead};
 
 use crate::claims::CallerClaims;
 use crate::consumer::{Consumer, Credential};
+use crate::content_buffer::ContentBuffer;
 use crate::held::Held;
 use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 use crate::responder::{Responder, ResponderRequest};
@@ -162,6 +163,11 @@ impl NoteKey {
     }
 }
 
+/// The most bytes that are reserved for content before it is there: an announced length is not to be trusted.
+const MAX_RESERVED: usize = 1 << 20;
+/// Room for what a plugin appends to complete content, in bytes.
+const APPENDED: usize = 8;
+
 /// A copy of content that a plugin collects for its log.
 pub type Kept = Rc<RefCell<KeptContent>>;
 
@@ -169,7 +175,9 @@ pub type Kept = Rc<RefCell<KeptContent>>;
 /// on.
 #[derive(Debug, Default)]
 pub struct KeptContent {
-    bytes: Vec<u8>,
+    bytes: ContentBuffer,
+    /// The length that the content is expected to have, for which memory is reserved with the first piece.
+    expected: usize,
     held: Held,
     is_cut: bool,
     has_ended: bool,
@@ -178,9 +186,19 @@ pub struct KeptContent {
 impl KeptContent {
     pub fn extend(&mut self, piece: &[u8]) {
         self.is_cut |= self.held.set((self.bytes.len() + piece.len()) as u64).is_err();
-        if !self.is_cut {
-            self.bytes.extend_from_slice(piece);
+        if self.is_cut {
+            return;
         }
+        if self.bytes.capacity() == 0 {
+            let length = self.expected.min(MAX_RESERVED).max(piece.len());
+            self.bytes = ContentBuffer::with_capacity(length + APPENDED);
+        }
+        self.bytes.extend_from_slice(piece);
+    }
+
+    /// The content will have this length, in bytes, if its sender keeps its word.
+    pub fn expect(&mut self, length: usize) {
+        self.expected = length;
     }
 
     /// The end of the content is missing, for want of budget.
@@ -199,7 +217,7 @@ impl KeptContent {
     }
 
     /// The bytes, and their share of the budget.
-    pub fn take(&mut self) -> (Vec<u8>, Held) {
+    pub fn take(&mut self) -> (ContentBuffer, Held) {
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.held))
     }
 }

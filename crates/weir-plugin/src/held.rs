@@ -3,12 +3,13 @@
 //!
 //! Content that is streamed from one socket to another is not held and not counted here.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use weir_proto::address::client_network;
 
 use crate::stop::Stop;
@@ -66,7 +67,13 @@ pub struct HeldBudget {
     refused_for_node: AtomicU64,
     refused_for_client: AtomicU64,
     random: RandomState,
-    clients: [Mutex<HashMap<IpAddr, u64>>; TABLES],
+    clients: [Mutex<HashTable<ClientShare>>; TABLES],
+}
+
+/// Bytes held for a client.
+struct ClientShare {
+    client: IpAddr,
+    bytes: u64,
 }
 
 static BUDGET: LazyLock<HeldBudget> = LazyLock::new(|| HeldBudget::new(HeldLimits::default()));
@@ -104,20 +111,20 @@ impl HeldBudget {
         }
     }
 
-    fn table(&self, client: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
-        let number = self.random.hash_one(client) as usize % TABLES;
-        self.clients[number].lock().unwrap_or_else(PoisonError::into_inner)
+    /// The hash of a client, and the table in which it is.
+    fn table(&self, client: IpAddr) -> (u64, MutexGuard<'_, HashTable<ClientShare>>) {
+        let hash = self.random.hash_one(client);
+        // A table uses the lowest and the highest bits.
+        let number = (hash >> 32) as usize % TABLES;
+        (hash, self.clients[number].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn take(&self, client: Option<IpAddr>, bytes: u64) -> Result<(), Exhausted> {
-        if let Some(client) = client {
-            let mut table = self.table(client);
-            let has = table.get(&client).copied().unwrap_or(0).saturating_add(bytes);
-            if has > self.client.load(Relaxed) {
-                self.refused_for_client.fetch_add(1, Relaxed);
-                return Err(Exhausted::Client);
-            }
-            table.insert(client, has);
+        if let Some(client) = client
+            && !self.take_share(client, bytes)
+        {
+            self.refused_for_client.fetch_add(1, Relaxed);
+            return Err(Exhausted::Client);
         }
         let before = self.used.fetch_add(bytes, Relaxed);
         if before.saturating_add(bytes) > self.node.load(Relaxed) {
@@ -128,14 +135,37 @@ impl HeldBudget {
         Ok(())
     }
 
+    /// `false`: the client's limit is reached.
+    fn take_share(&self, client: IpAddr, bytes: u64) -> bool {
+        let limit = self.client.load(Relaxed);
+        let (hash, mut table) = self.table(client);
+        let entry = table.entry(hash, |share| share.client == client, |share| self.random.hash_one(share.client));
+        match entry {
+            Entry::Occupied(mut entry) => {
+                let share = entry.get_mut();
+                let fits = share.bytes.saturating_add(bytes) <= limit;
+                if fits {
+                    share.bytes += bytes;
+                }
+                fits
+            }
+            Entry::Vacant(entry) if bytes <= limit => {
+                entry.insert(ClientShare { client, bytes });
+                true
+            }
+            Entry::Vacant(_) => false,
+        }
+    }
+
     fn give(&self, client: Option<IpAddr>, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
         let Some(client) = client else { return };
-        let mut table = self.table(client);
-        if let Some(has) = table.get_mut(&client) {
-            *has = has.saturating_sub(bytes);
-            if *has == 0 {
-                table.remove(&client);
+        let (hash, mut table) = self.table(client);
+        if let Ok(mut entry) = table.find_entry(hash, |share| share.client == client) {
+            let share = entry.get_mut();
+            share.bytes = share.bytes.saturating_sub(bytes);
+            if share.bytes == 0 {
+                entry.remove();
             }
         }
     }

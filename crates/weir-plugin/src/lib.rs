@@ -4,6 +4,7 @@ pub mod body;
 mod claims;
 mod config_error;
 pub mod consumer;
+mod content_buffer;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
@@ -30,6 +31,7 @@ pub use body::{Filter, Filters};
 pub use claims::CallerClaims;
 pub use config_error::ConfigError;
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
+pub use content_buffer::ContentBuffer;
 pub use definition::{
     Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Declaration, Definition, Entry, HasMetadata,
     MetadataEntry, Registry, SecretFields, Stage,

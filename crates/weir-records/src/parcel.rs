@@ -21,7 +21,7 @@ pub fn encode(records: &[Record]) -> Vec<u8> {
         out.extend_from_slice(&record.sequence.to_le_bytes());
         out.extend_from_slice(&(record.attachments.len() as u32).to_le_bytes());
         text(&mut out, &record.payload);
-        record.attachments.iter().for_each(|attachment| text(&mut out, &attachment.bytes));
+        record.attachments.iter().for_each(|attachment| text(&mut out, attachment));
     }
     out
 }
@@ -40,7 +40,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
         let sequence = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
         let attachments = number(&mut rest)?;
         let payload = sized(&mut rest)?.to_vec();
-        let attachment = |_| Some(Attachment { bytes: sized(&mut rest)?.to_vec(), _held: Box::new(()) });
+        let attachment = |_| Some(Attachment::new(sized(&mut rest)?.to_vec()));
         let attachments = (0..attachments).map(attachment).collect::<Option<_>>()?;
         decoded.push(Record { boot, sequence, payload, attachments });
     }
@@ -85,7 +85,7 @@ mod tests {
             let records: Vec<Record> = (1..)
                 .zip(payloads)
                 .map(|(sequence, (payload, bodies))| {
-                    let attachments = bodies.into_iter().map(|bytes| Attachment { bytes, _held: Box::new(()) }).collect();
+                    let attachments = bodies.into_iter().map(Attachment::new).collect();
                     Record { boot: 7, sequence, payload, attachments }
                 })
                 .collect();

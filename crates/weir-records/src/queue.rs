@@ -29,7 +29,7 @@ pub struct Record {
 
 impl Record {
     pub fn bytes(&self) -> u64 {
-        let attached: usize = self.attachments.iter().map(|attachment| attachment.bytes.len()).sum();
+        let attached: usize = self.attachments.iter().map(|attachment| attachment.len()).sum();
         (self.payload.len() + attached) as u64
     }
 

@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,15 +35,26 @@ const IS_COUNTED: u32 = 2;
 const FLAG_BITS: u32 = 2;
 const MAX_RECORD_BYTES: usize = 1 << (32 - FLAG_BITS);
 
-/// Content that belongs to a record, and the permit that keeps its memory counted while it waits.
-pub struct Attachment {
-    pub bytes: Vec<u8>,
-    pub _held: Box<dyn Send>,
+/// Content that belongs to a record. What owns its memory, and counts it, is dropped with the record.
+pub struct Attachment(Box<dyn AsRef<[u8]> + Send>);
+
+impl Attachment {
+    pub fn new(content: impl AsRef<[u8]> + Send + 'static) -> Attachment {
+        Attachment(Box::new(content))
+    }
+}
+
+impl Deref for Attachment {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
 }
 
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attachment").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+        f.debug_struct("Attachment").field("bytes", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -81,7 +93,7 @@ impl RingWriter {
         state.scratch.clear();
         state.scratch.extend_from_slice(&[0; HEADER_BYTES]);
         write(&mut state.scratch);
-        let attached: usize = attachments.iter().map(|attachment| attachment.bytes.len()).sum();
+        let attached = attached_bytes(&attachments);
         let bytes = (state.scratch.len() - HEADER_BYTES + attached) as u64;
         let slot = self.account.slot(self.slot);
         // Counted before the sink can see the record, so that it never sees more records than were accepted.
@@ -182,7 +194,7 @@ impl RingTake {
 }
 
 fn attached_bytes(attachments: &[Attachment]) -> usize {
-    attachments.iter().map(|attachment| attachment.bytes.len()).sum()
+    attachments.iter().map(|attachment| attachment.len()).sum()
 }
 
 impl RingReader {
@@ -279,7 +291,7 @@ mod tests {
     }
 
     fn attachment(bytes: usize) -> Attachment {
-        Attachment { bytes: vec![7; bytes], _held: Box::new(()) }
+        Attachment::new(vec![7; bytes])
     }
 
     #[test]
@@ -291,10 +303,7 @@ mod tests {
         let taken = reader.take().expect("one");
         assert_eq!((&*taken.payload, taken.attachments.len(), taken.refused), (&b"one"[..], 0, 0));
         let taken = reader.take().expect("two");
-        assert_eq!(
-            (&*taken.payload, &*taken.attachments[0].bytes, taken.is_counted),
-            (&b"two"[..], &[7; 4][..], false)
-        );
+        assert_eq!((&*taken.payload, &*taken.attachments[0], taken.is_counted), (&b"two"[..], &[7; 4][..], false));
         assert!(reader.take().is_none() && !reader.has_ended());
         drop(writer);
         assert!(reader.has_ended());

@@ -272,6 +272,8 @@ pub struct ResponseContent<'a> {
     counted: Held,
     /// The filters it passes if no plugin wants it whole.
     filters: Filters,
+    /// The content passes unchanged: see [`ResponseContent::observe`].
+    only_observes: bool,
     /// No filter can hold anything back, since all were flushed after the last piece.
     is_flushed: bool,
 }
@@ -302,6 +304,7 @@ impl<'a> ResponseContent<'a> {
             _ => {}
         }
         Ok(Some(Box::new(ResponseContent {
+            only_observes: !is_held && filters.only_observe(),
             plugins,
             whole,
             held: Vec::new(),
@@ -314,6 +317,16 @@ impl<'a> ResponseContent<'a> {
     /// Whether nothing is sent on before all of it has been received.
     pub fn is_held(&self) -> bool {
         !self.whole.links.is_empty()
+    }
+
+    /// All content passes as it is, and is shown to the filters by [`ResponseContent::observe`].
+    pub fn only_observes(&self) -> bool {
+        self.only_observes
+    }
+
+    /// Shows the filters a piece of content that is sent on.
+    pub fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
+        self.filters.observe(piece)
     }
 
     /// Takes a piece of content; appends to `out` what can be sent on.

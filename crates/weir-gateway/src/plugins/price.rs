@@ -187,6 +187,10 @@ impl Filter for Priced {
         self.spend(|filter| filter.piece(piece, out))
     }
 
+    fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
+        self.spend(|filter| filter.observe(piece))
+    }
+
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.spend(|filter| filter.flush(out))
     }

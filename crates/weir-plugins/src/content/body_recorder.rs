@@ -1,5 +1,6 @@
 //! Records the content of a message up to a limit, for use after the exchange.
 
+use weir_plugin::proto::Framing;
 use weir_plugin::{Filter, Kept, Stop};
 
 /// A filter that records the content and does not change it.
@@ -9,18 +10,20 @@ pub struct BodyRecorder {
 }
 
 impl BodyRecorder {
-    /// Records the first `most` bytes, and one more if there are more, to mark the content as cut.
-    pub fn filter(kept: Kept, most: usize) -> Box<dyn Filter> {
+    /// Records the first `most` bytes of content with this framing, and one more if there are more, to mark the content as cut.
+    pub fn filter(kept: Kept, most: usize, framing: Framing) -> Box<dyn Filter> {
+        if let Framing::Sized(length) = framing {
+            kept.borrow_mut().expect(usize::try_from(length).unwrap_or(usize::MAX).min(most + 1));
+        }
         Box::new(BodyRecorder { kept, most })
     }
 }
 
 impl Filter for BodyRecorder {
-    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
         let mut kept = self.kept.borrow_mut();
         let room = (self.most + 1).saturating_sub(kept.len());
         kept.extend(&piece[..piece.len().min(room)]);
-        out.extend_from_slice(piece);
         Ok(())
     }
 
@@ -41,7 +44,7 @@ mod tests {
     #[test]
     fn everything_passes_and_the_beginning_is_kept() {
         let kept = Kept::default();
-        let mut body_recorder = BodyRecorder::filter(kept.clone(), 4);
+        let mut body_recorder = BodyRecorder::filter(kept.clone(), 4, Framing::Sized(8));
         let mut out = Vec::new();
         for piece in ["ab", "cdef", "gh"] {
             body_recorder.piece(piece.as_bytes(), &mut out).expect("it never refuses");

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::proto::Head;
-use weir_plugin::{Build, ConfigError, Exchange, Expression, Filter, Held, NoteKey, Phases};
+use weir_plugin::proto::{Framing, Head};
+use weir_plugin::{Build, ConfigError, ContentBuffer, Exchange, Expression, Filter, Held, NoteKey, Phases};
 use weir_records::Attachment;
 
 use crate::content::body_recorder::BodyRecorder;
@@ -78,9 +78,9 @@ impl BodyCapture {
         Ok(include.then(|| BodyCapture { key: NoteKey::unique(), only, most, decodes }))
     }
 
-    fn filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
+    fn filter(&self, exchange: &mut Exchange, framing: Framing) -> Option<Box<dyn Filter>> {
         let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
-        is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most))
+        is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most, framing))
     }
 
     /// The recorded content of a message with this head.
@@ -90,14 +90,13 @@ impl BodyCapture {
         let (mut bytes, held) = kept.take();
         bytes.truncate(self.most);
         let coding = ContentCoding::of(head).ok().flatten().filter(|_| self.decodes && !bytes.is_empty());
-        Some(TakenBody { bytes, held, is_cut, coding, most: self.most })
+        Some(TakenBody { content: CountedContent { bytes, held }, is_cut, coding, most: self.most })
     }
 }
 
-/// Recorded content, with its memory permit.
+/// Recorded content.
 struct TakenBody {
-    bytes: Vec<u8>,
-    held: Held,
+    content: CountedContent,
     /// The content is incomplete.
     is_cut: bool,
     /// The coding that is to be decoded.
@@ -106,33 +105,46 @@ struct TakenBody {
     most: usize,
 }
 
+/// Content whose memory is counted for as long as it is held.
+struct CountedContent {
+    bytes: ContentBuffer,
+    held: Held,
+}
+
+impl AsRef<[u8]> for CountedContent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl TakenBody {
     /// With its masks, decoded first: a mask reads no coding. `None` if it cannot be masked reliably.
     fn masked(mut self, exchange: &Exchange) -> Option<TakenBody> {
         if let Some(coding) = self.coding {
             // No more than a mask can read, since the worker serves no other request meanwhile.
             let most = self.most.min(exchange.most_masked_bytes());
-            let (bytes, end) = coding::decoded(coding, &self.bytes, most as u64);
+            let (bytes, end) = coding::decoded(coding, &self.content.bytes, most as u64);
             if end != DecodedEnd::Complete {
                 return None;
             }
             // Without a permit for it, the content is as good as cut.
-            self.is_cut |= self.held.set(bytes.len() as u64).is_err();
-            self.bytes = bytes;
+            self.is_cut |= self.content.held.set(bytes.len() as u64).is_err();
+            self.content.bytes = bytes.into();
         }
-        self.bytes = exchange.masked_body(self.bytes, self.is_cut)?;
+        let bytes = std::mem::take(&mut *self.content.bytes);
+        self.content.bytes = exchange.masked_body(bytes, self.is_cut)?.into();
         Some(self)
     }
 
     /// `is_decoded`: it is decoded already.
     fn attach(self, is_decoded: bool) -> Attachment {
-        let TakenBody { mut bytes, held, coding, most, .. } = self;
+        let TakenBody { mut content, coding, most, .. } = self;
         match coding {
-            Some(coding) if is_decoded => decoding::mark_decoded(&mut bytes, coding),
-            Some(coding) => decoding::mark_coded(&mut bytes, coding, most),
+            Some(coding) if is_decoded => decoding::mark_decoded(&mut content.bytes, coding),
+            Some(coding) => decoding::mark_coded(&mut content.bytes, coding, most),
             None => {}
         }
-        Attachment { bytes, _held: Box::new(held) }
+        Attachment::new(content)
     }
 }
 
@@ -160,11 +172,11 @@ impl BodyCaptures {
     }
 
     pub fn request_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
-        self.request.as_ref()?.filter(exchange)
+        self.request.as_ref()?.filter(exchange, exchange.request.framing)
     }
 
     pub fn response_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
-        self.response.as_ref()?.filter(exchange)
+        self.response.as_ref()?.filter(exchange, exchange.response.framing)
     }
 
     /// The number of recorded bytes of an exchange.
@@ -228,9 +240,10 @@ mod tests {
             Ok::<_, ()>(())
         });
         let held = Held::of(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let body = TakenBody { bytes, held, is_cut: false, coding: Some(ContentCoding::Gzip), most: MOST };
+        let content = CountedContent { bytes: bytes.into(), held };
+        let body = TakenBody { content, is_cut: false, coding: Some(ContentCoding::Gzip), most: MOST };
         let masked = body.masked(exchange.shown());
-        masked.map(|body| String::from_utf8(body.bytes).expect("text"))
+        masked.map(|body| String::from_utf8(body.content.bytes.to_vec()).expect("text"))
     }
 
     #[test]

@@ -266,7 +266,7 @@ impl BatchWriter<'_> {
         record: &Record,
     ) {
         let CapturedExchange { facts, request_fields, response_fields } = exchange;
-        let mut bodies = record.attachments.iter().map(|attachment| &*attachment.bytes);
+        let mut bodies = record.attachments.iter().map(|attachment| &**attachment);
         let mut content = |is_there: u8, is_coded: u8| {
             let bytes = (facts.flags & is_there != 0).then(|| bodies.next()).flatten()?;
             Some(if facts.flags & is_coded == 0 { RecordedContent::plain(bytes) } else { self.decoder.content(bytes) })

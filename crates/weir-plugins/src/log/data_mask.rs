@@ -355,8 +355,7 @@ mod tests {
         let (mut payload, mut text) = (Vec::new(), Vec::new());
         capture.write(exchange.shown(), flags, &mut payload);
         assert!(!payload.windows(6).any(|bytes| bytes == b"secret"), "before it leaves the worker");
-        let attachments =
-            body.into_iter().map(|bytes| weir_records::Attachment { bytes, _held: Box::new(()) }).collect();
+        let attachments = body.into_iter().map(weir_records::Attachment::new).collect();
         let record = weir_records::Record { boot: 1, sequence: 1, payload, attachments };
         RecordWriter::default().batch().json(&record, &mut text);
         serde_json::from_slice(&text).expect("JSON")

@@ -131,13 +131,9 @@ struct SizeLimitFilter {
 }
 
 impl Filter for SizeLimitFilter {
-    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
         self.so_far += piece.len() as u64;
-        if self.range.is_over(self.so_far) {
-            return Err(self.too_large);
-        }
-        out.extend_from_slice(piece);
-        Ok(())
+        if self.range.is_over(self.so_far) { Err(self.too_large) } else { Ok(()) }
     }
 
     fn end(&mut self, _: &mut Vec<u8>) -> Result<(), Stop> {

@@ -184,7 +184,7 @@ impl Plugin for RequestMirror {
             return Ok(None);
         }
         let kept = exchange.notes.keep(self.content, exchange.client.addr);
-        Ok(Some(BodyRecorder::filter(kept, MOST_CONTENT)))
+        Ok(Some(BodyRecorder::filter(kept, MOST_CONTENT, exchange.request.framing)))
     }
 
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
@@ -232,7 +232,7 @@ impl RequestMirror {
         if !request.authority().is_empty() {
             fields.insert(HOST, HeaderValue::from_bytes(request.authority()).ok()?);
         }
-        let mut copy = Request::new(Full::new(Bytes::from(content)));
+        let mut copy = Request::new(Full::new(Bytes::from_owner(content)));
         *copy.method_mut() = Method::from_bytes(request.method_name()).ok()?;
         *copy.uri_mut() = self.target(request.path(), request.query()).try_into().ok()?;
         *copy.headers_mut() = fields;

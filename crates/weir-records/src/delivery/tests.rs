@@ -186,7 +186,7 @@ fn numbers_tell_of_what_is_missing() {
 fn u03_records_that_wait_are_bounded_in_bytes() {
     let mut harness = Harness::open(options(1), Box::new(Dead));
     for turn in 1..=200 {
-        let attached = Attachment { bytes: vec![0; (512 << 10) - 1], _held: Box::new(()) };
+        let attached = Attachment::new(vec![0; (512 << 10) - 1]);
         harness.writer.write(vec![attached], |out| out.push(b'x'));
         // One at a time, so that it is the sink that refuses, and not the ring.
         eventually("the sink has it", DEADLINE, || harness.sink_has() == turn);

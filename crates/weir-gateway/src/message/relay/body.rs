@@ -92,21 +92,26 @@ impl BodyTransfer {
         coding: HopFraming,
         out: &mut Vec<u8>,
     ) -> Result<TransferProgress, BrokenFraming> {
+        self.decode(input, |content| write(out, coding, content))
+    }
+
+    /// Passes the content that `input` holds of this body to `each`, piece by piece.
+    pub fn decode(&mut self, input: &[u8], mut each: impl FnMut(&[u8])) -> Result<TransferProgress, BrokenFraming> {
         match self {
             BodyTransfer::Done(_) | BodyTransfer::AwaitsEnd { .. } => Ok(TransferProgress { consumed: 0, content: 0 }),
             BodyTransfer::Marked(remaining) => {
                 let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
-                write(out, coding, &input[..length]);
+                each(&input[..length]);
                 *remaining -= length as u64;
                 Ok(TransferProgress { consumed: length, content: length as u64 })
             }
             BodyTransfer::UntilClose => {
-                write(out, coding, input);
+                each(input);
                 Ok(TransferProgress { consumed: input.len(), content: input.len() as u64 })
             }
             BodyTransfer::Sized(remaining) => {
                 let length = usize::try_from(*remaining).unwrap_or(usize::MAX).min(input.len());
-                write(out, coding, &input[..length]);
+                each(&input[..length]);
                 *remaining -= length as u64;
                 if *remaining == 0 {
                     *self = BodyTransfer::Done(Trailers::default());
@@ -120,7 +125,7 @@ impl BodyTransfer {
                         Step::More => moved.consumed = input.len(),
                         Step::Data { skip, length } => {
                             let start = moved.consumed + skip;
-                            write(out, coding, &input[start..start + length]);
+                            each(&input[start..start + length]);
                             moved.consumed = start + length;
                             moved.content += length as u64;
                         }

@@ -143,12 +143,23 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     fn transfer_request(&mut self, received: &[u8], out: &mut Vec<u8>) -> Result<TransferProgress, Stop> {
         let RequestSide { body, coding, .. } = &mut self.request;
-        if self.exchange.request_filters.is_empty() {
+        let filters = &mut self.exchange.request_filters;
+        if filters.is_empty() {
             return body.transfer(received, *coding, out).map_err(|_| Stop::BadRequestBody);
+        }
+        if filters.only_observe() {
+            let mut observed = Ok(());
+            let moved = body.decode(received, |content| {
+                observed = observed.and_then(|()| filters.observe(content));
+                if observed.is_ok() {
+                    body::write(out, *coding, content);
+                }
+            });
+            return observed.and(moved.map_err(|_| Stop::BadRequestBody));
         }
         let (mut content, mut passed) = (Vec::new(), Vec::new());
         let moved = body.transfer(received, HopFraming::Plain, &mut content).map_err(|_| Stop::BadRequestBody)?;
-        self.exchange.request_filters.piece(&content, &mut passed)?;
+        filters.piece(&content, &mut passed)?;
         body::write(out, *coding, &passed);
         Ok(moved)
     }

@@ -8,8 +8,8 @@ use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::{Trailers, Version};
 
-use super::body::{self, BodyTransfer};
-use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ns};
+use super::body::{self, BodyTransfer, TransferProgress};
+use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::{self, HopFraming};
@@ -148,7 +148,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.worker.buffers.append_unread(&mut self.exchange.early, bytes);
             return Ok(());
         }
-        let moved = match &mut self.response.content {
+        let moved = match &self.response.content {
             None => {
                 let moved = self.response.body.transfer(bytes, self.response.coding, out);
                 let moved = moved.map_err(|_| Stop::BadResponseBody)?;
@@ -157,19 +157,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 }
                 moved
             }
-            Some(content) => {
-                let (mut plain, mut passed) = (Vec::new(), Vec::new());
-                let moved = self.response.body.transfer(bytes, HopFraming::Plain, &mut plain);
-                let moved = moved.map_err(|_| Stop::BadResponseBody)?;
-                content.piece(self.exchange, &plain, &mut passed)?;
-                let is_over = content.is_over();
-                self.write_content(&passed, out);
-                if is_over {
-                    self.response.body = BodyTransfer::Done(Trailers::default());
-                    (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
-                }
-                moved
-            }
+            Some(_) => self.take_content(bytes, out)?,
         };
         self.meet_end();
         self.exchange.upstream.body_bytes += moved.content;
@@ -181,6 +169,35 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             self.end_response(out)?;
         }
         Ok(())
+    }
+
+    /// Moves content of the response through its filters.
+    fn take_content(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<TransferProgress, Stop> {
+        let ResponseSide { content, body, coding, .. } = &mut self.response;
+        let content = content.as_mut().expect("the caller has checked it");
+        if content.only_observes() {
+            let mut observed = Ok(());
+            let moved = body.decode(bytes, |piece| {
+                observed = observed.and_then(|()| content.observe(piece));
+                if observed.is_ok() {
+                    body::write(out, *coding, piece);
+                }
+            });
+            observed?;
+            let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+            self.exchange.body_bytes += moved.content;
+            return Ok(moved);
+        }
+        let (mut plain, mut passed) = (Vec::new(), Vec::new());
+        let moved = body.transfer(bytes, HopFraming::Plain, &mut plain).map_err(|_| Stop::BadResponseBody)?;
+        content.piece(self.exchange, &plain, &mut passed)?;
+        let is_over = content.is_over();
+        self.write_content(&passed, out);
+        if is_over {
+            self.response.body = BodyTransfer::Done(Trailers::default());
+            (self.response.client_reusable, self.response.upstream_reusable) = (false, false);
+        }
+        Ok(moved)
     }
 
     /// When the response is ended because the gateway drains. Only an event stream is: it has no end of its own, and its
