@@ -20,10 +20,36 @@ pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Whether nothing has to be escaped. Without an early exit, so that many bytes are checked with one instruction.
+/// Whether nothing has to be escaped.
+#[inline]
 fn is_plain(bytes: &[u8]) -> bool {
-    let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) & (byte != b'"') & (byte != b'\\');
-    bytes.iter().fold(true, |plain, &byte| plain & is_plain(byte))
+    // The last word may overlap with the one before, and in short texts bytes may be in it twice.
+    let last = match (bytes.last_chunk::<8>(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(last), _, _) => *last,
+        (_, Some(&[a, b, c, d]), Some(&[e, f, g, h])) => [a, b, c, d, e, f, g, h],
+        _ => match *bytes {
+            [] => return true,
+            [first, ..] => {
+                let (middle, last) = (bytes[bytes.len() / 2], bytes[bytes.len() - 1]);
+                [first, middle, last, first, first, first, first, first]
+            }
+        },
+    };
+    let is_plain = |word: &[u8; 8]| special_bytes(*word) == 0;
+    bytes.as_chunks::<8>().0.iter().all(is_plain) && is_plain(&last)
+}
+
+/// Eight bytes at once: not 0 if any has to be escaped, or is not ASCII. Where the result of a subtraction borrows from the byte
+/// above, the byte below has to be escaped itself.
+#[inline]
+fn special_bytes(word: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let word = u64::from_le_bytes(word);
+    let equals = |byte: u8| (word ^ (ONES * u64::from(byte))).wrapping_sub(ONES);
+    let is_control = word.wrapping_sub(ONES * u64::from(b' '));
+    // Adding 1 turns 0x7f into 0x80. All others have their high bit already, or do not get it.
+    let is_high = word | word.wrapping_add(ONES);
+    (is_control | equals(b'"') | equals(b'\\') | is_high) & (ONES << 7)
 }
 
 /// Copied as it is.
@@ -116,6 +142,26 @@ mod tests {
         assert_eq!(as_json("a\u{2028}b\u{2029}c".as_bytes()), r"a\u2028b\u2029c");
         assert_eq!(as_json("\u{9b}2J\u{1b}[2J\u{7f}".as_bytes()), r"\u009B2J\u001B[2J\u007F");
         assert_eq!(as_json("{\"index\":{}}\n".as_bytes()), r#"{\"index\":{}}\n"#);
+    }
+
+    #[test]
+    fn a_special_byte_is_found_at_each_place_in_texts_of_each_length() {
+        for length in 1..40 {
+            for at in 0..length {
+                for special in [0, 0x1f, b'"', b'\\', 0x7f, 0x80, 0xa0, 0xff] {
+                    let mut bytes = vec![b'~'; length];
+                    assert!(is_plain(&bytes));
+                    bytes[at] = special;
+                    assert!(!is_plain(&bytes), "{special:#x} at {at} of {length}");
+                }
+                let all = (b' '..=b'~').filter(|byte| !b"\"\\".contains(byte));
+                for plain in all {
+                    let mut bytes = vec![b' '; length];
+                    bytes[at] = plain;
+                    assert!(is_plain(&bytes), "{plain:#x} at {at} of {length}");
+                }
+            }
+        }
     }
 
     #[test]

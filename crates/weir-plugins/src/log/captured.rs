@@ -1,6 +1,5 @@
 //! Reads a record that [`super::capture`] has written, and makes JSON of it, on the sink's thread.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +14,7 @@ use crate::log::capture::{
     RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
 };
 use crate::log::decoding::{BatchDecoder, RecordedContent};
-use crate::log::json::{JsonObjectWriter, Pair};
+use crate::log::json::{JsonObjectWriter, KnownName, NameCase, known};
 
 /// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a panic.
 #[derive(Clone, Copy)]
@@ -34,8 +33,12 @@ impl<'a> Bytes<'a> {
 
     fn number<const N: usize>(&mut self) -> u64 {
         let mut bytes = [0; 8];
-        let taken = self.take(N);
-        bytes[..taken.len()].copy_from_slice(taken);
+        let Some((taken, rest)) = self.0.split_first_chunk::<N>() else {
+            self.0 = &[];
+            return 0;
+        };
+        bytes[..N].copy_from_slice(taken);
+        self.0 = rest;
         u64::from_le_bytes(bytes)
     }
 
@@ -54,23 +57,28 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// A list of names and values.
-    fn fields(&mut self) -> Vec<Pair<'a>> {
-        let count = self.number::<4>() as usize;
-        let mut pairs = Vec::with_capacity(count.min(1024));
-        for _ in 0..count {
-            let (name, value) = (self.text(), self.text());
-            pairs.push((lower_case(name), Cow::Borrowed(value)));
+    /// Skips a list of names and values, and returns it.
+    fn fields(&mut self) -> Fields<'a> {
+        let from = self.0;
+        let count = self.number::<4>();
+        for _ in 0..2 * count {
+            if self.0.is_empty() {
+                break;
+            }
+            self.text();
         }
-        pairs
+        Fields(Bytes(&from[..from.len() - self.0.len()]))
     }
 }
 
-/// Avoids the copy for names that are in lower case already, as most are.
-fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
-    match name.iter().any(u8::is_ascii_uppercase) {
-        true => Cow::Owned(name.to_ascii_lowercase()),
-        false => Cow::Borrowed(name),
+/// A list of header fields.
+struct Fields<'a>(Bytes<'a>);
+
+impl<'a> Fields<'a> {
+    fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
+        let mut bytes = self.0;
+        let count = bytes.number::<4>();
+        (0..count).map_while(move |_| (!bytes.0.is_empty()).then(|| (bytes.text(), bytes.text())))
     }
 }
 
@@ -131,15 +139,15 @@ impl<'a> CapturedFacts<'a> {
             true => (b"", ""),
             false => (b":", buffer.format(self.port)),
         };
-        object.text_of("url", [scheme, b"://", self.authority, colon, port.as_bytes(), self.target]);
+        object.text_of(known!("url"), [scheme, b"://", self.authority, colon, port.as_bytes(), self.target]);
     }
 }
 
 /// What a record with everything has before its own members.
 struct CapturedExchange<'a> {
     facts: CapturedFacts<'a>,
-    request_fields: Vec<Pair<'a>>,
-    response_fields: Vec<Pair<'a>>,
+    request_fields: Fields<'a>,
+    response_fields: Fields<'a>,
 }
 
 impl<'a> CapturedExchange<'a> {
@@ -196,7 +204,7 @@ pub struct BatchWriter<'a> {
 }
 
 /// The member with the time of the record, for stores that expect it.
-const TIMESTAMP: &str = "@timestamp";
+const TIMESTAMP: KnownName = known!("@timestamp");
 /// The length of a time up to the second, such as `2023-11-14T22:13:20`.
 const SECOND_BYTES: usize = 19;
 const EPOCH: [u8; SECOND_BYTES] = *b"1970-01-01T00:00:00";
@@ -217,7 +225,7 @@ impl BatchWriter<'_> {
         let mut opened = OpenedRecord::of(record);
         let mut object = JsonObjectWriter::begin(out);
         let stamp = |object: &mut JsonObjectWriter<'_>, members: &MemberNames<'_>| {
-            if is_stamped && !members.has(TIMESTAMP) {
+            if is_stamped && !members.has(TIMESTAMP.name()) {
                 object.plain_text(TIMESTAMP, |out| self.timestamp(opened.end_ms, out));
             }
         };
@@ -237,7 +245,7 @@ impl BatchWriter<'_> {
             }
             _ => {
                 stamp(&mut object, &MemberNames(Vec::new()));
-                object.text("error", b"this record was written by an incompatible version of weir");
+                object.text(known!("error"), b"this record was written by an incompatible version of weir");
             }
         }
     }
@@ -274,37 +282,37 @@ impl BatchWriter<'_> {
         let request_body = content(REQUEST_BODY, REQUEST_BODY_CODED);
         let response_body = content(RESPONSE_BODY, RESPONSE_BODY_CODED);
         if !extra.has("request") {
-            let mut request = object.object("request");
+            let mut request = object.object(known!("request"));
             facts.url(&mut request);
-            request.text("uri", facts.target);
-            request.text("method", facts.method);
-            request.object("headers").grouped(request_fields);
-            request.object("querystring").grouped(query(facts.query));
-            request.number("size", facts.sizes[0]);
+            request.text(known!("uri"), facts.target);
+            request.text(known!("method"), facts.method);
+            request.object(known!("headers")).grouped(request_fields.iter(), NameCase::Lower);
+            request.object(known!("querystring")).grouped(query(facts.query), NameCase::AsIs);
+            request.number(known!("size"), facts.sizes[0]);
             body(&mut request, request_body);
             if facts.flags & REQUEST_BODY_OMITTED != 0 {
-                request.text("body_omitted", b"data-mask could not read the body");
+                request.text(known!("body_omitted"), b"data-mask could not read the body");
             }
         }
         if !extra.has("response") {
-            let mut response = object.object("response");
-            response.number("status", facts.status);
-            response.object("headers").grouped(response_fields);
-            response.number("size", facts.sizes[1]);
+            let mut response = object.object(known!("response"));
+            response.number(known!("status"), facts.status);
+            response.object(known!("headers")).grouped(response_fields.iter(), NameCase::Lower);
+            response.number(known!("size"), facts.sizes[1]);
             body(&mut response, response_body);
         }
         if !extra.has("server") {
-            let mut server = object.object("server");
-            server.text("hostname", self.hostname);
-            server.text("version", concat!("weir/", env!("CARGO_PKG_VERSION")).as_bytes());
+            let mut server = object.object(known!("server"));
+            server.text(known!("hostname"), self.hostname);
+            server.text(known!("version"), concat!("weir/", env!("CARGO_PKG_VERSION")).as_bytes());
         }
         whereabouts(object, &facts, extra);
         times(object, &facts, end_ms, extra);
         if !extra.has("consumer") && !facts.consumer.is_empty() {
-            object.object("consumer").text("username", facts.consumer);
+            object.object(known!("consumer")).text(known!("username"), facts.consumer);
         }
         if !extra.has("record_id") {
-            object.plain_text("record_id", |out| record.write_id(out));
+            object.plain_text(known!("record_id"), |out| record.write_id(out));
         }
     }
 }
@@ -358,20 +366,24 @@ pub fn hidden_bytes(record: &Record) -> &[u8] {
 
 fn whereabouts(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, extra: &MemberNames<'_>) {
     if !extra.has("upstream") {
-        object.plain_text("upstream", |out| {
+        object.plain_text(known!("upstream"), |out| {
             if let Some(upstream) = facts.upstream {
                 socket_address(out, upstream);
             }
         });
     }
     let cause = Some(facts.error_cause).filter(|cause| !cause.is_empty());
-    for (name, text) in [("service_id", Some(facts.service)), ("route_id", Some(facts.route)), ("error_cause", cause)] {
-        if !extra.has(name) {
+    for (name, text) in [
+        (known!("service_id"), Some(facts.service)),
+        (known!("route_id"), Some(facts.route)),
+        (known!("error_cause"), cause),
+    ] {
+        if !extra.has(name.name()) {
             object.text_if(name, text);
         }
     }
     if let Some(client) = facts.client.filter(|_| !extra.has("client_ip")) {
-        object.plain_text("client_ip", |out| ip_address(out, client));
+        object.plain_text(known!("client_ip"), |out| ip_address(out, client));
     }
 }
 
@@ -401,16 +413,16 @@ fn times(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, end_ms: u
     let upstream_ns = (facts.flags & UPSTREAM_TIMED != 0).then_some(facts.upstream_ns);
     if !extra.has("start_time") {
         object.number(
-            "start_time",
+            known!("start_time"),
             end_ms.saturating_sub(facts.latency_ns.saturating_add(NS_PER_MS / 2 - 1) / NS_PER_MS),
         );
     }
     for (name, ns) in [
-        ("latency", Some(facts.latency_ns)),
-        ("upstream_latency", upstream_ns),
-        ("apisix_latency", Some(facts.latency_ns.saturating_sub(upstream_ns.unwrap_or_default()))),
+        (known!("latency"), Some(facts.latency_ns)),
+        (known!("upstream_latency"), upstream_ns),
+        (known!("apisix_latency"), Some(facts.latency_ns.saturating_sub(upstream_ns.unwrap_or_default()))),
     ] {
-        if !extra.has(name) {
+        if !extra.has(name.name()) {
             object.ms(name, ns);
         }
     }
@@ -420,14 +432,14 @@ fn times(object: &mut JsonObjectWriter<'_>, facts: &CapturedFacts<'_>, end_ms: u
 fn body(object: &mut JsonObjectWriter<'_>, content: Option<RecordedContent<'_>>) {
     let Some(RecordedContent { bytes, decoded, fault }) = content else { return };
     match is_text(&bytes) {
-        true => object.text("body", &bytes),
+        true => object.text(known!("body"), &bytes),
         false => {
-            object.text("body", BASE64_STANDARD.encode(&bytes).as_bytes());
-            object.text("body_encoding", b"base64");
+            object.text(known!("body"), BASE64_STANDARD.encode(&bytes).as_bytes());
+            object.text(known!("body_encoding"), b"base64");
         }
     }
-    object.text_if("body_decoded", decoded.map(str::as_bytes));
-    object.text_if("body_fault", fault.map(str::as_bytes));
+    object.text_if(known!("body_decoded"), decoded.map(str::as_bytes));
+    object.text_if(known!("body_fault"), fault.map(str::as_bytes));
 }
 
 /// Whether it is UTF-8, but for a character that was cut at the end.
@@ -439,12 +451,11 @@ fn is_text(body: &[u8]) -> bool {
 }
 
 /// The arguments of a query, without decoding them.
-fn query(query: &[u8]) -> Vec<Pair<'_>> {
-    let pairs = query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| -> Pair<'_> {
-        let equals = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
-        (Cow::Borrowed(&pair[..equals]), Cow::Borrowed(pair.get(equals + 1..).unwrap_or_default()))
-    });
-    pairs.collect()
+fn query(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let equals = memchr::memchr(b'=', pair).unwrap_or(pair.len());
+        (&pair[..equals], pair.get(equals + 1..).unwrap_or_default())
+    })
 }
 
 /// The names of the outermost members of a `log_format` or `log_format_extra`.

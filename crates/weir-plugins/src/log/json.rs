@@ -1,161 +1,244 @@
 //! Writes JSON directly into a buffer: building a tree of values first would cost several times as much.
 
-use std::borrow::Cow;
-
 use weir_plugin::escape;
 
-/// Writes a JSON object. The closing brace is written when it is dropped.
+/// Writes a JSON object. Each member ends with a comma; the closing brace, which is written when it is dropped, replaces the last
+/// one.
 pub struct JsonObjectWriter<'a> {
     out: &'a mut Vec<u8>,
-    is_empty: bool,
+    /// It is the value of a member.
+    is_member: bool,
 }
 
-/// A name and a value.
-pub type Pair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+/// A member's name from the source text of this program, with the quotation mark that opens a text. Written as one constant
+/// by [`known!`].
+#[derive(Clone, Copy)]
+pub struct KnownName(#[doc(hidden)] pub &'static str);
+
+/// A [`KnownName`] from a literal, in which nothing has to be escaped.
+macro_rules! known {
+    ($name:literal) => {
+        $crate::log::json::KnownName(concat!("\"", $name, "\":\""))
+    };
+}
+pub(crate) use known;
+
+impl KnownName {
+    /// The name by itself.
+    pub fn name(self) -> &'static str {
+        &self.0[1..self.0.len() - 3]
+    }
+}
 
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Up to this many pairs are compared with each other; more are sorted.
 const FEW: usize = 32;
 
+// Inlined where names are known, so that each is copied as a constant.
 impl JsonObjectWriter<'_> {
     pub fn begin(out: &mut Vec<u8>) -> JsonObjectWriter<'_> {
         out.push(b'{');
-        JsonObjectWriter { out, is_empty: true }
-    }
-
-    fn comma(&mut self) {
-        if !std::mem::take(&mut self.is_empty) {
-            self.out.push(b',');
-        }
+        JsonObjectWriter { out, is_member: false }
     }
 
     fn name(&mut self, name: &[u8]) {
-        self.comma();
-        text(self.out, name);
-        self.out.push(b':');
-    }
-
-    /// A name from the source text of this program, in which nothing has to be escaped.
-    fn known_name(&mut self, name: &'static str) {
-        self.comma();
         self.out.push(b'"');
-        self.out.extend_from_slice(name.as_bytes());
+        escape::json(self.out, name);
         self.out.extend_from_slice(b"\":");
     }
 
-    pub fn object(&mut self, name: &'static str) -> JsonObjectWriter<'_> {
-        self.known_name(name);
-        JsonObjectWriter::begin(self.out)
+    /// The name of a member whose value is not a text.
+    #[inline(always)]
+    fn known_name(&mut self, name: KnownName) {
+        self.out.extend_from_slice(&name.0.as_bytes()[..name.0.len() - 1]);
     }
 
-    pub fn text(&mut self, name: &'static str, value: &[u8]) {
+    #[inline(always)]
+    pub fn object(&mut self, name: KnownName) -> JsonObjectWriter<'_> {
         self.known_name(name);
-        text(self.out, value);
+        self.out.push(b'{');
+        JsonObjectWriter { out: self.out, is_member: true }
+    }
+
+    #[inline(always)]
+    pub fn text(&mut self, name: KnownName, value: &[u8]) {
+        self.plain_text(name, |out| escape::json(out, value));
     }
 
     /// A text in several parts, each of which is escaped.
-    pub fn text_of<const N: usize>(&mut self, name: &'static str, parts: [&[u8]; N]) {
-        self.known_name(name);
-        self.out.push(b'"');
-        parts.iter().for_each(|part| escape::json(self.out, part));
-        self.out.push(b'"');
+    pub fn text_of<const N: usize>(&mut self, name: KnownName, parts: [&[u8]; N]) {
+        self.plain_text(name, |out| parts.iter().for_each(|part| escape::json(out, part)));
     }
 
     /// A text in which nothing has to be escaped, such as an address or a time; `write` appends it.
-    pub fn plain_text(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
-        self.known_name(name);
-        self.out.push(b'"');
+    #[inline(always)]
+    pub fn plain_text(&mut self, name: KnownName, write: impl FnOnce(&mut Vec<u8>)) {
+        self.out.extend_from_slice(name.0.as_bytes());
         write(self.out);
-        self.out.push(b'"');
+        self.out.extend_from_slice(b"\",");
     }
 
     pub fn text_bytes(&mut self, name: &[u8], value: &[u8]) {
         self.name(name);
         text(self.out, value);
+        self.out.push(b',');
     }
 
-    pub fn text_if(&mut self, name: &'static str, value: Option<&[u8]>) {
+    #[inline(always)]
+    pub fn text_if(&mut self, name: KnownName, value: Option<&[u8]>) {
         if let Some(value) = value {
             self.text(name, value);
         }
     }
 
-    pub fn number(&mut self, name: &'static str, value: u64) {
+    #[inline(always)]
+    pub fn number(&mut self, name: KnownName, value: u64) {
         self.known_name(name);
-        self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+        digits(self.out, value);
+        self.out.push(b',');
     }
 
     /// A time in nanoseconds, written as milliseconds with at least one and at most six decimal places; or `null`.
-    pub fn ms(&mut self, name: &'static str, ns: Option<u64>) {
+    #[inline(always)]
+    pub fn ms(&mut self, name: KnownName, ns: Option<u64>) {
         self.known_name(name);
-        let Some(ns) = ns else { return self.out.extend_from_slice(b"null") };
-        self.out.extend_from_slice(itoa::Buffer::new().format(ns / NS_PER_MS).as_bytes());
-        self.out.push(b'.');
-        let mut buffer = itoa::Buffer::new();
-        // The leading 1 keeps the zeroes behind it.
-        let places = &buffer.format(NS_PER_MS + ns % NS_PER_MS).as_bytes()[1..];
-        let length = places.iter().rposition(|&digit| digit != b'0').map_or(1, |last| last + 1);
-        self.out.extend_from_slice(&places[..length]);
+        match ns {
+            Some(ns) => ms(self.out, ns),
+            None => self.out.extend_from_slice(b"null"),
+        }
+        self.out.push(b',');
+    }
+
+    /// A member whose value, which `write` appends, is JSON already.
+    #[inline(always)]
+    pub fn value(&mut self, name: KnownName, write: impl FnOnce(&mut Vec<u8>)) {
+        self.known_name(name);
+        write(self.out);
+        self.out.push(b',');
     }
 
     /// A member whose value is JSON already.
     pub fn raw(&mut self, name: &[u8], json: &[u8]) {
         self.name(name);
         self.out.extend_from_slice(json);
+        self.out.push(b',');
     }
 
     /// Begins an object as a member; [`JsonObjectWriter::end_nested`] ends it.
     pub fn nested(&mut self, name: &[u8]) {
         self.name(name);
         self.out.push(b'{');
-        self.is_empty = true;
     }
 
     pub fn end_nested(&mut self) {
-        self.out.push(b'}');
-        self.is_empty = false;
+        close(self.out);
+        self.out.push(b',');
     }
 
     /// Writes each pair as a member; several values of one name become a list.
-    pub fn grouped(&mut self, mut pairs: Vec<Pair<'_>>) {
-        if pairs.len() > FEW {
-            pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
-            for alike in pairs.chunk_by(|(one, _), (other, _)| one == other) {
-                self.values(&alike[0].0, alike.iter().map(|(_, value)| &**value));
+    pub fn grouped<'p>(&mut self, pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone, case: NameCase) {
+        let (mut count, mut seen, mut are_different) = (0, 0_u64, true);
+        for (name, _) in pairs.clone() {
+            let bit = 1 << (case.hash(name) & 63);
+            are_different &= seen & bit == 0;
+            seen |= bit;
+            count += 1;
+        }
+        if are_different {
+            // The ordinary case: no two names have a hash in common.
+            return pairs.for_each(|(name, value)| {
+                self.name_in(name, case);
+                text(self.out, value);
+                self.out.push(b',');
+            });
+        }
+        let mut pairs: Vec<_> = pairs.collect();
+        if count > FEW {
+            pairs.sort_by(|(one, _), (other, _)| case.of(one).cmp(case.of(other)));
+            for alike in pairs.chunk_by(|(one, _), (other, _)| case.are_equal(one, other)) {
+                self.values(alike[0].0, case, alike.iter().map(|(_, value)| *value));
             }
             return;
         }
         for (index, (name, _)) in pairs.iter().enumerate() {
-            if !pairs[..index].iter().any(|(earlier, _)| earlier == name) {
-                let alike = pairs[index..].iter().filter(|(other, _)| other == name);
-                self.values(name, alike.map(|(_, value)| &**value));
+            if !pairs[..index].iter().any(|(earlier, _)| case.are_equal(earlier, name)) {
+                let alike = pairs[index..].iter().filter(|(other, _)| case.are_equal(other, name));
+                self.values(name, case, alike.map(|(_, value)| *value));
             }
         }
     }
 
     /// Writes one value, or a list of several.
-    fn values<'v>(&mut self, name: &[u8], values: impl Iterator<Item = &'v [u8]>) {
-        self.name(name);
+    fn values<'v>(&mut self, name: &[u8], case: NameCase, values: impl Iterator<Item = &'v [u8]>) {
+        self.name_in(name, case);
         let start = self.out.len();
         for (index, value) in values.enumerate() {
             if index == 1 {
                 self.out.insert(start, b'[');
             }
-            if index > 0 {
-                self.out.push(b',');
-            }
             text(self.out, value);
+            self.out.push(b',');
         }
         if self.out[start] == b'[' {
-            self.out.push(b']');
+            self.out.pop();
+            self.out.extend_from_slice(b"],");
+        }
+    }
+
+    fn name_in(&mut self, name: &[u8], case: NameCase) {
+        let start = self.out.len() + 1;
+        self.name(name);
+        if case == NameCase::Lower {
+            self.out[start..].make_ascii_lowercase();
         }
     }
 }
 
+/// How the names of pairs are written, and which are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameCase {
+    AsIs,
+    /// In lower case: names of header fields are the same in any case (RFC 9110 §5.1).
+    Lower,
+}
+
+impl NameCase {
+    fn are_equal(self, one: &[u8], other: &[u8]) -> bool {
+        match self {
+            NameCase::AsIs => one == other,
+            NameCase::Lower => one.eq_ignore_ascii_case(other),
+        }
+    }
+
+    /// The bytes of a name in this case.
+    fn of(self, name: &[u8]) -> impl Iterator<Item = u8> {
+        name.iter().map(move |byte| if self == NameCase::Lower { byte.to_ascii_lowercase() } else { *byte })
+    }
+
+    /// The same for names that are the same, and mostly different for others.
+    fn hash(self, name: &[u8]) -> usize {
+        let byte = |at: usize| name.get(at).map_or(0, |byte| usize::from(byte | 0x20));
+        byte(0) ^ 5 * byte(name.len() / 2) ^ 11 * byte(name.len().wrapping_sub(1)) ^ 23 * name.len()
+    }
+}
+
 impl Drop for JsonObjectWriter<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.out.push(b'}');
+        close(self.out);
+        if self.is_member {
+            self.out.push(b',');
+        }
+    }
+}
+
+/// Closes an object whose members each end with a comma.
+#[inline]
+fn close(out: &mut Vec<u8>) {
+    match out.last_mut() {
+        Some(last @ b',') => *last = b'}',
+        _ => out.push(b'}'),
     }
 }
 
@@ -165,20 +248,61 @@ fn text(out: &mut Vec<u8>, value: &[u8]) {
     out.push(b'"');
 }
 
+fn digits(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+fn ms(out: &mut Vec<u8>, ns: u64) {
+    digits(out, ns / NS_PER_MS);
+    let start = out.len();
+    // The leading 1, in whose place the point is written, keeps the zeroes behind it.
+    digits(out, NS_PER_MS + ns % NS_PER_MS);
+    out[start] = b'.';
+    while out.len() > start + 2 && out.last() == Some(&b'0') {
+        out.pop();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn objects_of_each_size_stand_in_each_other() {
+        let mut out = Vec::new();
+        {
+            let mut object = JsonObjectWriter::begin(&mut out);
+            drop(object.object(known!("empty")));
+            object.object(known!("one")).number(known!("n"), 1);
+            object.nested(b"two\"");
+            object.text_bytes(b"a", b"1,");
+            object.text(known!("b"), b"");
+            object.end_nested();
+            object.nested(b"none");
+            object.end_nested();
+            let pairs = [("X", "["), ("y", "2"), ("x", "3")].map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            object.object(known!("pairs")).grouped(pairs.into_iter(), NameCase::Lower);
+            object.object(known!("cases")).grouped(pairs.into_iter(), NameCase::AsIs);
+            object.value(known!("json"), |out| out.extend_from_slice(b"[]"));
+        }
+        let expected = r#"{"empty":{},"one":{"n":1},"two\"":{"a":"1,","b":""},"none":{},"pairs":{"x":["[","3"],"y":"2"},"cases":{"X":"[","y":"2","x":"3"},"json":[]}"#;
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
+        let mut out = Vec::new();
+        drop(JsonObjectWriter::begin(&mut out));
+        assert_eq!(out, b"{}");
+        assert_eq!(known!("json").name(), "json");
+    }
+
+    #[test]
     fn milliseconds_are_written_as_a_floating_point_number_would_be() {
         for ns in [0, 1, 10, 999_999, 1_000_000, 1_500_000, 1_719_595, 12_000_100, 86_400_000_000_000] {
             let mut out = Vec::new();
-            JsonObjectWriter::begin(&mut out).ms("ms", Some(ns));
+            JsonObjectWriter::begin(&mut out).ms(known!("ms"), Some(ns));
             let value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
             assert_eq!(value["ms"], ns as f64 / 1e6, "{ns}");
         }
         let mut out = Vec::new();
-        JsonObjectWriter::begin(&mut out).ms("ms", None);
+        JsonObjectWriter::begin(&mut out).ms(known!("ms"), None);
         assert_eq!(out, b"{\"ms\":null}");
     }
 }

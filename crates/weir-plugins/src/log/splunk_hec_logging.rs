@@ -12,7 +12,7 @@ use weir_records::{Destination, Record, RecordSending, SendOutcome};
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
-use crate::log::json::JsonObjectWriter;
+use crate::log::json::{JsonObjectWriter, known};
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
 use crate::log::receivers::{ReceiverOptions, Receivers};
@@ -101,15 +101,13 @@ impl SplunkCollector {
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
         for record in batch {
-            let mut event = Vec::new();
-            writer.json(record, &mut event);
             let time = format!("{:.3}", captured::end_ms(record) as f64 / 1e3);
             let mut object = JsonObjectWriter::begin(&mut body);
-            object.raw(b"time", time.as_bytes());
-            object.text("host", self.writer.hostname());
-            object.text("source", b"apache-apisix-splunk-hec-logging");
-            object.text("sourcetype", b"_json");
-            object.raw(b"event", &event);
+            object.value(known!("time"), |out| out.extend_from_slice(time.as_bytes()));
+            object.text(known!("host"), self.writer.hostname());
+            object.text(known!("source"), b"apache-apisix-splunk-hec-logging");
+            object.text(known!("sourcetype"), b"_json");
+            object.value(known!("event"), |out| writer.json(record, out));
         }
         body
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::note::TraceNote;
 use super::span::{AttributeValue, SpanKind, TraceSpan};
-use crate::log::json::JsonObjectWriter;
+use crate::log::json::{JsonObjectWriter, known};
 
 /// Writes the spans of one service.
 pub struct ZipkinWriter {
@@ -19,27 +19,27 @@ impl ZipkinWriter {
         {
             let mut object = JsonObjectWriter::begin(out);
             let digits = if note.is_short { 16 } else { 32 };
-            object.text("traceId", format!("{:0digits$x}", span.trace).as_bytes());
-            object.text("id", format!("{:016x}", span.id).as_bytes());
+            object.text(known!("traceId"), format!("{:0digits$x}", span.trace).as_bytes());
+            object.text(known!("id"), format!("{:016x}", span.id).as_bytes());
             if span.parent != 0 {
-                object.text("parentId", format!("{:016x}", span.parent).as_bytes());
+                object.text(known!("parentId"), format!("{:016x}", span.parent).as_bytes());
             }
-            object.text("name", &span.name);
-            object.text("kind", if span.kind == SpanKind::Server { b"SERVER" } else { b"CLIENT" });
-            object.number("timestamp", span.start_ns / 1000);
+            object.text(known!("name"), &span.name);
+            object.text(known!("kind"), if span.kind == SpanKind::Server { b"SERVER" } else { b"CLIENT" });
+            object.number(known!("timestamp"), span.start_ns / 1000);
             // At least 1: zero would mean that the duration is unknown.
-            object.number("duration", (span.end_ns.saturating_sub(span.start_ns) / 1000).max(1));
+            object.number(known!("duration"), (span.end_ns.saturating_sub(span.start_ns) / 1000).max(1));
             if note.is_debug {
                 object.raw(b"debug", b"true");
             }
             {
-                let mut local = object.object("localEndpoint");
-                local.text("serviceName", self.service.as_bytes());
+                let mut local = object.object(known!("localEndpoint"));
+                local.text(known!("serviceName"), self.service.as_bytes());
                 let addr = self.local.map(|ip| SocketAddr::new(ip, span.local.map_or(0, |local| local.port())));
                 endpoint(&mut local, addr.or(span.local));
             }
-            endpoint(&mut object.object("remoteEndpoint"), span.peer);
-            let mut tags = object.object("tags");
+            endpoint(&mut object.object(known!("remoteEndpoint")), span.peer);
+            let mut tags = object.object(known!("tags"));
             for (name, value) in &span.attributes {
                 match value {
                     AttributeValue::Text(text) => tags.text_bytes(name.as_bytes(), text),
@@ -48,7 +48,7 @@ impl ZipkinWriter {
                 }
             }
             if let Some(error) = span.error.as_ref().filter(|_| span.is_failed) {
-                tags.text("error", error.as_bytes());
+                tags.text(known!("error"), error.as_bytes());
             }
         }
         out.push(b',');
@@ -57,9 +57,9 @@ impl ZipkinWriter {
 
 fn endpoint(object: &mut JsonObjectWriter<'_>, addr: Option<SocketAddr>) {
     let Some(addr) = addr else { return };
-    object.text(if addr.is_ipv4() { "ipv4" } else { "ipv6" }, addr.ip().to_string().as_bytes());
+    object.text(if addr.is_ipv4() { known!("ipv4") } else { known!("ipv6") }, addr.ip().to_string().as_bytes());
     if addr.port() != 0 {
-        object.number("port", addr.port().into());
+        object.number(known!("port"), addr.port().into());
     }
 }
 
