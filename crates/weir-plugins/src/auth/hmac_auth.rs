@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::hmac;
@@ -260,7 +261,9 @@ impl<'a> SignatureFields<'a> {
 /// Signatures that have been used, kept for as long as they could be replayed.
 struct UsedSignatures {
     table: Arc<CounterTable<UsedSignature>>,
-    kept_s: u64,
+    /// For how long, in seconds: by the largest `clock_skew` of all routes, since a signature may be replayed on another route than
+    /// that of its first use.
+    kept_s: Arc<AtomicU64>,
 }
 
 /// The time until which a signature must not be used again, in seconds since 1970.
@@ -293,13 +296,16 @@ impl UsedSignatures {
     fn new(skew_s: u64, build: &Build) -> UsedSignatures {
         // Twice the skew: a date may be ahead of the gateway's clock by as much as it may be behind.
         let kept_s = skew_s.saturating_mul(2).saturating_add(1);
-        UsedSignatures { table: build.shared("hmac-used", "", || CounterTable::new(MOST_SIGNATURES)), kept_s }
+        let longest: Arc<AtomicU64> = build.shared("hmac-used-for", "", AtomicU64::default);
+        longest.fetch_max(kept_s, Ordering::Relaxed);
+        let table = build.shared("hmac-used", "", || CounterTable::new(MOST_SIGNATURES));
+        UsedSignatures { table, kept_s: longest }
     }
 
     /// Whether the signature is used for the first time.
     fn take(&self, signature: &[u8]) -> bool {
         let now_s = clock::now().as_secs();
-        let until = UsedSignature(now_s.saturating_add(self.kept_s));
+        let until = UsedSignature(now_s.saturating_add(self.kept_s.load(Ordering::Relaxed)));
         self.table.update(self.table.key(0, signature), now_s, |used| match used.is_live(now_s) {
             true => (None, false),
             false => (Some(until), true),
@@ -480,6 +486,10 @@ mod tests {
         let passes = |door: &Arc<dyn Plugin>, head: &str| on_request(door, &mut exchange(head)).is_ok();
         assert_eq!([passes(&once, &first), passes(&once, &first), passes(&once, &other)], [true, false, true]);
         assert_eq!([passes(&again, &first), passes(&again, &first)], [true, true]);
+        // A door with a larger skew makes all doors remember for longer.
+        door(json!({"refuse_replays": true, "clock_skew": 1000}));
+        let used = UsedSignatures::new(1, &Build::default());
+        assert!(used.kept_s.load(Ordering::Relaxed) >= 2001);
     }
 
     #[test]
