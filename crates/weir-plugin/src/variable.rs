@@ -220,6 +220,12 @@ variables! {
     RequestId = "request_id",
     /// The id that the plugin `request-id` has read from the request or generated.
     ApisixRequestId = "apisix_request_id",
+    /// The trace and the gateway's span in it, as a `traceparent` (W3C Trace Context); absent if the exchange is not sampled.
+    TraceContext = "opentelemetry_context_traceparent",
+    /// The id of the trace: 32 hexadecimal digits; absent if the exchange is not sampled.
+    TraceId = "opentelemetry_trace_id",
+    /// The id of the gateway's span: 16 hexadecimal digits; absent if the exchange is not sampled.
+    SpanId = "opentelemetry_span_id",
 
     // Names in the configuration.
     /// The id of the route.
@@ -296,7 +302,7 @@ impl Variable {
         use Variable::*;
         Some(match self {
             RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId
-            | UriParameter(_) => ExchangePhase::Request,
+            | TraceContext | TraceId | SpanId | UriParameter(_) => ExchangePhase::Request,
             Status
             | BytesSent
             | BodyBytesSent

@@ -115,6 +115,12 @@ impl Variables for Exchange {
             }
             Variable::RequestId => Some(Cow::Owned(self.own_id().into_bytes())),
             Variable::ApisixRequestId => (!self.request_id().is_empty()).then_some(Cow::Borrowed(self.request_id())),
+            Variable::TraceContext => {
+                let (trace, span) = self.sampled_trace()?;
+                text(format_args!("00-{trace:032x}-{span:016x}-01"))
+            }
+            Variable::TraceId => self.sampled_trace().and_then(|(trace, _)| text(format_args!("{trace:032x}"))),
+            Variable::SpanId => self.sampled_trace().and_then(|(_, span)| text(format_args!("{span:016x}"))),
             Variable::RouteId => name(self.route.as_ref().map(|route| &*route.route_id)),
             Variable::RouteName => name(self.route.as_ref().map(|route| &*route.route_name)),
             Variable::ServiceId => name(self.route.as_ref().map(|route| &*route.service_id)),
