@@ -21,9 +21,21 @@ use serde_json::{Map, Value};
 use weir_plugin::proto::Head;
 use weir_plugin::{Build, ConfigError, Exchange, LoggedExchange, SecretFields, Template, Variable, Variables};
 
-/// Fields whose values are masked, because they contain secrets. Apache APISIX logs them.
-const SECRET_FIELDS: [&str; 6] =
-    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-access-token", "x-id-token"];
+/// Fields whose values are masked wherever they occur, because they contain secrets: those of HTTP, those in which
+/// `openid-connect` forwards tokens, and usual names of keys. Apache APISIX logs them.
+const SECRET_FIELDS: [&str; 11] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "set-cookie",
+    "x-access-token",
+    "x-id-token",
+    "x-raw-id-token",
+    "x-refresh-token",
+    "x-api-key",
+    "apikey",
+    "x-auth-token",
+];
 const MASK: &[u8] = b"***";
 
 /// The deepest nesting of a `log_format`.
