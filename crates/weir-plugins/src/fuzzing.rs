@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use weir_records::SendOutcome;
 
 use crate::log::elasticsearch_logger;
-use crate::observe::trace::otlp::answer::ExportAnswer;
+use crate::observe::trace::otlp::answer::{ExportAnswer, ExportItems};
 pub use crate::observe::trace::otlp::grpc::delay_of as grpc_retry_delay;
 pub use crate::observe::trace::otlp::rejected as otlp_rejected;
 pub use crate::observe::trace::{b3, w3c};
@@ -21,7 +21,7 @@ pub fn bulk_outcomes(answer: &[u8], count: usize) -> Option<usize> {
 /// The same for the answer of an OpenTelemetry collector.
 pub fn otlp_outcomes(answer: &[u8], count: usize) -> Option<usize> {
     let answer = Response::new(Bytes::copy_from_slice(answer));
-    told(&ExportAnswer::of_http(&answer).outcome(count, "spans"))
+    told(&ExportAnswer::of_http(&answer).outcome(count, ExportItems::Spans))
 }
 
 fn told(outcome: &SendOutcome) -> Option<usize> {

@@ -6,6 +6,7 @@ mod verdict;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
         let spooling = if destination.is_some() { open_spool(&core).await } else { None };
         let account = spooling.as_ref().map_or(&core.account, Spooling::account);
         let task = Rc::new(SinkTask {
-            boot: fastrand::u64(..),
+            // Random in each process, also in copies of one virtual machine: the id of a record must be unique.
+            boot: RandomState::new().hash_one(std::process::id()),
             account: Arc::clone(account),
             core,
             spooling,
@@ -61,13 +63,15 @@ struct RecordDelivery {
     backoff: Backoff,
     /// The most records in a batch, lowered when the destination refuses larger ones.
     limit: usize,
+    /// The limit before it was lowered to find an invalid record.
+    whole_limit: Option<usize>,
     /// When a failed delivery first found the sink closed.
     closed: Option<Instant>,
 }
 
 impl RecordDelivery {
     fn new(task: Rc<SinkTask>) -> RecordDelivery {
-        RecordDelivery { task, backoff: Backoff::default(), limit: usize::MAX, closed: None }
+        RecordDelivery { task, backoff: Backoff::default(), limit: usize::MAX, whole_limit: None, closed: None }
     }
 }
 

@@ -33,7 +33,10 @@ pub enum SendOutcome {
     Busy { error: String, after: Option<Duration> },
     /// The batch could not be sent, or its outcome is unknown.
     Failed { error: String, after: Option<Duration> },
-    /// The destination will never accept the batch.
+    /// The destination does not accept a record of the batch, and stores none or repeats without harm: the others may be
+    /// accepted without it.
+    Invalid { reason: RejectReason, error: String },
+    /// The destination will accept no batch like this, whatever its records are.
     Refused { reason: RejectReason, error: String },
 }
 

@@ -26,6 +26,8 @@ use crate::sealed::{MissingKey, SpoolKeys};
 
 /// The most places of one sink.
 const MAX_PLACES: usize = 64;
+/// The largest journal, in bytes, that a sink reads before it takes records. Larger ones are read beside its work.
+pub const QUICKLY_READ: u64 = 32 << 20;
 const LOCK: &str = "lock";
 const ACCOUNT: &str = "account";
 const NAME: &str = "name";
@@ -120,30 +122,39 @@ fn sum(parcels: &[(Seq, RecordTally)]) -> RecordTally {
 }
 
 impl SpoolPlace {
-    /// Opens the first place of a sink that is not in use.
+    /// Opens the first place of a sink that is not in use, can be used, and is read quickly: a sink takes no records before.
     ///
     /// # Errors
     /// The directory cannot be used.
     pub fn open(directory: &Path, name: &str, options: SpoolOptions) -> io::Result<SpoolPlace> {
-        for number in 0..MAX_PLACES {
-            if let Some(place) = SpoolPlace::try_open(&directory.join(number.to_string()), name, options)? {
-                return Ok(place);
+        let places = || (0..MAX_PLACES).map(|number| directory.join(number.to_string()));
+        let mut unusable = None;
+        for is_large in [false, true] {
+            for place in places().filter(|place| is_large == (journal_bytes(place) > QUICKLY_READ)) {
+                match SpoolPlace::try_open(&place, name, options) {
+                    Ok(Some(place)) => return Ok(place),
+                    Ok(None) => {}
+                    // Such as one whose records are encrypted with an unknown key. It stays for a process that can read it.
+                    Err(error) => drop(unusable.get_or_insert(error)),
+                }
             }
         }
-        Err(io::Error::other(format!("all {MAX_PLACES} spool directories in {} are in use", directory.display())))
+        Err(unusable.unwrap_or_else(|| {
+            io::Error::other(format!("all {MAX_PLACES} spool directories in {} are in use", directory.display()))
+        }))
     }
 
-    /// Opens the places with records that no process uses, apart from those known to be `unusable`.
+    /// Opens the places with records that no process uses, of at most so many bytes, apart from those known to be `unusable`.
     pub fn left_behind(
         directory: &Path,
         name: &str,
         options: SpoolOptions,
-        unusable: &BTreeSet<PathBuf>,
+        (unusable, most_bytes): (&BTreeSet<PathBuf>, u64),
     ) -> FoundPlaces {
         let mut found = FoundPlaces::default();
         for number in 0..MAX_PLACES {
             let place = directory.join(number.to_string());
-            if unusable.contains(&place) || !place.exists() {
+            if unusable.contains(&place) || !place.exists() || journal_bytes(&place) > most_bytes {
                 continue;
             }
             match SpoolPlace::try_open(&place, name, options) {
@@ -381,6 +392,12 @@ pub fn by_name(readings: impl IntoIterator<Item = AccountReading>) -> Vec<Accoun
     sums.into_values().collect()
 }
 
+/// The size of the journal of a place, in bytes; 0 if there is none.
+fn journal_bytes(place: &Path) -> u64 {
+    let Ok(files) = fs::read_dir(place.join(JOURNAL)) else { return 0 };
+    files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
+}
+
 fn journal_options(options: SpoolOptions, done: Seq) -> Options {
     Options {
         segment_bytes: (options.max_bytes / SEGMENTS).clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES),
@@ -434,14 +451,16 @@ fn index_of(reader: &mut Reader, keyrings: &[SpoolKeys]) -> io::Result<BTreeMap<
     }
 }
 
-/// The name of a sink's directory: short, unique and readable.
-pub fn directory_name(identity: &str) -> String {
+/// The name of the directory of a sink with this name, whose destination has this place for its records: short, unique, and
+/// readable but for the place.
+pub fn directory_name(name: &str, place: &str) -> String {
     let readable: String =
-        identity.chars().take(48).map(|char| if char.is_ascii_alphanumeric() { char } else { '-' }).collect();
-    format!("{readable}-{:08x}", fingerprint(identity))
+        name.chars().take(48).map(|char| if char.is_ascii_alphanumeric() { char } else { '-' }).collect();
+    format!("{readable}-{:016x}", fingerprint([name, "\n", place]))
 }
 
 /// FNV-1a: the same in every version, unlike the hashes of the standard library.
-fn fingerprint(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+fn fingerprint<const N: usize>(texts: [&str; N]) -> u64 {
+    let bytes = texts.iter().flat_map(|text| text.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

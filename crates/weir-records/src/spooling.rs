@@ -17,7 +17,7 @@ use crate::books::{DropReason, RecordTally};
 use crate::parcel;
 use crate::queue::{Record, tally};
 use crate::register::SinkRegister;
-use crate::spool::{FoundPlaces, Group, SpoolFullPolicy, SpoolOptions, SpoolPlace};
+use crate::spool::{FoundPlaces, Group, QUICKLY_READ, SpoolFullPolicy, SpoolOptions, SpoolPlace};
 
 /// How long only memory is used after the disk has failed.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ pub struct Spooling {
     commits: RefCell<UnboundedReceiver<SpoolCommit>>,
     committing: UnboundedSender<SpoolCommit>,
     broken_until: Cell<Option<Instant>>,
-    tidied: Cell<Instant>,
+    tidied: Cell<Option<Instant>>,
     /// Places of ended processes that a blocking thread has found.
     found: RefCell<UnboundedReceiver<FoundPlaces>>,
     finding: UnboundedSender<FoundPlaces>,
@@ -91,7 +91,8 @@ pub struct SpoolWritten {
 }
 
 impl Spooling {
-    /// Opens a sink's place, and those of ended processes. Reads all their records, so it must not run on a shared thread.
+    /// Opens a sink's place, and those of ended processes that are read quickly; [`Spooling::tidy`] finds the others. Must not run on
+    /// a shared thread.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -107,7 +108,7 @@ impl Spooling {
             open.push(opened(SpoolPlace::open(&spool.directory, name, spool.options)?));
         }
         let FoundPlaces { places, unusable } =
-            SpoolPlace::left_behind(&spool.directory, name, spool.options, &BTreeSet::new());
+            SpoolPlace::left_behind(&spool.directory, name, spool.options, (&BTreeSet::new(), QUICKLY_READ));
         open.extend(places.into_iter().map(opened));
         Ok(OpenedPlaces { spool, places: open, unusable })
     }
@@ -131,7 +132,7 @@ impl Spooling {
             commits: RefCell::new(commits),
             committing,
             broken_until: Cell::new(None),
-            tidied: Cell::new(Instant::now()),
+            tidied: Cell::new(None),
             found: RefCell::new(found),
             finding,
             is_searching: Cell::new(false),
@@ -152,6 +153,11 @@ impl Spooling {
             self.backlog.borrow_mut().push((place, Some(reader)));
             self.is_spooling.set(true);
         }
+    }
+
+    /// How long a record may wait.
+    pub fn max_age(&self) -> Duration {
+        self.spool.options.max_age
     }
 
     pub fn is_spooling(&self) -> bool {
@@ -242,10 +248,10 @@ impl Spooling {
             places.iter().for_each(|place| self.register.add_place(place));
             self.add_backlog(places);
         }
-        if self.tidied.get().elapsed() < TIDY_EVERY {
+        if self.tidied.get().is_some_and(|at| at.elapsed() < TIDY_EVERY) {
             return;
         }
-        self.tidied.set(Instant::now());
+        self.tidied.set(Some(Instant::now()));
         self.used.borrow().iter().for_each(|place| place.expire(self.spool.options.max_age));
         let ended = self.register.claim_places(&self.spool.directory, |place| !place.is_empty());
         ended.iter().for_each(|place| place.use_with(self.spool.options));
@@ -256,7 +262,7 @@ impl Spooling {
         let (spool, name) = (self.spool.clone(), self.name.clone());
         let (finding, unusable) = (self.finding.clone(), self.unusable.borrow().clone());
         tokio::task::spawn_blocking(move || {
-            drop(finding.send(SpoolPlace::left_behind(&spool.directory, &name, spool.options, &unusable)));
+            drop(finding.send(SpoolPlace::left_behind(&spool.directory, &name, spool.options, (&unusable, u64::MAX))));
         });
     }
 

@@ -12,7 +12,7 @@ use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Inserts a record of each exchange into a table of ClickHouse, as `JSONEachRow`.
@@ -88,7 +88,8 @@ impl Definition for ClickhouseLogger {
             receivers.headers.insert(HeaderName::from_static(name), value);
         }
         let name = format!("clickhouse-logger {}", receivers.name());
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = SinkIdentity::new(name, &[&self.database, &self.logtable]);
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let table = Table { receivers, name: self.logtable, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, table))
     }
@@ -123,17 +124,18 @@ impl Table {
 impl Destination for Table {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = self.packed(batch);
+        let bytes = body.len();
         Box::pin(async move {
             match self.receivers.post("/", "text/plain", body).await {
                 Ok(answer) => judge(&answer),
-                Err(error) => http_answer::no_answer(&error),
+                Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
     }
 }
 
-/// Temporary errors of the server: too many parts, too little memory, read-only, missing table, time-outs.
-const PASSING: [u32; 8] = [60, 159, 164, 202, 209, 241, 242, 252];
+/// Temporary errors of the server: too many parts, too little memory, read-only, missing table or database, time-outs.
+const PASSING: [u32; 9] = [60, 81, 159, 164, 202, 209, 241, 242, 252];
 
 /// An exception may come with status 200, if it occurs after the head of the answer was sent.
 fn judge(answer: &Response<Bytes>) -> SendOutcome {
@@ -142,11 +144,11 @@ fn judge(answer: &Response<Bytes>) -> SendOutcome {
     match code {
         None if answer.status().is_success() => SendOutcome::Taken,
         Some(code) if status < 500 && !PASSING.contains(&code) && status != 401 && status != 403 => {
-            SendOutcome::Refused { reason: RejectReason::Invalid, error: http_answer::quoted(answer) }
+            SendOutcome::Invalid { reason: RejectReason::Invalid, error: http_answer::quoted(answer) }
         }
-        // Old versions answer with 500 if rows do not fit the table (error codes of the parsers).
-        Some(26 | 27 | 117) => {
-            SendOutcome::Refused { reason: RejectReason::Mapping, error: http_answer::quoted(answer) }
+        // Old versions answer with 500 if rows do not fit the table (error codes of the parsers and of conversions).
+        Some(6 | 26 | 27 | 41 | 53 | 72 | 117) => {
+            SendOutcome::Invalid { reason: RejectReason::Mapping, error: http_answer::quoted(answer) }
         }
         _ if status == 413 || status == 429 => http_answer::failure(answer),
         _ => SendOutcome::Failed { error: http_answer::quoted(answer), after: http_answer::retry_after(answer) },
@@ -183,9 +185,9 @@ mod tests {
         };
         for (status, code, want) in [
             (200, None, "Taken"),
-            (200, Some(117), "Refused"),
-            (400, Some(62), "Refused"),
-            (500, Some(27), "Refused"),
+            (200, Some(117), "Invalid"),
+            (400, Some(62), "Invalid"),
+            (500, Some(27), "Invalid"),
             (500, Some(252), "Failed"),
             (500, Some(241), "Failed"),
             (503, None, "Failed"),

@@ -15,7 +15,6 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_client::CallError;
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
@@ -23,7 +22,7 @@ use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::receivers::{ReceiverOptions, ReceiverRequest, Receivers};
 use index_template::{IndexTemplate, TemplateOptions};
 
@@ -144,7 +143,8 @@ impl Definition for ElasticsearchLogger {
         let template =
             self.template.map(|template| template.compile(&pattern, self.data_stream, &capture)).transpose()?;
         let name = format!("elasticsearch-logger {}", receivers.name());
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = SinkIdentity::new(name, &[&addrs.join(" "), &self.field.index]).with_fields(&self.headers);
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let written = build.written_options().to_owned();
         let store = BulkStore { receivers, index, template, is_compressed, writer: RecordWriter::default() };
         let open = Box::new(move || Ok(Box::new(store) as Box<dyn Destination>));
@@ -291,6 +291,7 @@ impl Destination for BulkStore {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let packed = self.packed(batch);
         let body = if self.is_compressed { compressed(&packed) } else { packed };
+        let bytes = body.len();
         Box::pin(async move {
             if let Some(template) = &self.template {
                 if let Err(error) = template.create(&mut self.receivers).await {
@@ -302,10 +303,7 @@ impl Destination for BulkStore {
             let request = ReceiverRequest { method: Method::POST, path: BULK, content_type: NDJSON, is_gzip, body };
             match self.receivers.ask(request).await {
                 Ok(answer) => judge(&answer, batch.len()),
-                // A server may answer with 413 before it has read the whole body, and close the connection, so that the
-                // answer is lost.
-                Err(error @ CallError::Broken { .. }) => SendOutcome::Busy { error: error.to_string(), after: None },
-                Err(error) => http_answer::no_answer(&error),
+                Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
     }
@@ -327,8 +325,6 @@ struct BulkSummary {
 pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     match answer.status().as_u16() {
         200 => {}
-        // One invalid record can make the whole batch fail: smaller batches isolate it.
-        400 if count > 1 => return SendOutcome::TooLarge(http_answer::quoted(answer)),
         400 => return http_answer::strict_failure(answer),
         413 | 429 => return http_answer::failure(answer),
         _ => {
@@ -480,8 +476,8 @@ mod tests {
             (200, json!({"errors": true, "items": []}), 1, "Failed"),
             (413, json!(null), 5, "TooLarge"),
             (429, json!(null), 5, "Busy"),
-            (400, json!({"error": "poison"}), 5, "TooLarge"),
-            (400, json!({"error": "poison"}), 1, "Refused"),
+            (400, json!({"error": "poison"}), 5, "Invalid"),
+            (400, json!({"error": "poison"}), 1, "Invalid"),
             (401, json!({"error": "who"}), 5, "Failed"),
             (503, json!(null), 5, "Failed"),
         ] {

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::Response;
-use http::header::RETRY_AFTER;
+use http::header::{LOCATION, RETRY_AFTER};
 use hyper::body::Bytes;
 use weir_client::CallError;
 use weir_records::{RejectReason, SendOutcome};
@@ -17,7 +17,12 @@ const QUOTED: usize = 200;
 /// The outcome for a status that is not a success. The batch is retried later, and split only if it is too large.
 pub fn failure(answer: &Response<Bytes>) -> SendOutcome {
     let status = answer.status().as_u16();
-    let error = format!("the answer is {status}");
+    let error = match answer.headers().get(LOCATION).and_then(|location| location.to_str().ok()) {
+        Some(location) if (300..400).contains(&status) => {
+            format!("the answer is {status}, and redirects are not followed: write {location:?} as the address")
+        }
+        _ => format!("the answer is {status}"),
+    };
     match status {
         413 => SendOutcome::TooLarge(error),
         429 => SendOutcome::Busy { error, after: retry_after(answer) },
@@ -25,10 +30,10 @@ pub fn failure(answer: &Response<Bytes>) -> SendOutcome {
     }
 }
 
-/// The same for receivers that answer with 400 or 422 if a batch can never be accepted.
+/// The same for receivers that answer with 400 or 422 if they do not accept a record of the batch.
 pub fn strict_failure(answer: &Response<Bytes>) -> SendOutcome {
     match answer.status().as_u16() {
-        400 | 422 => SendOutcome::Refused { reason: RejectReason::Invalid, error: quoted(answer) },
+        400 | 422 => SendOutcome::Invalid { reason: RejectReason::Invalid, error: quoted(answer) },
         _ => failure(answer),
     }
 }
@@ -40,10 +45,18 @@ pub fn quoted(answer: &Response<Bytes>) -> String {
     format!("the answer is {}: {}", answer.status().as_u16(), text.trim())
 }
 
-/// The outcome is unknown. If the connection broke while a large batch was sent, the batch may have been too large:
-/// receivers answer that before they have read the whole request, and the answer may be lost.
-pub fn no_answer(error: &CallError) -> SendOutcome {
-    SendOutcome::Failed { error: error.to_string(), after: None }
+/// A body from which on, in bytes, a connection that breaks may mean that it was too large. Proxies accept 1 MiB by default.
+const LARGE: usize = 512 << 10;
+
+/// The outcome of a batch with so many bytes is unknown. If the connection broke while a large one was sent, it may have been too
+/// large: receivers answer that before they have read the whole request, and the answer may be lost.
+pub fn no_answer(error: &CallError, bytes: usize) -> SendOutcome {
+    let is_too_large = bytes >= LARGE && matches!(error, CallError::Broken { .. });
+    let error = error.to_string();
+    match is_too_large {
+        true => SendOutcome::Busy { error, after: None },
+        false => SendOutcome::Failed { error, after: None },
+    }
 }
 
 /// `Retry-After`, in seconds or as a date (RFC 9110 §10.2.3).
@@ -78,7 +91,7 @@ mod tests {
             panic!("a date")
         };
         assert!((3500..=3600).contains(&after.as_secs()));
-        let SendOutcome::Refused { error, .. } = strict_failure(&answer(400, None)) else { panic!("refused") };
+        let SendOutcome::Invalid { error, .. } = strict_failure(&answer(400, None)) else { panic!("refused") };
         assert_eq!(error, "the answer is 400: no way");
     }
 }

@@ -16,7 +16,7 @@ use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 
 /// Sends a record of each exchange to a service over HTTP, in batches of JSON.
 ///
@@ -85,7 +85,8 @@ impl Definition for HttpLogger {
         // The identity is that of the options, not of their place, so that equal options on several routes share one sink.
         let written = build.written_options();
         let identity = format!("http-logger {max_pending:?} {written}");
-        let options = self.batch.compile(format!("http-logger {}", service.name()), max_pending, build)?;
+        let sink = SinkIdentity::new(format!("http-logger {}", service.name()), &[&self.uri]);
+        let options = self.batch.compile(sink, max_pending, build)?;
         let receiver = HttpReceiver {
             service,
             authorization,
@@ -132,6 +133,7 @@ impl HttpReceiver {
 impl Destination for HttpReceiver {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let (content_type, body) = self.packed(batch);
+        let bytes = body.len();
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -140,9 +142,9 @@ impl Destination for HttpReceiver {
         }
         Box::pin(async move {
             match self.service.ask(request, http_answer::MOST_BYTES).await {
-                Ok(answer) if answer.status().as_u16() < 400 => SendOutcome::Taken,
-                Ok(answer) => http_answer::failure(&answer),
-                Err(error) => http_answer::no_answer(&error),
+                Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
+                Ok(answer) => http_answer::strict_failure(&answer),
+                Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
     }

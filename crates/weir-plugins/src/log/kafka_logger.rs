@@ -12,7 +12,7 @@ use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOu
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 
 mod producer;
 
@@ -189,8 +189,9 @@ impl Definition for KafkaLogger {
         let (options, access) = self.producer(client)?;
         let names: Vec<String> = options.bootstrap.iter().map(StreamTarget::name).collect();
         let name = format!("kafka-logger {} {}", names.join(","), self.kafka_topic);
+        let identity = SinkIdentity::new(name, &[]);
         let is_single = self.batch.is_single();
-        let sink = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let sink = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let sink = SinkOptions { batching: self.batching(sink.batching)?, ..sink };
         let topic = KafkaTopic { producer: Producer::new(options, access), is_single, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), sink, topic))

@@ -15,7 +15,7 @@ use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Sends a record of each exchange to Grafana Loki, as a line of JSON in the stream that the labels identify.
@@ -103,8 +103,11 @@ impl Definition for LokiLogger {
         let tenant = HeaderValue::try_from(self.tenant_id.as_str())
             .map_err(|_| ConfigError::new("tenant_id", "has a character that is not allowed in a header field"))?;
         receivers.headers.insert(HeaderName::from_static("x-scope-orgid"), tenant);
+        let labels: Vec<&str> = self.log_labels.keys().map(String::as_str).collect();
+        let place = [&*self.endpoint_uri, &self.tenant_id, &labels.join(",")];
         let name = format!("loki-logger {}", receivers.name());
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = SinkIdentity::new(name, &place).with_fields(&self.headers);
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let names = self.log_labels.into_keys().collect();
         let loki = Loki { receivers, path: self.endpoint_uri, names, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, loki))
@@ -166,10 +169,11 @@ impl Loki {
 impl Destination for Loki {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = self.packed(batch);
+        let bytes = body.len();
         Box::pin(async move {
             match self.receivers.post(&self.path, "application/json", body).await {
                 Ok(answer) => judge(&answer, batch.len()),
-                Err(error) => http_answer::no_answer(&error),
+                Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
     }
@@ -236,7 +240,7 @@ mod tests {
         let text = "entry with timestamp 2024 ignored, reason: 'entry too far behind', total ignored: 1 out of 3 for stream: {}";
         let SendOutcome::Each { outcomes, .. } = judge(&answer(400, text), 3) else { panic!("each fares for itself") };
         assert_eq!(outcomes, [Outcome::Rejected(RejectReason::TooOld), Outcome::Delivered, Outcome::Delivered]);
-        assert!(matches!(judge(&answer(400, "labels"), 3), SendOutcome::Refused { .. }));
+        assert!(matches!(judge(&answer(400, "labels"), 3), SendOutcome::Invalid { .. }));
         assert!(matches!(judge(&answer(429, ""), 3), SendOutcome::Busy { .. }));
         assert!(matches!(judge(&answer(500, ""), 3), SendOutcome::Failed { .. }));
     }

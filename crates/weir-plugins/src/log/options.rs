@@ -1,5 +1,6 @@
 //! Options that loggers share, with the names and defaults of Apache APISIX's batch processor.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine;
@@ -92,10 +93,40 @@ enum WhenFullSpec {
     Block,
 }
 
+/// What a sink is called, and where in its destination the records go.
+pub struct SinkIdentity {
+    /// The plugin and the origin of the destination, for logs and metrics.
+    pub name: String,
+    /// The path, table, tenant, topic and the like. Not shown: paths may be secrets.
+    place: String,
+}
+
+impl SinkIdentity {
+    pub fn new(name: String, place: &[&str]) -> SinkIdentity {
+        SinkIdentity { name, place: place.join("\n") }
+    }
+
+    /// Adds the header fields of requests, which may name a tenant; not the credentials among them, which change.
+    pub fn with_fields(mut self, fields: &BTreeMap<String, String>) -> SinkIdentity {
+        const CREDENTIALS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];
+        for (name, value) in fields {
+            let name = name.to_ascii_lowercase();
+            if !CREDENTIALS.iter().any(|part| name.contains(part)) {
+                self.place += &format!("\n{name}: {value}");
+            }
+        }
+        self
+    }
+
+    /// Different for each destination: records on disk are sent only by sinks to which it is the same.
+    fn directory_name(&self) -> String {
+        directory_name(&self.name, &self.place)
+    }
+}
+
 impl SpoolSpec {
-    /// Compiles the options for the sink of this name. Sinks with the same name and destination take over each other's
-    /// remaining records.
-    fn compile(&self, name: &str, build: &mut Build) -> Result<Option<SinkSpool>, ConfigError> {
+    /// Compiles the options for a sink. Sinks with the same identity take over each other's remaining records.
+    fn compile(&self, identity: &SinkIdentity, build: &mut Build) -> Result<Option<SinkSpool>, ConfigError> {
         if self.max_size < MIN_SPOOL_BYTES {
             return Err(ConfigError::new("spool.max_size", format!("must be at least {MIN_SPOOL_BYTES} bytes")));
         }
@@ -119,7 +150,7 @@ impl SpoolSpec {
             WhenFullSpec::Block => SpoolFullPolicy::Block,
         };
         let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, when_full, keys };
-        Ok(Some(SinkSpool { directory: data_dir.join("records").join(directory_name(name)), options }))
+        Ok(Some(SinkSpool { directory: data_dir.join("records").join(identity.directory_name()), options }))
     }
 }
 
@@ -194,13 +225,13 @@ pub fn seconds(seconds: u64, option: &str, least: u64) -> Result<Duration, Confi
 }
 
 impl BatchOptions {
-    /// Compiles the options for a sink of this name.
+    /// Compiles the options for a sink.
     ///
     /// # Errors
     /// A number is out of range, or there is no directory for the spool.
     pub fn compile(
         &self,
-        name: String,
+        identity: SinkIdentity,
         max_pending: Option<usize>,
         build: &mut Build,
     ) -> Result<SinkOptions, ConfigError> {
@@ -215,14 +246,14 @@ impl BatchOptions {
         };
         let pause = seconds(self.retry_delay, "retry_delay", 0)?;
         let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
-        let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&name, build))?;
+        let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&identity, build))?;
         // Rejected records are written unencrypted, so they are not kept if the spool is encrypted.
         let is_encrypted = self.spool.as_ref().is_some_and(|spool| !spool.encryption_keyring.is_empty());
         let rejected = build
             .data_dir()
             .filter(|_| !is_encrypted)
             .map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show });
-        Ok(SinkOptions { name, batching, retries, max_pending, spool, rejected })
+        Ok(SinkOptions { name: identity.name, batching, retries, max_pending, spool, rejected })
     }
 
     pub fn is_single(&self) -> bool {

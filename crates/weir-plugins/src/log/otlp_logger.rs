@@ -10,9 +10,10 @@ use weir_records::{Destination, Record, RecordSending};
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 use crate::observe::collector::{self, ResourceSpec};
+use crate::observe::trace::otlp::answer::ExportItems;
 use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
 use crate::observe::trace::otlp::{self, LogRecord};
 use crate::observe::trace::w3c::Traceparent;
@@ -73,7 +74,8 @@ impl Definition for OtlpLogger {
         let how = ("endpoint_addrs", timeout);
         let service = OtlpService::new(receivers, self.protocol, OtlpSignal::Logs, how)?;
         let name = format!("otlp-logger {}", service.name());
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = SinkIdentity::new(name, &[&self.endpoint_addrs.join(" ")]).with_fields(&self.headers);
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let resource = collector::resource(&self.resource, collector::SERVICE);
         let logs = OtlpLogs { service, resource, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))
@@ -88,8 +90,9 @@ impl HasMetadata for OtlpLogger {
     }
 }
 
-/// The hidden texts of each record: the first determines its severity, the second its trace.
-const HIDDEN: [&str; 2] = ["$status", "$http_traceparent"];
+/// The hidden texts of each record: the first determines its severity, the others its trace: the gateway's span or, if it makes
+/// none, the client's.
+const HIDDEN: [&str; 3] = ["$status", "$opentelemetry_context_traceparent", "$http_traceparent"];
 
 struct OtlpLogs {
     service: OtlpService,
@@ -105,7 +108,7 @@ impl OtlpLogs {
             writer.json(record, &mut json);
             let hidden = captured::hidden(record);
             let status = hidden.first().and_then(|status| std::str::from_utf8(status).ok()?.parse().ok());
-            let parent = Traceparent::read(hidden.get(1).copied().into_iter());
+            let parent = hidden.iter().skip(1).find_map(|text| Traceparent::read(std::iter::once(*text)));
             let log = LogRecord {
                 time_ns: captured::end_ms(record) * 1_000_000,
                 severity: otlp::severity_of(status.unwrap_or_default()),
@@ -123,7 +126,7 @@ impl OtlpLogs {
 impl Destination for OtlpLogs {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = self.packed(batch);
-        Box::pin(async move { self.service.export(body).await.outcome(batch.len(), "log records") })
+        Box::pin(async move { self.service.export(body).await.outcome(batch.len(), ExportItems::LogRecords) })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::{JsonObjectWriter, known};
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::receivers::{ReceiverOptions, Receivers};
 
 /// Sends a record of each exchange to Splunk's HTTP Event Collector.
@@ -68,7 +68,8 @@ impl Definition for SplunkHecLogging {
         let metadata = build.metadata::<SplunkHecLogging>();
         let capture = self.format.compile(&metadata, build)?;
         let options = ReceiverOptions { option: "endpoint.uri", verify: self.ssl_verify, timeout };
-        let mut receivers = Receivers::parse(build.http(), &[self.endpoint.uri], &options)?;
+        let uri = self.endpoint.uri;
+        let mut receivers = Receivers::parse(build.http(), std::slice::from_ref(&uri), &options)?;
         receivers.authorize(&format!("Splunk {}", self.endpoint.token), "endpoint.token")?;
         if let Some(channel) = &self.endpoint.channel {
             let value = HeaderValue::try_from(channel.as_str()).map_err(|_| {
@@ -77,7 +78,8 @@ impl Definition for SplunkHecLogging {
             receivers.headers.insert(HeaderName::from_static("x-splunk-request-channel"), value);
         }
         let name = format!("splunk-hec-logging {}", receivers.name());
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let identity = SinkIdentity::new(name, &[&uri]);
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let collector = SplunkCollector { receivers, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, collector))
     }
@@ -116,10 +118,11 @@ impl SplunkCollector {
 impl Destination for SplunkCollector {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = self.packed(batch);
+        let bytes = body.len();
         Box::pin(async move {
             match self.receivers.post("", "application/json", body).await {
                 Ok(answer) => judge(&answer),
-                Err(error) => http_answer::no_answer(&error),
+                Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
     }
@@ -169,7 +172,7 @@ mod tests {
         assert!(matches!(judge(&answer(503, r#"{"text":"Server is busy","code":9}"#)), SendOutcome::Failed { .. }));
         assert!(matches!(
             judge(&answer(400, r#"{"text":"Invalid data format","code":6}"#)),
-            SendOutcome::Refused { .. }
+            SendOutcome::Invalid { .. }
         ));
     }
 

@@ -10,7 +10,7 @@ use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, Se
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, BatchWriter, RecordWriter};
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
 use crate::log::udp_logger::MAX_DATAGRAM;
 
@@ -89,7 +89,8 @@ impl Definition for Syslog {
         let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
         let metadata = build.metadata::<Syslog>();
         let capture = self.format.compile(&metadata, build)?.with_hidden(vec![Template::compile("$host")]);
-        let options = self.batch.compile(format!("syslog {}", address.name()), metadata.max_pending_entries, build)?;
+        let identity = SinkIdentity::new(format!("syslog {}", address.name()), &[]);
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let carrier = match self.sock_type {
             SocketType::Tcp => {
                 let framing = if tls.is_some() { SyslogFraming::Counted } else { SyslogFraming::LineFeed };

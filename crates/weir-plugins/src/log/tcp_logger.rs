@@ -9,7 +9,7 @@ use weir_records::{Destination, Record, RecordSending, SendOutcome};
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
 
 /// Sends a record of each exchange over TCP, in batches of JSON: one array per line, or one object per line if
@@ -63,9 +63,9 @@ impl Definition for TcpLogger {
         let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
         let metadata = build.metadata::<TcpLogger>();
         let capture = self.format.compile(&metadata, build)?;
-        let name = format!("tcp-logger {}", address.name());
+        let identity = SinkIdentity::new(format!("tcp-logger {}", address.name()), &[]);
         let is_single = self.batch.is_single();
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let lines = ListLines {
             receiver: TcpReceiver::new(build.http().clone(), address, tls),
             is_single,

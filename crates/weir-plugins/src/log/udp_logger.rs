@@ -8,7 +8,7 @@ use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, Se
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
 use crate::log::logger::ExchangeLogger;
-use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata};
+use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, UdpReceiver};
 
 /// Sends a record of each exchange over UDP: each datagram is a JSON array with as many records as fit, or one JSON
@@ -52,9 +52,9 @@ impl Definition for UdpLogger {
         let address = SocketAddress::new(self.host, self.port, options::seconds(self.timeout, "timeout", 1)?)?;
         let metadata = build.metadata::<UdpLogger>();
         let capture = self.format.compile(&metadata, build)?;
-        let name = format!("udp-logger {}", address.name());
+        let identity = SinkIdentity::new(format!("udp-logger {}", address.name()), &[]);
         let is_single = self.batch.is_single();
-        let options = self.batch.compile(name, metadata.max_pending_entries, build)?;
+        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
         let datagrams = Datagrams { receiver: UdpReceiver::new(address), is_single, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, datagrams))
     }

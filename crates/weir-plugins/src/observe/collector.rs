@@ -11,6 +11,7 @@ use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOp
 
 use crate::log::options::seconds;
 use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::observe::trace::otlp::answer::ExportItems;
 use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
 use crate::observe::trace::otlp::{self, ResourceValue};
 
@@ -27,8 +28,10 @@ pub struct CollectorMetadata {
     collector: CollectorSpec,
     /// How spans are sent in batches.
     batch_span_processor: BatchSpanSpec,
-    /// Only `false` is supported.
-    set_ngx_var: bool,
+    /// Has no effect: the variables `opentelemetry_context_traceparent`, `opentelemetry_trace_id` and `opentelemetry_span_id`
+    /// have values for every sampled request.
+    #[serde(rename = "set_ngx_var")]
+    _set_ngx_var: bool,
 }
 
 /// Where the id of a new trace comes from.
@@ -133,9 +136,6 @@ impl CollectorMetadata {
     /// # Errors
     /// A setting is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if self.set_ngx_var {
-            return Err(ConfigError::new("set_ngx_var", "is not supported; remove it"));
-        }
         OtlpCollector::parse(self, &HttpClient::default()).map(drop)
     }
 }
@@ -213,7 +213,7 @@ pub const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
 impl Destination for OtlpCollector {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = otlp::request(&self.resource, SCOPE, batch.iter().map(|record| &*record.payload));
-        Box::pin(async move { self.service.export(body).await.outcome(batch.len(), "spans") })
+        Box::pin(async move { self.service.export(body).await.outcome(batch.len(), ExportItems::Spans) })
     }
 }
 
@@ -239,7 +239,6 @@ mod tests {
                 "batch_span_processor.max_export_batch_size: must be from 1 to `max_queue_size`",
             ),
             (json!({"batch_span_processor": {"batch_timeout": 0}}), "batch_span_processor.batch_timeout: must be from"),
-            (json!({"set_ngx_var": true}), "set_ngx_var: is not supported"),
         ] {
             let metadata: CollectorMetadata = serde_json::from_value(settings).expect("its form is right");
             let error = metadata.check().expect_err("refused").to_string();

@@ -86,7 +86,7 @@ impl MetricsCollector {
                         continue 'again;
                     }
                     ExportAnswer::Retry { error, after, .. } => return MetricsExported::Later { error, after },
-                    ExportAnswer::TooLarge(error) | ExportAnswer::Refused(error) => {
+                    ExportAnswer::TooLarge(error) | ExportAnswer::Invalid(error) | ExportAnswer::Refused(error) => {
                         return MetricsExported::Refused(error);
                     }
                 }

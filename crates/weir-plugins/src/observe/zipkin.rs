@@ -105,6 +105,7 @@ struct ZipkinServer {
 impl Destination for ZipkinServer {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         let body = zipkin_json::request(batch.iter().map(|record| &*record.payload));
+        let bytes = body.len();
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -112,7 +113,7 @@ impl Destination for ZipkinServer {
             match self.service.ask(request, http_answer::MOST_BYTES).await {
                 Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
                 Ok(answer) => http_answer::strict_failure(&answer),
-                Err(error) => http_answer::no_answer(&error),
+                Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
     }

@@ -14,6 +14,7 @@ use crate::destination::Destination;
 use crate::queue::{Ready, Record, tally};
 use crate::sink_core::SinkCore;
 use crate::spool::{Group, SpoolPlace};
+use crate::spooling::Spooling;
 
 /// How often a waiting sink checks whether it was closed or given up.
 const LOOK_UP: Duration = Duration::from_millis(250);
@@ -113,11 +114,14 @@ impl RecordDelivery {
     }
 
     /// Sends a group from the spool until all its records are settled, and books it in one step: after a crash before that, the
-    /// group is sent again, but counted once.
+    /// group is sent again, but counted once. Records that the destination does not take within `max_age` are given up, as they
+    /// would be on the disk: otherwise one that it never takes would stop all behind it.
     async fn deliver_group(&mut self, destination: &mut dyn Destination, place: &SpoolPlace, group: Group) {
         let core = Arc::clone(&self.task.core);
         let Group { records: mut rest, parcels } = group;
-        let (mut settlement, mut lost) = (Settlement::default(), RecordTally::default());
+        let max_age = self.task.spooling.as_ref().map_or(Duration::MAX, Spooling::max_age);
+        let (mut settlement, mut lost) = (Settlement::default(), [RecordTally::default(); DropReason::ALL.len()]);
+        let since = Instant::now();
         self.begin_batch();
         while !rest.is_empty() {
             let most = core.options.batching.max_records.min(self.limit).max(1).min(rest.len());
@@ -134,6 +138,11 @@ impl RecordDelivery {
             rest.extend(after);
             let Some(NextTry::Later { error, after }) = failed else { continue };
             match self.backoff.next(core.options.retries, after) {
+                Some(_) if since.elapsed() >= max_age => {
+                    self.task.complain(&error, "records are lost, since they are too old");
+                    lost[DropReason::Expired as usize].add(unsettled);
+                    rest.drain(..count);
+                }
                 Some(pause) => {
                     self.task.complain(&error, "records wait on disk, and are tried again");
                     if self.has_drained_long_enough() {
@@ -143,7 +152,7 @@ impl RecordDelivery {
                 }
                 None => {
                     self.task.complain(&error, "records are lost");
-                    lost.add(unsettled);
+                    lost[DropReason::Retries as usize].add(unsettled);
                     rest.drain(..count);
                     self.begin_batch();
                 }
@@ -151,7 +160,7 @@ impl RecordDelivery {
         }
         place.done(&parcels, |books| {
             settlement.book(books);
-            books.dropped[DropReason::Retries as usize].add(lost);
+            books.dropped.iter_mut().zip(lost).for_each(|(all, more)| all.add(more));
         });
     }
 
@@ -209,6 +218,13 @@ impl RecordDelivery {
                 self.task.queue.borrow_mut().put_back(written.failed, Instant::now());
             }
             sleep(LAST_LOOK).await;
+        }
+        if spooling.is_writing() {
+            let waits = self.task.account.read().pending.memory.records;
+            tracing::error!(
+                "{}: {waits} records are still being written to disk, and may be lost",
+                self.task.core.name()
+            );
         }
         let waits = self.task.account.read().pending.spool.records;
         if waits > 0 {

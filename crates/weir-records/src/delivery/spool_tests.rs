@@ -199,7 +199,7 @@ fn records_are_encrypted_with_the_first_key_and_stay_where_there_is_no_key_for_t
     process.write(30);
     assert_eq!(process.end(Duration::from_millis(50)).pending.spool.records, 30);
     drop(process);
-    // Without the key they stay, and memory does.
+    // Without the key they stay, and the sink has another place.
     store.set_up(true);
     let mut process = start(&[[2; 32]]);
     process.write(3);
@@ -436,4 +436,73 @@ fn a_sink_without_a_destination_leaves_the_disk_to_others() {
     let mut process = ProcessUnderTest::with(options, &store);
     eventually("all are delivered", DEADLINE, || process.read().delivered.records == 5);
     process.end(DEADLINE);
+}
+
+/// A store that never takes one record.
+struct Picky(Sender);
+
+const NEVER_TAKEN: &[u8] = b"record 000003";
+
+impl Destination for Picky {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        if batch.len() == 1 && batch[0].payload == NEVER_TAKEN {
+            let outcomes = vec![Outcome::Retry];
+            return Box::pin(async { SendOutcome::Each { outcomes, error: Some("its index is closed".into()) } });
+        }
+        let (mut outcomes, error) = (Vec::new(), Some("its index is closed".to_owned()));
+        let taken: Vec<_> = batch.iter().map(|record| record.payload != NEVER_TAKEN).collect();
+        for is_taken in taken {
+            outcomes.push(if is_taken { Outcome::Delivered } else { Outcome::Retry });
+        }
+        Box::pin(async { SendOutcome::Each { outcomes, error } })
+    }
+}
+
+#[test]
+fn a_record_that_is_never_taken_stops_those_behind_it_no_longer_than_it_may_wait() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let spool = SpoolOptions { max_age: Duration::from_secs(1), ..SpoolOptions::default() };
+    let destination = Box::new(Picky(Sender(store)));
+    let mut process = ProcessUnderTest::on(Arc::default(), options(directory.path(), spool), destination);
+    process.write(5);
+    eventually("it is given up", DEADLINE, || process.read().dropped_records("expired") == 1);
+    process.write(5);
+    eventually("those behind it are delivered", DEADLINE, || process.read().delivered.records == 9);
+    process.end(DEADLINE);
+}
+
+#[test]
+fn a_place_that_cannot_be_used_does_not_turn_the_spool_off() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    // Where the directory of the first place would be, there is a file.
+    std::fs::create_dir(directory.path().join("sink")).expect("its own directory");
+    std::fs::write(directory.path().join("sink/0"), "").expect("its own directory");
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    process.write(5);
+    let reading = process.end(Duration::from_millis(50));
+    assert_eq!((reading.pending.spool.records, reading.dropped), (5, [].into()));
+}
+
+#[test]
+fn a_sink_works_before_it_has_read_a_large_spool() {
+    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    let large = "x".repeat(1 << 20);
+    // More than is read at once, in steps that fit into memory.
+    for written in 1..=40 {
+        process.writer.write(Vec::new(), |out| out.extend_from_slice(format!("{written} {large}").as_bytes()));
+        eventually("on disk", DEADLINE, || process.read().pending.memory.records == 0);
+    }
+    process.end(Duration::from_millis(50));
+    drop(process);
+    store.set_up(true);
+    let mut process = ProcessUnderTest::start(directory.path(), &store);
+    process.write(1);
+    let sink_place = directory.path().join("sink/1");
+    eventually("all are delivered, from two places", DEADLINE, || sink_place.exists() && store.count() == 41);
+    let (delivered, duplicates) = {
+        let reading = process.end(DEADLINE);
+        (reading.delivered.records, reading.duplicates.records)
+    };
+    assert_eq!((delivered, duplicates), (41, 0));
 }

@@ -167,6 +167,30 @@ fn what_is_too_large_is_halved_until_it_is_taken_or_alone() {
 }
 
 #[test]
+fn an_invalid_record_is_found_and_takes_no_other_with_it() {
+    let (sender, batches) = sent_to();
+    let (counting, counts) = channel();
+    let mut harness = Harness::start(options(64), move |batch| {
+        let _ = counting.send(batch.len());
+        if batch.iter().any(|record| record.payload == b"bad") {
+            return SendOutcome::Invalid { reason: RejectReason::Mapping, error: "a field".into() };
+        }
+        let _ = sender.send(texts(batch));
+        SendOutcome::Taken
+    });
+    let mut written: Vec<String> = (0..256).map(|number| number.to_string()).collect();
+    (written[100], written[130]) = ("bad".into(), "bad".into());
+    harness.write(&written.iter().map(String::as_str).collect::<Vec<_>>());
+    eventually("they are settled", DEADLINE, || harness.read().delivered.records == 254);
+    let reading = harness.end();
+    assert_eq!(reading.rejected["mapping"].records, 2);
+    written.retain(|text| text != "bad");
+    assert_eq!(batches.try_iter().collect::<Vec<_>>().concat(), written, "in their order");
+    let requests = counts.try_iter().count();
+    assert!(requests < 40, "{requests} requests, where 4 are needed without an invalid record");
+}
+
+#[test]
 fn numbers_tell_of_what_is_missing() {
     let (sender, numbers) = channel();
     let mut options = options(1000);

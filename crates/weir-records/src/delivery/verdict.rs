@@ -81,6 +81,12 @@ impl RecordDelivery {
                 DeliveryVerdict::later(batch, settlement, error, after)
             }
             SendOutcome::Failed { error, after } => DeliveryVerdict::later(batch, settlement, error, after),
+            SendOutcome::Invalid { reason, error } if batch.len() == 1 => self.reject(&batch, reason, &error),
+            SendOutcome::Invalid { .. } => {
+                self.whole_limit.get_or_insert(self.limit);
+                self.limit = batch.len() / 2;
+                DeliveryVerdict { left: batch, settlement, next: NextTry::AtOnce }
+            }
             SendOutcome::Refused { reason, error } => self.reject(&batch, reason, &error),
         }
     }
@@ -136,8 +142,12 @@ impl RecordDelivery {
 
     fn went_well(&mut self) {
         self.backoff.reset();
-        // The batch limit grows again, step by step.
-        self.limit = self.limit.saturating_add(self.limit / 8 + 1);
+        // The batch limit grows again: after a search for an invalid record fast, otherwise step by step.
+        match self.whole_limit {
+            Some(whole) if self.limit < whole / 2 => self.limit *= 2,
+            Some(whole) => (self.limit, self.whole_limit) = (whole, None),
+            None => self.limit = self.limit.saturating_add(self.limit / 8 + 1),
+        }
         self.task.account.set_error(None);
     }
 }

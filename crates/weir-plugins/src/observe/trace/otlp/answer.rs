@@ -19,7 +19,9 @@ pub enum ExportAnswer {
     TooLarge(String),
     /// It may be sent again. `is_busy`: the collector has too much to do, so that smaller exports may help.
     Retry { error: String, after: Option<Duration>, is_busy: bool },
-    /// It must not be sent again.
+    /// An item is invalid.
+    Invalid(String),
+    /// The collector accepts no export as things are: credentials, an address or a setting is wrong.
     Refused(String),
 }
 
@@ -30,11 +32,13 @@ impl ExportAnswer {
         ExportAnswer::Taken { rejected, why }
     }
 
-    /// From an answer by HTTP. OTLP allows a retry for four statuses only; a batch that is too large is divided.
+    /// From an answer by HTTP. OTLP allows a retry for four statuses only; a batch that is too large, or has an invalid item, is
+    /// divided.
     pub fn of_http(answer: &Response<Bytes>) -> ExportAnswer {
         let error = || format!("the answer is {}", answer.status().as_u16());
         match answer.status().as_u16() {
             200..=299 => ExportAnswer::taken(answer.body()),
+            400 | 422 => ExportAnswer::Invalid(http_answer::quoted(answer)),
             413 => ExportAnswer::TooLarge(error()),
             status @ (429 | 502 | 503 | 504) => {
                 ExportAnswer::Retry { error: error(), after: http_answer::retry_after(answer), is_busy: status == 429 }
@@ -43,29 +47,53 @@ impl ExportAnswer {
         }
     }
 
-    /// There is no answer, so whether the export was accepted is unknown.
-    pub fn none(error: &CallError) -> ExportAnswer {
-        ExportAnswer::Retry { error: error.to_string(), after: None, is_busy: false }
+    /// There is no answer, so whether the export of so many bytes was accepted is unknown.
+    pub fn none(error: &CallError, bytes: usize) -> ExportAnswer {
+        let is_busy = matches!(http_answer::no_answer(error, bytes), SendOutcome::Busy { .. });
+        ExportAnswer::Retry { error: error.to_string(), after: None, is_busy }
     }
 
-    /// The outcome for a batch of `count` records. `what` names the items, for the error.
-    pub fn outcome(self, count: usize, what: &str) -> SendOutcome {
+    /// The outcome for a batch of `count` records with these items.
+    pub fn outcome(self, count: usize, items: ExportItems) -> SendOutcome {
         match self {
             ExportAnswer::Taken { rejected: 0, .. } => SendOutcome::Taken,
-            ExportAnswer::Taken { rejected: items, why } => {
+            ExportAnswer::Taken { rejected: rejected_items, why } => {
                 // The answer does not identify the rejected items, so the first ones are counted as rejected.
-                let rejected = usize::try_from(items).unwrap_or(count).min(count);
+                let rejected = usize::try_from(rejected_items).unwrap_or(count).min(count);
                 let outcome = |index| match index < rejected {
                     true => Outcome::Rejected(RejectReason::Invalid),
                     false => Outcome::Delivered,
                 };
-                let error = Some(format!("the collector has rejected {items} {what}: {why}"));
+                let what = items.name();
+                let error = Some(format!("the collector has rejected {rejected_items} {what}: {why}"));
                 SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error }
             }
             ExportAnswer::TooLarge(error) => SendOutcome::TooLarge(error),
             ExportAnswer::Retry { error, after, is_busy: true } => SendOutcome::Busy { error, after },
             ExportAnswer::Retry { error, after, is_busy: false } => SendOutcome::Failed { error, after },
-            ExportAnswer::Refused(error) => SendOutcome::Refused { reason: RejectReason::Invalid, error },
+            ExportAnswer::Invalid(error) => SendOutcome::Invalid { reason: RejectReason::Invalid, error },
+            ExportAnswer::Refused(error) => match items {
+                // A trace is worth little later, and the protocol forbids to repeat the request.
+                ExportItems::Spans => SendOutcome::Refused { reason: RejectReason::Invalid, error },
+                // Log records wait until the setting has been corrected, as for the other destinations.
+                ExportItems::LogRecords => SendOutcome::Failed { error, after: None },
+            },
+        }
+    }
+}
+
+/// What an export contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportItems {
+    Spans,
+    LogRecords,
+}
+
+impl ExportItems {
+    fn name(self) -> &'static str {
+        match self {
+            ExportItems::Spans => "spans",
+            ExportItems::LogRecords => "log records",
         }
     }
 }
@@ -76,10 +104,11 @@ mod tests {
 
     #[test]
     fn answers_say_what_became_of_a_batch() {
-        let judged = |status, body: &'static [u8]| {
+        let judged_as = |status, body: &'static [u8], items| {
             let answer = Response::builder().status(status).body(Bytes::from_static(body)).expect("valid");
-            ExportAnswer::of_http(&answer).outcome(3, "spans")
+            ExportAnswer::of_http(&answer).outcome(3, items)
         };
+        let judged = |status, body| judged_as(status, body, ExportItems::Spans);
         assert!(matches!(judged(200, b""), SendOutcome::Taken));
         let SendOutcome::Each { outcomes, error } = judged(200, b"\x0a\x05\x08\x02\x12\x01x") else {
             panic!("in part")
@@ -92,8 +121,12 @@ mod tests {
         for status in [502, 503, 504] {
             assert!(matches!(judged(status, b""), SendOutcome::Failed { .. }), "{status}");
         }
-        for status in [400, 401, 404, 500] {
+        for status in [401, 403, 404, 500] {
             assert!(matches!(judged(status, b""), SendOutcome::Refused { .. }), "{status}");
+            let waits = matches!(judged_as(status, b"", ExportItems::LogRecords), SendOutcome::Failed { .. });
+            assert!(waits, "{status}");
         }
+        assert!(matches!(judged(400, b""), SendOutcome::Invalid { .. }));
+        assert!(matches!(judged_as(400, b"", ExportItems::LogRecords), SendOutcome::Invalid { .. }));
     }
 }

@@ -34,6 +34,7 @@ const MESSAGE: &str = "grpc-message";
 const DETAILS: &str = "grpc-status-details-bin";
 
 const OK: u16 = 0;
+const INVALID_ARGUMENT: u16 = 3;
 const RESOURCE_EXHAUSTED: u16 = 8;
 const UNAVAILABLE: u16 = 14;
 /// CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE and DATA_LOSS: the codes for which OTLP allows a retry
@@ -86,6 +87,7 @@ pub fn read(answer: &Response<Bytes>) -> ExportAnswer {
         RESOURCE_EXHAUSTED if after.is_some() => ExportAnswer::Retry { error, after, is_busy: true },
         // The libraries of gRPC have this code for a message that exceeds the limit of the server.
         RESOURCE_EXHAUSTED if message.to_ascii_lowercase().contains("larger than max") => ExportAnswer::TooLarge(error),
+        INVALID_ARGUMENT => ExportAnswer::Invalid(error),
         code if RETRYABLE.contains(&code) => ExportAnswer::Retry { error, after, is_busy: false },
         _ => ExportAnswer::Refused(error),
     }

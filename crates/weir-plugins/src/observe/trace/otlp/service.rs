@@ -88,14 +88,15 @@ impl OtlpService {
 
     /// Sends an `Export…ServiceRequest`.
     pub async fn export(&mut self, message: Vec<u8>) -> ExportAnswer {
+        let bytes = message.len();
         match self.protocol {
             OtlpProtocol::Http => {
                 match self.receivers.post(self.signal.http_path(), "application/x-protobuf", message).await {
                     Ok(answer) => ExportAnswer::of_http(&answer),
-                    Err(error) => ExportAnswer::none(&error),
+                    Err(error) => ExportAnswer::none(&error, bytes),
                 }
             }
-            OtlpProtocol::Grpc => self.call(&message).await.unwrap_or_else(|error| ExportAnswer::none(&error)),
+            OtlpProtocol::Grpc => self.call(&message).await.unwrap_or_else(|error| ExportAnswer::none(&error, bytes)),
         }
     }
 
