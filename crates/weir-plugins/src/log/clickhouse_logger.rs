@@ -18,8 +18,8 @@ use crate::log::receivers::{ReceiverOptions, Receivers};
 /// Inserts a record of each exchange into a table of ClickHouse, as `JSONEachRow`.
 ///
 /// Requests never wait for the logger. The names in `log_format` are the columns of the table. A batch that is sent
-/// again because the response was lost is stored twice, unless the table deduplicates inserted blocks. `/records` and
-/// the metric `weir_log_records_total` report the outcome of every record.
+/// again because the response was lost is stored twice, since its blocks may differ. `record_id` identifies
+/// duplicates: a `ReplacingMergeTree` that is ordered by it removes them. `/records` and the metric `weir_log_records_total` report the outcome of every record.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClickhouseLogger {

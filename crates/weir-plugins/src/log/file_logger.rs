@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -132,7 +133,14 @@ impl Destination for LogLines {
 /// Appends lines, which end at the offsets `ends`; returns how many of them are completely in the file.
 fn append(path: &Path, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
     match OpenOptions::new().append(true).create(true).open(path) {
-        Ok(mut file) => append_whole(&mut file, lines, ends),
+        Ok(mut file) => {
+            // Two processes may have the file during an upgrade: what one removes must be its own. Other targets than regular files
+            // have no locks, and are not cut.
+            if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+                let _ = flock(&file, FlockOperation::LockExclusive);
+            }
+            append_whole(&mut file, lines, ends)
+        }
         Err(error) => (0, Err(error)),
     }
 }
@@ -147,7 +155,8 @@ impl LineTarget for File {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
         let metadata = self.metadata()?;
         match metadata.is_file() {
-            true => self.set_len(metadata.len() - bytes),
+            // A tool that rotates files may have truncated it since.
+            true => self.set_len(metadata.len().saturating_sub(bytes)),
             // A target other than a regular file cannot be truncated; a line break separates the partial line from the next one.
             false => self.write_all(b"\n"),
         }

@@ -1,8 +1,9 @@
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, PerWorker, Phases, P
 /// With this plugin, `/metrics` on the status address includes `apisix_http_status`, `apisix_http_latency`
 /// (milliseconds), `apisix_bandwidth` (bytes), `apisix_node_info`, and `apisix_upstream_status` for endpoints with
 /// active checks. At most 2,000 combinations of labels and status are counted separately; further combinations share
-/// the label `(other)`. Weir's own metrics by route do not need this plugin.
+/// the label `(other)`. When the limit is reached, combinations without a request for an hour are removed. Weir's own metrics by route do not need this plugin.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prometheus {
@@ -78,6 +79,15 @@ struct SeriesCounts {
     buckets: [[AtomicU64; BOUNDS_MS.len() + 1]; KINDS.len()],
     /// Sums in microseconds.
     sums: [AtomicU64; KINDS.len()],
+    /// No longer shown; the worker has to begin new counts.
+    is_retired: AtomicBool,
+}
+
+impl SeriesCounts {
+    /// Each response is counted in exactly one bucket.
+    fn responses(&self) -> u64 {
+        self.buckets[0].iter().map(|bucket| bucket.load(Relaxed)).sum()
+    }
 }
 
 fn add(number: &AtomicU64, amount: u64) {
@@ -86,8 +96,58 @@ fn add(number: &AtomicU64, amount: u64) {
 
 #[derive(Default)]
 struct KnownSeries {
-    seen: HashSet<(SeriesLabels, u16)>,
-    counts: Vec<(SeriesLabels, u16, Arc<SeriesCounts>)>,
+    series: HashMap<(SeriesLabels, u16), KnownEntry>,
+    /// When idle series were last searched.
+    searched: Option<Instant>,
+}
+
+/// The counts of all workers for one set of labels and status.
+struct KnownEntry {
+    counts: Vec<Arc<SeriesCounts>>,
+    /// The responses at the last search, and when there was the last change.
+    responses: u64,
+    changed: Instant,
+}
+
+/// A series without a response for this long makes room for others. Names of endpoints change with each rollout.
+const IDLE: Duration = Duration::from_secs(3600);
+/// The least time between two searches for idle series.
+const SEARCH_EVERY: Duration = Duration::from_secs(60);
+
+impl KnownSeries {
+    /// Counts of a worker for these labels.
+    fn register(&mut self, labels: SeriesLabels, status: u16, now: Instant) -> Arc<SeriesCounts> {
+        let mut key = (labels, status);
+        if self.series.len() >= LIMIT && !self.series.contains_key(&key) {
+            self.retire_idle(now);
+            if self.series.len() >= LIMIT {
+                key.0 = SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() };
+            }
+        }
+        let entry =
+            self.series.entry(key).or_insert_with(|| KnownEntry { counts: Vec::new(), responses: 0, changed: now });
+        let counts = Arc::<SeriesCounts>::default();
+        entry.counts.push(Arc::clone(&counts));
+        counts
+    }
+
+    fn retire_idle(&mut self, now: Instant) {
+        if self.searched.is_some_and(|searched| now - searched < SEARCH_EVERY) {
+            return;
+        }
+        self.searched = Some(now);
+        self.series.retain(|_, entry| {
+            let responses = entry.counts.iter().map(|counts| counts.responses()).sum();
+            if responses != entry.responses {
+                (entry.responses, entry.changed) = (responses, now);
+            }
+            let is_kept = now - entry.changed < IDLE;
+            if !is_kept {
+                entry.counts.iter().for_each(|counts| counts.is_retired.store(true, Relaxed));
+            }
+            is_kept
+        });
+    }
 }
 
 /// All series of this process, shared by all plugins and configurations.
@@ -111,13 +171,12 @@ pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
     let series = series();
     let known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = BTreeMap::<SeriesLabels, Totals>::new();
-    for (labels, status, counts) in &known.counts {
+    let counts = known.series.iter().flat_map(|(key, entry)| entry.counts.iter().map(move |counts| (key, counts)));
+    for ((labels, status), counts) in counts {
         let totals = all.entry(labels.clone()).or_default();
         totals.ingress += counts.ingress.load(Relaxed);
         totals.egress += counts.egress.load(Relaxed);
-        // Each response is counted in exactly one bucket.
-        *totals.statuses.entry(*status).or_default() +=
-            counts.buckets[0].iter().map(|bucket| bucket.load(Relaxed)).sum::<u64>();
+        *totals.statuses.entry(*status).or_default() += counts.responses();
         for (kind, latency) in totals.latencies.iter_mut().enumerate() {
             for (total, bucket) in latency.buckets.iter_mut().zip(&counts.buckets[kind]) {
                 *total += bucket.load(Relaxed);
@@ -169,17 +228,10 @@ fn register(
     node: String,
     status: u16,
 ) -> Arc<SeriesCounts> {
-    let mut known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut labels =
+    let labels =
         SeriesLabels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
-    if known.seen.len() >= LIMIT && !known.seen.contains(&(labels.clone(), status)) {
-        labels = SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() };
-    } else {
-        known.seen.insert((labels.clone(), status));
-    }
-    let counts = Arc::<SeriesCounts>::default();
-    known.counts.push((labels, status, Arc::clone(&counts)));
-    counts
+    let mut known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.register(labels, status, Instant::now())
 }
 
 /// The most keys of one worker; further exchanges are counted under one key.
@@ -208,10 +260,16 @@ impl Plugin for Observer {
             let node = exchange.upstream.addr.map(|addr| addr.ip());
             // Writing to a `Vec` does not fail.
             let _ = write!(key, "{node:?} {status}");
-            if counts.len() >= MOST_KEYS && !counts.contains_key(&**key) {
-                key.clear();
+            let is_counted = |counts: &HashMap<Box<[u8]>, Arc<SeriesCounts>>, key: &[u8]| {
+                counts.get(key).is_some_and(|counts| !counts.is_retired.load(Relaxed))
+            };
+            if counts.len() >= MOST_KEYS && !is_counted(counts, key) {
+                counts.retain(|_, counts| !counts.is_retired.load(Relaxed));
+                if counts.len() >= MOST_KEYS {
+                    key.clear();
+                }
             }
-            if !counts.contains_key(&**key) {
+            if !is_counted(counts, key) {
                 let made = match key.is_empty() {
                     true => register(&self.series, [OTHER, "", ""], String::new(), status),
                     false => {
@@ -271,6 +329,21 @@ mod tests {
         assert_eq!((totals.statuses[&299], totals.ingress), (2, 20));
         assert_eq!((totals.latencies[0].buckets[2], totals.latencies[0].sum_ms), (2, 6.0));
         assert_eq!(totals.latencies[1].buckets.iter().sum::<u64>(), 0, "no upstream was asked");
+    }
+
+    #[test]
+    fn series_without_traffic_make_room_when_there_are_many() {
+        let (mut known, start) = (KnownSeries::default(), Instant::now());
+        let labels = |node: usize| SeriesLabels { node: node.to_string(), ..SeriesLabels::default() };
+        let counts: Vec<_> = (0..LIMIT).map(|node| known.register(labels(node), 200, start)).collect();
+        let other = SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() };
+        known.register(labels(LIMIT), 200, start + IDLE / 2);
+        assert!(known.series.contains_key(&(other, 200)), "all others may still be in use");
+        add(&counts[7].buckets[0][0], 1);
+        known.register(labels(LIMIT), 200, start + IDLE);
+        assert!(known.series.contains_key(&(labels(7), 200)), "it has changed since the last search");
+        assert!(known.series.contains_key(&(labels(LIMIT), 200)));
+        assert_eq!(counts.iter().filter(|counts| counts.is_retired.load(Relaxed)).count(), LIMIT - 1);
     }
 
     #[test]
