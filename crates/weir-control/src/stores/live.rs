@@ -261,6 +261,10 @@ impl LiveResources {
                 if let Some(good) = trial.last_good.get(&key).cloned() {
                     trial.instead.insert(key.clone(), good);
                 }
+                tracing::warn!(
+                    resource = %key, problem = %fault.problem,
+                    "a resource that another writer has changed cannot be served, its last good version stays in use, if there is one"
+                );
                 trial.set_aside.insert(key, fault);
             }
         }
@@ -346,7 +350,15 @@ impl LiveResources {
                         rest => format!("{key}: {rest}"),
                     };
                     let fault = Diagnostic { path, line: None, column: None, ..fault.clone() };
-                    sorted.resources.entry(key).or_default().push(fault);
+                    let known = sorted.resources.entry(key.clone()).or_default();
+                    match self.view(|view| view.get(&key).and_then(StoredResource::fault)) {
+                        // This is the reason for all other faults of the resource.
+                        Some(problem) => {
+                            let advice = Some("write the resource as a JSON object".to_owned());
+                            *known = vec![Diagnostic { path: key.to_string(), problem, advice, ..fault }];
+                        }
+                        None => known.push(fault),
+                    }
                 }
                 None => sorted.other.push(fault.clone()),
             }
@@ -441,7 +453,7 @@ fn exchanged(content: u64, key: &ResourceKey, before: Option<u64>, after: Option
 
 /// A resource as an item of a document, with its id.
 fn item(key: &ResourceKey, text: &str) -> TreeNode {
-    // The text was valid JSON when it was stored.
+    // A text that is not JSON is refused as a resource that is no map, and [`LiveResources::sort`] says why.
     let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
     let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
     if let NodeKind::Map(entries) = &mut tree.kind
