@@ -21,21 +21,21 @@ pub(super) enum CommitAnswer {
 
 /// Whether a transaction was made whose response was lost.
 #[derive(Debug, PartialEq, Eq)]
-enum Settled {
+enum SettledChange {
     /// At this revision.
     Made(u64),
     NotMade,
 }
 
 /// Reads the history entry that was found in place of one to be made. An empty one was put by an earlier attempt to settle.
-fn settled(answer: TxnResponse) -> Settled {
+fn settled(answer: TxnResponse) -> SettledChange {
     let found = answer.responses.into_iter().find_map(|response| match response.outcome {
         Some(EtcdOutcome::Range(found)) => found.kvs.into_iter().next(),
         _ => None,
     });
     match found {
-        Some(entry) if !entry.value.is_empty() => Settled::Made(entry.create_revision as u64),
-        _ => Settled::NotMade,
+        Some(entry) if !entry.value.is_empty() => SettledChange::Made(entry.create_revision as u64),
+        _ => SettledChange::NotMade,
     }
 }
 
@@ -60,8 +60,8 @@ impl EtcdStore {
         }
         let problem = format!("{} has not confirmed the change: {}", self.name, error.problem);
         Err(match self.settle(entry) {
-            Some(Settled::Made(revision)) => return Ok(CommitAnswer::Made(revision)),
-            Some(Settled::NotMade) => {
+            Some(SettledChange::Made(revision)) => return Ok(CommitAnswer::Made(revision)),
+            Some(SettledChange::NotMade) => {
                 StoreFailure::new(problem, "etcd was asked again, and the change was not made: repeat it")
             }
             None => StoreFailure::new(
@@ -74,7 +74,7 @@ impl EtcdStore {
 
     /// Finds out whether the transaction with this history entry was made, and makes sure that it is not made later: an empty
     /// entry is put in its place, and then the transaction fails. `None` if etcd does not answer.
-    fn settle(&self, entry: &[u8]) -> Option<Settled> {
+    fn settle(&self, entry: &[u8]) -> Option<SettledChange> {
         let deadline = Instant::now() + SETTLE_PATIENCE;
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
             let request = TxnRequest {
@@ -83,7 +83,7 @@ impl EtcdStore {
                 failure: vec![range_of(entry, false)],
             };
             match self.ask_within(left, |reply| EtcdCommand::Txn(request, None, reply)) {
-                Ok(answer) if answer.succeeded => return Some(Settled::NotMade),
+                Ok(answer) if answer.succeeded => return Some(SettledChange::NotMade),
                 Ok(answer) => return Some(settled(answer)),
                 Err(_) => thread::sleep(SETTLE_PAUSE.min(left)),
             }
