@@ -64,6 +64,17 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             page.total(&[("hub", hub), ("reason", reason)], count);
         }
     }
+    page.counter(
+        "weir_hub_failed_verifications",
+        "Subscription requests that were not verified since the process started, by reason: `name_lookup`, `address_denied` \
+         (`callbacks.allow` does not have the address), `connect`, `tls`, `timed_out`, `broken`, `status` (not 2xx), \
+         `wrong_challenge` (the response has another content), or `other`.",
+    );
+    for (hub, status) in hubs {
+        for (reason, count) in status.failed_verifications.by_reason() {
+            page.total(&[("hub", hub), ("reason", reason)], count);
+        }
+    }
     sizes(hubs, page);
 }
 
