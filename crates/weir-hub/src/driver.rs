@@ -369,16 +369,19 @@ impl HubDriver {
                 self.events_in_flight.end(seq);
                 self.engine.delivered(subscription, seq, outcome, self.clock.now_ms())
             }
-            Message::Verified { verification, outcome, asked_ms } => {
-                if let Err(failure) = outcome
-                    && let Some(line) = self.verifications.report(&verification, failure, Instant::now().into_std())
-                {
-                    (self.tell)(&line);
-                }
-                self.engine.verified(verification.number, outcome.is_ok(), asked_ms, self.clock.now_ms())
-            }
+            Message::Verified { verification, outcome, asked_ms } => self.verified(&verification, outcome, asked_ms),
             Message::Close => {}
         }
+    }
+
+    fn verified(&mut self, verification: &Verification, outcome: Result<(), VerificationFailure>, asked_ms: u64) {
+        if let Err(failure) = outcome
+            && let asked = (verification.mode.name(), &*verification.topic, &*verification.callback)
+            && let Some(line) = self.verifications.report(asked, failure, Instant::now().into_std())
+        {
+            (self.tell)(&line);
+        }
+        self.engine.verified(verification.number, outcome.is_ok(), asked_ms, self.clock.now_ms());
     }
 
     /// Applies the settings to subscriptions, and reports those that end.

@@ -5,7 +5,6 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use crate::attempt::{DeliveryFailure, NoAnswerReason};
-use crate::engine::Verification;
 use crate::topic::origin_of;
 
 /// The shortest time between two lines of the log: anyone may send requests with callbacks that do not answer.
@@ -89,10 +88,11 @@ pub(crate) struct VerificationReports {
 }
 
 impl VerificationReports {
-    /// Counts a failure. Returns the line to log, unless there was one a moment ago.
+    /// Counts a failure. Returns the line to log, unless there was one a moment ago. `asked` is the request: its mode, topic and
+    /// callback.
     pub(crate) fn report(
         &mut self,
-        verification: &Verification,
+        asked: (&str, &str, &str),
         failure: VerificationFailure,
         now: Instant,
     ) -> Option<String> {
@@ -102,14 +102,13 @@ impl VerificationReports {
             return None;
         }
         self.told = Some(now);
-        let Verification { mode, topic, callback, .. } = verification;
+        let (mode, topic, callback) = asked;
         // The path and the query of a callback may contain a secret.
         let host = origin_of(callback).unwrap_or_default();
         let more = match std::mem::take(&mut self.untold) {
             0 => String::new(),
             untold => format!(" (and {untold} more since the last such line)"),
         };
-        let mode = mode.name();
         Some(format!("a request to {mode} to {topic} was not verified, callback at {host}: {failure}{more}"))
     }
 }
@@ -117,29 +116,22 @@ impl VerificationReports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::form::SubscriptionMode;
 
     #[test]
     fn failures_are_all_counted_and_a_few_are_told() {
-        let verification = Verification {
-            number: 1,
-            mode: SubscriptionMode::Subscribe,
-            topic: "http://t.example/1".into(),
-            callback: "http://c.example/hidden?token=hidden".into(),
-            lease_s: 10,
-        };
+        let asked = ("subscribe", "http://t.example/1", "http://c.example/hidden?token=hidden");
         let mut reports = VerificationReports::default();
         let begin = Instant::now();
         let denied = NoAnswerReason::AddressDenied.into();
-        let first = reports.report(&verification, denied, begin).expect("the first one is told");
+        let first = reports.report(asked, denied, begin).expect("the first one is told");
         assert_eq!(
             first,
             "a request to subscribe to http://t.example/1 was not verified, callback at http://c.example: \
              callbacks at the address of the host are not allowed"
         );
         let status = VerificationFailure::Failed(DeliveryFailure::Status(404));
-        assert_eq!(reports.report(&verification, status, begin), None);
-        let later = reports.report(&verification, VerificationFailure::WrongChallenge, begin + TELL_AGAIN);
+        assert_eq!(reports.report(asked, status, begin), None);
+        let later = reports.report(asked, VerificationFailure::WrongChallenge, begin + TELL_AGAIN);
         assert!(later.expect("it is told").ends_with("is not the challenge (and 1 more since the last such line)"));
         let counted: Vec<_> = reports.failed.by_reason().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [("address_denied", 1), ("status", 1), ("wrong_challenge", 1)]);

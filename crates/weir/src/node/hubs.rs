@@ -43,6 +43,12 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.attempts);
     }
+    subscribing(hubs, page);
+    sizes(hubs, page);
+}
+
+/// Subscriptions that ended, and requests that came to none.
+fn subscribing(hubs: &HubStatuses, page: &mut Page) {
     page.counter(
         "weir_hub_subscriptions_ended",
         "Subscriptions that have ended since the process started, by reason: `unsubscribed`, `lease_ended`, `gone` (the \
@@ -75,7 +81,6 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             page.total(&[("hub", hub), ("reason", reason)], count);
         }
     }
-    sizes(hubs, page);
 }
 
 fn sizes(hubs: &HubStatuses, page: &mut Page) {
