@@ -386,6 +386,14 @@ impl SortedFaults {
         self.resources.into_values().flatten().chain(self.other).collect()
     }
 
+    /// All faults except those of resources for which `is_left_out`; all faults if there are no others.
+    pub fn into_all_but(mut self, is_left_out: impl Fn(&ResourceKey) -> bool) -> Vec<Diagnostic> {
+        if !self.other.is_empty() || self.resources.keys().any(|key| !is_left_out(key)) {
+            self.resources.retain(|key, _| !is_left_out(key));
+        }
+        self.into_all()
+    }
+
     /// The resources that have faults, each with its first one. `None` if there is any other fault.
     pub fn only_resources(&self) -> Option<BTreeMap<ResourceKey, Diagnostic>> {
         let first = |(key, faults): (&ResourceKey, &Vec<Diagnostic>)| Some((key.clone(), faults.first()?.clone()));

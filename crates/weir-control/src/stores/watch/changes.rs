@@ -304,7 +304,8 @@ impl Watching {
             let sorted = live.sort(&faults);
             match acceptable(&sorted, &may_be_set_aside) {
                 Some(found) => aside.extend(found),
-                None => return Err(Rejection::Invalid(sorted.into_all())),
+                // Resources that could be set aside are not the reason.
+                None => return Err(Rejection::Invalid(sorted.into_all_but(&may_be_set_aside))),
             }
             live.put_aside(aside.clone());
         }
