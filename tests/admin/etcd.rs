@@ -177,6 +177,14 @@ fn resources_are_those_of_apisix_and_others_may_write_them() {
     assert_eq!(gateway.get("/r").text(), "others", "its last good version serves on");
     let warnings = gateway.status()["configuration"]["warnings"].to_string();
     assert!(warnings.contains("routes/r\"") && warnings.contains("routes/bad"), "{warnings}");
+    let fault = "the value in the store is not JSON: expected ident at line 1 column 2";
+    assert!(warnings.contains(fault), "{warnings}");
+    gateway.wait_stderr("it is logged", |line| line.contains("routes/bad") && line.contains(fault));
+    let bad = api.get("routes/bad");
+    assert_eq!((&bad["value"], &bad["error"]), (&Value::Null, &json!(fault)));
+    let patched = api.ask("PATCH", "routes/bad", "", "{\"uri\": \"/bad\"}");
+    assert_eq!(patched.status, 400);
+    assert!(patched.text().contains(fault) && patched.text().contains("PUT"), "{}", patched.text());
     etcd.ctl(&["del", "/apisix/routes/bad"]);
     etcd.ctl(&["put", "/apisix/routes/r", &mocking("better")]);
     eventually("it is right again", DEADLINE, || serves(&gateway, "/r", "better"));
@@ -408,6 +416,80 @@ fn faults_of_etcd_cost_no_request_and_nodes_converge() {
     eventually("all nodes serve it", CONVERGENCE, || nodes.iter().all(|node| serves(node, "/r", "compacted 19")));
     converge("compacted", &nodes, "after compaction");
     println!("{} requests served beside it", served + traffic.end());
+}
+
+#[test]
+fn an_etcd_that_is_down_is_logged_as_that_and_no_configuration_is_rejected() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let gateway = weir().start(&etcd.node(&directory));
+    let mut api = Api::of(&gateway);
+    api.put("routes/r", &mocking("kept"));
+    let store = |gateway: &Gateway| gateway.status()["configuration"]["store"].clone();
+    eventually("it is connected", DEADLINE, || store(&gateway)["connected"] == true);
+    etcd.member(0).crash();
+    gateway.wait_stderr("that it is down", |line| {
+        line.contains(
+            "the configuration store does not answer, the last known resources stay in use; it is tried again",
+        ) && line.contains("etcd http://")
+    });
+    eventually("status says so", DEADLINE, || store(&gateway)["problem"].is_string());
+    assert!(gateway.metrics().get("weir_store_up") == Some(0.0));
+    let refused = api.ask("PUT", "routes/r", "", &mocking("refused"));
+    assert_eq!(refused.status, 503);
+    let told = refused.text();
+    assert!(told.contains("etcd http://") && told.contains("the change was not made"), "{told}");
+    assert!(serves(&gateway, "/r", "kept"));
+    etcd.start(0);
+    eventually("status says so", DEADLINE, || store(&gateway)["problem"].is_null());
+    assert!(!gateway.stderr().contains("rejected"), "{}", gateway.stderr());
+    assert_eq!(gateway.status()["configuration"]["last_error"], Value::Null);
+}
+
+/// The outcome of a change is what etcd has, however the response was lost.
+#[test]
+fn a_change_without_a_response_is_found_out() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let gateway = weir().start(&etcd.node(&directory));
+    Api::of(&gateway).put("routes/r", &mocking("before"));
+    let address = admin_addr(&gateway);
+    let send = |id: &'static str| {
+        thread::spawn(move || {
+            let body = mocking(id).replace("/r\"", &format!("/{id}\""));
+            let answer = Api::with_key(address, ADMIN).ask("PUT", &format!("routes/{id}"), "", &body);
+            (answer.status, answer.text())
+        })
+    };
+    let is_lost = || gateway.status()["configuration"]["store"]["problem"].is_string();
+
+    etcd.member(0).freeze();
+    let (status, told) = send("never").join().expect("an answer");
+    assert_eq!(status, 503, "{told}");
+    assert!(told.contains("etcd http://") && told.contains("has not confirmed the change"), "{told}");
+    assert!(told.contains("it is not known whether the change was made"), "{told}");
+    assert!(told.contains("read the resource before you repeat the change"), "{told}");
+    etcd.member(0).thaw();
+    eventually("it is connected again", CONVERGENCE, || !is_lost());
+
+    for round in ["one", "two", "three"] {
+        etcd.member(0).freeze();
+        let sent = send(round);
+        eventually("the connection is given up", CONVERGENCE, || {
+            Api::with_key(address, ADMIN).ask("GET", "nodes", "", "").status == 503
+        });
+        etcd.member(0).thaw();
+        let (status, told) = sent.join().expect("an answer");
+        let stored = !etcd.ctl(&["get", &format!("/apisix/routes/{round}")]).is_empty();
+        match status {
+            201 => assert!(stored && serves(&gateway, &format!("/{round}"), round), "{told}"),
+            503 => assert!(!stored && told.contains("the change was not made"), "{told}"),
+            _ => panic!("{status} {told}"),
+        }
+        eventually("it is connected again", CONVERGENCE, || !is_lost());
+    }
+    let history = Api::of(&gateway).get("history?count=2");
+    assert_eq!(history["list"].as_array().map(Vec::len), Some(2), "{history}");
 }
 
 #[test]

@@ -337,6 +337,23 @@ fn what_a_forced_delete_leaves_behind_is_set_aside_and_comes_back() {
     let warnings = gateway.status()["configuration"]["warnings"].to_string();
     assert!(warnings.contains("routes/r: upstream_id"), "{warnings}");
     api.put("routes/third", &fixed("/third", "third"));
+    // The error of a later change is about the resource that was sent, and not about one that was set aside before.
+    for (key, body, told) in [
+        ("routes/z", r#"{"uri": 7, "plugins": {}}"#, "property \"uri\""),
+        ("routes/z", r#"{"uri": "/z"}"#, "invalid configuration: does not say how to handle a request"),
+        ("routes/z", r#"{"uri": "/z", "plugins": {"mocking": {"response_exampel": "z"}}}"#, "plugin mocking"),
+        ("upstreams/z", r#"{"nodes": {"127.0.0.1:9": -1}}"#, "nodes"),
+    ] {
+        let answer = api.ask("PUT", key, "", body);
+        assert_eq!(answer.status, 400);
+        let told_of: Value = serde_json::from_str(&answer.text()).expect("JSON");
+        assert!(told_of["error_msg"].as_str().is_some_and(|message| message.contains(told)), "{told_of}");
+        let diagnostics = told_of["diagnostics"].as_array().expect("a list");
+        assert!(
+            diagnostics.iter().all(|one| one["path"].as_str().is_some_and(|path| path.starts_with(key))),
+            "{told_of}"
+        );
+    }
     api.put("upstreams/u", r#"{"nodes": {"127.0.0.1:9": 1}}"#);
     assert_eq!(gateway.get("/r").text(), "r");
     assert_eq!(gateway.status()["configuration"]["warnings"], json!([]));

@@ -126,8 +126,37 @@ fn a_poll_waits_for_the_next_event() {
         let next = node.send("GET", &format!("/t/orders?after={seen}&wait=20"), "", b"");
         assert_eq!(next.text(), "2");
     });
-    assert_eq!(node.send("GET", "/t/orders?after=soon", "", b"").status, 400);
-    assert_eq!(node.send("GET", "/hub", "", b"").status, 404);
+    let none = node.send("GET", "/hub", "", b"");
+    assert_eq!(none.status, 404);
+    let topics = "no topic of this hub has the path of the request, `/hub` (host `gw.example`); the topics are `http://gw.example/t/*`";
+    assert!(none.text().contains(topics), "{}", none.text());
+}
+
+#[test]
+fn what_a_listener_asks_for_wrongly_is_refused_with_the_place() {
+    let node = HubNode::start();
+    node.publish("1");
+    let seen = node.send("GET", "/t/orders", "", b"").headers.get("Event-Id").expect("its id").to_owned();
+    let beyond = format!("after={}", seen.parse::<u64>().expect("a number") + 1);
+    let told = format!("`{beyond}` is beyond the newest event of this hub, {seen}");
+    let stream = "Accept: text/event-stream\r\n";
+    for (query, lines, problem) in [
+        ("after=soon", "", "the query argument `after` is neither an event id (a number) nor `earliest`"),
+        (&*format!("{beyond}&wait=20"), "", &*told),
+        ("after=earliest&wait=abc", "", "the query argument `wait` is not a number of seconds, 0 to 50"),
+        ("after=earliest&wait=-1", "", "the query argument `wait` is not a number of seconds, 0 to 50"),
+        ("after=earliest&wait=", "", "the query argument `wait` is not a number of seconds, 0 to 50"),
+        ("after=earliest&after=1", "", "the query argument `after` is given twice"),
+        ("after=%ff", "", "the query argument `after` is not UTF-8"),
+        ("", &*format!("{stream}Last-Event-ID: abc\r\n"), "`Last-Event-ID` is neither an event id"),
+        ("last_event_id=abc", stream, "the query argument `last_event_id` is neither an event id"),
+    ] {
+        let answer = node.send("GET", &format!("/t/orders?{query}"), lines, b"");
+        assert_eq!(answer.status, 400, "{query} {lines}: {}", answer.text());
+        assert!(answer.text().contains(problem), "{query} {lines}: {}", answer.text());
+    }
+    // As a client does that has seen nothing yet.
+    drop(self::stream(&node, "Last-Event-ID: \r\n"));
 }
 
 #[test]

@@ -129,6 +129,9 @@ fn bad_requests_for_hubs_are_explained() {
         ("POST", "hubs/h/replay", "", 400, "say which dead letters"),
         ("POST", "hubs/h/replay", "{}", 400, "say which dead letters"),
         ("POST", "hubs/h/replay", r#"{"event":"1"}"#, 400, "`event` cannot be"),
+        ("POST", "hubs/h/replay", r#"{"subscription":7}"#, 404, "no subscription 7 in this hub, and no other one"),
+        ("POST", "hubs/h/replay", r#"{"topic":"http://x/"}"#, 404, "this hub has no topic http://x/"),
+        ("POST", "hubs/h/replay", r#"{"event":9}"#, 404, "no event 9 in this hub; the newest one is 0"),
         ("PUT", "hubs/h/subscriptions", "", 404, "not found"),
         ("GET", "routes", "", 404, "not found"),
     ] {
@@ -155,6 +158,9 @@ fn a_hub_is_looked_after_from_a_shell() {
     let (code, text) = weir(&["hub", "subscriptions", "h", "--topic", TOPIC], &node);
     assert!(code == Some(0) && text.contains(TOPIC) && text.contains("idle"), "{text}");
     let id = text.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("an id").to_owned();
+    let (code, text) = weir(&["hub", "replay", "h", "--subscription", "9999"], &node);
+    assert_ne!(code, Some(0), "{text}");
+    assert!(text.contains(&format!("there is no subscription 9999 in this hub; there are {id}")), "{text}");
     let (code, text) = weir(&["hub", "subscriptions", "h", &id], &node);
     assert!(code == Some(0) && text.contains("\"latest_attempts\""), "{text}");
     let (code, text) = weir(&["hub", "dead-letters", "h", "--count", "2"], &node);

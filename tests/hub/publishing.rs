@@ -172,3 +172,53 @@ fn events_that_are_published_count_together_at_gateways_that_share_a_redis() {
     eventually("the server knows", DEADLINE, || redis.counted() == "2");
     assert_eq!([publish(&nodes[1]), publish(&nodes[1])], [202, 429]);
 }
+
+#[test]
+fn a_request_that_is_of_no_topic_or_no_form_is_told_what_there_is() {
+    let topics =
+        "  topics: [\"https://a.example/t/same\", \"https://b.example/t/same\", \"https://b.example/t/own*\"]\n";
+    let node = HubNode::with(topics);
+    let form = "application/x-www-form-urlencoded";
+    for (target, kind, status, told) in [
+        (
+            "/t/none",
+            "text/plain",
+            415,
+            "no topic of this hub has the path of the request, `/t/none` (host `gw.example`); the topics are \
+             `https://a.example/t/same`, `https://b.example/t/same`, `https://b.example/t/own*`",
+        ),
+        (
+            "/t/none",
+            form,
+            400,
+            "`hub.mode` is missing in this form (application/x-www-form-urlencoded), and no topic of",
+        ),
+        (
+            "/t/same",
+            form,
+            400,
+            "to publish its content to https://a.example/t/same, send it with its own `Content-Type`",
+        ),
+        (
+            "/t/none?hub.mode=publish",
+            "text/plain",
+            400,
+            "`hub.topic` is missing in the query, and no topic of this hub",
+        ),
+    ] {
+        let answer = node.post(target, kind, b"x=1");
+        assert_eq!(answer.status, status, "{target}: {}", answer.text());
+        assert!(answer.text().contains(told), "{target}: {}", answer.text());
+    }
+    // Neither scheme nor host have to be those of the topic; a host decides between topics with the same path.
+    assert_eq!(node.post("/t/own", "text/plain", b"elsewhere").status, 202);
+    let of_host = |host: &str, method: &str, content: &str| {
+        let length = content.len();
+        let head = format!("{method} /t/same HTTP/1.1\r\nHost: {host}\r\nContent-Type: text/plain\r\n");
+        node.gateway.client().ask(format!("{head}Content-Length: {length}\r\n\r\n{content}")).expect("an answer")
+    };
+    assert_eq!(of_host("b.example", "POST", "of b").status, 202);
+    assert_eq!(of_host("b.example", "GET", "").text(), "of b");
+    assert_eq!(of_host("a.example", "GET", "").status, 204);
+    assert_eq!(of_host("gw.example", "GET", "").status, 204, "the first one");
+}

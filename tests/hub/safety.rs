@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use std::sync::Arc;
 
-use weir_testkit::{Client, DEADLINE, Dns, TempDir, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Dns, TempDir, eventually, free_port};
 
 use crate::peers::{HubNode, Subscriber, TOPIC};
 
@@ -42,6 +42,29 @@ fn callbacks_into_private_networks_are_never_connected_to() {
     eventually("all have come to nothing", DEADLINE, || node.status()["unverified"] == 0);
     assert_eq!(node.status()["subscriptions"], 0);
     assert_eq!(subscriber.origin.connections(), 0);
+    node.gateway.wait_stderr("why", |line| {
+        line.contains("was not verified, callback at http://") && line.contains("address of the host are not allowed")
+    });
+    assert!(failed_verifications(&node, "address_denied") >= 10.0, "{:?}", node.gateway.metrics());
+}
+
+fn failed_verifications(node: &HubNode, reason: &str) -> f64 {
+    node.gateway.metrics().sum("weir_hub_failed_verifications_total", &[&format!("reason=\"{reason}\"")])
+}
+
+#[test]
+fn a_callback_that_does_not_confirm_is_logged_and_counted() {
+    let (node, subscriber) = (HubNode::start(), Subscriber::start());
+    subscriber.answer(|request| (request.method == "GET").then(|| Answer::status(404, "")));
+    subscribe(&node, &subscriber.url("/hidden"));
+    eventually("the status is counted", DEADLINE, || failed_verifications(&node, "status") == 1.0);
+    let line = node.gateway.wait_stderr("why", |line| line.contains("was not verified"));
+    assert!(line.contains(TOPIC) && line.ends_with(": status 404") && !line.contains("hidden"), "{line}");
+    subscriber.answer(|request| (request.method == "GET").then(|| Answer::ok("something else")));
+    subscribe(&node, &subscriber.url("/"));
+    eventually("the challenge is counted", DEADLINE, || failed_verifications(&node, "wrong_challenge") == 1.0);
+    subscribe(&node, &format!("http://127.0.0.1:{}/", free_port()));
+    eventually("no connection is counted", DEADLINE, || failed_verifications(&node, "connect") == 1.0);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Checks a configuration without publishing it, for `weir check`.
 
 mod doubts;
+#[cfg(test)]
+mod quoted_secrets;
 
 use weir_plugin::Registry;
 

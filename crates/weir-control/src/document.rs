@@ -75,6 +75,8 @@ pub use references::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
+#[cfg(test)]
+pub(crate) use secret_fields::is_secret_at;
 pub(crate) use secret_fields::{ApisixStorage, for_each_secret};
 pub use secrets::SecretManager;
 pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};

@@ -15,6 +15,7 @@ use crate::compile::{CertificateEnd, Compiled, DocumentCertificates, NodeService
 use crate::document::{Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, outcome};
 use crate::hubs::{HubTerms, Hubs};
+use crate::stores::shared::StoreState;
 use crate::text::diagnostic::Diagnostic;
 
 /// A snapshot on its way to the workers.
@@ -42,6 +43,12 @@ pub trait Subscriber: Send + Sync {
 
     /// Called when a change was refused as a whole; the last published snapshot stays in use.
     fn refused(&self, diagnostics: &[Diagnostic]);
+
+    /// Called when the source of the configuration, or something that it refers to, does not respond, so that it is not known
+    /// whether it has changed; the last published snapshot stays in use.
+    fn unavailable(&self, diagnostics: &[Diagnostic]) {
+        self.refused(diagnostics);
+    }
 }
 
 /// The state of the configuration for operators. Serialises as the `configuration` of `/status`.
@@ -69,6 +76,8 @@ pub struct ConfigStatus {
     pub certificates: Arc<[CertificateEnd]>,
     /// The last change, if it was refused. A published change clears it.
     pub last_error: Option<RefusedChange>,
+    /// The connection to the store; absent if no other node uses the store.
+    pub store: Option<StoreState>,
 }
 
 /// A change that was refused.
@@ -124,6 +133,7 @@ impl Publisher {
             warnings: Arc::default(),
             certificates: Arc::default(),
             last_error: None,
+            store: None,
         };
         let status = ArcSwap::from_pointee(status);
         Publisher { registry, subscriber, node: NodeServices::default(), status, state: Mutex::default() }
@@ -255,6 +265,7 @@ impl Publisher {
             certificates,
             // A change of a resource does not correct a refused file, so that error stays.
             last_error: status.last_error.clone().filter(|_| is_answered),
+            store: status.store.clone(),
         }));
         Ok(publication)
     }
@@ -264,16 +275,36 @@ impl Publisher {
         self.refuse_while(&self.lock(), diagnostics)
     }
 
-    fn refuse_while(&self, _order: &MutexGuard<'_, PublisherState>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
+    /// Reports that the source does not respond. Counts as a change that was refused.
+    pub(crate) fn report_unavailable(&self, diagnostics: Vec<Diagnostic>) {
+        let order = self.lock();
+        self.subscriber.unavailable(&diagnostics);
+        self.set_last_error(&order, diagnostics.into());
+    }
+
+    /// Updates the state of the connection to a shared store.
+    pub(crate) fn set_store(&self, state: &StoreState) {
+        let _order = self.lock();
+        let status = self.status();
+        if status.store.as_ref() != Some(state) {
+            self.status.store(Arc::new(ConfigStatus { store: Some(state.clone()), ..(*status).clone() }));
+        }
+    }
+
+    fn refuse_while(&self, order: &MutexGuard<'_, PublisherState>, diagnostics: Vec<Diagnostic>) -> Arc<[Diagnostic]> {
         let diagnostics: Arc<[Diagnostic]> = diagnostics.into();
         self.subscriber.refused(&diagnostics);
+        self.set_last_error(order, diagnostics.clone());
+        diagnostics
+    }
+
+    fn set_last_error(&self, _order: &MutexGuard<'_, PublisherState>, diagnostics: Arc<[Diagnostic]>) {
         let status = self.status();
         self.status.store(Arc::new(ConfigStatus {
             reloads_failed: status.reloads_failed + u64::from(status.revision > 0),
-            last_error: Some(RefusedChange { at: SystemTime::now(), diagnostics: diagnostics.clone() }),
+            last_error: Some(RefusedChange { at: SystemTime::now(), diagnostics }),
             ..(*status).clone()
         }));
-        diagnostics
     }
 
     /// The lock is poisoned if a subscriber has panicked; the state is consistent at any time.

@@ -4,6 +4,7 @@ use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 use crate::ends::SubscriptionEnds;
+use crate::verification::FailedVerifications;
 
 /// Outcomes of events for one subscription or for several. Pending events are not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,6 +159,8 @@ pub struct HubStatus {
     pub ends: SubscriptionEnds,
     /// Requests that were refused by this process.
     pub refused: RefusedRequests,
+    /// Verifications of intent that failed in this process.
+    pub failed_verifications: FailedVerifications,
     pub turns: LoopTurns,
     /// The number of the newest event.
     pub events: u64,
@@ -181,6 +184,7 @@ impl HubStatus {
         self.attempts += other.attempts;
         self.ends += other.ends;
         self.refused += other.refused;
+        self.failed_verifications += other.failed_verifications;
         self.turns.add(other.turns.longest, other.turns.most_started);
         self.error = self.error.take().or_else(|| other.error.clone());
     }

@@ -18,13 +18,14 @@ use crate::account::{HubStatus, LoopTurns};
 use crate::attempt::DeliveryOutcome;
 use crate::clock::HubClock;
 use crate::ends::EndReason;
-use crate::engine::{CallbackRequest, DeadLetterFilter, Engine};
+use crate::engine::{CallbackRequest, DeadLetterFilter, Engine, Verification};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::in_flight::EventsInFlight;
 use crate::record::{self, Event, LogEntry, StateRecord};
 use crate::sending::HubSender;
 use crate::settings::HubSettings;
 use crate::store::HubStore;
+use crate::verification::{VerificationFailure, VerificationReports};
 
 /// A message to the hub's thread.
 pub(crate) enum Message {
@@ -33,6 +34,8 @@ pub(crate) enum Message {
     Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
     Listen(EventWaiter),
     Latest(Box<str>, oneshot::Sender<Result<Option<Arc<Event>>, Refusal>>),
+    /// The number of the newest event of the hub.
+    Newest(oneshot::Sender<u64>),
     Status(mpsc::SyncSender<HubStatus>),
     /// Runs a closure that reads the engine.
     Inspect(Box<dyn FnOnce(&Engine) + Send>),
@@ -51,8 +54,8 @@ pub(crate) enum Message {
         outcome: DeliveryOutcome,
     },
     Verified {
-        number: u64,
-        is_verified: bool,
+        verification: Verification,
+        outcome: Result<(), VerificationFailure>,
         asked_ms: u64,
     },
     /// A denial was sent, or could not be sent.
@@ -149,6 +152,7 @@ pub(crate) struct HubDriver {
     unreadable_at: Option<Instant>,
     /// When this was last reported.
     unreadable_told: Option<Instant>,
+    verifications: VerificationReports,
     clock: HubClock,
     events_in_flight: EventsInFlight,
     next_retention: Instant,
@@ -181,6 +185,7 @@ impl HubDriver {
             tell,
             replies: HashMap::new(),
             replays: HashMap::new(),
+            verifications: VerificationReports::default(),
             listeners: HashMap::new(),
             woken: VecDeque::new(),
             has_committed: true,
@@ -297,8 +302,8 @@ impl HubDriver {
             spawn_local(async move {
                 let _ = inbox.send(match request {
                     CallbackRequest::Verify(verification) => {
-                        let is_verified = sender.verify(&verification).await;
-                        Message::Verified { number: verification.number, is_verified, asked_ms }
+                        let outcome = sender.verify(&verification).await;
+                        Message::Verified { verification, outcome, asked_ms }
                     }
                     CallbackRequest::Deny(denial) => {
                         sender.deny(&denial).await;
@@ -333,6 +338,7 @@ impl HubDriver {
                 self.listeners.clear();
                 self.woken.clear();
             }
+            Message::Newest(reply) => drop(reply.send(self.store.events.journal.status().committed)),
             Message::Status(reply) => drop(reply.try_send(self.status())),
             Message::Inspect(look) => look(&self.engine),
             Message::Replay(filter, reply) => self.replay(&filter, reply),
@@ -363,11 +369,19 @@ impl HubDriver {
                 self.events_in_flight.end(seq);
                 self.engine.delivered(subscription, seq, outcome, self.clock.now_ms())
             }
-            Message::Verified { number, is_verified, asked_ms } => {
-                self.engine.verified(number, is_verified, asked_ms, self.clock.now_ms())
-            }
+            Message::Verified { verification, outcome, asked_ms } => self.verified(&verification, outcome, asked_ms),
             Message::Close => {}
         }
+    }
+
+    fn verified(&mut self, verification: &Verification, outcome: Result<(), VerificationFailure>, asked_ms: u64) {
+        if let Err(failure) = outcome
+            && let asked = (verification.mode.name(), &*verification.topic, &*verification.callback)
+            && let Some(line) = self.verifications.report(asked, failure, Instant::now().into_std())
+        {
+            (self.tell)(&line);
+        }
+        self.engine.verified(verification.number, outcome.is_ok(), asked_ms, self.clock.now_ms());
     }
 
     /// Applies the settings to subscriptions, and reports those that end.
@@ -599,6 +613,7 @@ impl HubDriver {
             attempts: self.engine.attempts,
             ends: self.engine.ends,
             refused: self.engine.refused,
+            failed_verifications: self.verifications.failed,
             turns: self.turns,
             events: events.committed,
             stored_events: events.records,

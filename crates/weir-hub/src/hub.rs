@@ -162,6 +162,14 @@ impl Hub {
         self.ask(|reply| Message::Listen(EventWaiter { topic: topic.into(), after, limit, reply })).await
     }
 
+    /// The number of the newest event of the hub on this node; 0 if there is none.
+    ///
+    /// # Errors
+    /// The hub is closing.
+    pub async fn newest(&self) -> Result<u64, Refusal> {
+        self.ask(Message::Newest).await
+    }
+
     /// The newest event of a topic.
     ///
     /// # Errors

@@ -32,6 +32,7 @@ mod settings;
 mod signature;
 mod store;
 mod topic;
+mod verification;
 
 pub use account::{Account, HubShares, HubStatus, LoopTurns, RefusedRequests, Tally};
 pub use attempt::{DeliveryAttempt, DeliveryFailure};
@@ -50,3 +51,4 @@ pub use settings::{
 pub use signature::{SignatureMethod, is_signed, sign};
 pub use store::{HubRecovery, lock};
 pub use topic::{TopicPattern, is_http_url, origin_of};
+pub use verification::FailedVerifications;

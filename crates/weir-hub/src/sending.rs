@@ -13,13 +13,14 @@ use weir_client::{
     AddressFilter, AnswerContent, CallError, CallSettings, HttpClient, HttpClientSettings, IdleConnections, ServiceUrl,
 };
 
-use crate::attempt::{DeliveryOutcome, NoAnswerReason};
+use crate::attempt::{DeliveryFailure, DeliveryOutcome, NoAnswerReason};
 use crate::engine::{Delivery, Denial, Verification};
 use crate::form::{Refusal, with_parameters};
 use crate::record::Event;
 use crate::settings::HubSettings;
 use crate::signature::{sign, sign_standard};
 use crate::topic::origin_of;
+use crate::verification::VerificationFailure;
 
 const HUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature");
 const AGENT: &str = concat!("Weir-Hub/", env!("CARGO_PKG_VERSION"));
@@ -109,11 +110,12 @@ impl HubSender {
     }
 
     /// Asks a subscriber to confirm its request (§5.3): only a 2xx with exactly the challenge as content confirms it.
-    pub async fn verify(&self, verification: &Verification) -> bool {
+    ///
+    /// # Errors
+    /// Why it is not confirmed.
+    pub async fn verify(&self, verification: &Verification) -> Result<(), VerificationFailure> {
         let mut random = [0; CHALLENGE_BYTES];
-        if rand::fill(&mut random).is_err() {
-            return false;
-        }
+        rand::fill(&mut random).map_err(|_| NoAnswerReason::Unknown)?;
         let challenge = URL_SAFE_NO_PAD.encode(random);
         let lease = verification.lease_s.to_string();
         let mut parameters = vec![
@@ -126,7 +128,18 @@ impl HubSender {
         }
         let how = CallSettings { timeout: VERIFICATION_TIMEOUT, max_content_bytes: 4 << 10, ..self.how.clone() };
         let answer = self.get(&self.callbacks, &with_parameters(&verification.callback, &parameters), &how).await;
-        answer.is_ok_and(|answer| answer.status().is_success() && answer.body() == challenge.as_bytes())
+        let answer = answer.map_err(|error| match error {
+            // The challenge is shorter.
+            CallError::AnswerTooLarge { .. } => VerificationFailure::WrongChallenge,
+            error => NoAnswerReason::of(&error).into(),
+        })?;
+        match answer.status() {
+            status if !status.is_success() => {
+                Err(VerificationFailure::Failed(DeliveryFailure::Status(status.as_u16())))
+            }
+            _ if answer.body() != challenge.as_bytes() => Err(VerificationFailure::WrongChallenge),
+            _ => Ok(()),
+        }
     }
 
     /// Informs a subscriber that its subscription was ended (§5.2). The answer is ignored.

@@ -19,6 +19,7 @@ mod reply_head;
 pub mod responder;
 pub mod route_upstream;
 mod schema;
+pub mod secret_name;
 pub mod state;
 pub mod stop;
 pub mod suggest;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
 use crate::ConfigError;
+use crate::secret_name::may_be_secret;
 use crate::suggest::closest;
 
 /// Whether an error may contain the value that was found.
@@ -20,10 +21,21 @@ pub(crate) enum Quoting {
 pub(crate) fn read<T: DeserializeOwned>(value: &Value, quoting: Quoting) -> Result<T, ConfigError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        let found = at(value, error.path()).filter(|_| quoting == Quoting::Allowed);
+        let found = at(value, error.path()).filter(|_| quoting == Quoting::Allowed && !leads_to_secret(error.path()));
         let problem = translated(&error.inner().to_string(), found);
         ConfigError::new(if path == "." { String::new() } else { path }, problem)
     })
+}
+
+fn leads_to_secret(path: &Path) -> bool {
+    let names: Vec<&str> = path
+        .iter()
+        .filter_map(|segment| match segment {
+            Segment::Map { key } => Some(key.as_str()),
+            _ => None,
+        })
+        .collect();
+    may_be_secret(names.into_iter().rev())
 }
 
 /// The value at a path, if it exists.
@@ -213,6 +225,25 @@ mod tests {
         assert!(unknown.contains("the options are `allow_origins`, `rate`,"), "{unknown}");
         let nothing = error::<Nothing>(json!({"a": 1}), Quoting::Allowed);
         assert_eq!(nothing, "a: the option `a` is not known; there are no options here");
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only errors are read")]
+    struct Secrets {
+        keyring: Option<Vec<String>>,
+        secret: Option<Kind>,
+        password: Option<u8>,
+    }
+
+    #[test]
+    fn what_is_a_secret_by_its_name_is_not_quoted() {
+        for (value, expected) in [
+            (json!({"keyring": "hunter2"}), "keyring: expected a list"),
+            (json!({"secret": "hunter2"}), "secret: is not an allowed value; write one of `local`, `redis`"),
+            (json!({"password": 12345}), "password: expected a whole number from 0 to 255"),
+        ] {
+            assert_eq!(error::<Secrets>(value.clone(), Quoting::Allowed), expected, "{value}");
+        }
     }
 
     #[test]

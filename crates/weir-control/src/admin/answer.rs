@@ -5,6 +5,8 @@ use http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use crate::document::RESOURCE_LISTS;
+use crate::stores::resources::ResourceKey;
 use crate::stores::store::StoreFailure;
 use crate::stores::writes::PlanRefusal;
 use crate::text::diagnostic::Diagnostic;
@@ -97,7 +99,12 @@ pub(super) fn message(fault: &Diagnostic) -> String {
         Some(advice) => format!("{}; {advice}", fault.problem),
         None => fault.problem.clone(),
     };
-    let (_, place) = fault.path.split_once(": ").unwrap_or(("", &fault.path));
+    // `routes/r: uri` is a member of a resource, and `routes/r` the resource as a whole.
+    let place = match fault.path.split_once(": ") {
+        Some((_, place)) => place,
+        None if is_resource(&fault.path) => "",
+        None => &fault.path,
+    };
     if let Some(rest) = place.strip_prefix("plugins.") {
         let (plugin, option) = rest.split_once(['.', '[']).unwrap_or((rest, ""));
         if fault.problem.starts_with("this version has no plugin") {
@@ -110,6 +117,10 @@ pub(super) fn message(fault: &Diagnostic) -> String {
         "" => format!("invalid configuration: {told}"),
         place => format!("invalid configuration: property \"{place}\" validation failed: {told}"),
     }
+}
+
+fn is_resource(path: &str) -> bool {
+    ResourceKey::parse(path).is_some_and(|key| RESOURCE_LISTS.contains(&key.list()))
 }
 
 pub(super) fn diagnostic(fault: &Diagnostic) -> Value {

@@ -104,8 +104,41 @@ async fn replay(hub: &Hub, request: &AdminRequest) -> Refused<AdminResponse> {
         Some(Value::Object(members)) => filter(&members)?,
         _ => return refuse(WHICH),
     };
-    let replayed = hub.replay(filter).await.map_err(refused)?;
+    let replayed = hub.replay(filter.clone()).await.map_err(refused)?;
+    if replayed == 0 {
+        check_selected(hub, &filter).await?;
+    }
     Ok(answer::json_of(StatusCode::OK, &of_own_shares(hub, json!({ "replayed": replayed }))))
+}
+
+/// Refuses a replay of nothing, if what it selects does not exist: it is more probably a mistake than a hub without dead letters.
+async fn check_selected(hub: &Hub, filter: &DeadLetterFilter) -> Refused<()> {
+    const LISTED: usize = 10;
+    let missing =
+        |problem: String| Err(Box::new(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem }))));
+    if let Some(id) = filter.subscription
+        && hub.subscription(id).await.map_err(refused)?.is_none()
+    {
+        let known = hub.subscriptions(None, 0, LISTED + 1).await.map_err(refused)?;
+        let ids: Vec<String> = known.iter().take(LISTED).map(|entry| entry.id.to_string()).collect();
+        let more = if known.len() > LISTED { " and more" } else { "" };
+        // Another node has the subscriptions of its shares.
+        let place = if hub.shares().is_some() { "on this node" } else { "in this hub" };
+        return missing(match ids.is_empty() {
+            true => format!("there is no subscription {id} {place}, and no other one"),
+            false => format!("there is no subscription {id} {place}; there are {}{more}", ids.join(", ")),
+        });
+    }
+    if let Some(topic) = filter.topic.as_ref().filter(|topic| !hub.settings().has_topic(topic)) {
+        return missing(format!("this hub has no topic {topic}"));
+    }
+    let newest = hub.newest().await.map_err(refused)?;
+    match filter.event {
+        Some(event) if event == 0 || event > newest => {
+            missing(format!("there is no event {event} in this hub; the newest one is {newest}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 const WHICH: &str =

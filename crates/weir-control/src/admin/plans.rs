@@ -98,6 +98,9 @@ impl PatchOf {
     pub(super) fn plan(&self, view: &ResourceView) -> Planned {
         let found = view.get(&self.key).ok_or(PlanRefusal::Missing)?;
         self.condition.check(Some(found))?;
+        if let Some(fault) = found.fault() {
+            return Err(PlanRefusal::Wrong(format!("{fault}; replace the resource as a whole with PUT")));
+        }
         let old = found.value();
         let mut value = old.clone();
         match &self.path {

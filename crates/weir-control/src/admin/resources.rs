@@ -243,12 +243,18 @@ fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget)
 pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &AdminRequest) -> Value {
     let mut value = resource.value();
     redact(key.list(), &mut value, request.caller.role);
-    json!({
+    let mut shown = json!({
         "key": format!("{PREFIX}/{key}"),
         "value": value,
         "createdIndex": resource.created,
         "modifiedIndex": resource.modified,
-    })
+    });
+    if shown["value"].is_null()
+        && let Some(fault) = resource.fault()
+    {
+        shown["error"] = fault.into();
+    }
+    shown
 }
 
 /// Makes a change, and responds with the first changed resource.

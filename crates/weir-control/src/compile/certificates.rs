@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use regex::bytes::RegexSetBuilder;
 use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
 use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, ClientTerms, KeyError, Server, ServerTerms};
+use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
 use crate::document::{Pem, PemSource, RESOURCE_FILES, ServerName, Ssl};
@@ -178,14 +179,14 @@ impl Compiler<'_> {
         };
         let (problem, advice) = match self.document.files.get(name) {
             Some(Ok(text)) => return Some(Arc::clone(text)),
-            Some(Err(reason)) => (format!("`{}` cannot be read: {reason}", shortened(name)), None),
+            Some(Err(reason)) => (format!("{} cannot be read: {reason}", named(pem, name)), None),
             None if self.document.store_revision.is_some() => {
-                let problem = format!("the file `{}` may not be named by a resource of the store", shortened(name));
+                let problem = format!("the file {} may not be named by a resource of the store", named(pem, name));
                 (problem, Some(RESOURCE_FILES.to_owned()))
             }
             None => {
                 let advice = "write the PEM text itself".to_owned();
-                (format!("`{}` is a file name, and files cannot be used here", shortened(name)), Some(advice))
+                (format!("{} is a file name, and files cannot be used here", named(pem, name)), Some(advice))
             }
         };
         self.report(&pem.origin.path, pem.place(), problem, advice);
@@ -194,7 +195,7 @@ impl Compiler<'_> {
 
     fn report_pem(&self, pem: &Pem, error: &KeyError) {
         let problem = match pem.elsewhere() {
-            Some(name) => format!("`{}` {error}", shortened(name)),
+            Some(name) => format!("{} {error}", named(pem, name)),
             None => error.to_string(),
         };
         let advice = match error {
@@ -232,5 +233,15 @@ impl Compiler<'_> {
             _ => return,
         };
         self.warnings.report_text(path, document.place_at(path), problem, Some(advice.into()));
+    }
+}
+/// The file name of a PEM text for an error. What stands in place of a private key, has no PEM header and does not look like a file
+/// name may be the key itself (Base64 has neither a dot nor a colon), so it is not quoted.
+fn named(pem: &Pem, name: &str) -> String {
+    let last = pem.origin.path.rsplit('.').next().unwrap_or_default();
+    let member = last.split('[').next().unwrap_or_default();
+    match may_be_secret([member]) && !name.contains(['.', ':']) {
+        true => "`…`".to_owned(),
+        false => format!("`{}`", shortened(name)),
     }
 }

@@ -1,25 +1,7 @@
 //! The members of a resource that are secrets. This one list decides what API responses mask and what stores encrypt.
 
 use serde_json::Value;
-
-/// Members whose value is a secret in every resource and plugin.
-const SECRET_NAMES: &[&str] = &[
-    "access_key_id",
-    "auth_header",
-    "client_key",
-    "client_rsa_private_key",
-    "client_secret",
-    "encryption_keyring",
-    "password",
-    "private_key",
-    "redis_password",
-    "secret",
-    "secret_access_key",
-    "secret_key",
-    "sentinel_password",
-    "session_token",
-    "token",
-];
+use weir_plugin::secret_name::SECRET_NAMES;
 
 /// Plugins whose `key` is a secret; in other plugins it names what is counted or hashed. In consumers, `key` is a secret in every
 /// plugin.
@@ -118,6 +100,12 @@ impl SecretWalk<'_> {
             _ => {}
         }
     }
+}
+
+/// Whether a text under these names is a secret.
+#[cfg(test)]
+pub(crate) fn is_secret_at(list: &str, names: &[&str]) -> bool {
+    kind_of(list, names).is_some()
 }
 
 /// Whether the value under these names is a secret, and how APISIX stores it.

@@ -54,17 +54,49 @@ impl HubCall {
         HubCall { settings: hub.settings(), hub, request, listens_until: None }
     }
 
-    /// The topic whose URL has the path of this request.
+    /// The topic whose URL has the path of this request. Scheme and host do not matter, since a proxy in front may have changed them;
+    /// of several topics with this path, one with the host of the request comes first.
     pub(super) fn topic_at_path(&self) -> Option<String> {
         let path = std::str::from_utf8(self.request.head.path()).ok()?;
-        self.settings.topics.iter().find_map(|pattern| pattern.at_path(path))
+        let mut found = self.settings.topics.iter().filter_map(|pattern| pattern.at_path(path));
+        let first = found.next()?;
+        let authority = self.request.head.client_authority();
+        let is_here = |topic: &String| {
+            let host = topic.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or(""));
+            host.as_bytes().eq_ignore_ascii_case(authority)
+        };
+        Some(if is_here(&first) { first } else { found.find(is_here).unwrap_or(first) })
+    }
+
+    /// What was requested and the topics there are, for the refusal of a request whose path is of no topic.
+    pub(super) fn other_topics(&self) -> String {
+        const SHOWN: usize = 3;
+        let head = &self.request.head;
+        let (authority, path) = (head.client_authority(), head.path());
+        let (authority, path) = (String::from_utf8_lossy(authority), String::from_utf8_lossy(path));
+        let topics = &self.settings.topics;
+        let listed: Vec<String> = topics.iter().take(SHOWN).map(|topic| format!("`{}`", topic.as_text())).collect();
+        let more = topics.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!(
+            "no topic of this hub has the path of the request, `{path}` (host `{authority}`); the topics are {}{more}",
+            listed.join(", ")
+        )
     }
 
     /// The value of a query argument.
-    pub(super) fn argument(&self, name: &[u8]) -> Option<String> {
-        let query = self.request.head.query()?;
-        let (_, value) = form::pairs(query).find(|(key, _)| **key == *name)?;
-        String::from_utf8(value.into_owned()).ok()
+    ///
+    /// # Errors
+    /// It is given twice, or is not UTF-8.
+    pub(super) fn argument(&self, name: &str) -> Result<Option<String>, Refusal> {
+        let Some(query) = self.request.head.query() else { return Ok(None) };
+        let mut values = form::pairs(query).filter(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| value);
+        let Some(value) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err(Refusal::new(400, format!("the query argument `{name}` is given twice")));
+        }
+        let not_text = |_| Refusal::new(400, format!("the query argument `{name}` is not UTF-8"));
+        String::from_utf8(value.into_owned()).map(Some).map_err(not_text)
     }
 
     pub(super) fn field(&self, name: &[u8]) -> Option<&[u8]> {
@@ -191,6 +223,19 @@ impl HubCall {
         }
     }
 
+    /// Refuses to wait for the event after one that does not exist, because the log was lost or replaced: none would come for long.
+    pub(super) async fn refuse_future(&self, after: u64) -> Result<(), Refusal> {
+        let newest = self.hub.newest().await?;
+        if after <= newest {
+            return Ok(());
+        }
+        let problem = format!(
+            "`after={after}` is beyond the newest event of this hub, {newest}: the id is of another hub, or of a log that was \
+             lost; go on with `after=earliest`, or with the `Event-Id` of a GET without `after`"
+        );
+        Err(Refusal::new(400, problem))
+    }
+
     /// Applies settings that have changed since the last look to the caller.
     fn check_settings(&mut self, topic: &str) -> Result<(), Refusal> {
         let settings = self.hub.settings();
@@ -207,10 +252,15 @@ impl HubCall {
     /// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.
     pub(super) async fn after_last_seen(&self, topic: &str) -> Result<u64, Refusal> {
         let newest = self.hub.latest(topic).await?.map_or(0, |event| event.seq);
-        let last = self.field(b"last-event-id").and_then(|value| std::str::from_utf8(value).ok().map(str::to_owned));
-        let last = last.or_else(|| self.argument(b"last_event_id"));
+        let of_field = self.field(b"last-event-id").map(|value| String::from_utf8_lossy(value).into_owned());
+        let last = match of_field {
+            Some(last) => Some(("`Last-Event-ID`", last)),
+            None => self.argument("last_event_id")?.map(|last| ("the query argument `last_event_id`", last)),
+        };
+        // A client that has seen no event may send an empty field (HTML Standard §9.2.3).
+        let Some((place, last)) = last.filter(|(_, last)| !last.trim().is_empty()) else { return Ok(newest) };
         // An id that is greater than the newest one is from a lost log, and is ignored.
-        Ok(last.and_then(|text| position(text.trim())).filter(|seq| *seq <= newest).unwrap_or(newest))
+        Ok(position(place, last.trim())?).map(|seq| if seq <= newest { seq } else { newest })
     }
 
     /// The `Link` field with the hub and the topic (§4).
@@ -220,10 +270,16 @@ impl HubCall {
 }
 
 /// The position after an event: its id, or before the oldest one.
-pub(super) fn position(text: &str) -> Option<u64> {
+///
+/// # Errors
+/// The text, which stood at `place`, is neither.
+pub(super) fn position(place: &str, text: &str) -> Result<u64, Refusal> {
     match text {
-        "earliest" => Some(0),
-        text => text.parse().ok(),
+        "earliest" => Ok(0),
+        text => {
+            let wrong = |_| Refusal::new(400, format!("{place} is neither an event id (a number) nor `earliest`"));
+            text.parse().map_err(wrong)
+        }
     }
 }
 
@@ -233,9 +289,8 @@ mod tests {
 
     #[test]
     fn positions_are_ids_or_the_beginning() {
-        assert_eq!(
-            (position("earliest"), position("12"), position("x"), position("-1")),
-            (Some(0), Some(12), None, None)
-        );
+        let of = |text| position("`after`", text).map_err(|refusal| (refusal.status, refusal.reason));
+        let wrong = Err((400, "`after` is neither an event id (a number) nor `earliest`".to_owned()));
+        assert_eq!((of("earliest"), of("12"), of("x"), of("-1")), (Ok(0), Ok(12), wrong.clone(), wrong));
     }
 }

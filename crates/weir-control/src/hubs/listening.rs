@@ -20,18 +20,19 @@ const MAX_POLL_S: u64 = 50;
 /// Responds to a GET or HEAD request.
 pub(super) async fn answer(call: &mut HubCall, sent: Content, reply: &mut Reply) -> Result<(), Stop> {
     let Some(topic) = call.topic_at_path() else {
-        return refuse(
-            reply,
-            &Refusal::new(404, "this hub has no topic with this URL; to subscribe, send a POST request"),
-        )
-        .await;
+        let problem = format!("{}; to subscribe, send a POST request", call.other_topics());
+        return refuse(reply, &Refusal::new(404, problem)).await;
     };
     if let Err(refusal) = call.begin_listening(&topic) {
         return refuse(reply, &refusal).await;
     }
     let accepts = call.field(b"accept").unwrap_or_default();
     let wants_stream = accepts.windows(17).any(|part| part.eq_ignore_ascii_case(b"text/event-stream"));
-    let answered = match call.argument(b"after") {
+    let after = match call.argument("after") {
+        Ok(after) => after,
+        Err(refusal) => return refuse(reply, &refusal).await,
+    };
+    let answered = match after {
         _ if call.request.head.method == Method::Head => newest(call, &topic, reply).await,
         _ if socket::is_asked_for(call) => socket::answer(call, &topic, sent, reply).await,
         _ if wants_stream => stream(call, &topic, reply).await,
@@ -68,15 +69,28 @@ async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
 
 /// Responds with the event after the given id, or with the first one after `earliest`; 204 if there is none in time.
 async fn poll(call: &mut HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
-    let after = position(after).ok_or_else(|| Refusal::new(400, "`after` is neither an event id nor `earliest`"))?;
-    let wait_s = call.argument(b"wait").and_then(|text| text.parse().ok()).unwrap_or(POLL_S).min(MAX_POLL_S);
+    let after = position("the query argument `after`", after)?;
+    let wait_s = match call.argument("wait")? {
+        None => POLL_S,
+        Some(text) => text.parse().map_err(|_| {
+            Refusal::new(400, format!("the query argument `wait` is not a number of seconds, 0 to {MAX_POLL_S}"))
+        })?,
+    };
+    let wait_s: u64 = wait_s.min(MAX_POLL_S);
+    // Where nodes share the hub, this one may not have yet what the client got from another.
+    if call.hub.shares().is_none() {
+        call.refuse_future(after).await?;
+    }
     let events = call.events_after(topic, after, 1);
     match tokio::time::timeout(Duration::from_secs(wait_s), events).await {
         Ok(events) => {
             let events = events?;
             content(call, events.first().expect("there is at least one"), reply).await;
         }
-        Err(_) => reply.begin(204, &[("Link", &call.links(topic))]),
+        Err(_) => {
+            call.refuse_future(after).await?;
+            reply.begin(204, &[("Link", &call.links(topic))]);
+        }
     }
     Ok(())
 }

@@ -12,8 +12,9 @@ const FORM: &[u8] = b"application/x-www-form-urlencoded";
 /// Responds to an event, or to a form.
 pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Reply) -> Result<(), Stop> {
     let answered = match published_topic(call) {
-        Some(topic) => publish(call, &topic, &mut content).await?,
-        None => read_and_obey(call, &mut content).await?,
+        Ok(Some(topic)) => publish(call, &topic, &mut content).await?,
+        Ok(None) => read_and_obey(call, &mut content).await?,
+        Err(refusal) => Err(refusal),
     };
     match answered {
         Ok(()) => {
@@ -25,15 +26,20 @@ pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Rep
 }
 
 /// The topic, if the request has the content of an event itself: from the query, or from the path if that is of a topic.
-fn published_topic(call: &HubCall) -> Option<String> {
-    if call.argument(b"hub.mode").is_some_and(|mode| mode == "publish") {
-        return call.argument(b"hub.topic").or_else(|| call.topic_at_path());
+fn published_topic(call: &HubCall) -> Result<Option<String>, Refusal> {
+    if call.argument("hub.mode")?.is_some_and(|mode| mode == "publish") {
+        let topic = call.argument("hub.topic")?.or_else(|| call.topic_at_path());
+        let missing = || Refusal::new(400, format!("`hub.topic` is missing in the query, and {}", call.other_topics()));
+        return topic.ok_or_else(missing).map(Some);
     }
-    let is_form = call.field(b"content-type").is_some_and(|value| {
+    Ok(call.topic_at_path().filter(|_| !is_form(call)))
+}
+
+fn is_form(call: &HubCall) -> bool {
+    call.field(b"content-type").is_some_and(|value| {
         let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
         kind.trim_ascii().eq_ignore_ascii_case(FORM)
-    });
-    call.topic_at_path().filter(|_| !is_form)
+    })
 }
 
 async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
@@ -53,13 +59,30 @@ async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<R
 
 /// Handles a subscription, an unsubscription, or a ping (§5.1, §6).
 async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
-    let kind = call.field(b"content-type").unwrap_or_default();
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    if !kind.trim_ascii().eq_ignore_ascii_case(FORM) {
-        return Ok(Err(Refusal::new(415, "send a form: application/x-www-form-urlencoded")));
+    if !is_form(call) {
+        let problem = format!(
+            "{}; a request to another path subscribes, and is a form (application/x-www-form-urlencoded)",
+            call.other_topics()
+        );
+        return Ok(Err(Refusal::new(415, problem)));
     }
     let content = content.whole(MAX_FORM_BYTES).await?;
+    if form::pairs(&content).all(|(name, _)| *name != *b"hub.mode") {
+        return Ok(Err(Refusal::new(400, without_mode(call))));
+    }
     Ok(obey(call, &content).await)
+}
+
+/// The problem of a form without `hub.mode`, which was probably meant as the content of an event: it is the type that some clients
+/// send if they are not told another.
+fn without_mode(call: &HubCall) -> String {
+    let what = "`hub.mode` is missing in this form (application/x-www-form-urlencoded)";
+    match call.topic_at_path() {
+        Some(topic) => format!(
+            "{what}; to publish its content to {topic}, send it with its own `Content-Type`, or add `?hub.mode=publish` to the URL"
+        ),
+        None => format!("{what}, and {}", call.other_topics()),
+    }
 }
 
 async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {

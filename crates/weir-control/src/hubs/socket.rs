@@ -23,7 +23,7 @@ pub(super) async fn answer(call: &mut HubCall, topic: &str, sent: Content, reply
     if call.field(b"sec-websocket-key").is_none() {
         return Err(Refusal::new(400, "`Sec-WebSocket-Key` is missing"));
     }
-    let with_envelope = match call.argument(b"envelope").as_deref() {
+    let with_envelope = match call.argument("envelope")?.as_deref() {
         None => false,
         Some("json") => true,
         Some(_) => return Err(Refusal::new(400, "`envelope` must be `json`")),

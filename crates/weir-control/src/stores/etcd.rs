@@ -3,6 +3,7 @@
 //! A thread follows the cluster (`follower.rs`). The resources last read stay in memory, and in a copy on disk that a node starts
 //! with while etcd cannot be reached.
 
+mod confirm;
 mod connection;
 mod follower;
 mod layout;
@@ -23,7 +24,8 @@ use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore, Store
 use super::source::Wake;
 use super::store::{CommitFailure, ResourceStore, StoreFailure};
 use crate::document::EtcdSettings;
-use connection::{EtcdAccess, EtcdTls};
+use confirm::CommitAnswer;
+use connection::{EtcdAccess, EtcdError, EtcdTls};
 use follower::{Follower, Presence};
 use layout::{KeyLayout, end_of};
 use wire::{
@@ -43,7 +45,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// How long to wait for changes of writers such as APISIX, which do not write `puts` and `deletes`.
 const TRACELESS_PAUSE: Duration = Duration::from_millis(20);
-/// etcd's own limit (`--max-txn-ops`) is 128; three operations are for the keys written with every change.
+/// etcd's own limit (`--max-txn-ops`) is 128 comparisons and 128 operations; three of each are for the keys written with every
+/// change.
 const MOST_CHANGES: usize = 125;
 /// etcd's own limit (`--max-request-bytes`) is 1.5 MiB.
 const MOST_BYTES: usize = 3 << 19;
@@ -66,8 +69,8 @@ pub struct EtcdStore {
 
 /// A request to the thread, with the channel for its response.
 enum EtcdCommand {
-    Txn(TxnRequest, Option<u64>, SyncSender<Result<TxnResponse, String>>),
-    Range(RangeRequest, SyncSender<Result<wire::RangeResponse, String>>),
+    Txn(TxnRequest, Option<u64>, SyncSender<Result<TxnResponse, EtcdError>>),
+    Range(RangeRequest, SyncSender<Result<wire::RangeResponse, EtcdError>>),
     Serves(ServedContent),
     /// Another process acts as this node from now on, or (`false`) no more.
     Lend(bool),
@@ -229,24 +232,32 @@ impl EtcdStore {
         )
     }
 
-    fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T, String>>) -> EtcdCommand) -> Result<T, StoreFailure> {
+    /// Sends a request to the thread, and waits for its response for at most `patience`.
+    fn ask_within<T>(
+        &self,
+        patience: Duration,
+        command: impl FnOnce(SyncSender<Result<T, EtcdError>>) -> EtcdCommand,
+    ) -> Result<T, EtcdError> {
         let (reply, answer) = sync_channel(1);
         let sent = self.commands.as_ref().is_some_and(|commands| commands.send(command(reply)).is_ok());
         if !sent {
-            return Err(self.away("this process is shutting down"));
+            return Err(EtcdError::not_made("this process is shutting down"));
         }
-        match answer.recv_timeout(ANSWER_PATIENCE) {
-            Ok(answered) => answered.map_err(|problem| self.away(&problem)),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(StoreFailure::new(
-                format!("{} has not answered within {ANSWER_PATIENCE:?}", self.name),
-                "the outcome of the request is unknown",
-            )),
+        match answer.recv_timeout(patience) {
+            Ok(answered) => answered,
+            Err(RecvTimeoutError::Timeout) => Err(EtcdError::unknown(format!("no answer within {patience:?}"))),
+            Err(RecvTimeoutError::Disconnected) => Err(EtcdError::unknown("the connection was lost")),
         }
     }
 
-    /// A transaction that fails if a resource differs from what its author has seen, or if a resource that it refers to may have
-    /// been deleted.
-    fn transaction(&self, record: &RevisionRecord) -> TxnRequest {
+    /// Sends a request that changes nothing.
+    fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T, EtcdError>>) -> EtcdCommand) -> Result<T, StoreFailure> {
+        self.ask_within(ANSWER_PATIENCE, command).map_err(|error| self.away(&error.problem))
+    }
+
+    /// A transaction that fails if a resource differs from what its author has seen, if a resource that it refers to may have
+    /// been deleted, or if its history entry `entry` exists (see [`EtcdStore::settle`]).
+    fn transaction(&self, record: &RevisionRecord, entry: &[u8]) -> TxnRequest {
         let (mut compare, mut success, mut touched) = (Vec::new(), Vec::new(), Vec::new());
         let seen = record.revision - 1;
         for ResourceChange { key, before, after } in &record.changes {
@@ -271,7 +282,8 @@ impl EtcdStore {
         }
         touched.extend([range(&puts), range(&deletes)]);
         let text = serde_json::to_vec(record).expect("it has text keys alone");
-        success.push(put(&self.layout.history_entry(record.at_ms, &self.node), text));
+        compare.push(changed_last(entry, CompareResult::Equal, 0));
+        success.push(put(entry, text));
         TxnRequest { compare, success, failure: touched }
     }
 
@@ -295,14 +307,6 @@ impl EtcdStore {
             TxnRequest { success: vec![delete(&history, [until, vec![0]].concat())], ..TxnRequest::default() };
         self.ask(|reply| EtcdCommand::Txn(request, None, reply)).map(drop)
     }
-}
-
-/// A request without a response may have reached etcd nevertheless.
-fn may_be_made(failure: StoreFailure) -> StoreFailure {
-    let StoreFailure { problem, advice } = failure;
-    let again = "read the resource again before you repeat the change: etcd may have made it";
-    let advice = if advice.is_empty() { again.to_owned() } else { format!("{advice}; {again}") };
-    StoreFailure { problem, advice }
 }
 
 /// The last revision that changed any of the keys in a response.
@@ -338,7 +342,11 @@ fn delete(key: &[u8], range_end: Vec<u8>) -> RequestOp {
 }
 
 fn range(key: &[u8]) -> RequestOp {
-    operation(EtcdOperation::Range(RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }))
+    range_of(key, true)
+}
+
+fn range_of(key: &[u8], keys_only: bool) -> RequestOp {
+    operation(EtcdOperation::Range(RangeRequest { key: key.to_vec(), keys_only, ..RangeRequest::default() }))
 }
 
 fn access(settings: &EtcdSettings, beside: &Path) -> Result<EtcdAccess, StoreFailure> {
@@ -373,13 +381,17 @@ impl ResourceStore for EtcdStore {
                 format!("etcd accepts {MOST_CHANGES} changes per transaction, and these are {}", record.changes.len());
             return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
         }
-        let request = self.transaction(record);
+        let entry = self.layout.history_entry(record.at_ms, &self.node);
+        let request = self.transaction(record, &entry);
         let size = prost::Message::encoded_len(&request);
         if size > MOST_BYTES {
             let problem = format!("etcd accepts {MOST_BYTES} bytes per transaction, and these changes have {size}");
             return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
         }
-        let answer = self.ask(|reply| EtcdCommand::Txn(request, lifetime(record), reply)).map_err(may_be_made)?;
+        let answer = match self.ask_to_change(request, lifetime(record), &entry)? {
+            CommitAnswer::Answered(answer) => answer,
+            CommitAnswer::Made(revision) => return Ok(revision),
+        };
         let revision = answer.header.as_ref().map_or(0, |header| header.revision as u64);
         if !answer.succeeded {
             let known = last_change(answer);
@@ -402,17 +414,28 @@ impl ResourceStore for EtcdStore {
             return Ok(Vec::new());
         }
         let history = self.layout.history();
-        let request = RangeRequest {
-            range_end: end_of(&history),
-            key: history,
-            limit: i64::try_from(count).unwrap_or(0),
-            sort_order: SortOrder::Descend as i32,
-            sort_target: SortTarget::Create as i32,
-            max_create_revision: i64::try_from(before.saturating_sub(1)).unwrap_or(0),
-            ..RangeRequest::default()
-        };
-        let found = self.ask(|reply| EtcdCommand::Range(request, reply))?;
-        Ok(found.kvs.iter().filter_map(layout::record).collect())
+        let (mut all, mut before) = (Vec::new(), before);
+        loop {
+            let missing = count - all.len();
+            let request = RangeRequest {
+                range_end: end_of(&history),
+                key: history.clone(),
+                limit: i64::try_from(missing).unwrap_or(0),
+                sort_order: SortOrder::Descend as i32,
+                sort_target: SortTarget::Create as i32,
+                max_create_revision: i64::try_from(before.saturating_sub(1)).unwrap_or(0),
+                ..RangeRequest::default()
+            };
+            let found = self.ask(|reply| EtcdCommand::Range(request, reply))?;
+            all.extend(found.kvs.iter().filter_map(layout::record));
+            match found.kvs.last() {
+                // Entries of changes that were given up are empty.
+                Some(last) if found.kvs.len() == missing && all.len() < count && last.create_revision > 1 => {
+                    before = last.create_revision as u64;
+                }
+                _ => return Ok(all),
+            }
+        }
     }
 
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {

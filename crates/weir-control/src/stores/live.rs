@@ -261,6 +261,10 @@ impl LiveResources {
                 if let Some(good) = trial.last_good.get(&key).cloned() {
                     trial.instead.insert(key.clone(), good);
                 }
+                tracing::warn!(
+                    resource = %key, problem = %fault.problem,
+                    "a resource that another writer has changed cannot be served, its last good version stays in use, if there is one"
+                );
                 trial.set_aside.insert(key, fault);
             }
         }
@@ -346,7 +350,15 @@ impl LiveResources {
                         rest => format!("{key}: {rest}"),
                     };
                     let fault = Diagnostic { path, line: None, column: None, ..fault.clone() };
-                    sorted.resources.entry(key).or_default().push(fault);
+                    let known = sorted.resources.entry(key.clone()).or_default();
+                    match self.view(|view| view.get(&key).and_then(StoredResource::fault)) {
+                        // This is the reason for all other faults of the resource.
+                        Some(problem) => {
+                            let advice = Some("write the resource as a JSON object".to_owned());
+                            *known = vec![Diagnostic { path: key.to_string(), problem, advice, ..fault }];
+                        }
+                        None => known.push(fault),
+                    }
                 }
                 None => sorted.other.push(fault.clone()),
             }
@@ -372,6 +384,14 @@ impl SortedFaults {
     /// All faults, those of resources first.
     pub fn into_all(self) -> Vec<Diagnostic> {
         self.resources.into_values().flatten().chain(self.other).collect()
+    }
+
+    /// All faults except those of resources for which `is_left_out`; all faults if there are no others.
+    pub fn into_all_but(mut self, is_left_out: impl Fn(&ResourceKey) -> bool) -> Vec<Diagnostic> {
+        if !self.other.is_empty() || self.resources.keys().any(|key| !is_left_out(key)) {
+            self.resources.retain(|key, _| !is_left_out(key));
+        }
+        self.into_all()
     }
 
     /// The resources that have faults, each with its first one. `None` if there is any other fault.
@@ -441,7 +461,7 @@ fn exchanged(content: u64, key: &ResourceKey, before: Option<u64>, after: Option
 
 /// A resource as an item of a document, with its id.
 fn item(key: &ResourceKey, text: &str) -> TreeNode {
-    // The text was valid JSON when it was stored.
+    // A text that is not JSON is refused as a resource that is no map, and [`LiveResources::sort`] says why.
     let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
     let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
     if let NodeKind::Map(entries) = &mut tree.kind

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// The end of a text that stands for a value that is not UTF-8. No JSON ends like this.
+const NOT_UTF8: char = char::REPLACEMENT_CHARACTER;
 
 /// The unique key of a resource: `routes/r1`, `consumers/jack/credentials/one`, `secrets/vault/1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,7 +59,7 @@ impl fmt::Display for ResourceKey {
 /// A resource as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResource {
-    /// A JSON object.
+    /// A JSON object, unless another writer of a shared store has written something else.
     pub json: Arc<str>,
     /// The revision that created it.
     pub created: u64,
@@ -67,9 +71,29 @@ pub struct StoredResource {
 }
 
 impl StoredResource {
-    /// The JSON as a value; null if the text is not JSON, which does not occur in texts of a store.
+    /// The JSON as a value; null if the text is not JSON (see [`StoredResource::fault`]).
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
+    }
+
+    /// Why the text is not JSON, with line and column. Only writers other than Weir store such texts. The text itself is not quoted,
+    /// since secrets in it cannot be told from the rest.
+    pub fn fault(&self) -> Option<String> {
+        if let Some(text) = self.json.strip_suffix(NOT_UTF8) {
+            let line = text.split('\n').count();
+            let column = text.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            return Some(format!("the value in the store is not UTF-8 text, at line {line} column {column}"));
+        }
+        let fault = serde_json::from_str::<IgnoredAny>(&self.json).err()?;
+        Some(format!("the value in the store is not JSON: {fault}"))
+    }
+
+    /// The text of a resource. Of a value that is not UTF-8, the part before the fault is kept, with a mark at its end.
+    pub fn text_of(value: Vec<u8>) -> String {
+        String::from_utf8(value).unwrap_or_else(|error| {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            format!("{}{NOT_UTF8}", String::from_utf8_lossy(valid))
+        })
     }
 }
 
@@ -175,6 +199,21 @@ mod tests {
 
     fn stored(json: &str) -> StoredResource {
         StoredResource { json: json.into(), created: 1, modified: 1, expires_ms: None }
+    }
+
+    #[test]
+    fn a_text_that_is_no_json_says_where() {
+        let fault = |value: &[u8]| {
+            let json = StoredResource::text_of(value.to_vec()).into();
+            StoredResource { json, created: 1, modified: 1, expires_ms: None }.fault()
+        };
+        assert_eq!(fault(br#"{"uri": "/"}"#), None);
+        let of = |value: &[u8]| fault(value).expect("it is no JSON");
+        assert_eq!(of(b"no JSON"), "the value in the store is not JSON: expected ident at line 1 column 2");
+        assert_eq!(of(b"{\n  \"uri\": /a }"), "the value in the store is not JSON: expected value at line 2 column 10");
+        assert_eq!(of(b""), "the value in the store is not JSON: EOF while parsing a value at line 1 column 0");
+        assert_eq!(of(b"{\n\"a\": \"\xff\"}"), "the value in the store is not UTF-8 text, at line 2 column 7");
+        assert_eq!(of(b"{}\xff"), "the value in the store is not UTF-8 text, at line 1 column 3");
     }
 
     #[test]

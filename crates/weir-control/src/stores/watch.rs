@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::loader::{DocumentInputs, DocumentLoader, LoadedDocument};
+use super::shared::StoreState;
 use super::source::Wake;
 use super::store::StoreFailure;
 use super::writes::{QueuedWrite, ResourceWriter};
@@ -112,7 +113,7 @@ pub fn watch(
         held,
         looks,
         is_stalled: false,
-        store_problem: None,
+        store: StoreState::default(),
         reminders: ExpiryReminders::default(),
     };
     thread::Builder::new().name("weir-config".to_owned()).spawn(move || {
@@ -145,8 +146,8 @@ struct Watching {
     looks: Arc<AtomicBool>,
     /// The source did not respond to the last check, which has been reported.
     is_stalled: bool,
-    /// The problem of a shared store that was reported last.
-    store_problem: Option<String>,
+    /// The state of a shared store that was reported last.
+    store: StoreState,
     reminders: ExpiryReminders,
 }
 
@@ -211,7 +212,7 @@ impl Watching {
             }
             Err(diagnostic) => {
                 if !std::mem::replace(&mut self.is_stalled, true) {
-                    self.publisher.refuse(vec![diagnostic]);
+                    self.publisher.report_unavailable(vec![diagnostic]);
                 }
                 None
             }
@@ -226,7 +227,7 @@ impl Watching {
     fn fetch_again(&mut self) {
         let (changed, problems) = self.loader.refresh_secrets();
         if !problems.is_empty() {
-            self.publisher.refuse(problems);
+            self.publisher.report_unavailable(problems);
         }
         if changed {
             self.load(false);

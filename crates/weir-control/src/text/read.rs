@@ -11,6 +11,7 @@ use crate::text::diagnostic::Faults;
 use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
+use weir_plugin::secret_name::may_be_secret;
 use weir_plugin::suggest::closest;
 
 /// A value with its path, and the collector for its faults.
@@ -77,7 +78,25 @@ impl<'a> NodeReader<'a> {
         self.faults.report_text(&join(&self.path.to_string(), inner), self.node.place_of(inner), problem, advice);
     }
 
+    /// Whether the value may be a secret, which no error quotes.
+    fn is_secret(&self) -> bool {
+        may_be_secret(self.path.keys())
+    }
+
+    /// The value for an error: shortened, and left out if it may be a secret.
+    fn quoted(&self) -> String {
+        if self.is_secret() { "the value".to_owned() } else { format!("`{}`", scalar_text(self.node)) }
+    }
+
     fn mismatch(&self, expected: &str) {
+        let secret = match &self.node.kind {
+            NodeKind::Number(_) if !expected.starts_with("text") => "a number",
+            NodeKind::Text(_) => "text",
+            _ => "",
+        };
+        if self.is_secret() && !secret.is_empty() {
+            return self.report(format!("expected {expected}, found {secret}"));
+        }
         let found = match &self.node.kind {
             NodeKind::Null => "nothing".to_owned(),
             NodeKind::Bool(value) => {
@@ -204,7 +223,7 @@ impl<'a> NodeReader<'a> {
             let Some(text) = read(&item) else { continue };
             match seen.insert(text.clone()) {
                 true => all.push(text),
-                false => item.report(format!("`{}` is listed twice", shortened(&text))),
+                false => item.report(format!("{} is listed twice", item.quoted())),
             }
         }
         all
@@ -265,7 +284,8 @@ impl<'a> NodeReader<'a> {
         };
         let value = as_whole(number).and_then(|whole| T::try_from(whole).ok()).filter(|value| range.contains(value));
         if value.is_none() {
-            self.report(format!("{number} is not {}", expected()));
+            let found = if self.is_secret() { "the value".to_owned() } else { number.to_string() };
+            self.report(format!("{found} is not {}", expected()));
         }
         value
     }
@@ -292,9 +312,8 @@ impl<'a> NodeReader<'a> {
             }
         };
         if duration.is_none() {
-            let what = scalar_text(self.node);
             self.report_advising(
-                format!("`{what}` is not a time"),
+                format!("{} is not a time", self.quoted()),
                 "write a number of seconds, or a time such as `500ms`, `10s`, `5m`, `1h`",
             );
         }
@@ -312,9 +331,8 @@ impl<'a> NodeReader<'a> {
             }
         };
         if size.is_none() {
-            let what = scalar_text(self.node);
             self.report_advising(
-                format!("`{what}` is not a size"),
+                format!("{} is not a size", self.quoted()),
                 "write a number of bytes, or a size such as `16k`, `8MB`, `8MiB`, `1GiB`",
             );
         }
@@ -335,7 +353,7 @@ impl<'a> NodeReader<'a> {
             Some(word) => format!("did you mean `{word}`?"),
             None => format!("write one of {}", listed(&words())),
         };
-        self.report_advising(format!("`{}` is not an allowed value", shortened(text)), advice);
+        self.report_advising(format!("{} is not an allowed value", self.quoted()), advice);
         None
     }
 }

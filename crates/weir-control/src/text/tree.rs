@@ -166,6 +166,12 @@ impl<'a> TreePath<'a> {
         if is_plain(key) { format!(".{key}") } else { format!("[{key:?}]") }
     }
 
+    /// The keys of the path, the last one first.
+    pub fn keys(&self) -> impl Iterator<Item = &'a str> {
+        let paths = std::iter::successors(Some(*self), |path| path.parent.copied());
+        paths.filter_map(|path| path.last_key())
+    }
+
     /// The last key of the path, if it ends with one.
     pub fn last_key(&self) -> Option<&'a str> {
         match self.step {

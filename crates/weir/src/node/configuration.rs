@@ -95,6 +95,13 @@ impl Subscriber for SnapshotPublisher {
         }
     }
 
+    fn unavailable(&self, diagnostics: &[Diagnostic]) {
+        say_each(diagnostics);
+        self.0.metrics.control.refused();
+        say!("the previous configuration stays in use; what does not respond is tried again");
+        systemd::ready();
+    }
+
     fn refused(&self, diagnostics: &[Diagnostic]) {
         say_each(diagnostics);
         match self.settings() {

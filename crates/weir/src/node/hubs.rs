@@ -43,6 +43,12 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
     for (hub, status) in hubs {
         page.total(&[("hub", hub)], status.attempts);
     }
+    subscribing(hubs, page);
+    sizes(hubs, page);
+}
+
+/// Subscriptions that ended, and requests that came to none.
+fn subscribing(hubs: &HubStatuses, page: &mut Page) {
     page.counter(
         "weir_hub_subscriptions_ended",
         "Subscriptions that have ended since the process started, by reason: `unsubscribed`, `lease_ended`, `gone` (the \
@@ -64,7 +70,17 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
             page.total(&[("hub", hub), ("reason", reason)], count);
         }
     }
-    sizes(hubs, page);
+    page.counter(
+        "weir_hub_failed_verifications",
+        "Subscription requests that were not verified since the process started, by reason: `name_lookup`, `address_denied` \
+         (`callbacks.allow` does not have the address), `connect`, `tls`, `timed_out`, `broken`, `status` (not 2xx), \
+         `wrong_challenge` (the response has another content), or `other`.",
+    );
+    for (hub, status) in hubs {
+        for (reason, count) in status.failed_verifications.by_reason() {
+            page.total(&[("hub", hub), ("reason", reason)], count);
+        }
+    }
 }
 
 fn sizes(hubs: &HubStatuses, page: &mut Page) {

@@ -115,6 +115,10 @@ impl NodeState {
             for (registry, answers) in self.lookups.registries() {
                 page.value(&[("registry", registry)], u8::from(answers));
             }
+            page.gauge("weir_store_up", "Whether the store that nodes share answers (1) or not (0).");
+            if let Some(store) = &self.publisher.status().store {
+                page.value(&[], u8::from(store.connected));
+            }
             certificates::write_ends(&self.publisher.status().certificates, page);
             if let Some(report) = self.acme() {
                 certificates::write(&report, page);

@@ -1,6 +1,8 @@
 //! A connection to one member of an etcd cluster. It does not reconnect, and does not switch to another member: its owner notices
 //! the loss and opens a new one.
 
+use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -11,7 +13,7 @@ use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::wire::{
@@ -45,6 +47,8 @@ pub(super) struct EtcdTls {
 /// A connection; clones share it.
 #[derive(Clone)]
 pub(super) struct EtcdConnection {
+    /// The URL of the member.
+    pub(super) member: Arc<str>,
     grpc: Grpc<Channel>,
     token: Option<MetadataValue<Ascii>>,
     timeout: Duration,
@@ -52,20 +56,59 @@ pub(super) struct EtcdConnection {
 
 /// Why a request to a member failed.
 #[derive(Clone, Debug)]
-pub(super) struct EtcdError(pub(super) String);
+pub(super) struct EtcdError {
+    pub(super) problem: String,
+    /// Whether etcd may have carried out the request nevertheless, or may still do so.
+    pub(super) may_be_made: bool,
+}
+
+impl EtcdError {
+    /// The request was not sent, or was refused.
+    pub(super) fn not_made(problem: impl Into<String>) -> EtcdError {
+        EtcdError { problem: problem.into(), may_be_made: false }
+    }
+
+    /// The error, with the member that it is of.
+    pub(super) fn of(self, member: &str) -> EtcdError {
+        EtcdError { problem: format!("{member}: {}", self.problem), ..self }
+    }
+
+    /// The request was sent, and its outcome is unknown.
+    pub(super) fn unknown(problem: impl Into<String>) -> EtcdError {
+        EtcdError { problem: problem.into(), may_be_made: true }
+    }
+}
+
+/// What a member says before it looks at a request, if its cluster has no leader (`hasleader`).
+const NO_LEADER: &str = "etcdserver: no leader";
 
 impl From<Status> for EtcdError {
     fn from(status: Status) -> EtcdError {
-        EtcdError(match status.message() {
-            "" => format!("it answers {:?}", status.code()),
-            message => message.to_owned(),
-        })
+        let problem = match (status.source(), status.message()) {
+            (Some(cause), _) => told(cause),
+            (None, "") => format!("it answers {:?}", status.code()),
+            (None, NO_LEADER) => format!("it answers `{NO_LEADER}`: it does not reach a majority of the members"),
+            (None, message) => format!("it answers `{message}`"),
+        };
+        let is_refusal = match status.code() {
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Unauthenticated => true,
+            _ => status.message() == NO_LEADER,
+        };
+        EtcdError { problem, may_be_made: !is_refusal }
     }
 }
 
 impl EtcdConnection {
     pub(super) async fn open(url: &str, access: &EtcdAccess) -> Result<EtcdConnection, EtcdError> {
-        let wrong = |error: tonic::transport::Error| EtcdError(told(&error));
+        let wrong = |error: tonic::transport::Error| EtcdError::not_made(told(&error));
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(wrong)?;
         let mut endpoint = endpoint
             .connect_timeout(CONNECT)
@@ -87,9 +130,9 @@ impl EtcdConnection {
             endpoint = endpoint.tls_config(config).map_err(wrong)?;
         }
         let channel = timeout(CONNECT, endpoint.connect()).await;
-        let channel = channel.map_err(|_| EtcdError("it does not accept connections".to_owned()))?.map_err(wrong)?;
+        let channel = channel.map_err(|_| EtcdError::not_made("it does not accept connections"))?.map_err(wrong)?;
         let grpc = Grpc::new(channel).max_decoding_message_size(MOST_ANSWER).max_encoding_message_size(MOST_ANSWER);
-        let mut connection = EtcdConnection { grpc, token: None, timeout: access.timeout };
+        let mut connection = EtcdConnection { member: url.into(), grpc, token: None, timeout: access.timeout };
         if let Some((name, password)) = &access.user {
             let asked = AuthenticateRequest { name: name.to_string(), password: password.to_string() };
             let answer: AuthenticateResponse = connection.ask("/etcdserverpb.Auth/Authenticate", asked).await?;
@@ -117,12 +160,12 @@ impl EtcdConnection {
         let mut grpc = self.grpc.clone();
         let request = self.request(message);
         let asked = async {
-            grpc.ready().await.map_err(|error| EtcdError(told(&error)))?;
+            grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
             let path = PathAndQuery::from_static(path);
             Ok(grpc.unary(request, path, ProstCodec::<Q, A>::default()).await?.into_inner())
         };
         let answered = timeout(self.timeout, asked).await;
-        answered.unwrap_or_else(|_| Err(EtcdError(format!("it does not answer within {:?}", self.timeout))))
+        answered.unwrap_or_else(|_| Err(EtcdError::unknown(format!("it does not answer within {:?}", self.timeout))))
     }
 
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
@@ -148,14 +191,14 @@ impl EtcdConnection {
         let mut grpc = self.grpc.clone();
         let request = self.request(stream::iter([LeaseId { id }]));
         let kept = async {
-            grpc.ready().await.map_err(|error| EtcdError(told(&error)))?;
+            grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
             let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
             let answers = grpc.streaming(request, path, ProstCodec::<LeaseId, LeaseState>::default()).await?;
             Ok(answers.into_inner().message().await?.is_some_and(|state| state.ttl_s > 0))
         };
         timeout(self.timeout, kept)
             .await
-            .unwrap_or_else(|_| Err(EtcdError("it did not renew the lease in time".to_owned())))
+            .unwrap_or_else(|_| Err(EtcdError::unknown("it did not renew the lease in time")))
     }
 
     /// Opens a watch. Further requests are sent through the returned sender; the watch ends when it is dropped.
@@ -170,13 +213,13 @@ impl EtcdConnection {
         let mut grpc = self.grpc.clone();
         let request = self.request(requests);
         let opened = async {
-            grpc.ready().await.map_err(|error| EtcdError(told(&error)))?;
+            grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
             let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             Ok(grpc.streaming(request, path, codec).await?.into_inner())
         };
         let answers = timeout(self.timeout, opened).await;
-        Ok((asking, answers.unwrap_or_else(|_| Err(EtcdError("it did not open a watch in time".to_owned())))?))
+        Ok((asking, answers.unwrap_or_else(|_| Err(EtcdError::unknown("it did not open a watch in time")))?))
     }
 }
 

@@ -164,7 +164,7 @@ impl Follower {
             match self.session(&member, commands).await {
                 SessionEnd::Finished => return self.copy.finish().await,
                 SessionEnd::ReadAgain => self.reads_all = true,
-                SessionEnd::Lost(EtcdError(problem)) => {
+                SessionEnd::Lost(EtcdError { problem, .. }) => {
                     let problem = format!("{member}: {problem}");
                     self.mailbox.state(false, &member, Some(problem.clone()));
                     self.presence.lease = None;
@@ -289,7 +289,7 @@ impl Follower {
             tokio::select! {
                 response = watch.message() => {
                     let Some(response) = response? else {
-                        return Err(EtcdError("the watch has ended".to_owned()));
+                        return Err(EtcdError::unknown("the watch has ended"));
                     };
                     (heard, asked) = (Instant::now(), false);
                     if let Some(end) = self.take(response)? {
@@ -306,7 +306,7 @@ impl Follower {
                 }
                 _ = tick.tick() => {
                     if heard.elapsed() > GIVE_UP_AFTER {
-                        return Err(EtcdError(format!("the watch does not answer within {GIVE_UP_AFTER:?}")));
+                        return Err(EtcdError::unknown(format!("the watch does not answer within {GIVE_UP_AFTER:?}")));
                     }
                     if !asked && heard.elapsed() > ASK_AFTER {
                         asked = asking.send(WatchRequest { asked: Some(WatchAsked::Progress(WatchProgressRequest {})) }).is_ok();
@@ -325,7 +325,7 @@ impl Follower {
             if response.compact_revision > 0 {
                 return Ok(Some(SessionEnd::ReadAgain));
             }
-            return Err(EtcdError(format!("the watch was cancelled: {}", response.cancel_reason)));
+            return Err(EtcdError::unknown(format!("the watch was cancelled: {}", response.cancel_reason)));
         }
         let revision = response.header.as_ref().map_or(0, |header| header.revision as u64);
         // Only a progress notification says that no changes up to its revision are still to come: with events, the revision is that
@@ -357,13 +357,17 @@ impl Follower {
                 if let Some(ttl_s) = lifetime {
                     match connection.lease(ttl_s as i64).await {
                         Ok(lease) => put_under(&mut request, lease),
-                        Err(EtcdError(problem)) => return drop(reply.send(Err(problem))),
+                        Err(error) => {
+                            // A lease alone changes nothing.
+                            let error = EtcdError::not_made(error.problem).of(&connection.member);
+                            return drop(reply.send(Err(error)));
+                        }
                     }
                 }
-                let _ = reply.send(connection.txn(request).await.map_err(|EtcdError(problem)| problem));
+                let _ = reply.send(connection.txn(request).await.map_err(|error| error.of(&connection.member)));
             })),
             EtcdCommand::Range(request, reply) => drop(tokio::spawn(async move {
-                let _ = reply.send(connection.range(request).await.map_err(|EtcdError(problem)| problem));
+                let _ = reply.send(connection.range(request).await.map_err(|error| error.of(&connection.member)));
             })),
             EtcdCommand::Serves(served) => self.presence.report.served = served,
             EtcdCommand::Lend(lent) => {
@@ -434,8 +438,8 @@ fn put_under(request: &mut TxnRequest, lease: i64) {
 
 fn refuse(command: EtcdCommand, problem: &str) {
     match command {
-        EtcdCommand::Txn(_, _, reply) => drop(reply.send(Err(problem.to_owned()))),
-        EtcdCommand::Range(_, reply) => drop(reply.send(Err(problem.to_owned()))),
+        EtcdCommand::Txn(_, _, reply) => drop(reply.send(Err(EtcdError::not_made(problem)))),
+        EtcdCommand::Range(_, reply) => drop(reply.send(Err(EtcdError::not_made(problem)))),
         // Sent again once there is a connection.
         EtcdCommand::Serves(_) | EtcdCommand::Lend(_) => {}
     }

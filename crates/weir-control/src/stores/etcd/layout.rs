@@ -86,12 +86,11 @@ impl KeyLayout {
         (RESOURCE_LISTS.contains(&key.list()) && has_depth && !key.id().ends_with('/')).then_some(key)
     }
 
-    /// A resource with its key. A value that is not UTF-8 becomes an empty text, which is refused when it is compiled.
+    /// A resource with its key. A value that is not JSON is refused when it is compiled.
     pub(super) fn resource(&self, entry: KeyValue) -> Option<(ResourceKey, StoredResource)> {
         let key = self.resource_key(&entry.key)?;
-        let json = String::from_utf8(entry.value).unwrap_or_default();
         let resource = StoredResource {
-            json: json.into(),
+            json: StoredResource::text_of(entry.value).into(),
             created: entry.create_revision as u64,
             modified: entry.mod_revision as u64,
             expires_ms: None,

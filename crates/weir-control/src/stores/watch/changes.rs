@@ -194,17 +194,24 @@ impl Watching {
         }
     }
 
-    /// Reports once that a shared store cannot be used.
+    /// Reports when a shared store stops to answer, and when it answers again.
     pub(super) fn report_store(&mut self) {
         let Some(live) = self.loader.live() else { return };
         let Some(state) = live.store().shared().map(|shared| shared.state()) else { return };
-        let is_new = state.problem.is_some() && self.store_problem.is_none();
-        self.store_problem.clone_from(&state.problem);
-        if let Some(problem) = state.problem.filter(|_| is_new) {
-            let told = format!("the store cannot be used: {problem}");
-            let advice =
-                "the last known resources stay in use, and no changes are possible until the store can be used";
-            self.publisher.refuse(vec![Diagnostic::of_source(self.loader.source_name(), told).advise(advice)]);
+        self.publisher.set_store(&state);
+        let before = std::mem::replace(&mut self.store, state.clone());
+        let store = live.store().name();
+        match (state.problem, before.problem) {
+            (Some(problem), None) if state.connected => {
+                tracing::warn!(%store, %problem, "the configuration store is empty")
+            }
+            (Some(problem), None) => tracing::warn!(
+                %store, %problem,
+                "the configuration store does not answer, the last known resources stay in use; it is tried again, and until \
+                 it answers, the Admin API makes no changes"
+            ),
+            (None, Some(_)) => tracing::info!(%store, "the configuration store answers again"),
+            _ => {}
         }
     }
 
@@ -297,7 +304,8 @@ impl Watching {
             let sorted = live.sort(&faults);
             match acceptable(&sorted, &may_be_set_aside) {
                 Some(found) => aside.extend(found),
-                None => return Err(Rejection::Invalid(sorted.into_all())),
+                // Resources that could be set aside are not the reason.
+                None => return Err(Rejection::Invalid(sorted.into_all_but(&may_be_set_aside))),
             }
             live.put_aside(aside.clone());
         }
@@ -366,8 +374,7 @@ impl Watching {
                 if let Rejection::Failed(failure) = rejection
                     && !std::mem::replace(&mut self.is_stalled, true)
                 {
-                    let fault = Diagnostic::of_source(self.loader.source_name(), failure.problem);
-                    self.publisher.refuse(vec![fault.advise(failure.advice)]);
+                    tracing::error!(problem = %failure, "expired resources cannot be deleted from the store; it is tried again");
                 }
             }
         }

@@ -34,6 +34,9 @@ fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
     if span.after.of("weir_config_last_reload_successful").iter().any(|(_, value)| *value == 0.0) {
         all.push("the last configuration was rejected, the previous one stays in use".to_owned());
     }
+    if span.after.of("weir_store_up").iter().any(|(_, value)| *value == 0.0) {
+        all.push("the configuration store does not answer, the last known resources stay in use".to_owned());
+    }
     let unresolved = span.after.sum("weir_names_unresolved", &[]);
     if unresolved > 0.0 {
         all.push(format!("names that cannot be resolved: {}", count(unresolved)));
@@ -95,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_node_in_order_has_no_problems() {
-        let page = "weir_config_last_reload_successful 1\nweir_names_unresolved 0\n\
+        let page = "weir_config_last_reload_successful 1\nweir_names_unresolved 0\nweir_store_up 1\n\
                     weir_certificate_expiry_timestamp_seconds{certificate=\"a\"} 9000000\n\
                     weir_access_log_lines_total{outcome=\"dropped\"} 7\nweir_log_sink_up{sink=\"s\"} 1\n\
                     weir_policy_errors_total{route=\"r\",policy=\"p\"} 4\n\
@@ -118,6 +121,8 @@ mod tests {
             "the access log loses 5 lines/s",
         ];
         assert_eq!(told(before, after), five);
+        let store = "the configuration store does not answer, the last known resources stay in use";
+        assert_eq!(told("", "weir_store_up 0\n"), [store]);
         let more = "weir_log_sink_up{sink=\"s\"} 0\nweir_policy_errors_total{route=\"r\",policy=\"p\"} 4\n\
                     weir_upstream_endpoint_up{upstream=\"u\",endpoint=\"h:1\"} 0\n";
         assert_eq!(told(before, &format!("{after}{more}"))[5], "and 3 more problems");
