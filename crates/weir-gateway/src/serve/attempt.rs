@@ -72,7 +72,8 @@ impl<'a> Attempt<'a> {
 
     fn report_health(&self, worker: &WorkerContext, exchange: &ServedExchange) {
         let health = &self.upstream.state.health[self.endpoint];
-        health.answered(exchange.upstream.status, &self.upstream.settings.passive, worker.now_ns());
+        let passive = &self.upstream.settings.passive;
+        health.answered(exchange.upstream.status, passive, self.started_ns, worker.now_ns());
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {

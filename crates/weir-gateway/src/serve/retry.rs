@@ -91,7 +91,7 @@ impl Attempts {
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
         if let Stop::UpstreamStatus(status) = stop {
             state.counters.answered(endpoint, status, exchange.upstream.head_ns());
-            state.health[endpoint].answered(status, &settings.passive, now_ns);
+            state.health[endpoint].answered(status, &settings.passive, exchange.upstream.started_ns, now_ns);
         } else if stop.ending().blame == EndedBy::Upstream {
             state.counters.failed(endpoint, stop.ending().name);
         }
