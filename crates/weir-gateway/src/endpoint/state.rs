@@ -161,10 +161,11 @@ impl Health {
     /// rotation meanwhile stays out.
     pub fn admits(&self, patience: Duration, now_ns: u64) -> bool {
         let out_until_ns = self.out_until_ns.load(Relaxed);
-        out_until_ns == 0 || out_until_ns <= now_ns && {
-            let next_ns = now_ns.saturating_add(ns(patience)).min(UNTIL_CHECKED - 1);
-            self.out_until_ns.compare_exchange(out_until_ns, next_ns, Relaxed, Relaxed).is_ok()
-        }
+        out_until_ns == 0
+            || out_until_ns <= now_ns && {
+                let next_ns = now_ns.saturating_add(ns(patience)).min(UNTIL_CHECKED - 1);
+                self.out_until_ns.compare_exchange(out_until_ns, next_ns, Relaxed, Relaxed).is_ok()
+            }
     }
 
     /// The part of its share that an endpoint gets: for `ramp` after it has come into rotation, the part grows linearly to

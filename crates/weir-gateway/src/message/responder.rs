@@ -52,7 +52,7 @@ pub async fn answer(
         endpoint: &NO_ENDPOINT,
         persistence: None,
         tolerance: Tolerance::default(),
-        retried_statuses: &[],
+        status_retry: None,
         via: None,
     };
     exchange.upstream.attempts = 1;
