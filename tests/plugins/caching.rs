@@ -544,6 +544,46 @@ fn a_response_of_unknown_length_is_kept_though_the_client_has_it() {
     assert_eq!(origin.requests().len(), 1);
 }
 
+/// RFC 9111 §4.1: a response is not for requests that differ in what its `Vary` names.
+#[test]
+fn requests_do_not_wait_for_a_response_that_is_not_for_them() {
+    let (gate, held) = (Gate::new(), Gate::new());
+    let origin = Origin::scripted(Reading::Strict, {
+        let (gate, held) = (gate.clone(), held.clone());
+        move |connection| {
+            while let Ok(request) = connection.request() {
+                let kind = request.headers.get("x-kind").unwrap_or_default().to_owned();
+                let head = "HTTP/1.1 200 OK\r\nVary: X-Kind\r\nCache-Control: max-age=60\r\n";
+                let _ = connection.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\n{kind}\r\n"));
+                if kind == "1" {
+                    gate.wait()
+                } else {
+                    held.wait()
+                }
+                let _ = connection.send("0\r\n\r\n");
+            }
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    let ask_for = |kind: u8| {
+        let mut client = gateway.client();
+        client.send(format!("GET /a HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\n\r\n"));
+        client
+    };
+    let mut first = ask_for(1);
+    gate.wait_arrived(1);
+    let mut others: Vec<Client> = (0..8).map(|number| ask_for(2 + number % 2)).collect();
+    held.wait_arrived(2);
+    held.open();
+    for (number, client) in others.iter_mut().enumerate() {
+        assert_eq!(client.response().expect("an answer").text(), if number % 2 == 0 { "2" } else { "3" });
+    }
+    assert_eq!(origin.requests().len(), 3, "each variant was asked for once");
+    gate.open();
+    assert_eq!(first.response().expect("an answer").text(), "1");
+    assert_eq!(in_turn(&gateway, &["\nX-Kind: 3", "\nX-Kind: 1"]), pairs(&[("HIT", "3"), ("HIT", "1")]));
+}
+
 #[test]
 fn purge_and_changes_remove_what_is_kept() {
     let origin = origin("Vary: X-Kind\r\n");

@@ -120,10 +120,12 @@ impl Fill {
         .await
     }
 
-    /// The stage for other clients: a response of unknown length has to be complete first, as it may turn out to be too large.
-    pub async fn shared(&self) -> FillStage {
+    /// The stage for the client of another request: a response of unknown length has to be complete first, as it may turn out to
+    /// be too large. One that is not for this request (`Vary`) is not waited for.
+    pub async fn shared(&self, request: &RequestHead) -> FillStage {
         self.until(|state| match &state.stage {
-            FillStage::Asked | FillStage::Storing(_, None) => None,
+            FillStage::Asked => None,
+            FillStage::Storing(head, None) if head.vary.matches(request) => None,
             stage => Some(stage.clone()),
         })
         .await
@@ -448,7 +450,7 @@ mod tests {
         fill.push(b"one"[..].into());
         assert!(matches!(fill.piece(0).await, Ok(FillPiece::Piece(piece)) if *piece == *b"one"));
         fill.enter(FillStage::Passed);
-        assert!(matches!(fill.shared().await, FillStage::Passed));
+        assert!(matches!(fill.shared(&RequestHead::default()).await, FillStage::Passed));
         assert!(matches!(fill.piece(1).await, Ok(FillPiece::Passed)));
         fill.enter(FillStage::Failed(Stop::UpstreamAborted));
         assert!(matches!(fill.piece(0).await, Err(Stop::UpstreamAborted)));

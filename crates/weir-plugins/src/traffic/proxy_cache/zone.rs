@@ -87,6 +87,17 @@ impl VaryFields {
         self.0.iter().map(|(name, value)| (name.len() + value.as_ref().map_or(0, |value| value.len())) as u64).sum()
     }
 
+    /// Adds what a request has in these fields to a name: requests for the same response get the same name.
+    pub fn name_variant(&self, request: &RequestHead, name: &mut ScopeParts) {
+        for (field, _) in &self.0 {
+            let value = combined(request, field);
+            name.add(field);
+            // A field that is missing differs from one without a value.
+            name.add(if value.is_some() { b"1" } else { b"0" });
+            name.add(value.as_deref().unwrap_or_default());
+        }
+    }
+
     /// Whether the response would also be sent to this request.
     pub fn matches(&self, request: &RequestHead) -> bool {
         self.0.iter().all(|(name, value)| combined(request, name) == *value)
@@ -241,6 +252,12 @@ impl CacheZone {
             stored.is_used.store(true, Relaxed);
         }
         Some(Arc::clone(stored))
+    }
+
+    /// The fields by which the responses for a resource differ, as the last one that was stored says; `None` if there is none.
+    pub fn vary(&self, key: &[u8], scope: &[u8]) -> Option<VaryFields> {
+        let contents = self.read();
+        Some(contents.resources.get(key)?.get(scope)?.last()?.head.vary.clone())
     }
 
     fn purge_counter(&self, key: &[u8]) -> &AtomicU64 {
