@@ -585,6 +585,36 @@ fn requests_do_not_wait_for_a_response_that_is_not_for_them() {
 }
 
 #[test]
+fn trailers_are_kept_with_their_response() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        while let Ok(request) = connection.request() {
+            let control = if request.target == "/kept" { "max-age=60" } else { "no-store" };
+            let head = format!("HTTP/1.1 200 OK\r\nCache-Control: {control}\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let _ = connection.send(format!("{head}4\r\nbody\r\n0\r\nX-Sum: 1\r\n\r\n"));
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    let mut client = gateway.client();
+    let mut sum = |target: &str, fields: &str| {
+        let answer = ask(&mut client, &format!("GET {target} HTTP/1.1\nHost: t{fields}"));
+        let trailer = answer.trailers.get("x-sum").unwrap_or("none").to_owned();
+        (status(&answer).to_owned(), answer.text(), trailer)
+    };
+    let wants = "\nTE: trailers\nConnection: TE";
+    let got = |outcome: &str, trailer: &str| (outcome.to_owned(), "body".to_owned(), trailer.to_owned());
+    // The first one does not want them, which does not keep them from others.
+    assert_eq!(sum("/kept", ""), got("MISS", "none"));
+    assert_eq!(sum("/kept", wants), got("HIT", "1"));
+    assert_eq!(sum("/kept", ""), got("HIT", "none"));
+    for _ in 0..2 {
+        assert_eq!(sum("/passed", wants), got("MISS", "1"));
+    }
+    assert_eq!(sum("/other", &format!("{wants}\nRange: bytes=0-1")), got("MISS", "1"), "it is forwarded");
+    let part = ask(&mut gateway.client(), &format!("GET /kept HTTP/1.1\nHost: t{wants}\nRange: bytes=0-1"));
+    assert_eq!((part.status, part.text(), part.trailers.has("x-sum")), (206, "bo".to_owned(), false));
+}
+
+#[test]
 fn purge_and_changes_remove_what_is_kept() {
     let origin = origin("Vary: X-Kind\r\n");
     let gateway = gateway(&origin, "{ proxy-cache: {} }");

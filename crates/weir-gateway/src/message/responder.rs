@@ -221,7 +221,7 @@ impl UpstreamSide for ResponderSide<'_> {
     }
 
     fn take_trailers(&mut self) -> Trailers {
-        Trailers::default()
+        self.call.as_mut().map(ResponderCall::take_trailers).unwrap_or_default()
     }
 
     fn answered(&mut self) {}

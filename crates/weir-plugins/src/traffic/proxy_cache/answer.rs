@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_plugin::proto::{Method, RequestHead};
-use weir_plugin::{Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop};
+use weir_plugin::{
+    Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop, UpstreamAnswer,
+};
 
 use super::CacheRules;
 use super::directives::CacheDirectives;
@@ -275,7 +277,11 @@ impl CachedRequest<'_> {
     async fn send(&mut self, stored: &StoredResponse, outcome: CacheOutcome) -> Result<(), Stop> {
         let length = stored.content.length;
         let part = part_for(&self.head, &stored.head.head, Some(length));
-        self.begin(&stored.head, &part, Some(length), outcome);
+        let trailers =
+            Some(&stored.content.trailers).filter(|trailers| !trailers.is_empty() && part == ReplyPart::Whole);
+        // A message of HTTP/1.1 with trailers has no `Content-Length` (RFC 9112 §7.1.2).
+        let announced = if trailers.is_some() { None } else { Some(length) };
+        self.begin(&stored.head, &part, announced, outcome);
         let bytes = match part {
             ReplyPart::Whole => 0..length,
             ReplyPart::Bytes(bytes) => bytes,
@@ -290,6 +296,9 @@ impl CachedRequest<'_> {
             let within = |at: u64| (at.clamp(start, end) - start) as usize;
             self.send_piece(&piece[within(bytes.start)..within(bytes.end)]).await;
             start = end;
+        }
+        if let Some(trailers) = trailers {
+            self.reply.set_trailers(trailers.clone());
         }
         Ok(())
     }
@@ -311,7 +320,10 @@ impl CachedRequest<'_> {
         for number in 0.. {
             match fill.piece(number).await? {
                 FillPiece::Piece(piece) => self.send_piece(&piece).await,
-                FillPiece::End => break,
+                FillPiece::End(content) => {
+                    self.reply.set_trailers(content.trailers.clone());
+                    break;
+                }
                 FillPiece::Passed => {
                     let rest = passed.and_then(|passed| passed.borrow_mut().take());
                     let Some(LeftAnswer::Received(rest)) = rest else { return Err(Stop::ResponseTooLarge) };
@@ -328,6 +340,15 @@ impl CachedRequest<'_> {
         }
     }
 
+    /// Sends what is left of a response, with its trailers.
+    async fn send_rest(&mut self, answer: &mut UpstreamAnswer) -> Result<(), Stop> {
+        while let Some(piece) = answer.next().await? {
+            self.send_piece(&piece).await;
+        }
+        self.reply.set_trailers(answer.take_trailers());
+        Ok(())
+    }
+
     /// Sends a response, or the rest of one, that is not kept.
     async fn pass_on(&mut self, passed: PassedAnswer, outcome: CacheOutcome) -> Result<(), Stop> {
         let PassedAnswer { head, begun, mut answer, memory: _memory } = passed;
@@ -339,10 +360,7 @@ impl CachedRequest<'_> {
             }
         }
         self.send_piece(&begun).await;
-        while let Some(piece) = answer.next().await? {
-            self.send_piece(&piece).await;
-        }
-        Ok(())
+        self.send_rest(&mut answer).await
     }
 
     fn begin_passed(&mut self, head: ReplyHead, part: &ReplyPart, outcome: CacheOutcome) {
@@ -361,9 +379,6 @@ impl CachedRequest<'_> {
         let mut answer = self.upstream.forward(self.head.clone());
         let head = end_to_end(answer.head().await?);
         self.begin_passed(head, &ReplyPart::Whole, outcome);
-        while let Some(piece) = answer.next().await? {
-            self.send_piece(&piece).await;
-        }
-        Ok(())
+        self.send_rest(&mut answer).await
     }
 }

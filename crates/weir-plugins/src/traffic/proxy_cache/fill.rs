@@ -66,7 +66,8 @@ impl Fills {
 /// The next part of a content.
 pub enum FillPiece {
     Piece(Arc<[u8]>),
-    End,
+    /// All of it has been stored, with the trailers.
+    End(Arc<StoredContent>),
     /// The rest was left to the client whose request was sent.
     Passed,
 }
@@ -139,7 +140,7 @@ impl Fill {
         self.until(|state| match (state.pieces.get(number), &state.stage) {
             (_, FillStage::Failed(stop)) => Some(Err(*stop)),
             (Some(piece), _) => Some(Ok(FillPiece::Piece(Arc::clone(piece)))),
-            (None, FillStage::Stored(..)) => Some(Ok(FillPiece::End)),
+            (None, FillStage::Stored(stored, _)) => Some(Ok(FillPiece::End(Arc::clone(&stored.content)))),
             (None, FillStage::Passed) => Some(Ok(FillPiece::Passed)),
             (None, FillStage::Asked | FillStage::Storing(..)) => None,
         })
@@ -393,10 +394,13 @@ impl Fetch {
                 Err(stop) => return self.fill.enter(FillStage::Failed(stop)),
             }
         }
-        let pieces = self.fill.state().pieces.clone();
-        let content = Arc::new(StoredContent::new(pieces, memory));
+        let (pieces, trailers) = (self.fill.state().pieces.clone(), answer.take_trailers());
+        let has_room = self.zone().extend(&mut memory, trailers.len() as u64);
+        let content = Arc::new(StoredContent::new(pieces, trailers, memory));
         let stored = Arc::new(StoredResponse::new(head, content));
-        self.zone().store((&self.key, self.purges), &self.scope, &stored);
+        if has_room {
+            self.zone().store((&self.key, self.purges), &self.scope, &stored);
+        }
         self.fill.enter(FillStage::Stored(stored, self.outcome));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use weir_plugin::ReplyHead;
-use weir_plugin::proto::RequestHead;
+use weir_plugin::proto::{RequestHead, Trailers};
 
 use super::CacheTotals;
 use super::freshness::{Lifetime, StoredAge, values};
@@ -42,14 +42,16 @@ pub struct StoredContent {
     pub pieces: Box<[Arc<[u8]>]>,
     /// In bytes.
     pub length: u64,
+    /// The fields after the content (RFC 9111 §3).
+    pub trailers: Trailers,
     /// Its part of the zone's memory, until its last reader is done.
     _memory: Reservation,
 }
 
 impl StoredContent {
-    pub fn new(pieces: Vec<Arc<[u8]>>, memory: Reservation) -> StoredContent {
+    pub fn new(pieces: Vec<Arc<[u8]>>, trailers: Trailers, memory: Reservation) -> StoredContent {
         let length = pieces.iter().map(|piece| piece.len() as u64).sum();
-        StoredContent { pieces: pieces.into(), length, _memory: memory }
+        StoredContent { pieces: pieces.into(), length, trailers, _memory: memory }
     }
 }
 
@@ -370,7 +372,11 @@ mod tests {
         let head = ReplyHead { status: 200, fields };
         let age = StoredAge { received: Duration::ZERO, initial: Duration::ZERO };
         let vary = VaryFields::of(&head, asked);
-        let content = StoredContent::new(vec![b"hello"[..].into()], zone.reserve(488).expect("there is room"));
+        let content = StoredContent::new(
+            vec![b"hello"[..].into()],
+            Trailers::default(),
+            zone.reserve(488).expect("there is room"),
+        );
         let head = StoredHead { head, age, lifetime: Lifetime::default(), vary };
         Arc::new(StoredResponse::new(Arc::new(head), Arc::new(content)))
     }
