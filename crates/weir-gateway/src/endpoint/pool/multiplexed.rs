@@ -23,7 +23,7 @@ use crate::context::frame::own_waker;
 use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
-use opening::Opening;
+use opening::ConnectionOpening;
 pub(super) use opening::Openings;
 
 /// The most exchanges on one connection before another is opened.
@@ -120,7 +120,7 @@ impl EndpointPool {
         worker: &Rc<WorkerContext>,
         (send_timeout, head_bytes): (Duration, usize),
         exchange: &Exchange,
-        opening: Opening,
+        opening: ConnectionOpening,
     ) -> Result<Rc<SharedConnection>, Stop> {
         let stream = self.connect(worker, send_timeout, exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
@@ -157,7 +157,7 @@ impl EndpointPool {
 }
 
 /// Reads and writes for all streams of a connection, until it ends.
-async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr, opening: Opening) {
+async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr, opening: ConnectionOpening) {
     let worker = Rc::clone(&session.worker);
     let mut answers = Answers::default();
     let mut watch = Watch::new(&worker);

@@ -29,7 +29,7 @@ struct PendingOpening {
 impl Openings {
     /// Waits for a connection that is being opened, with the TLS server `server`, if one has a stream left for this exchange.
     /// Otherwise returns the opening of one more, which the caller has to make.
-    pub async fn wait(&self, server: &[u8]) -> Option<Opening> {
+    pub async fn wait(&self, server: &[u8]) -> Option<ConnectionOpening> {
         let has_place = |pending: &&Rc<PendingOpening>| *pending.server == *server && pending.places.get() > 0;
         let coming = self.0.pending.borrow().iter().find(has_place).cloned();
         match coming {
@@ -42,7 +42,7 @@ impl Openings {
         }
     }
 
-    fn begin(&self, server: &[u8]) -> Opening {
+    fn begin(&self, server: &[u8]) -> ConnectionOpening {
         let streams = self.0.streams.get();
         let pending = Rc::new(PendingOpening {
             server: server.into(),
@@ -50,20 +50,20 @@ impl Openings {
             is_over: Notify::new(),
         });
         self.0.pending.borrow_mut().push(Rc::clone(&pending));
-        Opening { list: Rc::clone(&self.0), pending, streams }
+        ConnectionOpening { list: Rc::clone(&self.0), pending, streams }
     }
 }
 
 /// One connection that is being opened: from the attempt to connect until other exchanges know whether they can use it. That is
 /// when it is connected if the endpoint's limit of streams is known, and otherwise when its SETTINGS have been received.
-pub struct Opening {
+pub struct ConnectionOpening {
     list: Rc<OpeningList>,
     pending: Rc<PendingOpening>,
     /// The limit of streams that is assumed; `None` if nothing is known.
     streams: Option<usize>,
 }
 
-impl Opening {
+impl ConnectionOpening {
     /// The most streams until the endpoint's SETTINGS have been received. Without knowledge only the exchange that opens the
     /// connection goes ahead: an endpoint refuses streams beyond its limit.
     pub fn streams_at_first(&self) -> usize {
@@ -88,7 +88,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for ConnectionOpening {
     fn drop(&mut self) {
         self.end();
     }
