@@ -295,3 +295,57 @@ fn what_exceeds_metrics_names_is_counted_together() {
     assert_eq!(metrics.sum("weir_upstream_endpoint_responses_total", &["class=\"2xx\""]), 1_000.0);
     assert_eq!(metrics.sum("weir_route_responses_total", &["class=\"2xx\""]), 1_000.0);
 }
+
+/// Two endpoints, of which `busy` gets every first attempt.
+fn before_a_reserve(busy: &Origin, reserve: &Origin, more: &str) -> Gateway {
+    let node = |origin: &Origin, priority: u32| {
+        format!("{{ host: 127.0.0.1, port: {}, weight: 1, priority: {priority} }}", origin.addr().port())
+    };
+    let nodes = format!("[{}, {}]", node(busy, 1), node(reserve, 0));
+    weir().start(&format!(
+        "routes:\n  - {{ id: all, uri: /*, upstream: {{ nodes: {nodes}, retry_on: [http_503], {more} }} }}\n"
+    ))
+}
+
+fn busy() -> Answer {
+    Answer::with(503, "X-From: busy\r\n", "try later")
+}
+
+#[test]
+fn a_response_to_be_retried_that_comes_too_late_for_it_is_the_clients() {
+    let late = Origin::serving(|_| {
+        let began = Instant::now();
+        eventually("no retry may begin any more", DEADLINE, || began.elapsed() > Duration::from_millis(50));
+        busy()
+    });
+    let reserve = Origin::serving(|_| Answer::ok("reserve"));
+    let gateway = before_a_reserve(&late, &reserve, "retry_timeout: 0.001");
+    let answer = gateway.get("/");
+    assert_eq!((answer.status, answer.headers.get("x-from"), answer.text()), (503, Some("busy"), "try later".into()));
+    assert!(reserve.requests().is_empty());
+    let patient = before_a_reserve(&late, &reserve, "retry_timeout: 60");
+    assert_eq!(patient.get("/").text(), "reserve");
+}
+
+#[test]
+fn a_response_to_be_retried_for_which_others_have_spent_the_budget_is_the_clients() {
+    const REQUESTS: usize = 40;
+    let begun = AtomicUsize::new(0);
+    let busy = Origin::serving(move |_| {
+        begun.fetch_add(1, Ordering::SeqCst);
+        eventually("all have been sent", DEADLINE, || begun.load(Ordering::SeqCst) == REQUESTS);
+        busy()
+    });
+    let reserve = Origin::serving(|_| Answer::ok("reserve"));
+    let gateway = before_a_reserve(&busy, &reserve, "retry_budget: 0");
+    let mut clients: Vec<Client> = (0..REQUESTS).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n"));
+    let answers = clients.iter_mut().map(|client| client.response().expect("an answer"));
+    let (retried, others): (Vec<_>, Vec<_>) = answers.partition(|answer| answer.status == 200);
+    assert_eq!(retried.len(), reserve.requests().len());
+    assert!(!retried.is_empty() && !others.is_empty(), "{} of {REQUESTS} were retried", retried.len());
+    for answer in others {
+        let from = answer.headers.get("x-from").map(str::to_owned);
+        assert_eq!((answer.status, from.as_deref(), answer.text()), (503, Some("busy"), "try later".into()));
+    }
+}

@@ -330,6 +330,29 @@ fn s22_what_the_gateway_adds_cannot_be_nominated_away() {
 }
 
 #[test]
+fn s22_what_every_recipient_needs_cannot_be_nominated_away() {
+    let fields = [
+        ("Date", "Tue, 15 Nov 1994 08:12:31 GMT"),
+        ("Cache-Control", "no-store"),
+        ("Content-Type", "text/x-own"),
+        ("Content-Encoding", "own"),
+        ("Vary", "Accept"),
+        ("Set-Cookie", "a=b"),
+    ];
+    let origin = Origin::serving(move |_| {
+        let names = fields.map(|(name, _)| name.to_ascii_lowercase()).join(", ");
+        let lines: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        Answer::with(200, &format!("Connection: {names}, X-Own\r\nX-Own: 1\r\n{lines}"), "all")
+    });
+    let rig = Rig::before(origin);
+    let answer = rig.gateway.get("/a");
+    for (name, value) in fields {
+        assert_eq!(answer.headers.all(name).collect::<Vec<_>>(), [value], "{name}");
+    }
+    assert!(!answer.headers.has("x-own"), "it is for one connection");
+}
+
+#[test]
 fn s22_framing_cannot_be_nominated_away() {
     let post = |nominated: &str, lines: &str, body: &str| {
         format!("POST /a HTTP/1.1\r\nHost: t\r\nConnection: {nominated}\r\n{lines}\r\n{body}")

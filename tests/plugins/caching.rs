@@ -544,6 +544,76 @@ fn a_response_of_unknown_length_is_kept_though_the_client_has_it() {
     assert_eq!(origin.requests().len(), 1);
 }
 
+/// RFC 9111 §4.1: a response is not for requests that differ in what its `Vary` names.
+#[test]
+fn requests_do_not_wait_for_a_response_that_is_not_for_them() {
+    let (gate, held) = (Gate::new(), Gate::new());
+    let origin = Origin::scripted(Reading::Strict, {
+        let (gate, held) = (gate.clone(), held.clone());
+        move |connection| {
+            while let Ok(request) = connection.request() {
+                let kind = request.headers.get("x-kind").unwrap_or_default().to_owned();
+                let head = "HTTP/1.1 200 OK\r\nVary: X-Kind\r\nCache-Control: max-age=60\r\n";
+                let _ = connection.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\n{kind}\r\n"));
+                if kind == "1" {
+                    gate.wait()
+                } else {
+                    held.wait()
+                }
+                let _ = connection.send("0\r\n\r\n");
+            }
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    let ask_for = |kind: u8| {
+        let mut client = gateway.client();
+        client.send(format!("GET /a HTTP/1.1\r\nHost: t\r\nX-Kind: {kind}\r\n\r\n"));
+        client
+    };
+    let mut first = ask_for(1);
+    gate.wait_arrived(1);
+    let mut others: Vec<Client> = (0..8).map(|number| ask_for(2 + number % 2)).collect();
+    held.wait_arrived(2);
+    held.open();
+    for (number, client) in others.iter_mut().enumerate() {
+        assert_eq!(client.response().expect("an answer").text(), if number % 2 == 0 { "2" } else { "3" });
+    }
+    assert_eq!(origin.requests().len(), 3, "each variant was asked for once");
+    gate.open();
+    assert_eq!(first.response().expect("an answer").text(), "1");
+    assert_eq!(in_turn(&gateway, &["\nX-Kind: 3", "\nX-Kind: 1"]), pairs(&[("HIT", "3"), ("HIT", "1")]));
+}
+
+#[test]
+fn trailers_are_kept_with_their_response() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        while let Ok(request) = connection.request() {
+            let control = if request.target == "/kept" { "max-age=60" } else { "no-store" };
+            let head = format!("HTTP/1.1 200 OK\r\nCache-Control: {control}\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let _ = connection.send(format!("{head}4\r\nbody\r\n0\r\nX-Sum: 1\r\n\r\n"));
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    let mut client = gateway.client();
+    let mut sum = |target: &str, fields: &str| {
+        let answer = ask(&mut client, &format!("GET {target} HTTP/1.1\nHost: t{fields}"));
+        let trailer = answer.trailers.get("x-sum").unwrap_or("none").to_owned();
+        (status(&answer).to_owned(), answer.text(), trailer)
+    };
+    let wants = "\nTE: trailers\nConnection: TE";
+    let got = |outcome: &str, trailer: &str| (outcome.to_owned(), "body".to_owned(), trailer.to_owned());
+    // The first one does not want them, which does not keep them from others.
+    assert_eq!(sum("/kept", ""), got("MISS", "none"));
+    assert_eq!(sum("/kept", wants), got("HIT", "1"));
+    assert_eq!(sum("/kept", ""), got("HIT", "none"));
+    for _ in 0..2 {
+        assert_eq!(sum("/passed", wants), got("MISS", "1"));
+    }
+    assert_eq!(sum("/other", &format!("{wants}\nRange: bytes=0-1")), got("MISS", "1"), "it is forwarded");
+    let part = ask(&mut gateway.client(), &format!("GET /kept HTTP/1.1\nHost: t{wants}\nRange: bytes=0-1"));
+    assert_eq!((part.status, part.text(), part.trailers.has("x-sum")), (206, "bo".to_owned(), false));
+}
+
 #[test]
 fn purge_and_changes_remove_what_is_kept() {
     let origin = origin("Vary: X-Kind\r\n");

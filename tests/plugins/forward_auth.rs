@@ -67,6 +67,30 @@ fn a_service_decides_and_says_who_it_is() {
 }
 
 #[test]
+fn a_service_is_told_what_the_client_asked_for_and_not_what_was_made_of_it() {
+    let (origin, service) = (origin(), service());
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /guarded/*
+    plugins:
+      proxy-rewrite: {{ uri: \"/inner?c=2\", method: PUT, host: \"inner.example:81\" }}
+      forward-auth: {{ uri: \"http://{}/check\", {HEADERS} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        service.addr(),
+        origin.addr()
+    ));
+    let request = "REPORT /guarded/a?b=1 HTTP/1.1\r\nHost: shop.example:8443\r\nAuthorization: jack\r\n\r\n";
+    assert_eq!(gateway.client().ask(request).expect("an answer").status, 200);
+    let (asked, sent) = (&service.requests()[0], &origin.requests()[0]);
+    let told = ["proto", "method", "host", "uri", "for"]
+        .map(|name| asked.headers.get(&format!("x-forwarded-{name}")).unwrap_or_default().to_owned());
+    assert_eq!(told, ["http", "REPORT", "shop.example", "/guarded/a?b=1", "127.0.0.1"]);
+    let host = sent.headers.get("host");
+    assert_eq!((&*sent.method, &*sent.target, host), ("PUT", "/inner?c=2&b=1", Some("inner.example:81")));
+}
+
+#[test]
 fn a_service_judges_the_path_that_the_upstream_gets() {
     let (origin, service) = (origin(), service());
     let gateway = gateway(&origin, &format!("http://{}/check", service.addr()), HEADERS);

@@ -252,6 +252,10 @@ fn a_provider_that_is_gone_fails_closed() {
 
 /// A gateway that redirects to a login, its provider, and an origin that answers with the identity fields.
 fn logins(more: &str) -> Option<(Origin, Gateway, Provider)> {
+    logins_at(1, more)
+}
+
+fn logins_at(workers: usize, more: &str) -> Option<(Origin, Gateway, Provider)> {
     let origin = Origin::serving(|request| {
         let told = ["x-id-token", "x-userinfo", "x-access-token", "x-refresh-token", "cookie"];
         let told = told.map(|name| request.headers.get(name).unwrap_or("-").to_owned());
@@ -263,7 +267,8 @@ fn logins(more: &str) -> Option<(Origin, Gateway, Provider)> {
          session: {{ secret: a-secret-of-sixteen }}\n        {more}"
     );
     let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-        "routes:
+        "worker_processes: {workers}
+routes:
   - id: guarded
     uri: /guarded/*
     plugins:
@@ -383,7 +388,7 @@ fn a_token_that_has_ended_is_renewed() {
 #[test]
 fn requests_that_come_together_renew_a_token_once() {
     // The provider accepts a refresh token once, and counts a second use as theft.
-    let Some((_origin, gateway, _provider)) = logins("") else { return };
+    let Some((_origin, gateway, _provider)) = logins_at(2, "") else { return };
     let (port, mut browser) = (gateway.addr().port(), Browser::default());
     let (_, first) = browser.follow(port, "/guarded/a");
     assert_eq!(first.status, 200);
@@ -400,10 +405,11 @@ fn requests_that_come_together_renew_a_token_once() {
         }
         is_renewed
     });
-    // The session from before is what the browser's other requests had.
-    for turn in 0..4 {
+    // The session from before is what the browser's other requests had, with whichever worker.
+    let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();
+    for (turn, client) in clients.iter_mut().enumerate() {
         let request = format!("GET /guarded/a HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {session}\r\n\r\n");
-        assert_eq!(gateway.client().ask(request).expect("an answer").status, 307, "{turn}");
+        assert_eq!(client.ask(request).expect("an answer").status, 307, "{turn}");
     }
     eventually("the session goes on", DEADLINE, || browser.ask(port, "GET", "/guarded/a").status == 307);
 }

@@ -19,6 +19,13 @@ fn the_upstream_gets_the_rewritten_request() {
 }
 
 #[test]
+fn the_query_is_kept_where_a_path_says_so_as_nginx_does() {
+    let rig = Rig::with("{ proxy-rewrite: { uri: '/new$is_args$args' } }");
+    assert_eq!(rig.gateway.get("/old?q=1").text(), "GET /new?q=1");
+    assert_eq!(rig.gateway.get("/old").text(), "GET /new");
+}
+
+#[test]
 fn values_cannot_lead_out_of_the_rewritten_path() {
     let rig = Rig::with("{ proxy-rewrite: { uri: '/files/$arg_name' } }");
     for name in ["../admin", "%2e%2e/admin", "..%5cadmin"] {

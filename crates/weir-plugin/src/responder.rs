@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use weir_proto::RequestHead;
+use weir_proto::{RequestHead, Trailers};
 
 use crate::claims::CallerClaims;
 use crate::consumer::Credential;
@@ -86,6 +86,8 @@ struct Channel {
     taken: usize,
     /// The most bytes in `outgoing` that have not been taken.
     limit: usize,
+    /// The fields after the content.
+    trailers: Trailers,
     /// Woken when `outgoing` has room.
     writer: Option<Waker>,
 }
@@ -101,6 +103,7 @@ impl Default for Channel {
             has_begun: false,
             outgoing: Vec::new(),
             taken: 0,
+            trailers: Trailers::default(),
             limit: FIRST_OUTGOING,
             writer: None,
         }
@@ -219,6 +222,11 @@ impl Reply {
         })
         .await
     }
+
+    /// Sets the trailers, which follow the content of a response without a `Content-Length`.
+    pub fn set_trailers(&mut self, trailers: Trailers) {
+        self.0.borrow_mut().trailers = trailers;
+    }
 }
 
 /// A responder processing one request, from the gateway's side.
@@ -250,6 +258,11 @@ impl ResponderCall {
     pub fn fail(&mut self, stop: Stop) {
         self.work = None;
         self.end = Some(Err(stop));
+    }
+
+    /// The trailers of the response, once the responder has ended.
+    pub fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.channel.borrow_mut().trailers)
     }
 
     /// The result, once the responder has ended.

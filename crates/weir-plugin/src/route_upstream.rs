@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use weir_proto::RequestHead;
+use weir_proto::{RequestHead, Trailers};
 
 use crate::reply_head::ReplyHead;
 use crate::stop::Stop;
@@ -39,6 +39,7 @@ impl fmt::Debug for dyn RouteUpstream {
 struct AnswerState {
     head: Option<ReplyHead>,
     content: Vec<u8>,
+    trailers: Trailers,
     end: Option<Result<(), Stop>>,
     /// Woken when the head, content or the end has arrived.
     reader: Option<Waker>,
@@ -86,6 +87,11 @@ impl UpstreamAnswer {
         })
         .await
     }
+
+    /// The trailers. They are known once [`UpstreamAnswer::next`] has returned `None`.
+    pub fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.0.borrow_mut().trailers)
+    }
 }
 
 impl Drop for UpstreamAnswer {
@@ -115,6 +121,11 @@ impl AnswerWriter {
         let mut state = self.0.borrow_mut();
         state.content.extend_from_slice(content);
         wake(&mut state.reader);
+    }
+
+    /// Sets the trailers, before the end.
+    pub fn set_trailers(&self, trailers: &Trailers) {
+        self.0.borrow_mut().trailers.clone_from(trailers);
     }
 
     /// The reader is behind: no more should be written before it has read.

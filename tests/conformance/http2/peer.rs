@@ -16,10 +16,15 @@ pub struct Peer<'c> {
 impl Peer<'_> {
     /// `None` if the gateway does not begin one.
     pub fn begin(connection: &mut OriginConnection) -> Option<Peer<'_>> {
+        Peer::begin_with(connection, b"")
+    }
+
+    /// The same with settings, as they go over the wire.
+    pub fn begin_with<'c>(connection: &'c mut OriginConnection, settings: &[u8]) -> Option<Peer<'c>> {
         let preface = connection.exact(24).ok()?;
         assert_eq!(preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let mut peer = Peer { connection, window: 65_535 };
-        peer.send([frame(SETTINGS, 0, 0, b""), frame(SETTINGS, ACK, 0, b"")].concat());
+        peer.send([frame(SETTINGS, 0, 0, settings), frame(SETTINGS, ACK, 0, b"")].concat());
         Some(peer)
     }
 

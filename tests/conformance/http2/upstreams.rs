@@ -404,3 +404,49 @@ fn h13_a_connection_carries_requests_for_the_server_that_has_proved_its_name() {
         assert_eq!((answer.status, answer.text().as_str()), (200, body), "{host}");
     }
 }
+
+/// An origin that allows so many streams on each connection, refuses further ones, and answers when `together` requests have
+/// come; and the most streams that were open on one connection.
+fn narrow(streams: usize, together: usize) -> (Origin, Arc<AtomicUsize>) {
+    let most = Arc::new(AtomicUsize::new(0));
+    let (most_seen, come) = (Arc::clone(&most), AtomicUsize::new(0));
+    let origin = Origin::scripted(Reading::Strict, move |connection| {
+        let settings = [&[0, MAX_CONCURRENT_STREAMS as u8][..], &(streams as u32).to_be_bytes()].concat();
+        let Some(mut peer) = Peer::begin_with(connection, &settings) else { return };
+        let mut open = Vec::new();
+        while let Some(stream) = peer.request() {
+            open.push(stream);
+            most_seen.fetch_max(open.len(), Ordering::SeqCst);
+            if open.len() > streams {
+                peer.send(reset(open.pop().expect("it has just come"), REFUSED_STREAM));
+                continue;
+            }
+            come.fetch_add(1, Ordering::SeqCst);
+            if open.len() == streams {
+                eventually("all have come", DEADLINE, || come.load(Ordering::SeqCst) >= together);
+                open.drain(..).for_each(|stream| peer.answer(stream, "narrow"));
+            }
+        }
+    });
+    (origin, most)
+}
+
+/// An endpoint states its limit of streams when a connection begins. Requests that come before are neither all sent on the first
+/// connection, where the endpoint refuses most of them, nor does each get a connection of its own.
+#[test]
+fn h13_a_burst_before_a_cold_endpoint_gets_the_connections_that_its_limit_needs() {
+    for (streams, connections) in [(1, 200), (10, 20), (100, 2)] {
+        let (origin, most) = narrow(streams, 200);
+        let gateway = before(&origin);
+        let mut clients: Vec<Client> = (0..200).map(|_| gateway.client()).collect();
+        clients.iter_mut().for_each(|client| client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"));
+        let began = std::time::Instant::now();
+        for client in &mut clients {
+            let answer = client.response().expect("an answer");
+            assert_eq!((answer.status, answer.text()), (200, "narrow".to_owned()), "{streams} streams");
+        }
+        println!("{streams} streams: {} connections in {:?}", origin.connections(), began.elapsed());
+        assert_eq!(most.load(Ordering::SeqCst), streams, "the most on one connection");
+        assert_eq!(origin.connections(), connections, "{streams} streams");
+    }
+}

@@ -108,8 +108,8 @@ pub struct EndpointPool {
     /// Each connection begins with a PROXY protocol header, and can only be used for the client named there.
     proxy_protocol: Option<ProxyProtocolVersion>,
     multiplexed: RefCell<Vec<Rc<multiplexed::SharedConnection>>>,
-    /// Locked while one more HTTP/2 connection is opened.
-    connecting: tokio::sync::Mutex<()>,
+    /// HTTP/2 connections that are being opened.
+    openings: multiplexed::Openings,
     idle: RefCell<Vec<IdleConnection>>,
     /// Exchanges that have begun and not ended, including those that wait for a permit in this endpoint's own queue.
     in_flight: Cell<u32>,
@@ -166,7 +166,7 @@ impl Pools {
                 http2: upstream.http2,
                 proxy_protocol: upstream.proxy_protocol,
                 multiplexed: RefCell::default(),
-                connecting: tokio::sync::Mutex::default(),
+                openings: multiplexed::Openings::default(),
                 idle: RefCell::default(),
                 in_flight: Cell::new(0),
                 latency: LatencyEstimate::default(),

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +74,9 @@ pub struct Health {
     pause_end_ns: AtomicU64,
     /// How often in a row it left the rotation soon after its return, or instead of returning.
     relapses: AtomicU32,
+    /// When it left the rotation last; 0 if it never did. Responses to attempts that began before say nothing about it any
+    /// more.
+    left_ns: AtomicU64,
     /// When it came into rotation; 0 if it was there from the start.
     joined_ns: AtomicU64,
 }
@@ -129,14 +135,16 @@ impl Health {
             out_until_ns: AtomicU64::default(),
             pause_end_ns: AtomicU64::default(),
             relapses: AtomicU32::default(),
+            left_ns: AtomicU64::default(),
             joined_ns: AtomicU64::default(),
         }
     }
 
     /// Starts out of rotation: until active checks succeed, or without them on trial.
     fn doubt(&self, has_checks: bool, now_ns: u64) {
-        self.out_until_ns.store(if has_checks { UNTIL_CHECKED } else { now_ns.max(1) }, Relaxed);
         self.pause_end_ns.store(now_ns, Relaxed);
+        self.left_ns.store(now_ns, Relaxed);
+        self.out_until_ns.store(if has_checks { UNTIL_CHECKED } else { now_ns.max(1) }, Release);
     }
 
     pub fn is_up(&self, now_ns: u64) -> bool {
@@ -148,14 +156,16 @@ impl Health {
         self.out_until_ns.load(Relaxed) == 0
     }
 
-    /// Whether an exchange may go to an endpoint that is up. One that is on trial after a pause gets one exchange at a
-    /// time: the next may go when that one has ended, or `patience` later.
+    /// Whether an exchange may go to an endpoint that was found up. One that is on trial after a pause gets one exchange at
+    /// a time: the next may go when that one has ended, or `patience` later. One that another thread has taken out of
+    /// rotation meanwhile stays out.
     pub fn admits(&self, patience: Duration, now_ns: u64) -> bool {
         let out_until_ns = self.out_until_ns.load(Relaxed);
-        out_until_ns == 0 || {
-            let next_ns = now_ns.saturating_add(ns(patience)).min(UNTIL_CHECKED - 1);
-            self.out_until_ns.compare_exchange(out_until_ns, next_ns, Relaxed, Relaxed).is_ok()
-        }
+        out_until_ns == 0
+            || out_until_ns <= now_ns && {
+                let next_ns = now_ns.saturating_add(ns(patience)).min(UNTIL_CHECKED - 1);
+                self.out_until_ns.compare_exchange(out_until_ns, next_ns, Relaxed, Relaxed).is_ok()
+            }
     }
 
     /// The part of its share that an endpoint gets: for `ramp` after it has come into rotation, the part grows linearly to
@@ -167,8 +177,13 @@ impl Health {
         }
     }
 
-    /// Called when the endpoint has answered an exchange with this status. Writes to shared memory only if there was a failure before, or the status is one.
-    pub fn answered(&self, status: u16, checks: &PassiveChecks, now_ns: u64) {
+    /// Called when the endpoint has answered, with this status, an attempt that began at `began_ns`. Writes to shared memory
+    /// only if there was a failure before, or the status is one.
+    pub fn answered(&self, status: u16, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
+        let out_until_ns = self.out_until_ns.load(Acquire);
+        if out_until_ns != 0 && began_ns < self.left_ns.load(Relaxed) {
+            return; // what it was when the attempt began is known to be over
+        }
         if status >= 400 && checks.unhealthy_statuses.contains(&status) {
             let what = format_args!("was answered with status {status}");
             return self.count(&self.http_failures, checks.http_failures, (checks, &what), now_ns);
@@ -178,7 +193,6 @@ impl Health {
                 failures.store(0, Relaxed);
             }
         }
-        let out_until_ns = self.out_until_ns.load(Relaxed);
         // A 101 is a success that no list can name: it holds statuses from 200 on.
         if out_until_ns != 0 && (status == 101 || checks.healthy_statuses.contains(&status)) {
             let successes = self.successes.fetch_add(1, Relaxed) + 1;
@@ -258,7 +272,9 @@ impl Health {
         let pause_ns = if until_checked && was_calm { 0 } else { ns(pause) << relapses.min(MAX_DOUBLINGS) };
         let end_ns = now_ns.saturating_add(pause_ns).clamp(1, UNTIL_CHECKED - 1);
         self.pause_end_ns.store(end_ns, Relaxed);
-        self.out_until_ns.store(if until_checked { UNTIL_CHECKED } else { end_ns }, Relaxed);
+        self.left_ns.store(now_ns, Relaxed);
+        // Released after `left_ns`: a response that sees that the endpoint is out also sees since when.
+        self.out_until_ns.store(if until_checked { UNTIL_CHECKED } else { end_ns }, Release);
         let endpoint = self.addr;
         if !until_checked {
             let pause_s = pause_ns as f64 / 1e9;

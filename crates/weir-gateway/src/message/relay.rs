@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use weir_net::timer::NEVER;
-use weir_plugin::Stop;
+use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::Tolerance;
 use weir_proto::{Framing, Trailers};
 
@@ -44,8 +44,8 @@ pub struct RelayTerms<'a> {
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
     pub tolerance: Tolerance,
-    /// The statuses of a response that is not for the client, since another attempt follows.
-    pub retried_statuses: &'a [u16],
+    /// Decides which responses are not for the client, since another attempt follows; `None` if every response is.
+    pub status_retry: Option<&'a dyn StatusRetryRule>,
     /// The gateway's name for `Via` of the response; `None` if it is not configured, or if a responder makes the response.
     pub via: Option<&'a str>,
     pub pass_host: &'a PassHost,
@@ -57,6 +57,12 @@ impl RelayTerms<'_> {
     fn request(&self) -> RequestTerms<'_> {
         RequestTerms { pass_host: self.pass_host, endpoint: self.endpoint, limits: &self.clients.limits }
     }
+}
+
+/// Decides, when the head of a response has come, whether another attempt follows it.
+pub trait StatusRetryRule {
+    /// Whether a response with this status is followed by another attempt, if the request can be sent again.
+    fn follows(&self, exchange: &Exchange, status: u16, now_ns: u64) -> bool;
 }
 
 /// The persistence cookie that leads the client back to this endpoint.

@@ -52,7 +52,7 @@ pub async fn answer(
         endpoint: &NO_ENDPOINT,
         persistence: None,
         tolerance: Tolerance::default(),
-        retried_statuses: &[],
+        status_retry: None,
         via: None,
     };
     exchange.upstream.attempts = 1;
@@ -221,7 +221,7 @@ impl UpstreamSide for ResponderSide<'_> {
     }
 
     fn take_trailers(&mut self) -> Trailers {
-        Trailers::default()
+        self.call.as_mut().map(ResponderCall::take_trailers).unwrap_or_default()
     }
 
     fn answered(&mut self) {}

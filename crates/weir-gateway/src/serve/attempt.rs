@@ -8,7 +8,7 @@ use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
-use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms};
+use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms, StatusRetryRule};
 use crate::message::sides::{ClientSide, until_client_disconnects};
 use crate::message::upgrade::tunneled;
 use crate::plugins::chain::Plugins;
@@ -30,8 +30,8 @@ pub struct Attempt<'a> {
     pub endpoint: usize,
     pub timeouts: Timeouts,
     pub started_ns: u64,
-    /// The statuses after which another attempt is made.
-    pub retried_statuses: &'a [u16],
+    /// Decides which responses are followed by another attempt.
+    pub status_retry: Option<&'a dyn StatusRetryRule>,
 }
 
 impl<'a> Attempt<'a> {
@@ -72,20 +72,20 @@ impl<'a> Attempt<'a> {
 
     fn report_health(&self, worker: &WorkerContext, exchange: &ServedExchange) {
         let health = &self.upstream.state.health[self.endpoint];
-        health.answered(exchange.upstream.status, &self.upstream.settings.passive, worker.now_ns());
+        let passive = &self.upstream.settings.passive;
+        health.answered(exchange.upstream.status, passive, self.started_ns, worker.now_ns());
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
-        let Attempt {
-            current, upstream: UpstreamView { settings, state }, endpoint, timeouts, retried_statuses, ..
-        } = *self;
+        let Attempt { current, upstream: UpstreamView { settings, state }, endpoint, timeouts, status_retry, .. } =
+            *self;
         let persistence = settings.persistence.as_deref();
         RelayTerms {
             plugins: Plugins::of(worker, current, exchange),
             clients: &current.snapshot.clients,
             timeouts,
             tolerance: settings.tolerance,
-            retried_statuses,
+            status_retry,
             via: current.snapshot.clients.via.as_deref(),
             pass_host: &settings.pass_host,
             endpoint: &settings.endpoints[endpoint],

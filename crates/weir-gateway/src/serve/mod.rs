@@ -15,6 +15,7 @@ use crate::connection::AfterExchange;
 use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::final_recipient;
+use crate::message::relay::StatusRetryRule;
 use crate::message::sides::ClientSide;
 use crate::message::{forward, respond, responder};
 use crate::plugins::chain::Plugins;
@@ -171,8 +172,9 @@ async fn proxy(
             return Err(Stop::CallTimeout);
         }
         // Boxed, so that an exchange that waits for its permit does not hold the state of a relay.
-        let retried_statuses = attempts.retried_statuses(upstream, exchange, endpoint, started_ns);
-        let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, retried_statuses };
+        let status_retry = attempts.status_retry(upstream, endpoint);
+        let status_retry = status_retry.as_ref().map(|retry| retry as &dyn StatusRetryRule);
+        let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, status_retry };
         match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
             Ok(after) => return Ok(after),
             Err(failure) => picked = attempts.next(worker, upstream, exchange, endpoint, failure)?,

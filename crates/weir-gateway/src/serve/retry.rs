@@ -7,6 +7,7 @@ use crate::context::WorkerContext;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Freshness;
+use crate::message::relay::StatusRetryRule;
 use crate::snapshot;
 use crate::worker::snapshot::UpstreamView;
 
@@ -53,27 +54,20 @@ impl Attempts {
         }
     }
 
-    /// The statuses after which another attempt than that at `endpoint` would be made now. Empty where none is allowed, so that
-    /// the client gets the response as it is.
-    pub fn retried_statuses<'a>(
-        &self,
-        upstream: UpstreamView<'a>,
-        exchange: &Exchange,
-        endpoint: usize,
-        now_ns: u64,
-    ) -> &'a [u16] {
+    /// The rule for the responses of an attempt at `endpoint`; `None` if none of them is followed by another attempt.
+    pub fn status_retry<'a>(&self, upstream: UpstreamView<'a>, endpoint: usize) -> Option<StatusRetry<'a>> {
         let settings = upstream.settings;
-        let is_allowed = !settings.retry_statuses.is_empty()
-            && self.idempotent
-            && self.retries > 0
-            && !self.is_late(settings, now_ns)
-            && upstream.state.retries.allows()
-            && upstream.has_endpoint(exchange, self.tried.with(endpoint), now_ns);
-        if is_allowed { &settings.retry_statuses } else { &[] }
+        let is_possible = !settings.retry_statuses.is_empty() && self.idempotent && self.retries > 0;
+        is_possible.then(|| StatusRetry {
+            upstream,
+            tried: self.tried.with(endpoint),
+            until_ns: self.retries_until_ns(settings),
+        })
     }
 
-    fn is_late(&self, settings: &snapshot::Upstream, now_ns: u64) -> bool {
-        settings.retry_timeout.is_some_and(|most| now_ns - self.first_ns > most.as_nanos() as u64)
+    /// No retry begins later than this.
+    fn retries_until_ns(&self, settings: &snapshot::Upstream) -> u64 {
+        settings.retry_timeout.map_or(u64::MAX, |most| self.first_ns.saturating_add(most.as_nanos() as u64))
     }
 
     /// Called when an attempt at `endpoint` has failed: returns the endpoint of the next attempt, or the reason why there is
@@ -91,7 +85,7 @@ impl Attempts {
         (exchange.upstream.ended_ns, exchange.upstream.failure) = (now_ns, Some(stop));
         if let Stop::UpstreamStatus(status) = stop {
             state.counters.answered(endpoint, status, exchange.upstream.head_ns());
-            state.health[endpoint].answered(status, &settings.passive, now_ns);
+            state.health[endpoint].answered(status, &settings.passive, exchange.upstream.started_ns, now_ns);
         } else if stop.ending().blame == EndedBy::Upstream {
             state.counters.failed(endpoint, stop.ending().name);
         }
@@ -111,7 +105,7 @@ impl Attempts {
         };
         // A body that was buffered for a plugin is still complete, and can be sent again.
         let is_lost = exchange.body_taken != ContentTaken::Nothing && exchange.request_body().is_none();
-        if !safe || exchange.response_begun || is_lost || self.is_late(settings, now_ns) {
+        if !safe || exchange.response_begun || is_lost || now_ns > self.retries_until_ns(settings) {
             return Err(stop);
         }
         let mut picked = endpoint;
@@ -132,6 +126,25 @@ impl Attempts {
         state.counters.retried(endpoint);
         exchange.retry();
         Ok(picked)
+    }
+}
+
+/// What has to hold when a response with one of the `retry_on` statuses comes, so that another attempt follows. It is asked
+/// then, and not when the attempt begins: the client gets a response that no attempt follows.
+pub struct StatusRetry<'a> {
+    upstream: UpstreamView<'a>,
+    /// The endpoints that have been tried, and that of this attempt.
+    tried: TriedEndpoints,
+    until_ns: u64,
+}
+
+impl StatusRetryRule for StatusRetry<'_> {
+    fn follows(&self, exchange: &Exchange, status: u16, now_ns: u64) -> bool {
+        let UpstreamView { settings, state } = self.upstream;
+        settings.retry_statuses.contains(&status)
+            && now_ns <= self.until_ns
+            && state.retries.allows()
+            && self.upstream.has_endpoint(exchange, self.tried, now_ns)
     }
 }
 

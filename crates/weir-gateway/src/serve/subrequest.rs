@@ -58,7 +58,9 @@ impl RouteUpstream for SubrequestTarget {
         self.begin(request, client)
     }
 
-    fn forward(&self, request: RequestHead) -> UpstreamAnswer {
+    fn forward(&self, mut request: RequestHead) -> UpstreamAnswer {
+        // Whether they reach a client is decided where its response ends.
+        request.takes_trailers = true;
         self.begin(request, self.client)
     }
 }
@@ -128,7 +130,11 @@ impl Drop for SubrequestClient {
 }
 
 impl Sending for SubrequestClient {
-    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, _: Option<&Trailers>) {}
+    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, trailers: Option<&Trailers>) {
+        if let (Some(writer), Some(trailers)) = (&self.writer, trailers) {
+            writer.set_trailers(trailers);
+        }
+    }
 
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         if let Some(writer) = self.writer.as_ref().filter(|_| !bytes.is_empty()) {

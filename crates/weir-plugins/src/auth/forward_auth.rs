@@ -9,9 +9,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::IdleConnections;
-use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Template, Variable, Variables,
-};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Template};
 
 use crate::http_service::HttpService;
 use crate::options::headers::{Scalar, header_name};
@@ -21,8 +19,8 @@ use crate::rate_limited_log::RateLimitedLog;
 /// Traefik do.
 ///
 /// The service gets the scheme, the method, the host, the path with the query, and the client's address in
-/// `X-Forwarded-*` fields. The path is the one that routes are matched with: decoded and normalised, before
-/// `proxy-rewrite`. A status below 300 allows the request. Any other response is sent to the client, with its body.
+/// `X-Forwarded-*` fields, as they were before `proxy-rewrite`. The path is the one that routes are matched with: decoded and
+/// normalised. A status below 300 allows the request. Any other response is sent to the client, with its body.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuth {
@@ -212,13 +210,6 @@ impl Plugin for ForwardAuthorizer {
     }
 }
 
-/// The fields of a call that describe the request, with the names of Apache APISIX. `X-Forwarded-Uri` is one more.
-const REQUEST_FIELDS: [(&str, &Variable); 3] = [
-    ("x-forwarded-proto", &Variable::Scheme),
-    ("x-forwarded-method", &Variable::Method),
-    ("x-forwarded-host", &Variable::Host),
-];
-
 /// The canonical path and the query of the client. The path is not shown as the client wrote it: a service that compares
 /// paths would judge `/public/%2e%2e/admin` as another one than the upstream gets.
 fn judged_uri(exchange: &Exchange) -> Vec<u8> {
@@ -227,6 +218,19 @@ fn judged_uri(exchange: &Exchange) -> Vec<u8> {
         None => request.client_path().to_vec(),
         Some(query) => [request.client_path(), b"?", query].concat(),
     }
+}
+
+/// The fields of a call that describe the request, with the names of Apache APISIX. They are those of the client's request:
+/// `proxy-rewrite`, which has run before, changes what the upstream gets and not what the client asked for.
+fn request_fields(exchange: &Exchange) -> [(&'static str, Vec<u8>); 5] {
+    let request = &exchange.request;
+    [
+        ("x-forwarded-proto", exchange.scheme().into()),
+        ("x-forwarded-method", request.client_method_name().into()),
+        ("x-forwarded-host", request.host().into()),
+        ("x-forwarded-uri", judged_uri(exchange)),
+        ("x-forwarded-for", exchange.client.addr.to_canonical().to_string().into()),
+    ]
 }
 
 impl ForwardAuthorizer {
@@ -275,13 +279,9 @@ impl ForwardAuthorizer {
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
         }
         // After the client's fields, so that the client cannot set these.
-        for (name, variable) in REQUEST_FIELDS {
-            let value = exchange.variable(variable).unwrap_or_default();
+        for (name, value) in request_fields(exchange) {
             fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
         }
-        fields.insert("x-forwarded-uri", HeaderValue::from_bytes(&judged_uri(exchange)).ok()?);
-        let address = exchange.client.addr.to_canonical().to_string();
-        fields.insert("x-forwarded-for", HeaderValue::from_str(&address).ok()?);
         if self.method == RequestMethod::Post && content.is_empty() {
             fields.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }

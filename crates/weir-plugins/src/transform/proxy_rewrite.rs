@@ -21,7 +21,7 @@ use crate::options::pattern;
 pub struct ProxyRewrite {
     /// The new path, optionally with `?query`. `$variables` are replaced; their values are percent-encoded, except
     /// those that are already encoded, such as `$uri`. In the path, `$request_uri` and `$upstream_uri` are without their
-    /// query, because the query of the request is kept in any case.
+    /// query, because the query of the request is kept in any case; `$is_args$args` at the end says the same.
     uri: Option<String>,
     /// Regular expressions and replacements in alternation. The first expression that matches the path is applied: the
     /// matched part is replaced. `$1`, `$2`... are the capture groups. Ignored if there is a `uri`.
@@ -154,6 +154,12 @@ impl TargetTemplate {
             Some((path, query)) => (path, Some(query)),
             None => (text, None),
         };
+        let path = without_kept_query(path);
+        if names_query_mark(path) {
+            let problem = "has `$is_args` in its path; the query of the request is kept anyway: leave `$is_args` out, \
+                           or write `$is_args$args` at the end";
+            return Err(ConfigError::new(option, problem));
+        }
         if text.bytes().any(|byte| byte <= b' ' || byte == b'#' || byte >= 0x7f) {
             return Err(ConfigError::new(option, "has a character that must be percent-encoded in a path"));
         }
@@ -165,6 +171,23 @@ impl TargetTemplate {
             query: query.map(|query| build.template(query, option)),
         })
     }
+}
+
+/// The path without `$is_args$args` at its end, as configurations of nginx have it to keep the query of the request. It is kept in
+/// any case.
+fn without_kept_query(path: &str) -> &str {
+    let variables = |name: &str| [format!("${name}"), format!("${{{name}}}")];
+    let strip = |text: &'_ str, names: &[&str]| {
+        names.iter().flat_map(|name| variables(name)).find_map(|variable| text.strip_suffix(&*variable).map(str::len))
+    };
+    let kept = strip(path, &["args", "query_string"]).and_then(|length| strip(&path[..length], &["is_args"]));
+    kept.map_or(path, |length| &path[..length])
+}
+
+/// Whether a path contains `$is_args`, whose `?` would be a part of the path.
+fn names_query_mark(path: &str) -> bool {
+    let is_name = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_');
+    path.contains("${is_args}") || path.split("$is_args").skip(1).any(is_name)
 }
 
 fn is_dots(segment: &str) -> bool {
@@ -322,6 +345,9 @@ mod tests {
             ("/x$request_uri", "/a?q=1", "/x/a?q=1"),
             ("/x$request_uri", "/a", "/x/a"),
             ("/x$upstream_uri?a=1", "/a?q=1", "/x/a?a=1&q=1"),
+            ("/x$is_args$args", "/a?q=1", "/x?q=1"),
+            ("/x$is_args$args", "/a", "/x"),
+            ("/x$uri${is_args}${query_string}", "/a?q=1", "/x/a?q=1"),
         ] {
             assert_eq!(rewritten(&json!({"uri": uri}), target).as_deref(), Ok(want), "{uri} {target}");
         }

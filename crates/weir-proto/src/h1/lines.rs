@@ -157,8 +157,23 @@ pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     value.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
 }
 
+/// Fields for all recipients of a message, which must not be named in `Connection` (RFC 9110 §7.6.1) and stay if they are: without
+/// them a cache would keep what it must not, and a client would misread the content.
+const FOR_ALL_RECIPIENTS: [&[u8]; 9] = [
+    b"cache-control",
+    b"content-encoding",
+    b"content-range",
+    b"content-type",
+    b"date",
+    b"expires",
+    b"pragma",
+    b"set-cookie",
+    b"vary",
+];
+
 /// Removes the fields that a `Connection` field names as hop-by-hop (RFC 9110 §7.6.1). `Content-Length`, `Transfer-Encoding` and
-/// `Host` stay, since they frame and route the message. Identity fields are added later, so a client cannot remove them this way.
+/// `Host` stay, since they frame and route the message, and so do [`FOR_ALL_RECIPIENTS`]. Identity fields are added later, so a
+/// client cannot remove them this way.
 pub(super) fn remove_nominated(head: &mut Head) {
     for index in 0..head.fields.len() {
         if head.fields[index].known != Known::Connection {
@@ -171,6 +186,9 @@ pub(super) fn remove_nominated(head: &mut Head) {
                 continue;
             }
             let name = head.slice(candidate.name);
+            if FOR_ALL_RECIPIENTS.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
+                continue;
+            }
             if field::list(head.slice(value)).any(|nominated| nominated.eq_ignore_ascii_case(name)) {
                 head.fields[other].removed = true;
             }

@@ -1,5 +1,6 @@
 //! Endpoints used over HTTP/2: exchanges share a few connections, each in a stream of its own.
 
+mod opening;
 mod stream;
 
 use std::cell::Cell;
@@ -22,6 +23,8 @@ use crate::context::frame::own_waker;
 use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::http2::{Handler, Session, State};
 use crate::message::sides::StreamLoss;
+use opening::ConnectionOpening;
+pub(super) use opening::Openings;
 
 /// The most exchanges on one connection before another is opened.
 const MOST_STREAMS: usize = 100;
@@ -39,6 +42,8 @@ pub(super) struct SharedConnection {
     opened_ns: u64,
     carried: Cell<u64>,
     idle_since_ns: Cell<u64>,
+    /// The most streams until the endpoint's SETTINGS have been received.
+    streams_at_first: usize,
 }
 
 impl SharedConnection {
@@ -57,8 +62,12 @@ impl SharedConnection {
 
     fn can_take_more(&self) -> bool {
         let state = self.session.state();
+        let most = match state.protocol.has_begun() {
+            true => state.protocol.peer().concurrent_streams as usize,
+            false => self.streams_at_first,
+        };
         // Streams whose request has not been sent yet count, too.
-        let most = MOST_STREAMS.min(state.protocol.peer().concurrent_streams as usize);
+        let most = MOST_STREAMS.min(most);
         !state.is_over() && !state.is_leaving() && state.len() < most && state.protocol.may_request()
     }
 }
@@ -81,8 +90,8 @@ impl EndpointPool {
         all.iter().find(|shared| shared.opened_ns >= since_ns && shared.can_take_more() && is_with(shared)).cloned()
     }
 
-    /// A connection, and whether it existed before. One is opened at a time: exchanges that come meanwhile wait for it and
-    /// share it.
+    /// A connection, and whether it existed before. As many are opened as the exchanges need that come meanwhile, by the number
+    /// of streams that the endpoint allows on each: the others wait, and share them. Until that number is known, one is opened.
     async fn join_or_connect(
         &self,
         worker: &Rc<WorkerContext>,
@@ -90,14 +99,20 @@ impl EndpointPool {
         (send_timeout, head_bytes): (Duration, usize),
         exchange: &Exchange,
     ) -> Result<(Rc<SharedConnection>, bool), Stop> {
-        let _turn = self.connecting.lock().await;
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
         let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
-        if let Some(shared) = self.with_room(exchange.request.host(), since_ns) {
-            return Ok((shared, true));
+        let host = exchange.request.host();
+        let server = self.tls.as_ref().map_or(&b""[..], |secured| secured.chosen_by(host));
+        loop {
+            if let Some(shared) = self.with_room(host, since_ns) {
+                return Ok((shared, true));
+            }
+            if let Some(opening) = self.openings.wait(server).await {
+                let shared = self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange, opening).await?;
+                return Ok((shared, false));
+            }
         }
-        Ok((self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange).await?, false))
     }
 
     async fn connect_multiplexed(
@@ -105,6 +120,7 @@ impl EndpointPool {
         worker: &Rc<WorkerContext>,
         (send_timeout, head_bytes): (Duration, usize),
         exchange: &Exchange,
+        opening: ConnectionOpening,
     ) -> Result<Rc<SharedConnection>, Stop> {
         let stream = self.connect(worker, send_timeout, exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
@@ -124,8 +140,9 @@ impl EndpointPool {
             opened_ns: worker.now_ns(),
             carried: Cell::new(0),
             idle_since_ns: Cell::new(worker.now_ns()),
+            streams_at_first: opening.streams_at_first(),
         });
-        tokio::task::spawn_local(drive(session, self.addr));
+        tokio::task::spawn_local(drive(session, self.addr, opening));
         let mut all = self.multiplexed.borrow_mut();
         all.retain(|other| !other.session.state().is_over()); // otherwise connections that have ended would stay until the next sweep
         if all.len() >= self.keepalive.get().size
@@ -140,12 +157,13 @@ impl EndpointPool {
 }
 
 /// Reads and writes for all streams of a connection, until it ends.
-async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
+async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr, opening: ConnectionOpening) {
     let worker = Rc::clone(&session.worker);
     let mut answers = Answers::default();
     let mut watch = Watch::new(&worker);
     watch.begin().await;
-    let mut has_begun = false;
+    opening.connected();
+    let mut opening = Some(opening);
     poll_fn(|context| {
         let now_ns = worker.wake_up();
         session.begin_turn(context);
@@ -163,8 +181,10 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr) {
             }
             Poll::Ready(_) => return Poll::Ready(()),
         }
-        if !has_begun && state.protocol.has_begun() {
-            has_begun = true;
+        if state.protocol.has_begun()
+            && let Some(opening) = opening.take()
+        {
+            opening.begun(state.protocol.peer().concurrent_streams);
             state.wake_all(); // some streams wait for the endpoint's SETTINGS
         }
         match watch.look(&mut state, now_ns) {

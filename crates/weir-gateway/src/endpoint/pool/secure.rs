@@ -51,6 +51,11 @@ impl EndpointTls {
             || stream.tls().and_then(|session| session.server_name()).is_some_and(|name| name.as_bytes() == host)
     }
 
+    /// What tells the servers of two requests apart, where the host of the request chooses the server.
+    pub(super) fn chosen_by<'a>(&self, host: &'a [u8]) -> &'a [u8] {
+        if self.name.is_some() { b"" } else { host }
+    }
+
     /// Performs the TLS handshake with an endpoint for a request for `host`. Failures are logged, since only the operator
     /// can resolve them.
     pub(super) async fn handshake(&self, tcp: TcpStream, addr: SocketAddr, host: &[u8]) -> std::io::Result<Stream> {

@@ -27,7 +27,7 @@ fn fails(health: &Health, stop: Stop, now_ns: u64) {
 fn failures_in_a_row_take_an_endpoint_out() {
     let health = health();
     fails(&health, Stop::ConnectFailed, 10);
-    health.answered(200, &checks(), 10);
+    health.answered(200, &checks(), 10, 10);
     fails(&health, Stop::ConnectFailed, 10);
     assert!(health.is_up(10));
     fails(&health, Stop::ConnectFailed, 10);
@@ -60,9 +60,9 @@ fn f25_after_the_pause_one_at_a_time_may_show_that_it_has_recovered() {
     assert!(!health.is_up(50));
     assert!(health.is_up(110) && health.admits(PATIENCE, 110));
     assert!(!health.is_up(111), "one is under way");
-    health.answered(200, &checks(), 150);
+    health.answered(200, &checks(), 150, 150);
     assert!(health.is_up(150) && health.admits(PATIENCE, 150) && !health.is_up(151), "the next one");
-    health.answered(200, &checks(), 160);
+    health.answered(200, &checks(), 160, 160);
     assert!(health.is_up(160) && health.admits(PATIENCE, 160) && health.admits(PATIENCE, 160));
 }
 
@@ -72,7 +72,7 @@ fn f25_websockets_show_that_an_endpoint_has_recovered() {
     fails(&health, Stop::ReadTimeout, 10);
     for _ in 0..checks().healthy_successes {
         assert!(health.admits(PATIENCE, 110) && !health.is_proven());
-        health.answered(101, &checks(), 110);
+        health.answered(101, &checks(), 110, 110);
     }
     assert!(health.is_proven());
 }
@@ -85,8 +85,8 @@ fn f25_who_relapses_rests_twice_as_long() {
         fails(&health, Stop::ReadTimeout, now_ns);
         assert!(!health.is_up(now_ns + pause_ns - 1) && health.is_up(now_ns + pause_ns), "after {pause_ns}");
         now_ns += pause_ns;
-        health.answered(200, &checks(), now_ns);
-        health.answered(200, &checks(), now_ns);
+        health.answered(200, &checks(), now_ns, now_ns);
+        health.answered(200, &checks(), now_ns, now_ns);
         assert!(health.admits(PATIENCE, now_ns) && health.admits(PATIENCE, now_ns), "it is back");
     }
     now_ns += CALM_NS;
@@ -105,15 +105,29 @@ fn what_began_before_an_endpoint_fell_out_says_nothing_new() {
 }
 
 #[test]
+fn a_response_to_an_attempt_that_began_before_an_endpoint_left_does_not_bring_it_back() {
+    let health = health();
+    health.checked_down(PATIENCE, &"checks fail", 10);
+    for _ in 0..5 {
+        health.answered(200, &checks(), 9, 11);
+    }
+    assert!(!health.is_up(11));
+    // It was found up before it left: the exchange that found it so does not put it on trial.
+    assert!(!health.admits(PATIENCE, 9) && !health.is_up(u64::MAX - 1));
+    (0..2).for_each(|_| health.answered(200, &checks(), 10, 11));
+    assert!(health.is_up(11), "it answers what was sent to it since");
+}
+
+#[test]
 fn statuses_count_as_configured() {
     let (health, checks) = (health(), checks());
     for _ in 0..5 {
-        health.answered(404, &checks, 10);
-        health.answered(503, &checks, 10);
+        health.answered(404, &checks, 10, 10);
+        health.answered(503, &checks, 10, 10);
     }
     assert!(health.is_up(10));
     for _ in 0..3 {
-        health.answered(500, &checks, 10);
+        health.answered(500, &checks, 10, 10);
     }
     assert!(!health.is_up(10));
 }
@@ -142,8 +156,8 @@ fn what_checks_took_out_only_checks_or_answers_bring_back() {
     health.checked_up(220);
     assert!(health.is_up(220));
     health.checked_down(PATIENCE, &"checks fail", 300);
-    health.answered(200, &checks(), 310);
-    health.answered(200, &checks(), 310);
+    health.answered(200, &checks(), 310, 310);
+    health.answered(200, &checks(), 310, 310);
     assert!(health.is_up(310), "all were out, and it answered");
 }
 

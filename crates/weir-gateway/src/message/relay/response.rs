@@ -9,7 +9,7 @@ use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::{Trailers, Version};
 
 use super::body::{self, BodyTransfer, TransferProgress};
-use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, ns};
+use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, StatusRetryRule, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ContentTaken;
 use crate::message::forward::{self, HopFraming};
@@ -388,7 +388,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     #[cold]
     fn is_retried(&mut self, status: u16) -> bool {
         let is_lost = self.exchange.body_taken != ContentTaken::Nothing && self.exchange.request_body().is_none();
-        let is_retried = self.terms.retried_statuses.contains(&status) && !is_lost;
+        let follows = |retry: &dyn StatusRetryRule| retry.follows(self.exchange, status, self.now_ns);
+        let is_retried = !is_lost && self.terms.status_retry.is_some_and(follows);
         if is_retried {
             (self.exchange.upstream.status, self.exchange.upstream.header_ns) = (status, self.now_ns);
         }

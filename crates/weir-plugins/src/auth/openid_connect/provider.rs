@@ -1,10 +1,12 @@
 //! A provider: its discovery document (OpenID Connect Discovery 1.0 §3), its keys (RFC 7517), and calls to its endpoints. Each
-//! worker caches document and keys, and sends one request at a time for them, however many exchanges wait.
+//! worker caches document and keys, and sends one request at a time for them, however many exchanges wait. Refreshes are shared
+//! by all workers.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -35,6 +37,7 @@ pub struct Provider {
     keys_for: Duration,
     pub client: OpenidClient,
     state: PerWorker<ProviderState>,
+    renewals: Arc<Renewals>,
 }
 
 /// The source of the provider's metadata.
@@ -151,21 +154,40 @@ impl<T: ?Sized> CachedDocument<T> {
 }
 
 /// The answer to a refresh token; `None` if the provider does not accept it.
-pub type RefreshAnswer = Option<Rc<Map<String, Value>>>;
+pub type RefreshAnswer = Option<Arc<Map<String, Value>>>;
 /// The result of a refresh; `None` while it is awaited. An error is its text.
-type Renewal = watch::Receiver<Option<Result<RefreshAnswer, Rc<str>>>>;
+type RenewalResult = Option<Result<RefreshAnswer, Arc<str>>>;
+type Renewal = watch::Receiver<RenewalResult>;
 
 /// How long the answer to a refresh token is kept: a browser sends several requests at a time with the session that it has.
 const RENEWED: Duration = Duration::from_secs(10);
-/// The most renewals that a worker keeps.
+/// The most renewals that are kept of a provider.
 const MOST_RENEWALS: usize = 4096;
 
-/// Refreshes in progress, and those that have just ended, by digest of their refresh token.
-struct Renewals(RecentResults<Renewal>);
+/// Refreshes in progress, and those that have just ended, by digest of their refresh token. All workers share them: requests of
+/// one session come to any of them, and a provider that sees a token twice may end the session.
+struct Renewals(Mutex<RecentResults<Renewal>>);
 
 impl Default for Renewals {
     fn default() -> Renewals {
-        Renewals(RecentResults::new(MOST_RENEWALS))
+        Renewals(Mutex::new(RecentResults::new(MOST_RENEWALS)))
+    }
+}
+
+impl Renewals {
+    /// The refresh with this token, and its sender if the caller has to begin it.
+    fn join(&self, mark: SecretDigest, until: Instant) -> (Renewal, Option<watch::Sender<RenewalResult>>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(renewal) = all.find(mark) {
+            return (renewal, None);
+        }
+        let (sender, renewal) = watch::channel(None);
+        all.keep(mark, renewal.clone(), until);
+        (renewal, Some(sender))
+    }
+
+    fn keep(&self, mark: SecretDigest, renewal: Renewal, until: Instant) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(mark, renewal, until);
     }
 }
 
@@ -174,7 +196,6 @@ impl Default for Renewals {
 struct ProviderState {
     discovery: RefCell<CachedDocument<Discovery>>,
     keys: RefCell<CachedDocument<[SigningKey]>>,
-    renewals: RefCell<Renewals>,
     /// Held during a fetch of a document; other exchanges wait for its result.
     asking: tokio::sync::Mutex<()>,
 }
@@ -197,13 +218,14 @@ impl Provider {
         let (name, timeout) = (service.name(), service.timeout);
         let identity = format!("{option} {name} {} {verify}", service.target);
         let state = build.per_worker("openid-provider", &identity, ProviderState::default);
+        let renewals = build.shared("openid-provider", &identity, Renewals::default);
         let source = match url {
             ProviderUrl::Discovery(_) => ProviderSource::Discovery(service),
             ProviderUrl::KeySet(_) => {
                 ProviderSource::KeySet(Discovery { jwks_uri: Some(text.to_owned()), ..Discovery::default() })
             }
         };
-        Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, state })
+        Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, state, renewals })
     }
 
     pub fn timeout(&self) -> Duration {
@@ -304,9 +326,9 @@ impl Provider {
         read(service, self.form(service, proof, fields, pairs)?).await
     }
 
-    /// Sends the form of a refresh, and parses the JSON answer. Exchanges of this worker that have the same refresh token share
-    /// one request, since a provider may accept the token only once (RFC 9700 §4.14.2). Like a fetch, the request does not end
-    /// with the exchange that began it.
+    /// Sends the form of a refresh, and parses the JSON answer. Exchanges that have the same refresh token share one request,
+    /// since a provider may accept the token only once (RFC 9700 §4.14.2). Like a fetch, the request does not end with the
+    /// exchange that began it.
     pub async fn refresh(
         &self,
         service: HttpService,
@@ -314,31 +336,24 @@ impl Provider {
         token: &str,
     ) -> Result<RefreshAnswer, ProviderError> {
         let mark = SecretDigest::of(&[self.client.id.as_bytes(), token.as_bytes()]);
-        let state = self.state.get();
-        let known = state.renewals.borrow().0.find(mark);
-        let mut renewal = match known {
-            Some(renewal) => renewal,
-            None => {
-                let pairs = [("grant_type", "refresh_token"), ("refresh_token", token)];
-                let request = self.form(&service, proof, HeaderMap::new(), &pairs)?;
-                let (sender, renewal) = watch::channel(None);
-                let until = Instant::now() + self.timeout + RENEWED;
-                state.renewals.borrow_mut().0.keep(mark, renewal.clone(), until);
-                tokio::task::spawn_local(async move {
-                    let answer = match read(&service, request).await {
-                        Ok(answer) => Ok(Some(Rc::new(answer))),
-                        // RFC 6749 §5.2.
-                        Err(ProviderError::Refused(_, 400)) => Ok(None),
-                        Err(trouble) => Err(Rc::from(trouble.to_string())),
-                    };
-                    let kept_for = if answer.is_ok() { RENEWED } else { Duration::ZERO };
-                    let renewal = sender.subscribe();
-                    sender.send_replace(Some(answer));
-                    state.renewals.borrow_mut().0.keep(mark, renewal, Instant::now() + kept_for);
-                });
-                renewal
-            }
-        };
+        let pairs = [("grant_type", "refresh_token"), ("refresh_token", token)];
+        let request = self.form(&service, proof, HeaderMap::new(), &pairs)?;
+        let (mut renewal, begun) = self.renewals.join(mark, Instant::now() + self.timeout + RENEWED);
+        if let Some(sender) = begun {
+            let renewals = Arc::clone(&self.renewals);
+            tokio::task::spawn_local(async move {
+                let answer = match read(&service, request).await {
+                    Ok(answer) => Ok(Some(Arc::new(answer))),
+                    // RFC 6749 §5.2.
+                    Err(ProviderError::Refused(_, 400)) => Ok(None),
+                    Err(trouble) => Err(Arc::from(trouble.to_string())),
+                };
+                let kept_for = if answer.is_ok() { RENEWED } else { Duration::ZERO };
+                let renewal = sender.subscribe();
+                sender.send_replace(Some(answer));
+                renewals.keep(mark, renewal, Instant::now() + kept_for);
+            });
+        }
         let answer = renewal.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
         match answer {
             Some(answer) => answer.map_err(|why| ProviderError::Answer(why.to_string())),

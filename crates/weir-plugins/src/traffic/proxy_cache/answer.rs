@@ -4,14 +4,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_plugin::proto::{Method, RequestHead};
-use weir_plugin::{Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop};
+use weir_plugin::{
+    Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop, UpstreamAnswer,
+};
 
 use super::CacheRules;
 use super::directives::CacheDirectives;
 use super::fill::{Fetch, Fill, FillPiece, FillStage, LeftAnswer, PassedAnswer, PassedPlace, end_to_end};
 use super::freshness::StoredUse;
 use super::reply::{CacheOutcome, ReplyPart, head_for, marked, part_for};
-use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse};
+use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse, VaryFields};
 use crate::clock::now;
 
 /// The most bytes that are handed to the client's side at once.
@@ -123,11 +125,8 @@ impl CachedRequest<'_> {
         if self.cache.bypasses || stale.is_none() && self.cache.rules.zone.passes_on(&self.cache.key, now()) {
             return self.fetch_alone(stale, outcome).await;
         }
-        match self.role() {
-            FillRole::Stored(stored) => self.send(&stored, CacheOutcome::Hit).await,
-            FillRole::Sends(fill, name) => self.fetch((fill, Some(name)), stale, outcome).await,
-            FillRole::Waits(fill) => self.wait_for(&fill, stale, outcome).await,
-        }
+        let vary = self.cache.rules.zone.vary(&self.cache.key, &self.scope).unwrap_or_default();
+        self.share(vary, stale, outcome).await
     }
 
     fn stored(&self) -> Option<Arc<StoredResponse>> {
@@ -149,11 +148,12 @@ impl CachedRequest<'_> {
         is_get && self.cache.keeps && !self.wanted.no_store
     }
 
-    /// Finds the fill for this response, or begins one.
-    fn role(&self) -> FillRole {
+    /// Finds the fill for this response, or begins one. Requests that differ in the fields of `vary` have different fills.
+    fn role(&self, vary: &VaryFields) -> FillRole {
         let mut name = ScopeParts::default();
         name.add(&self.cache.key);
         name.add(&self.scope);
+        vary.name_variant(&self.head, &mut name);
         let name = name.finished();
         let mut fills = self.cache.rules.fills.all();
         if let Some(fill) = fills.get(&name) {
@@ -175,7 +175,7 @@ impl CachedRequest<'_> {
     /// be kept.
     fn revalidate(&self, stale: &Arc<StoredResponse>) -> bool {
         let can_be_kept = self.brings_content();
-        if can_be_kept && let FillRole::Sends(fill, name) = self.role() {
+        if can_be_kept && let FillRole::Sends(fill, name) = self.role(&stale.head.vary) {
             self.begin_fetch((fill, Some(name)), Some(Arc::clone(stale)), CacheOutcome::Expired);
         }
         can_be_kept
@@ -235,24 +235,36 @@ impl CachedRequest<'_> {
         }
     }
 
-    /// Waits for the response to another request. If it takes too long, or is not for this client, this request is sent itself.
-    async fn wait_for(
+    /// Waits for the response to another request, or has this one sent. A response that turns out to be for other requests
+    /// (RFC 9111 §4.1) says which ones can share one: those are looked for once more. If it takes too long, or the response is
+    /// not stored, this request is sent itself.
+    async fn share(
         mut self,
-        fill: &Fill,
+        mut vary: VaryFields,
         stale: Option<Arc<StoredResponse>>,
         outcome: CacheOutcome,
     ) -> Result<(), Stop> {
-        let stage = tokio::time::timeout(self.cache.rules.longest_wait, fill.shared()).await;
-        match stage {
-            Ok(FillStage::Stored(stored, outcome)) if stored.head.vary.matches(&self.head) => {
-                self.send(&stored, outcome).await
+        let until = tokio::time::Instant::now() + self.cache.rules.longest_wait;
+        for _ in 0..2 {
+            let fill = match self.role(&vary) {
+                FillRole::Stored(stored) => return self.send(&stored, CacheOutcome::Hit).await,
+                FillRole::Sends(fill, name) => return self.fetch((fill, Some(name)), stale, outcome).await,
+                FillRole::Waits(fill) => fill,
+            };
+            match tokio::time::timeout_at(until, fill.shared(&self.head)).await {
+                Ok(FillStage::Stored(stored, outcome)) if stored.head.vary.matches(&self.head) => {
+                    return self.send(&stored, outcome).await;
+                }
+                Ok(FillStage::Storing(head, length)) if head.vary.matches(&self.head) => {
+                    return self.follow(&fill, (&head, length), outcome, None).await;
+                }
+                Ok(FillStage::Stored(stored, _)) => vary.clone_from(&stored.head.vary),
+                Ok(FillStage::Storing(head, _)) => vary.clone_from(&head.vary),
+                Ok(FillStage::Failed(stop)) if is_for_all(stop) => return Err(stop),
+                Ok(_) | Err(_) => break,
             }
-            Ok(FillStage::Storing(head, length)) if head.vary.matches(&self.head) => {
-                self.follow(fill, (&head, length), outcome, None).await
-            }
-            Ok(FillStage::Failed(stop)) if is_for_all(stop) => Err(stop),
-            Ok(_) | Err(_) => self.fetch_alone(stale, outcome).await,
         }
+        self.fetch_alone(stale, outcome).await
     }
 
     fn begin(&mut self, head: &StoredHead, part: &ReplyPart, length: Option<u64>, outcome: CacheOutcome) {
@@ -265,7 +277,11 @@ impl CachedRequest<'_> {
     async fn send(&mut self, stored: &StoredResponse, outcome: CacheOutcome) -> Result<(), Stop> {
         let length = stored.content.length;
         let part = part_for(&self.head, &stored.head.head, Some(length));
-        self.begin(&stored.head, &part, Some(length), outcome);
+        let trailers =
+            Some(&stored.content.trailers).filter(|trailers| !trailers.is_empty() && part == ReplyPart::Whole);
+        // A message of HTTP/1.1 with trailers has no `Content-Length` (RFC 9112 §7.1.2).
+        let announced = if trailers.is_some() { None } else { Some(length) };
+        self.begin(&stored.head, &part, announced, outcome);
         let bytes = match part {
             ReplyPart::Whole => 0..length,
             ReplyPart::Bytes(bytes) => bytes,
@@ -280,6 +296,9 @@ impl CachedRequest<'_> {
             let within = |at: u64| (at.clamp(start, end) - start) as usize;
             self.send_piece(&piece[within(bytes.start)..within(bytes.end)]).await;
             start = end;
+        }
+        if let Some(trailers) = trailers {
+            self.reply.set_trailers(trailers.clone());
         }
         Ok(())
     }
@@ -301,7 +320,10 @@ impl CachedRequest<'_> {
         for number in 0.. {
             match fill.piece(number).await? {
                 FillPiece::Piece(piece) => self.send_piece(&piece).await,
-                FillPiece::End => break,
+                FillPiece::End(content) => {
+                    self.reply.set_trailers(content.trailers.clone());
+                    break;
+                }
                 FillPiece::Passed => {
                     let rest = passed.and_then(|passed| passed.borrow_mut().take());
                     let Some(LeftAnswer::Received(rest)) = rest else { return Err(Stop::ResponseTooLarge) };
@@ -318,6 +340,15 @@ impl CachedRequest<'_> {
         }
     }
 
+    /// Sends what is left of a response, with its trailers.
+    async fn send_rest(&mut self, answer: &mut UpstreamAnswer) -> Result<(), Stop> {
+        while let Some(piece) = answer.next().await? {
+            self.send_piece(&piece).await;
+        }
+        self.reply.set_trailers(answer.take_trailers());
+        Ok(())
+    }
+
     /// Sends a response, or the rest of one, that is not kept.
     async fn pass_on(&mut self, passed: PassedAnswer, outcome: CacheOutcome) -> Result<(), Stop> {
         let PassedAnswer { head, begun, mut answer, memory: _memory } = passed;
@@ -329,10 +360,7 @@ impl CachedRequest<'_> {
             }
         }
         self.send_piece(&begun).await;
-        while let Some(piece) = answer.next().await? {
-            self.send_piece(&piece).await;
-        }
-        Ok(())
+        self.send_rest(&mut answer).await
     }
 
     fn begin_passed(&mut self, head: ReplyHead, part: &ReplyPart, outcome: CacheOutcome) {
@@ -351,9 +379,6 @@ impl CachedRequest<'_> {
         let mut answer = self.upstream.forward(self.head.clone());
         let head = end_to_end(answer.head().await?);
         self.begin_passed(head, &ReplyPart::Whole, outcome);
-        while let Some(piece) = answer.next().await? {
-            self.send_piece(&piece).await;
-        }
-        Ok(())
+        self.send_rest(&mut answer).await
     }
 }

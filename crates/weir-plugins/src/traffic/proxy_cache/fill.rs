@@ -66,7 +66,8 @@ impl Fills {
 /// The next part of a content.
 pub enum FillPiece {
     Piece(Arc<[u8]>),
-    End,
+    /// All of it has been stored, with the trailers.
+    End(Arc<StoredContent>),
     /// The rest was left to the client whose request was sent.
     Passed,
 }
@@ -120,10 +121,12 @@ impl Fill {
         .await
     }
 
-    /// The stage for other clients: a response of unknown length has to be complete first, as it may turn out to be too large.
-    pub async fn shared(&self) -> FillStage {
+    /// The stage for the client of another request: a response of unknown length has to be complete first, as it may turn out to
+    /// be too large. One that is not for this request (`Vary`) is not waited for.
+    pub async fn shared(&self, request: &RequestHead) -> FillStage {
         self.until(|state| match &state.stage {
-            FillStage::Asked | FillStage::Storing(_, None) => None,
+            FillStage::Asked => None,
+            FillStage::Storing(head, None) if head.vary.matches(request) => None,
             stage => Some(stage.clone()),
         })
         .await
@@ -137,7 +140,7 @@ impl Fill {
         self.until(|state| match (state.pieces.get(number), &state.stage) {
             (_, FillStage::Failed(stop)) => Some(Err(*stop)),
             (Some(piece), _) => Some(Ok(FillPiece::Piece(Arc::clone(piece)))),
-            (None, FillStage::Stored(..)) => Some(Ok(FillPiece::End)),
+            (None, FillStage::Stored(stored, _)) => Some(Ok(FillPiece::End(Arc::clone(&stored.content)))),
             (None, FillStage::Passed) => Some(Ok(FillPiece::Passed)),
             (None, FillStage::Asked | FillStage::Storing(..)) => None,
         })
@@ -391,10 +394,13 @@ impl Fetch {
                 Err(stop) => return self.fill.enter(FillStage::Failed(stop)),
             }
         }
-        let pieces = self.fill.state().pieces.clone();
-        let content = Arc::new(StoredContent::new(pieces, memory));
+        let (pieces, trailers) = (self.fill.state().pieces.clone(), answer.take_trailers());
+        let has_room = self.zone().extend(&mut memory, trailers.len() as u64);
+        let content = Arc::new(StoredContent::new(pieces, trailers, memory));
         let stored = Arc::new(StoredResponse::new(head, content));
-        self.zone().store((&self.key, self.purges), &self.scope, &stored);
+        if has_room {
+            self.zone().store((&self.key, self.purges), &self.scope, &stored);
+        }
         self.fill.enter(FillStage::Stored(stored, self.outcome));
     }
 }
@@ -448,7 +454,7 @@ mod tests {
         fill.push(b"one"[..].into());
         assert!(matches!(fill.piece(0).await, Ok(FillPiece::Piece(piece)) if *piece == *b"one"));
         fill.enter(FillStage::Passed);
-        assert!(matches!(fill.shared().await, FillStage::Passed));
+        assert!(matches!(fill.shared(&RequestHead::default()).await, FillStage::Passed));
         assert!(matches!(fill.piece(1).await, Ok(FillPiece::Passed)));
         fill.enter(FillStage::Failed(Stop::UpstreamAborted));
         assert!(matches!(fill.piece(0).await, Err(Stop::UpstreamAborted)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use weir_plugin::ReplyHead;
-use weir_plugin::proto::RequestHead;
+use weir_plugin::proto::{RequestHead, Trailers};
 
 use super::CacheTotals;
 use super::freshness::{Lifetime, StoredAge, values};
@@ -42,14 +42,16 @@ pub struct StoredContent {
     pub pieces: Box<[Arc<[u8]>]>,
     /// In bytes.
     pub length: u64,
+    /// The fields after the content (RFC 9111 §3).
+    pub trailers: Trailers,
     /// Its part of the zone's memory, until its last reader is done.
     _memory: Reservation,
 }
 
 impl StoredContent {
-    pub fn new(pieces: Vec<Arc<[u8]>>, memory: Reservation) -> StoredContent {
+    pub fn new(pieces: Vec<Arc<[u8]>>, trailers: Trailers, memory: Reservation) -> StoredContent {
         let length = pieces.iter().map(|piece| piece.len() as u64).sum();
-        StoredContent { pieces: pieces.into(), length, _memory: memory }
+        StoredContent { pieces: pieces.into(), length, trailers, _memory: memory }
     }
 }
 
@@ -85,6 +87,17 @@ impl VaryFields {
     /// The bytes of the names and values.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|(name, value)| (name.len() + value.as_ref().map_or(0, |value| value.len())) as u64).sum()
+    }
+
+    /// Adds what a request has in these fields to a name: requests for the same response get the same name.
+    pub fn name_variant(&self, request: &RequestHead, name: &mut ScopeParts) {
+        for (field, _) in &self.0 {
+            let value = combined(request, field);
+            name.add(field);
+            // A field that is missing differs from one without a value.
+            name.add(if value.is_some() { b"1" } else { b"0" });
+            name.add(value.as_deref().unwrap_or_default());
+        }
     }
 
     /// Whether the response would also be sent to this request.
@@ -243,6 +256,12 @@ impl CacheZone {
         Some(Arc::clone(stored))
     }
 
+    /// The fields by which the responses for a resource differ, as the last one that was stored says; `None` if there is none.
+    pub fn vary(&self, key: &[u8], scope: &[u8]) -> Option<VaryFields> {
+        let contents = self.read();
+        Some(contents.resources.get(key)?.get(scope)?.last()?.head.vary.clone())
+    }
+
     fn purge_counter(&self, key: &[u8]) -> &AtomicU64 {
         &self.purges[self.hasher.hash_one(key) as usize % PURGE_COUNTERS]
     }
@@ -353,7 +372,11 @@ mod tests {
         let head = ReplyHead { status: 200, fields };
         let age = StoredAge { received: Duration::ZERO, initial: Duration::ZERO };
         let vary = VaryFields::of(&head, asked);
-        let content = StoredContent::new(vec![b"hello"[..].into()], zone.reserve(488).expect("there is room"));
+        let content = StoredContent::new(
+            vec![b"hello"[..].into()],
+            Trailers::default(),
+            zone.reserve(488).expect("there is room"),
+        );
         let head = StoredHead { head, age, lifetime: Lifetime::default(), vary };
         Arc::new(StoredResponse::new(Arc::new(head), Arc::new(content)))
     }
