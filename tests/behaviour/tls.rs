@@ -156,6 +156,43 @@ fn clients_prove_who_they_are() {
     assert_eq!(origin.requests().len(), 2);
 }
 
+/// A ticket contains the client's certificate, and each resumption yields further tickets.
+#[test]
+fn a_session_does_not_outlive_the_certificate_that_it_began_with() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let except = clients(&known, "      skip_mtls_uri_regex: [\"^/open/\"]\n");
+    let ssls = [
+        ssl("m.test", &authority.identity(&["m.test"]), &clients(&known, "")),
+        ssl("some.test", &authority.identity(&["some.test"]), &except),
+    ];
+    let gateway = gateway(&ssls.concat(), &origin);
+    let told = |tls: &TlsClient, name: &str| {
+        connect(&gateway, tls, name).and_then(|mut client| ask(&mut client, name, "/")).map(|(_, told)| told)
+    };
+    // On a busy machine a certificate may expire before it was shown twice; then a longer one is tried.
+    for lifetime in [4, 8, 16, 32, 64].map(Duration::from_secs) {
+        let end = SystemTime::now() + lifetime;
+        let jack = known.identity_with(&["jack"], KeyKind::Ecdsa, |params| params.not_after = end.into());
+        let both = [TlsClient::known_as(&authority, &jack), TlsClient::old_known_as(&authority, &jack)];
+        let all = || both.iter().flat_map(|tls| ["m.test", "some.test"].map(|name| (tls, name)));
+        let is_resumed = |(tls, name): (&TlsClient, &str)| {
+            told(tls, name).is_ok_and(|told| told.contains("/SUCCESS/./"))
+                && told(tls, name).is_ok_and(|told| told.contains("/SUCCESS/r/"))
+        };
+        if !all().all(is_resumed) {
+            continue;
+        }
+        eventually("it has expired", DEADLINE + lifetime, || SystemTime::now() > end + Duration::from_secs(1));
+        let before = origin.requests().len();
+        for (tls, name) in all() {
+            told(tls, name).expect_err("the certificate has expired");
+        }
+        assert_eq!(origin.requests().len(), before);
+        return;
+    }
+    panic!("no session was resumed");
+}
+
 #[test]
 fn some_paths_need_no_proof() {
     let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
