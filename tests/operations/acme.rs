@@ -295,3 +295,33 @@ fn what_stands_in_ssls_wins_and_nothing_stands_before_a_challenge() {
     assert_eq!(host(&gateway, "a.test"), Value::Null);
     assert_eq!(orders(&gateway, "obtained"), 1.0);
 }
+
+#[test]
+fn a_host_below_a_wildcard_that_asks_for_proof_is_not_opened_by_its_certificate() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage, authority, known) = (served(), TempDir::new(), Authority::new(), Authority::new());
+    let hosts = ["www.x.test", "far.away.x.test", "open.test"];
+    place.resolve(&hosts);
+    let gateway = weir().start(&file);
+    let pebble = place.start(gateway.addr().port(), &Manners::default());
+    let identity = authority.identity(&["*.x.test"]);
+    let ssls = format!(
+        "ssls: [{{ sni: \"*.x.test\", cert: {:?}, key: {:?}, client: {{ ca: {:?} }} }}]\n",
+        identity.certificate, identity.key, known.certificate
+    );
+    gateway.rewrite(&(file + &ssls + &pebble.place.acme(&hosts.join(", "), &storage, "")));
+    let jack = TlsClient::known_to(&pebble.root(), &known.identity(&["jack"]));
+    hosts.iter().for_each(|host| drop(eventually_shown(&gateway, &jack, host)));
+    let nobody = pebble.trusted();
+    let status = |tls: &TlsClient, name: &str, host: &str| {
+        let client = Client::connect_tls(gateway.tls_addr(), tls, name);
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        client.ok().and_then(|mut client| client.ask(request).ok()).map(|answer| answer.status)
+    };
+    for host in &hosts[..2] {
+        assert_eq!(status(&jack, host, host), Some(200), "{host}");
+        assert_eq!(status(&nobody, host, host), None, "{host}: the handshake fails");
+        assert_eq!(status(&nobody, "open.test", host), Some(421), "{host}");
+    }
+    assert_eq!(status(&nobody, "open.test", "open.test"), Some(200));
+}
