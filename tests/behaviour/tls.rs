@@ -285,8 +285,7 @@ fn h11_the_rule_of_the_handshake_holds_for_hosts_without_one() {
     let except = clients(&known, "      skip_mtls_uri_regex: [\"^/open/\"]\n");
     let ssls = [ssl("m.test", &both, &except), ssl("open.test", &both, "")].concat();
     let gateway = gateway(&ssls, &origin);
-    let (nobody, jack) =
-        (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &known.identity(&["jack"])));
+    let (nobody, jack) = (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &known.identity(&["jack"])));
     let requests = [
         ("GET /closed HTTP/1.1\r\nHost: nobody.test\r\n\r\n", 400),
         ("GET /closed HTTP/1.1\r\nHost: sub.m.test\r\n\r\n", 400),
@@ -308,7 +307,10 @@ fn h11_the_rule_of_the_handshake_holds_for_hosts_without_one() {
     // A connection from before is subject to what holds now.
     let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
     assert_eq!(ask(&mut client, "nobody.test", "/").expect("an answer").0, 200);
-    gateway.rewrite(&file(&[ssl("m.test", &both, &except), ssl("open.test", &both, &clients(&known, ""))].concat(), &origin));
+    gateway.rewrite(&file(
+        &[ssl("m.test", &both, &except), ssl("open.test", &both, &clients(&known, ""))].concat(),
+        &origin,
+    ));
     assert_eq!(ask(&mut client, "nobody.test", "/").expect("an answer").0, 421);
 }
 

@@ -551,6 +551,12 @@ impl RequestHead {
         self.head.slice(self.new_authority.unwrap_or(self.authority))
     }
 
+    /// The host for the upstream, without port: as the client sent it, in canonical form, or as a plugin has set it.
+    pub fn upstream_host(&self) -> &[u8] {
+        let Some(authority) = self.new_authority else { return self.host() };
+        crate::authority::HostPort::parse(self.head.slice(authority)).map_or(b"", |new| new.host)
+    }
+
     /// The port in the authority the client sent.
     pub fn port(&self) -> Option<u16> {
         self.port

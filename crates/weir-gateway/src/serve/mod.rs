@@ -174,7 +174,10 @@ async fn proxy(
         let retried_statuses = attempts.retried_statuses(upstream, exchange, endpoint, started_ns);
         let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, retried_statuses };
         match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
-            Ok(after) => return Ok(after),
+            Ok(after) => {
+                attempts.connected(upstream, started_ns);
+                return Ok(after);
+            }
             Err(failure) => picked = attempts.next(worker, upstream, exchange, endpoint, failure)?,
         }
     }

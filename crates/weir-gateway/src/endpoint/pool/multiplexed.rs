@@ -12,9 +12,9 @@ use std::time::Duration;
 use weir_net::stream::Stream as ByteStream;
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Stop};
-use weir_proto::ResponseHead;
 use weir_proto::h1::Limits;
 use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, PeerLimits, Role};
+use weir_proto::{RequestHead, ResponseHead};
 
 use super::{EndpointPool, Freshness};
 use crate::context::WorkerContext;
@@ -71,12 +71,11 @@ impl Drop for SharedConnection {
 }
 
 impl EndpointPool {
-    /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request for
-    /// `host` needs.
-    fn with_room(&self, host: &[u8], since_ns: u64) -> Option<Rc<SharedConnection>> {
-        let is_with = |shared: &SharedConnection| {
-            self.tls.as_ref().is_none_or(|secured| secured.is_with(&shared.session.state().pipe, host))
-        };
+    /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request needs.
+    fn with_room(&self, request: &RequestHead, since_ns: u64) -> Option<Rc<SharedConnection>> {
+        let server = self.tls.as_ref().map(|secured| secured.server(self.addr, request));
+        let is_with =
+            |shared: &SharedConnection| server.as_ref().is_none_or(|server| server.is_of(&shared.session.state().pipe));
         let all = self.multiplexed.borrow();
         all.iter().find(|shared| shared.opened_ns >= since_ns && shared.can_take_more() && is_with(shared)).cloned()
     }
@@ -94,7 +93,7 @@ impl EndpointPool {
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
         let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
-        if let Some(shared) = self.with_room(exchange.request.host(), since_ns) {
+        if let Some(shared) = self.with_room(&exchange.request, since_ns) {
             return Ok((shared, true));
         }
         Ok((self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange).await?, false))
