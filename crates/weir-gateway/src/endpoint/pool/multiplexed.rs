@@ -55,6 +55,12 @@ impl SharedConnection {
         if state.protocol.has_begun() || state.is_over() { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Whether an idle connection has not ended without its driver having seen it yet. Other frames may have come, such as a PING.
+    fn is_fresh(&self) -> bool {
+        let state = self.session.state();
+        state.len() > 0 || !state.pipe.has_ended()
+    }
+
     fn can_take_more(&self) -> bool {
         let state = self.session.state();
         // Streams whose request has not been sent yet count, too.
@@ -72,12 +78,15 @@ impl Drop for SharedConnection {
 
 impl EndpointPool {
     /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request needs.
-    fn with_room(&self, request: &RequestHead, since_ns: u64) -> Option<Rc<SharedConnection>> {
+    fn with_room(&self, freshness: Freshness, request: &RequestHead, since_ns: u64) -> Option<Rc<SharedConnection>> {
         let server = self.tls.as_ref().map(|secured| secured.server(self.addr, request));
         let is_with =
             |shared: &SharedConnection| server.as_ref().is_none_or(|server| server.is_of(&shared.session.state().pipe));
         let all = self.multiplexed.borrow();
-        all.iter().find(|shared| shared.opened_ns >= since_ns && shared.can_take_more() && is_with(shared)).cloned()
+        let is_usable = |shared: &SharedConnection| {
+            shared.can_take_more() && is_with(shared) && (freshness != Freshness::Checked || shared.is_fresh())
+        };
+        all.iter().find(|shared| shared.opened_ns >= since_ns && is_usable(shared)).cloned()
     }
 
     /// A connection, and whether it existed before. One is opened at a time: exchanges that come meanwhile wait for it and
@@ -93,7 +102,7 @@ impl EndpointPool {
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
         let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
-        if let Some(shared) = self.with_room(&exchange.request, since_ns) {
+        if let Some(shared) = self.with_room(freshness, &exchange.request, since_ns) {
             return Ok((shared, true));
         }
         Ok((self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange).await?, false))
