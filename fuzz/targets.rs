@@ -232,10 +232,11 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
 /// Any bytes are a field section or none; and what was decoded can be encoded, and is decoded to the same.
 pub fn hpack(data: &[u8]) {
     let mut fields = Vec::new();
-    let decoded = h2::hpack::Decoder::default().decode(data, |class, name, value| {
-        assert_eq!(class, h2::class::FieldClass::of(name, value), "what is remembered of a field is true");
-        fields.push((name.to_vec(), value.to_vec()));
-    });
+    let decoded =
+        h2::hpack::Decoder::default().decode(data, |h2::hpack::DecodedField { class, name, value, .. }| {
+            assert_eq!(class, h2::class::FieldClass::of(name, value), "what is remembered of a field is true");
+            fields.push((name.to_vec(), value.to_vec()));
+        });
     if decoded.is_err() {
         return;
     }
@@ -244,7 +245,7 @@ pub fn hpack(data: &[u8]) {
         let (mut block, mut again) = (Vec::new(), Vec::new());
         encoder.begin(&mut block);
         fields.iter().for_each(|(name, value)| encoder.field(name, value, &mut block));
-        let decoded = decoder.decode(&block, |_, name, value| again.push((name.to_vec(), value.to_vec())));
+        let decoded = decoder.decode(&block, |field| again.push((field.name.to_vec(), field.value.to_vec())));
         assert_eq!((decoded, &again), (Ok(()), &fields), "another section than was encoded");
     }
 }

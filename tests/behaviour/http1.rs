@@ -116,6 +116,27 @@ fn connection_options_are_for_one_hop() {
     assert!(!origin.raw_text().contains("Private"));
 }
 
+/// RFC 9110 §15.5.22.
+#[test]
+fn a_426_says_which_protocol_is_required() {
+    let origin = Origin::serving(|request| match request.target.as_str() {
+        "/426" => {
+            Answer::with(426, "Connection: upgrade, x\r\nX: y\r\nUpgrade: TLS/1.3\r\nUpgrade: HTTP/3.0\r\n", "no")
+        }
+        _ => Answer::with(200, "Connection: upgrade\r\nUpgrade: HTTP/3.0\r\n", "yes"),
+    });
+    let gateway = before(&origin);
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        let answer = client.get("/426").expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (426, "no"));
+        let upgrades: Vec<_> = answer.headers.all("Upgrade").collect();
+        assert_eq!(upgrades, ["TLS/1.3", "HTTP/3.0"]);
+        assert!(answer.headers.lists("Connection", "upgrade") && !answer.headers.has("X"));
+    }
+    assert!(!client.get("/200").expect("an answer").headers.has("Upgrade"));
+}
+
 #[test]
 fn connection_close_is_kept_on_both_sides() {
     let origin = Origin::serving(|request| match request.target.as_str() {

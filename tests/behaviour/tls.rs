@@ -156,6 +156,43 @@ fn clients_prove_who_they_are() {
     assert_eq!(origin.requests().len(), 2);
 }
 
+/// A ticket contains the client's certificate, and each resumption yields further tickets.
+#[test]
+fn a_session_does_not_outlive_the_certificate_that_it_began_with() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let except = clients(&known, "      skip_mtls_uri_regex: [\"^/open/\"]\n");
+    let ssls = [
+        ssl("m.test", &authority.identity(&["m.test"]), &clients(&known, "")),
+        ssl("some.test", &authority.identity(&["some.test"]), &except),
+    ];
+    let gateway = gateway(&ssls.concat(), &origin);
+    let told = |tls: &TlsClient, name: &str| {
+        connect(&gateway, tls, name).and_then(|mut client| ask(&mut client, name, "/")).map(|(_, told)| told)
+    };
+    // On a busy machine a certificate may expire before it was shown twice; then a longer one is tried.
+    for lifetime in [4, 8, 16, 32, 64].map(Duration::from_secs) {
+        let end = SystemTime::now() + lifetime;
+        let jack = known.identity_with(&["jack"], KeyKind::Ecdsa, |params| params.not_after = end.into());
+        let both = [TlsClient::known_as(&authority, &jack), TlsClient::old_known_as(&authority, &jack)];
+        let all = || both.iter().flat_map(|tls| ["m.test", "some.test"].map(|name| (tls, name)));
+        let is_resumed = |(tls, name): (&TlsClient, &str)| {
+            told(tls, name).is_ok_and(|told| told.contains("/SUCCESS/./"))
+                && told(tls, name).is_ok_and(|told| told.contains("/SUCCESS/r/"))
+        };
+        if !all().all(is_resumed) {
+            continue;
+        }
+        eventually("it has expired", DEADLINE + lifetime, || SystemTime::now() > end + Duration::from_secs(1));
+        let before = origin.requests().len();
+        for (tls, name) in all() {
+            told(tls, name).expect_err("the certificate has expired");
+        }
+        assert_eq!(origin.requests().len(), before);
+        return;
+    }
+    panic!("no session was resumed");
+}
+
 #[test]
 fn some_paths_need_no_proof() {
     let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
@@ -203,6 +240,78 @@ fn h11_a_host_that_asks_for_proof_is_not_reached_under_another_name() {
     assert_eq!(ask(&mut client, "open.test", "/").expect("an answer").0, 200);
     let outcome = connect(&gateway, &nobody, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
     assert!(outcome.is_err(), "{outcome:?}");
+}
+
+/// H11: wildcards in `hosts` of routes are for any number of labels, those of `ssls` for one.
+#[test]
+fn h11_a_host_far_below_a_closed_wildcard_is_not_reached_under_an_open_name() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let both = authority.identity(&["open.test", "*.closed.test", "*.fair.closed.test", "x.y.closed.test"]);
+    let other = Authority::new();
+    let named = [
+        ssl("open.test", &both, ""),
+        ssl("\"*.closed.test\"", &both, &clients(&known, "")),
+        ssl("\"*.fair.closed.test\", x.y.closed.test", &both, ""),
+    ]
+    .concat();
+    let nobody = TlsClient::trusting(&authority);
+    let jack = TlsClient::known_as(&authority, &known.identity(&["jack"]));
+    // What clients get who ask for a name without an entry does not matter to names below the wildcard.
+    for default in ["".to_owned(), ssl("\"*\"", &both, ""), ssl("\"*\"", &both, &clients(&other, ""))] {
+        let gateway = gateway(&(named.clone() + &default), &origin);
+        for (tls, name, host, status) in [
+            (&nobody, "open.test", "open.test", 200),
+            (&nobody, "open.test", "a.closed.test", 421),
+            (&nobody, "open.test", "a.b.closed.test", 421),
+            (&nobody, "open.test", "A.B.c.Closed.test.:443", 421),
+            (&jack, "open.test", "a.b.closed.test", 421),
+            (&jack, "a.closed.test", "a.b.closed.test", 200),
+            // Their own certificates open these, and those alone.
+            (&nobody, "open.test", "x.y.closed.test", 200),
+            (&nobody, "open.test", "a.fair.closed.test", 200),
+            (&nobody, "open.test", "a.b.fair.closed.test", 421),
+        ] {
+            let mut client = connect(&gateway, tls, name).expect("a certificate");
+            assert_eq!(ask(&mut client, host, "/").expect("an answer").0, status, "{host} over {name}");
+        }
+    }
+}
+
+/// H11: where proof is a matter of paths, a host that has no certificate of its own is no way around it.
+#[test]
+fn h11_the_rule_of_the_handshake_holds_for_hosts_without_one() {
+    let (authority, known, origin) = (Authority::new(), Authority::new(), origin());
+    let both = authority.identity(&["open.test", "m.test"]);
+    let except = clients(&known, "      skip_mtls_uri_regex: [\"^/open/\"]\n");
+    let ssls = [ssl("m.test", &both, &except), ssl("open.test", &both, "")].concat();
+    let gateway = gateway(&ssls, &origin);
+    let (nobody, jack) = (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &known.identity(&["jack"])));
+    let requests = [
+        ("GET /closed HTTP/1.1\r\nHost: nobody.test\r\n\r\n", 400),
+        ("GET /closed HTTP/1.1\r\nHost: sub.m.test\r\n\r\n", 400),
+        ("GET /closed HTTP/1.1\r\nHost: [::1]\r\n\r\n", 400),
+        ("GET /closed HTTP/1.0\r\n\r\n", 400),
+        ("GET /open/door HTTP/1.1\r\nHost: nobody.test\r\n\r\n", 200),
+        ("GET /open/door HTTP/1.0\r\n\r\n", 200),
+        // It has a certificate of its own, and anybody may come to it.
+        ("GET /closed HTTP/1.1\r\nHost: open.test\r\n\r\n", 200),
+    ];
+    for (request, status) in requests {
+        let mut client = connect(&gateway, &nobody, "m.test").expect("a certificate");
+        assert_eq!(client.ask(request).expect("an answer").status, status, "{request}");
+        let mut client = connect(&gateway, &jack, "m.test").expect("a certificate");
+        assert_eq!(client.ask(request).expect("an answer").status, 200, "{request}");
+        let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
+        assert_eq!(client.ask(request).expect("an answer").status, 200, "{request}");
+    }
+    // A connection from before is subject to what holds now.
+    let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
+    assert_eq!(ask(&mut client, "nobody.test", "/").expect("an answer").0, 200);
+    gateway.rewrite(&file(
+        &[ssl("m.test", &both, &except), ssl("open.test", &both, &clients(&known, ""))].concat(),
+        &origin,
+    ));
+    assert_eq!(ask(&mut client, "nobody.test", "/").expect("an answer").0, 421);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn endpoints_prove_who_they_are_unless_nobody_asks() {
     let gateway = start(&route(&[&origin], &ca(&authority)));
     assert_eq!(ask(&gateway, "a.test").0, 200);
     assert_eq!(ask(&gateway, "b.test").0, 502, "somebody else");
-    let whom = format!("TLS handshake with the endpoint {} (server name b.test) failed: ", origin.addr());
+    let whom = format!("the endpoint {} has no certificate for the host of a request, b.test: ", origin.addr());
     let said = gateway.wait_stderr("whom it did not believe", |line| line.contains(&whom));
     assert!(said.contains("not valid for name"), "{said}");
 
@@ -96,6 +96,82 @@ fn connections_are_used_again_for_whom_they_were_made() {
     // What was verified on other terms, or not at all, is another pool.
     gateway.rewrite(&route(&[&origin], "tls: { verify: false }"));
     assert_eq!(ask(&gateway, "a.test"), (200, "2 a.test false 0".into()));
+}
+
+#[test]
+fn the_name_is_that_of_the_host_which_the_upstream_gets() {
+    let authority = Authority::new();
+    let origin = origin(&TlsServer::new(&authority.identity(&["backend.test", "a.test"])), false);
+    let gateway = start(&format!(
+        "routes:\n  - uri: /*\n    plugins: {{ proxy-rewrite: {{ host: \"Backend.test:8443\" }} }}\n    \
+         upstream: {{ scheme: https, nodes: {{ \"{}\": 1 }}, {} }}\n",
+        origin.addr(),
+        ca(&authority)
+    ));
+    for host in ["www.test", "a.test", "[::1]"] {
+        assert_eq!(ask(&gateway, host), (200, "0 backend.test false 0".into()), "{host}");
+    }
+}
+
+#[test]
+fn a_connection_for_a_host_that_is_no_name_is_used_again() {
+    let authority = Authority::new();
+    let origin = origin(&TlsServer::new(&authority.identity(&["a.test"])), false);
+    let gateway = start(&route(&[&origin], "tls: { verify: false }"));
+    for (host, body) in
+        [("[::1]", "0 - false 0"), ("a!b", "1 - false 0"), ("[::1]", "0 - false 0"), ("a!b", "1 - false 0")]
+    {
+        assert_eq!(ask(&gateway, host), (200, body.into()), "{host}");
+    }
+}
+
+#[test]
+fn connections_for_other_names_do_not_fill_the_pool() {
+    let authority = Authority::new();
+    let origin = origin(&TlsServer::new(&authority.identity(&["a.test"])), false);
+    let gateway = start(&route(&[&origin], "tls: { verify: false }, keepalive_pool: { size: 2 }"));
+    for (host, body) in [
+        ("x.test", "0 x.test false 0"),
+        ("y.test", "1 y.test false 0"),
+        ("a.test", "2 a.test false 0"),
+        ("a.test", "2 a.test false 0"),
+        ("y.test", "1 y.test false 0"),
+        ("x.test", "3 x.test true 0"),
+    ] {
+        assert_eq!(ask(&gateway, host), (200, body.into()), "{host}");
+    }
+}
+
+#[test]
+fn an_endpoint_is_not_blamed_for_the_hosts_that_clients_ask_for() {
+    let authority = Authority::new();
+    let tls = TlsServer::new(&authority.identity(&["a.test"]));
+    let (one, two) = (origin(&tls, true), origin(&tls, true));
+    let strict = format!("all_down: refuse, {}", ca(&authority));
+    let gateway = start(&route(&[&one, &two], &strict));
+    for _ in 0..8 {
+        assert_eq!(ask(&gateway, "evil.test").0, 502);
+    }
+    assert_eq!(gateway.metrics().sum("weir_upstream_retries_total", &[]), 0.0, "another endpoint would say the same");
+    for _ in 0..8 {
+        assert_eq!(ask(&gateway, "a.test").0, 200);
+    }
+    assert_eq!((one.requests().len(), two.requests().len()), (4, 4), "both are in rotation");
+
+    // Some end the connection instead of saying that they do not know the name; the first one that does not is the proof that
+    // the others are at fault.
+    let plain = || Origin::serving(|_| Answer::ok("in the clear"));
+    let (third, fourth) = (plain(), plain());
+    gateway.rewrite(&route(&[&third, &fourth], &strict));
+    for _ in 0..8 {
+        assert_eq!(ask(&gateway, "a.test").0, 502, "503 would mean that both are out of rotation");
+    }
+    gateway.rewrite(&route(&[&third, &one], &strict));
+    for _ in 0..8 {
+        assert_eq!(ask(&gateway, "a.test").0, 200);
+    }
+    let out = format!("endpoint={}", third.addr());
+    gateway.wait_stderr("that it is out", |line| line.contains("out of rotation") && line.contains(&out));
 }
 
 #[test]

@@ -86,6 +86,47 @@ fn one_has_a_stream_of_its_own() {
     eventually("no tunnel is left", DEADLINE, || origin.open_connections() == 0);
 }
 
+/// RFC 8441 §5: any 2xx would tell the client that its WebSocket is established.
+#[test]
+fn one_that_there_is_not_is_refused_and_not_answered_as_a_page() {
+    let origin = Origin::serving(|_| weir_testkit::Answer::ok("a page"));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:\n  - {{ uri: /page, enable_websocket: false, upstream: {{ nodes: {{ \"{0}\": 1 }} }} }}\n  \
+         - {{ uri: /upstream, upstream: {{ nodes: {{ \"{0}\": 1 }} }} }}\n  \
+         - {{ uri: /mocked, plugins: {{ mocking: {{ response_example: mocked }} }} }}\n",
+        origin.addr()
+    ));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let status = async |method: Method, target: &str| {
+        let tcp = TcpStream::connect(gateway.addr()).await.expect("it listens");
+        let (mut requests, connection) = h2::client::handshake(tcp).await.expect("HTTP/2 is spoken");
+        tokio::spawn(async move {
+            // What goes wrong with the connection goes wrong with its streams.
+            let _ = connection.await;
+        });
+        let is_page = method == Method::GET;
+        let mut request = Request::builder().method(method).uri(format!("http://t{target}"));
+        if !is_page {
+            let first = requests.send_request(Request::get("http://t/no").body(()).expect("a request"), true);
+            first.expect("it stands").0.await.expect("an answer");
+            request = request.extension(Protocol::from_static("websocket")).header("sec-websocket-version", "13");
+        }
+        let sent = requests.send_request(request.body(()).expect("a request"), is_page);
+        let (answer, _sending) = sent.expect("the connection stands");
+        answer.await.expect("an answer").status().as_u16()
+    };
+    runtime.block_on(async {
+        for (target, refused) in [("/page", 501), ("/upstream", 502), ("/mocked", 502)] {
+            let both = async { (status(Method::GET, target).await, status(Method::CONNECT, target).await) };
+            let both = tokio::time::timeout(DEADLINE, both).await.expect("in time");
+            assert_eq!(both, (200, refused), "{target}");
+        }
+    });
+    // A client of HTTP/1.1 knows a page from a 101.
+    let answer = upgrade(&mut gateway.client(), "/page");
+    assert_eq!(answer.status, 200);
+}
+
 /// The same as an upstream of HTTP/2: one that knows WebSockets in streams, or does not.
 fn http2_origin(knows_them: bool) -> Origin {
     Origin::scripted(Reading::Strict, move |connection| {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_testkit::{Answer, Client, DEADLINE, Gate, Origin, Reading, eventually, latin1};
 
-use crate::harness::{Rig, own_answer, refused_with, run, seen, served};
+use crate::harness::{Rig, own_answer, refused_with, run, seen, served, weir};
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: t\r\n\r\n";
 
@@ -326,6 +326,42 @@ fn s22_what_the_gateway_adds_cannot_be_nominated_away() {
         assert_eq!(head.get("X-Forwarded-For"), Some("127.0.0.1"), "{name}: {head:?}");
         assert_eq!(head.get("X-Real-IP"), Some("127.0.0.1"), "{name}: {head:?}");
         assert!(!head.lists("Connection", name), "{name}: {head:?}");
+    }
+}
+
+/// Each option is compared with each field, so their number has a limit.
+#[test]
+fn s22_a_list_of_very_many_options_is_refused() {
+    let rig = Rig::echo(Reading::Strict);
+    let ask = |options: usize| {
+        let list: Vec<_> = (0..options).map(|number| format!("x-{number}")).collect();
+        let (list, last) = (list.join(", "), options - 1);
+        let request = format!("GET /a HTTP/1.1\r\nHost: t\r\nX-{last}: y\r\nX: y\r\nConnection: {list}\r\n\r\n");
+        rig.gateway.client().ask(&request).expect("an answer").status
+    };
+    assert_eq!((ask(64), ask(65), ask(2_000)), (200, 400, 400));
+    let requests = rig.origin.requests();
+    assert_eq!(requests.len(), 1);
+    assert!(requests[0].headers.has("X") && !requests[0].headers.has("X-63"), "{:?}", requests[0].headers);
+}
+
+/// `X-Forwarded-User`, `X-Forwarded-Client-Cert` and the like are identities to some upstreams.
+#[test]
+fn s22_what_proxies_tell_of_clients_comes_from_proxies_alone() {
+    let names = ["X-Forwarded-User", "x-forwarded-client-cert", "X-Forwarded-Ssl", "X-FORWARDED-SCHEME"];
+    let lines = names.map(|name| format!("{name}: y\r\n")).concat();
+    let request = format!("GET /a HTTP/1.1\r\nHost: t\r\nX-Forward: y\r\n{lines}\r\n");
+    for (settings, is_trusted) in [("", false), ("trusted_addresses: [127.0.0.1]\n", true)] {
+        let origin = Origin::echo(Reading::Strict);
+        let plugins = "proxy-rewrite: { headers: { set: { X-Forwarded-Email: jack } } }";
+        let gateway = weir().start(&format!(
+            "{settings}routes: [{{ uri: /*, plugins: {{ {plugins} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+            origin.addr()
+        ));
+        assert_eq!(gateway.client().ask(&request).expect("an answer").status, 200);
+        let head = &origin.requests()[0].headers;
+        assert!(names.iter().all(|name| head.has(name) == is_trusted), "{settings}: {head:?}");
+        assert_eq!((head.get("X-Forwarded-Email"), head.get("X-Forward")), (Some("jack"), Some("y")));
     }
 }
 

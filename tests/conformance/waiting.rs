@@ -93,6 +93,37 @@ fn an_upstream_that_does_not_answer_an_expectation_is_the_one_that_is_late() {
     assert_eq!(client.response().expect("an answer").status, 504);
 }
 
+/// Simple servers give no 100 and wait for the content, which a client may withhold.
+#[test]
+fn a_client_that_withholds_its_content_does_not_harm_the_endpoint() {
+    let origin = Origin::echo(Reading::Strict);
+    let gateway = weir().start(&format!(
+        "routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }}, all_down: refuse, \
+         timeout: {{ connect: 60, send: 60, read: 1 }} }} }}]\n",
+        origin.addr()
+    ));
+    let mut clients: Vec<_> = (0..4).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    }
+    for client in &mut clients {
+        assert_eq!(client.response().expect("an answer").status, 504);
+    }
+    assert_eq!(gateway.get("/b").status, 200, "the endpoint is in rotation");
+}
+
+/// A content type is no reason to wait for ever; calls of gRPC are made over HTTP/2 alone.
+#[test]
+fn content_that_claims_to_be_a_call_must_come_at_some_rate() {
+    let origin = Origin::echo(Reading::Strict);
+    let gateway = gateway("client_body_grace: 1\nclient_body_min_rate: 240", &origin, 60);
+    for framing in ["Content-Length: 1000", "Transfer-Encoding: chunked"] {
+        let mut client = gateway.client();
+        client.send(format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Type: application/grpc\r\n{framing}\r\n\r\n"));
+        assert_eq!(client.response().expect("an answer").status, 408, "{framing}");
+    }
+}
+
 #[test]
 fn a_client_that_stops_after_the_100_is_the_one_that_is_late() {
     let origin = with_interim("HTTP/1.1 100 Continue\r\n\r\n");

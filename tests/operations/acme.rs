@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use weir_testkit::{
-    Answer, Authority, Client, DEADLINE, Gateway, Origin, Signal, TempDir, TlsClient, eventually, eventually_some,
+    Answer, Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, Signal, TempDir, TlsClient, TlsServer,
+    eventually, eventually_some,
 };
 
 use crate::weir;
@@ -294,4 +295,111 @@ fn what_stands_in_ssls_wins_and_nothing_stands_before_a_challenge() {
     shown(&gateway, &TlsClient::trusting(&authority), "a.test").expect("the one of `ssls`");
     assert_eq!(host(&gateway, "a.test"), Value::Null);
     assert_eq!(orders(&gateway, "obtained"), 1.0);
+}
+
+#[test]
+fn a_host_below_a_wildcard_that_asks_for_proof_is_not_opened_by_its_certificate() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage, authority, known) = (served(), TempDir::new(), Authority::new(), Authority::new());
+    let hosts = ["www.x.test", "far.away.x.test", "open.test"];
+    place.resolve(&hosts);
+    let gateway = weir().start(&file);
+    let pebble = place.start(gateway.addr().port(), &Manners::default());
+    let identity = authority.identity(&["*.x.test"]);
+    let ssls = format!(
+        "ssls: [{{ sni: \"*.x.test\", cert: {:?}, key: {:?}, client: {{ ca: {:?} }} }}]\n",
+        identity.certificate, identity.key, known.certificate
+    );
+    gateway.rewrite(&(file + &ssls + &pebble.place.acme(&hosts.join(", "), &storage, "")));
+    let jack = TlsClient::known_to(&pebble.root(), &known.identity(&["jack"]));
+    hosts.iter().for_each(|host| drop(eventually_shown(&gateway, &jack, host)));
+    let nobody = pebble.trusted();
+    let status = |tls: &TlsClient, name: &str, host: &str| {
+        let client = Client::connect_tls(gateway.tls_addr(), tls, name);
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        client.ok().and_then(|mut client| client.ask(request).ok()).map(|answer| answer.status)
+    };
+    for host in &hosts[..2] {
+        assert_eq!(status(&jack, host, host), Some(200), "{host}");
+        assert_eq!(status(&nobody, host, host), None, "{host}: the handshake fails");
+        assert_eq!(status(&nobody, "open.test", host), Some(421), "{host}");
+    }
+    assert_eq!(status(&nobody, "open.test", "open.test"), Some(200));
+}
+
+#[test]
+fn an_authority_that_has_forgotten_the_account_gets_another_one() {
+    let Some(place) = Place::find() else { return };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    place.resolve(&["a.test", "b.test", "c.test"]);
+    let gateway = weir().start(&file);
+    let mut pebble = place.start(gateway.addr().port(), &Manners::default());
+    gateway.rewrite(&(file.clone() + &pebble.place.acme("a.test", &storage, "")));
+    eventually_shown(&gateway, &pebble.trusted(), "a.test");
+    let folder = pebble.place.folder(&storage);
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let (account, registration) = (read("account.json"), read("registration.json"));
+    assert!(registration.contains("mailto:ops@weir.test"), "{registration}");
+
+    // Pebble keeps everything in memory.
+    pebble.program.crash();
+    let pebble = pebble.place.start(gateway.addr().port(), &Manners::default());
+    gateway.rewrite(&(file.clone() + &pebble.place.acme("a.test, b.test", &storage, "")));
+    eventually_shown(&gateway, &pebble.trusted(), "b.test");
+    assert_eq!(orders(&gateway, "failed"), 0.0);
+    assert_eq!(read("account.old.json"), account);
+    assert_ne!(read("account.json"), account);
+
+    // The authority is told of another address at once, though no certificate is due.
+    let account = read("account.json");
+    let acme = pebble.place.acme("a.test, b.test", &storage, "").replace("ops@weir.test", "new@weir.test");
+    gateway.rewrite(&(file.clone() + &acme));
+    eventually("the address is told", DEADLINE, || read("registration.json").contains("mailto:new@weir.test"));
+    assert_eq!(read("account.json"), account);
+    gateway.rewrite(&(file + &acme.replace("b.test", "b.test, c.test")));
+    eventually_shown(&gateway, &pebble.trusted(), "c.test");
+}
+
+/// An order that is broken off leaves authorizations behind, which authorities count.
+#[test]
+fn an_order_goes_on_when_another_host_is_added() {
+    let gate = Gate::new();
+    let tls = TlsServer::new(&Authority::of_tests().identity(&["127.0.0.1"]));
+    let authority = {
+        let gate = gate.clone();
+        Origin::scripted_tls(&tls, Reading::Strict, move |connection| {
+            while connection.request().is_ok() {
+                if connection.index == 0 {
+                    gate.wait();
+                    return;
+                }
+                if connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    let ((_origin, file), storage) = (served(), TempDir::new());
+    let ca = storage.write("ca.pem", &Authority::of_tests().certificate);
+    let file_of = |hosts: &str| {
+        format!(
+            "{file}acme:\n  hosts: [{hosts}]\n  terms_of_service_agreed: true\n  directory: https://{}/dir\n  \
+             ca: {}\n  storage: {}\n",
+            authority.addr(),
+            ca.display(),
+            storage.path().display()
+        )
+    };
+    let gateway = weir().start(&file_of("a.test"));
+    gate.wait_arrived(1);
+    gateway.rewrite(&file_of("a.test, b.test, c.test"));
+    eventually("they are ordered, too", DEADLINE, || host(&gateway, "c.test")["ordering"] == true);
+    gateway.rewrite(&file_of("a.test, b.test"));
+    eventually("it is gone", DEADLINE, || host(&gateway, "c.test").is_null());
+    assert_eq!(host(&gateway, "a.test")["ordering"], true);
+    gate.open();
+    gateway.wait_stderr("the end of the first order", |line| line.contains("no certificate for `a.test`: no answer"));
+    gateway.wait_stderr("the end of the other one", |line| {
+        line.contains("no certificate for `b.test`: ") && line.contains("newNonce")
+    });
 }

@@ -4,14 +4,15 @@
 //! there they are loaded like all other files of a configuration, and the watch publishes them to the workers. Only the process
 //! that holds the storage's lock places orders.
 
+mod account;
 mod authority;
 mod challenges;
+mod host_tasks;
 mod order;
 mod report;
 mod schedule;
 mod storage;
 
-use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -19,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::FutureExt;
+use futures_util::future::{Either, join, select};
 use tokio::sync::{Semaphore, watch};
 use weir_client::HttpClient;
 use weir_net::tls::TlsConnector;
@@ -28,9 +30,11 @@ use crate::document::{AcmeHost, Challenge, ExternalAccount};
 use crate::text::diagnostic::Diagnostic;
 
 pub use challenges::{Challenges, PREFIX};
+use host_tasks::HostTasks;
 use order::{OrderFailure, Orders};
 use report::ReportStatus;
 pub use report::{AcmeReport, AcmeRole, HostReport};
+use schedule::FailuresInRow;
 use storage::{AcmeStorage, Failures};
 
 /// The certificates to obtain, and the authority.
@@ -59,10 +63,13 @@ impl AcmeTerms {
     /// Whether the terms are equal, regardless of positions in the file.
     fn are(&self, other: &AcmeTerms) -> bool {
         let names = |terms: &AcmeTerms| terms.hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>();
-        names(self) == names(other)
+        names(self) == names(other) && self.differ_in_hosts_alone(other)
+    }
+
+    fn differ_in_hosts_alone(&self, other: &AcmeTerms) -> bool {
+        self.http.settings() == other.http.settings()
             && (&self.emails, &self.directory, self.client.id(), &self.folder)
                 == (&other.emails, &other.directory, other.client.id(), &other.folder)
-            && self.http.settings() == other.http.settings()
             && (self.challenge, self.renew_before, &self.external_account)
                 == (other.challenge, other.renew_before, &other.external_account)
     }
@@ -104,6 +111,13 @@ struct RunningAcme {
     ended: mpsc::Receiver<()>,
 }
 
+impl RunningAcme {
+    /// Whether the thread has ended although it was not told to: there is a bug.
+    fn is_gone(&self) -> bool {
+        self.ended.try_recv() == Err(mpsc::TryRecvError::Disconnected)
+    }
+}
+
 struct AcmeShared {
     challenges: Arc<Challenges>,
     board: ReportStatus,
@@ -135,13 +149,17 @@ impl Acme {
         }
     }
 
-    /// Applies the terms of a new configuration. Orders continue if the terms have not changed.
+    /// Applies the terms of a new configuration. Orders continue for hosts that are still there, if nothing else has changed. A
+    /// thread that has failed is replaced.
     ///
     /// # Errors
     /// If no thread can be started.
     pub fn follow(&self, terms: Option<&Arc<AcmeTerms>>) -> io::Result<()> {
         *lock(&self.shared.latest) = terms.cloned();
         let mut stage = lock(&self.stage);
+        if matches!(&*stage, AcmeStage::Running(running) if running.is_gone()) {
+            *stage = AcmeStage::Idle;
+        }
         match (&*stage, terms) {
             (AcmeStage::Idle, None) | (AcmeStage::Ended, _) => {}
             (AcmeStage::Running(running), _) => {
@@ -190,6 +208,9 @@ impl Acme {
     /// The state of all certificates; `None` if the configuration has no `acme`.
     pub fn report(&self) -> Option<AcmeReport> {
         let terms = lock(&self.shared.latest).clone()?;
+        if matches!(&*lock(&self.stage), AcmeStage::Running(running) if running.is_gone()) {
+            self.shared.board.enter(AcmeRole::Failed);
+        }
         Some(self.shared.board.report(&terms))
     }
 }
@@ -209,30 +230,52 @@ impl AcmeShared {
     async fn run(self: Arc<Self>, mut terms: watch::Receiver<Option<Arc<AcmeTerms>>>) {
         loop {
             let wanted = terms.borrow_and_update().clone();
-            let changed = pin!(terms.changed());
-            let ended = match wanted {
-                None => changed.await.is_err(),
-                Some(wanted) => match select(changed, pin!(self.keep(&wanted))).await {
-                    Either::Left((changed, _)) => changed.is_err(),
-                    Either::Right((never, _)) => match never {},
-                },
+            let goes_on = match wanted {
+                None => terms.changed().await.is_ok(),
+                Some(wanted) => self.keep(&wanted, &mut terms).await,
             };
-            if ended {
+            if !goes_on {
                 return;
             }
         }
     }
 
-    /// Keeps the certificates of one configuration valid.
-    async fn keep(&self, terms: &Arc<AcmeTerms>) -> Infallible {
+    /// Keeps the certificates of one authority valid, until more than the hosts change. `false` if there will be no other terms.
+    async fn keep(&self, terms: &Arc<AcmeTerms>, changes: &mut watch::Receiver<Option<Arc<AcmeTerms>>>) -> bool {
         let storage = AcmeStorage::new(&terms.folder);
         self.board.begin(&terms.hosts, |host| storage.validity(host));
-        let _lock = self.lock_of(&storage, terms).await;
+        let _lock = match select(pin!(changes.changed()), pin!(self.lock_of(&storage, terms))).await {
+            Either::Left((changed, _)) => return changed.is_ok(),
+            Either::Right((lock, _)) => lock,
+        };
         self.board.enter(AcmeRole::Ordering);
         let orders = Orders::new(Arc::clone(terms), storage.clone(), Arc::clone(&self.challenges));
         let permits = Semaphore::new(AT_A_TIME);
-        join_all(terms.hosts.iter().map(|host| self.keep_host(terms, &host.name, &storage, &orders, &permits))).await;
-        std::future::pending().await
+        let (storage, orders, permits) = (&storage, &orders, &permits);
+        let mut tasks = HostTasks::default();
+        let mut current = Arc::clone(terms);
+        // If the authority cannot be told now, it is with the next order.
+        let telling = pin!(orders.tell_registration());
+        let mut telling = telling.fuse();
+        loop {
+            tasks.keep_only(&current.hosts, |host| async move {
+                self.keep_host(terms, &host, storage, orders, permits).await;
+            });
+            let running = async {
+                let ((), never) = join(&mut telling, tasks.run()).await;
+                never
+            };
+            match select(pin!(changes.changed()), pin!(running)).await {
+                Either::Left((Ok(()), _)) => {}
+                Either::Left((Err(_), _)) => return false,
+                Either::Right((never, _)) => match never {},
+            }
+            current = match changes.borrow_and_update().clone() {
+                Some(newer) if newer.differ_in_hosts_alone(terms) => newer,
+                _ => return true,
+            };
+            self.board.follow(&current.hosts, |host| storage.validity(host));
+        }
     }
 
     /// Waits until this process holds the storage's lock.
@@ -288,9 +331,10 @@ impl AcmeShared {
         permits: &Semaphore,
     ) {
         let mut failures = storage.failures(host);
+        let mut in_row = FailuresInRow::of_refusals(failures.as_ref().map_or(0, |failures| failures.count));
         let mut not_before = failures.as_ref().map(|failures| {
-            let pause = schedule::pause(failures.count, true, None, rand::random());
-            UNIX_EPOCH + Duration::from_secs(failures.last) + pause.min(schedule::AFTER_START)
+            let pause = schedule::pause(in_row.refusals, true, None, rand::random());
+            failures.last_at(SystemTime::now()) + pause.min(schedule::AFTER_START)
         });
         loop {
             let validity = storage.validity(host);
@@ -310,17 +354,16 @@ impl AcmeShared {
             let lifetime = validity.and_then(|validity| validity.until.duration_since(validity.since).ok());
             match obtained {
                 Ok(validity) => {
-                    (failures, not_before) = (None, None);
+                    (failures, not_before, in_row) = (None, None, FailuresInRow::default());
                     self.board.succeeded();
                     let days = validity.until.duration_since(SystemTime::now()).unwrap_or_default().as_secs() / 86_400;
                     (self.tell)(&format!("acme: new certificate for {host}, valid for {days} days"));
                 }
                 Err(failure) => {
-                    let count = failures.as_ref().map_or(1, |failures| failures.count.saturating_add(1));
-                    let again = self.failed(terms, host, &failure, count, lifetime);
-                    not_before = Some(again);
+                    let count = in_row.add(failure.refused);
+                    not_before = Some(self.failed(terms, host, &failure, count, lifetime));
                     let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                    failures = Some(Failures { count, last, reason: failure.reason });
+                    failures = Some(Failures { count: in_row.all(), last, reason: failure.reason });
                     if !failure.refused {
                         continue; // the authority has not counted it
                     }

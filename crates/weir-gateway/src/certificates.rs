@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use regex::bytes::RegexSet;
-use weir_net::tls::{Scope, Server};
+use weir_net::tls::Server;
+use weir_plugin::Tls;
 
 /// One entry of `ssls`.
 #[derive(Clone, Debug)]
@@ -12,6 +13,17 @@ pub struct Certificate {
     pub server: Server,
     /// Set if clients must show a certificate.
     pub proof: Option<RequiredClientCertificate>,
+}
+
+impl Certificate {
+    fn admit(&self, path: &[u8], tls: &Tls) -> Admission {
+        match &self.proof {
+            None => Admission::Admitted,
+            Some(_) if self.server.scope() != tls.proof => Admission::Misdirected,
+            Some(wanted) if tls.certificate.is_none() && !wanted.except.is_match(path) => Admission::Unproved,
+            Some(_) => Admission::Admitted,
+        }
+    }
 }
 
 /// The requirement that clients show a certificate.
@@ -70,11 +82,32 @@ impl Certificates {
 
     /// The certificate for a name in lower case: of that name, of the wildcard that covers it, or the default.
     pub fn find(&self, name: Option<&str>) -> Option<&Arc<Certificate>> {
-        let own = name.and_then(|name| {
-            let exact = self.exact.get(name);
-            exact.or_else(|| name.split_once('.').and_then(|(_, rest)| self.wildcard.get(rest)))
-        });
-        own.copied().or(self.default).map(|number| &self.all[number])
+        name.and_then(|name| self.own(name)).or_else(|| self.default())
+    }
+
+    /// The certificate whose requirement of client certificates holds for requests to a host in lower case. Wildcards in the
+    /// `hosts` of routes stand for any number of labels, so a host that no certificate covers belongs to the nearest wildcard
+    /// above it that requires client certificates, however many labels are between them.
+    pub fn governing(&self, host: &str) -> Option<&Arc<Certificate>> {
+        self.own(host).or_else(|| self.above(host)).or_else(|| self.default())
+    }
+
+    /// The certificate of the name itself, or of the wildcard one label above it.
+    fn own(&self, name: &str) -> Option<&Arc<Certificate>> {
+        let exact = self.exact.get(name);
+        let number = exact.or_else(|| name.split_once('.').and_then(|(_, rest)| self.wildcard.get(rest)));
+        number.map(|&number| &self.all[number])
+    }
+
+    /// The certificate of the nearest wildcard at least two labels above the name that requires client certificates.
+    fn above(&self, name: &str) -> Option<&Arc<Certificate>> {
+        let ends = name.match_indices('.').skip(1).map(|(dot, _)| &name[dot + 1..]);
+        let mut all = ends.filter_map(|end| self.wildcard.get(end).map(|&number| &self.all[number]));
+        all.find(|certificate| certificate.proof.is_some())
+    }
+
+    fn default(&self) -> Option<&Arc<Certificate>> {
+        self.default.map(|number| &self.all[number])
     }
 
     /// From now on `prover` answers the validations of authorities.
@@ -92,20 +125,27 @@ impl Certificates {
         self.exact.contains_key(name)
     }
 
-    /// Whether a request may be served on a connection whose handshake had the scope `proof`; `proved`: the client showed a
-    /// certificate.
-    pub fn admit(&self, host: &[u8], path: &[u8], proof: Scope, proved: bool) -> Admission {
-        if !self.proof {
-            return Admission::Admitted;
+    /// Whether a request for this host and path may be served on the connection with these TLS facts.
+    ///
+    /// A host that has a certificate of its own is subject to that certificate's requirement. For any other host, and for
+    /// requests without one, two requirements hold: that of [`Certificates::governing`], and that of the name in the handshake.
+    #[inline]
+    pub fn admit(&self, host: &[u8], path: &[u8], tls: &Tls) -> Admission {
+        match self.proof {
+            false => Admission::Admitted,
+            true => self.admit_proved(host, path, tls),
         }
-        let host = std::str::from_utf8(host).ok().filter(|host| !host.is_empty());
-        let Some(certificate) = self.find(host) else { return Admission::Admitted };
-        match &certificate.proof {
-            None => Admission::Admitted,
-            Some(_) if certificate.server.scope() != proof => Admission::Misdirected,
-            Some(wanted) if !proved && !wanted.except.is_match(path) => Admission::Unproved,
-            Some(_) => Admission::Admitted,
+    }
+
+    fn admit_proved(&self, host: &[u8], path: &[u8], tls: &Tls) -> Admission {
+        // Hosts are ASCII (`weir_proto::authority`).
+        let host = std::str::from_utf8(host).unwrap_or_default();
+        if let Some(own) = self.own(host) {
+            return own.admit(path, tls);
         }
+        let required = [self.governing(host), self.find(tls.server_name.as_deref())];
+        let mut admissions = required.into_iter().flatten().map(|certificate| certificate.admit(path, tls));
+        admissions.find(|admission| *admission != Admission::Admitted).unwrap_or(Admission::Admitted)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -43,6 +43,8 @@ pub enum Stop {
     ConnectTimeout,
     /// The TLS handshake with the endpoint failed, or its certificate is not valid for it.
     UpstreamTls,
+    /// The endpoint has no certificate for the server name, which is the host of the request.
+    UpstreamTlsName,
     /// The endpoint closed or reset the connection before the first byte of a response.
     UpstreamClosed,
     /// The endpoint did not process the request (RFC 9113 §8.7).
@@ -138,6 +140,7 @@ impl Stop {
             Stop::ConnectFailed => (502, "connect_failed", Upstream, false, Unseen),
             Stop::ConnectTimeout => (504, "connect_timeout", Upstream, false, Unseen),
             Stop::UpstreamTls => (502, "upstream_tls", Upstream, false, Unseen),
+            Stop::UpstreamTlsName => (502, "upstream_tls_name", Upstream, false, Never),
             Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
             Stop::NotProcessed => (502, "not_processed", Upstream, false, Unseen),
             Stop::UpstreamHeadAborted => (502, "upstream_head_aborted", Upstream, false, Idempotent),

@@ -33,6 +33,8 @@ pub enum Known {
     Upgrade,
     XForwardedFor,
     XForwardedHost,
+    /// Any other name that begins with `X-Forwarded-`.
+    XForwardedOther,
     XForwardedPort,
     XForwardedPrefix,
     XForwardedProto,
@@ -51,10 +53,18 @@ impl Known {
         {
             return candidate.known;
         }
-        let is_consumer = matches!(name[0], b'x' | b'X')
-            && name.len() > CONSUMER.len()
-            && same_name(&name[..CONSUMER.len()], CONSUMER);
-        if is_consumer { Known::Identity } else { Known::Other }
+        if matches!(name[0], b'x' | b'X') { Known::by_prefix(name) } else { Known::Other }
+    }
+
+    fn by_prefix(name: &[u8]) -> Known {
+        let begins = |prefix: &[u8]| name.len() > prefix.len() && same_name(&name[..prefix.len()], prefix);
+        if begins(CONSUMER) {
+            Known::Identity
+        } else if begins(FORWARDED) {
+            Known::XForwardedOther
+        } else {
+            Known::Other
+        }
     }
 
     /// Meant for the next hop only, so not forwarded as received (RFC 9110 §7.6.1, RFC 9113 §3.1 for `HTTP2-Settings`).
@@ -81,6 +91,7 @@ impl Known {
             self,
             Known::XForwardedFor
                 | Known::XForwardedHost
+                | Known::XForwardedOther
                 | Known::XForwardedPort
                 | Known::XForwardedPrefix
                 | Known::XForwardedProto
@@ -185,6 +196,8 @@ fn lower_case(word: u64) -> u64 {
 
 /// The prefix of identity fields.
 const CONSUMER: &[u8] = b"x-consumer-";
+/// The prefix of what proxies tell about clients: also an identity (`X-Forwarded-User`, `X-Forwarded-Client-Cert`).
+const FORWARDED: &[u8] = b"x-forwarded-";
 
 /// The names with a meaning, in lower case.
 const NAMES: [(&[u8], Known); 29] = [
@@ -337,6 +350,10 @@ mod tests {
         assert_eq!(Known::parse(b"x-consumer-anything"), Known::Identity);
         assert_eq!(Known::parse(b"X-Credential-Identifier"), Known::Identity);
         assert_eq!(Known::parse(b"x-consumed"), Known::Other);
+        assert_eq!(Known::parse(b"X-Forwarded-Proto"), Known::XForwardedProto);
+        assert_eq!(Known::parse(b"X-FORWARDED-Client-Cert"), Known::XForwardedOther);
+        assert_eq!(Known::parse(b"x-forwarded-"), Known::Other);
+        assert_eq!(Known::parse(b"x-forward-user"), Known::Other);
         assert_eq!(Known::parse(b""), Known::Other);
     }
 

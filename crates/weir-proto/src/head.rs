@@ -53,6 +53,8 @@ pub struct Head {
     pub(crate) fields: Vec<Field>,
     /// Fields the gateway must not add on its own: one bit for each [`Known`]. See [`Head::withhold`].
     withheld: u32,
+    /// Fields that were received as never indexed (RFC 7541 §6.2.3), a bit for each of the first 63, and the last for all others.
+    never_indexed: u64,
 }
 
 impl Head {
@@ -60,7 +62,17 @@ impl Head {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
-        self.withheld = 0;
+        (self.withheld, self.never_indexed) = (0, 0);
+    }
+
+    /// The last field was received as never indexed.
+    pub(crate) fn mark_never_indexed(&mut self) {
+        self.never_indexed |= 1 << (self.fields.len() - 1).min(63);
+    }
+
+    /// Whether the field with this index, among all [entries](Head::entries), must not be indexed when it is forwarded.
+    pub fn is_never_indexed(&self, index: usize) -> bool {
+        self.never_indexed >> index.min(63) & 1 == 1
     }
 
     /// Bytes the head can hold without reallocation.
@@ -549,6 +561,12 @@ impl RequestHead {
     /// The authority for the upstream: the client's, unless it was replaced.
     pub fn authority(&self) -> &[u8] {
         self.head.slice(self.new_authority.unwrap_or(self.authority))
+    }
+
+    /// The host for the upstream, without port: as the client sent it, in canonical form, or as a plugin has set it.
+    pub fn upstream_host(&self) -> &[u8] {
+        let Some(authority) = self.new_authority else { return self.host() };
+        crate::authority::HostPort::parse(self.head.slice(authority)).map_or(b"", |new| new.host)
     }
 
     /// The port in the authority the client sent.

@@ -86,8 +86,12 @@ pub(crate) fn is_dropped_for_underscore(name: &[u8], underscores: bool) -> bool 
 }
 
 fn reads_as_known(name: &[u8]) -> bool {
-    let dashed: Vec<u8> = name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte }).collect();
-    Known::parse(&dashed) != Known::Other
+    Known::parse(&dashed(name)) != Known::Other
+}
+
+/// The name with `-` for each `_`.
+pub(crate) fn dashed(name: &[u8]) -> Vec<u8> {
+    name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte }).collect()
 }
 
 /// Stores the authority as sent, and its host in canonical form.

@@ -2,6 +2,7 @@
 
 use crate::field::{self, Known};
 use crate::head::{BadField, write_field};
+use crate::request::dashed;
 
 /// A trailer section as received. Only fields that may be forwarded can be read from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,8 +44,18 @@ impl Trailers {
                 let colon = memchr::memchr(b':', line)?;
                 Some((&line[..colon], field::trim(&line[colon + 1..])))
             })
-            .filter(|(name, _)| !Known::parse(name).is_forbidden_in_trailers() && !is_sensitive(name))
+            .filter(|(name, _)| !is_forbidden(name) && !reads_as_forbidden(name))
     }
+}
+
+fn is_forbidden(name: &[u8]) -> bool {
+    Known::parse(name).is_forbidden_in_trailers() || is_sensitive(name)
+}
+
+/// Whether a receiver that does not distinguish `_` from `-` (RFC 3875 §4.1.18) takes the name for a forbidden one. Other names
+/// with underscores pass: metadata of gRPC may have them.
+fn reads_as_forbidden(name: &[u8]) -> bool {
+    memchr::memchr(b'_', name).is_some() && is_forbidden(&dashed(name))
 }
 
 /// Fields that would bypass decisions made on the head if they arrived after it.
@@ -71,11 +82,15 @@ mod tests {
     #[test]
     fn what_decides_something_does_not_come_late() {
         let mut trailers = Trailers::default();
-        for (name, value) in [("X-Sum", "1"), ("Host", "evil"), ("Content-Length", "1"), ("Cookie", "a=b"), ("B", "")] {
+        for (name, value) in [("X-Sum", "1"), ("Host", "evil"), ("Content-Length", "1"), ("Cookie", "a=b"), ("x_b", "")]
+        {
             assert_eq!(trailers.add(name.as_bytes(), value.as_bytes()), Ok(()));
+        }
+        for name in ["x_forwarded_for", "X-Consumer_Username", "content_length", "Set_Cookie"] {
+            assert_eq!(trailers.add(name.as_bytes(), b"1"), Ok(()));
         }
         assert_eq!(trailers.add(b"a b", b""), Err(BadField));
         assert_eq!(trailers.add(b"a", b"1\r\nHost: evil"), Err(BadField));
-        assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"X-Sum"[..], &b"1"[..]), (b"B", b"")]);
+        assert_eq!(trailers.fields().collect::<Vec<_>>(), [(&b"X-Sum"[..], &b"1"[..]), (b"x_b", b"")]);
     }
 }

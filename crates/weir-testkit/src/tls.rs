@@ -150,10 +150,20 @@ impl TlsClient {
 
     /// The same with a client certificate.
     pub fn known_as(authority: &Authority, identity: &Identity) -> TlsClient {
-        TlsClient::with(&authority.certificate, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
+        TlsClient::known_to(&authority.certificate, identity)
     }
 
-    /// The same with only TLS 1.2.
+    /// The same for an authority given by its certificate in PEM.
+    pub fn known_to(certificate: &str, identity: &Identity) -> TlsClient {
+        TlsClient::with(certificate, Some(identity), &[&rustls::version::TLS13, &rustls::version::TLS12])
+    }
+
+    /// The same with a client certificate and only TLS 1.2.
+    pub fn old_known_as(authority: &Authority, identity: &Identity) -> TlsClient {
+        TlsClient::with(&authority.certificate, Some(identity), &[&rustls::version::TLS12])
+    }
+
+    /// Without a client certificate and with only TLS 1.2.
     pub fn old(authority: &Authority) -> TlsClient {
         TlsClient::with(&authority.certificate, None, &[&rustls::version::TLS12])
     }

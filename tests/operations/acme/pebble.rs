@@ -101,7 +101,12 @@ impl Place {
 impl Pebble {
     /// Trusts whom this authority vouches for.
     pub fn trusted(&self) -> TlsClient {
-        TlsClient::trusting_certificate(&self.ask("/roots/0").expect("it answers"))
+        TlsClient::trusting_certificate(&self.root())
+    }
+
+    /// Its own certificate, as PEM.
+    pub fn root(&self) -> String {
+        self.ask("/roots/0").expect("it answers")
     }
 
     fn ask(&self, path: &str) -> Option<String> {

@@ -1,10 +1,10 @@
 //! The HTTP client for requests to an authority.
 
+use std::cell::Cell;
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -23,7 +23,20 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct AuthorityClient {
     http: HttpClient,
     settings: CallSettings,
-    told_to_wait: Arc<Mutex<Option<SystemTime>>>,
+}
+
+tokio::task_local! {
+    /// When the authority wants the next request of the order in progress: the last `Retry-After` of its responses.
+    static TOLD_TO_WAIT: Cell<Option<SystemTime>>;
+}
+
+/// Runs an order; returns the time of the last `Retry-After` that it was told, if there was one.
+pub(super) async fn noting_waits<T>(order: impl Future<Output = T>) -> (T, Option<SystemTime>) {
+    let noting = async {
+        let end = order.await;
+        (end, TOLD_TO_WAIT.with(Cell::get))
+    };
+    TOLD_TO_WAIT.scope(Cell::new(None), noting).await
 }
 
 /// The authority did not respond, which is not a refusal.
@@ -47,12 +60,7 @@ impl AuthorityClient {
             verification: ServerVerification::Terms(tls.clone()),
             ..CallSettings::default()
         };
-        AuthorityClient { http, settings, told_to_wait: Arc::default() }
-    }
-
-    /// The time of the last `Retry-After` since the previous call, if there was one.
-    pub(super) fn told_to_wait(&self) -> Option<SystemTime> {
-        self.told_to_wait.lock().unwrap_or_else(PoisonError::into_inner).take()
+        AuthorityClient { http, settings }
     }
 
     async fn ask(self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, NoAnswer> {
@@ -63,22 +71,23 @@ impl AuthorityClient {
         let content = content.collect().await.map_err(|error| no_answer(&error))?.to_bytes();
         let answer = self.http.call(&to, Request::from_parts(head, content), &self.settings).await;
         let answer = answer.map_err(|error| no_answer(&error))?;
-        self.note(&answer);
+        note(&answer);
         Ok(answer.map(Full::new))
     }
+}
 
-    /// Stores the `Retry-After` of a response with status 429 or 503.
-    fn note(&self, response: &Response<Bytes>) {
-        if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            return;
-        }
-        let told = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let until = told.and_then(|told| match told.trim().parse() {
-            Ok(seconds) => SystemTime::now().checked_add(Duration::from_secs(seconds)),
-            Err(_) => httpdate::parse_http_date(told.trim()).ok(),
-        });
-        *self.told_to_wait.lock().unwrap_or_else(PoisonError::into_inner) = until;
+/// Stores the `Retry-After` of a response with status 429 or 503.
+fn note(response: &Response<Bytes>) {
+    if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        return;
     }
+    let told = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let until = told.and_then(|told| match told.trim().parse() {
+        Ok(seconds) => SystemTime::now().checked_add(Duration::from_secs(seconds)),
+        Err(_) => httpdate::parse_http_date(told.trim()).ok(),
+    });
+    // Requests outside of an order have nothing to note.
+    let _ = TOLD_TO_WAIT.try_with(|told| told.set(until));
 }
 
 impl instant_acme::HttpClient for AuthorityClient {
@@ -91,5 +100,35 @@ impl instant_acme::HttpClient for AuthorityClient {
             let answer = http.ask(request).await;
             answer.map(BytesResponse::from).map_err(|error| Error::Other(Box::new(error)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_is_for_the_order_that_was_told_to() {
+        let answered = async |status: u16, seconds: u32| {
+            tokio::task::yield_now().await;
+            note(
+                &Response::builder()
+                    .status(status)
+                    .header(RETRY_AFTER, seconds)
+                    .body(Bytes::new())
+                    .expect("a response"),
+            );
+            tokio::task::yield_now().await;
+        };
+        let (limited, other, away) = tokio::join!(
+            noting_waits(answered(429, 86_400)),
+            noting_waits(answered(400, 86_400)),
+            noting_waits(answered(503, 10)),
+        );
+        let seconds = |told: Option<SystemTime>| {
+            told.map(|until| until.duration_since(SystemTime::now()).expect("it is later").as_secs().div_ceil(10))
+        };
+        assert_eq!((seconds(limited.1), seconds(other.1), seconds(away.1)), (Some(8_640), None, Some(1)));
+        answered(429, 10).await;
     }
 }

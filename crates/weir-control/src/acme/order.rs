@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, ExternalAccountKey, Identifier, NewAccount,
-    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::AcmeTerms;
-use super::authority::{AuthorityClient, NoAnswer};
+use super::account::AcmeAccount;
+use super::authority::{AuthorityClient, NoAnswer, noting_waits};
 use super::challenges::{CERTIFICATE, Challenges};
 use super::storage::{AcmeStorage, Validity};
 use crate::document::Challenge;
@@ -27,23 +27,30 @@ pub(super) struct OrderFailure {
     pub refused: bool,
     /// The authority requests no further order until then.
     pub wait_until: Option<SystemTime>,
+    /// The authority does not know the account.
+    pub unknown_account: bool,
 }
+
+/// The type of the problem that an authority has with an account that it does not know (RFC 8555 §6.7).
+const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 impl OrderFailure {
     /// A local failure. The next attempt is delayed as after a refusal.
-    fn own(reason: impl std::fmt::Display) -> OrderFailure {
-        OrderFailure { reason: reason.to_string(), refused: true, wait_until: None }
+    pub(super) fn own(reason: impl std::fmt::Display) -> OrderFailure {
+        OrderFailure { reason: reason.to_string(), refused: true, wait_until: None, unknown_account: false }
     }
 }
 
 impl From<Error> for OrderFailure {
     fn from(error: Error) -> OrderFailure {
         let silent = matches!(&error, Error::Other(inner) if inner.is::<NoAnswer>());
+        let unknown_account =
+            matches!(&error, Error::Api(problem) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT));
         let reason = match error {
             Error::Api(problem) => in_words(&problem),
             error => error.to_string(),
         };
-        OrderFailure { refused: !silent, ..OrderFailure::own(reason) }
+        OrderFailure { refused: !silent, unknown_account, ..OrderFailure::own(reason) }
     }
 }
 
@@ -60,27 +67,41 @@ fn in_words(problem: &Problem) -> String {
 /// Orders certificates from one authority, with one account.
 pub(super) struct Orders {
     terms: Arc<AcmeTerms>,
-    http: AuthorityClient,
     storage: AcmeStorage,
     challenges: Arc<Challenges>,
-    /// Loaded or created with the first order. The lock prevents that concurrent orders create several.
-    account: tokio::sync::Mutex<Option<Account>>,
+    account: AcmeAccount,
 }
 
 impl Orders {
     pub(super) fn new(terms: Arc<AcmeTerms>, storage: AcmeStorage, challenges: Arc<Challenges>) -> Orders {
         let http = AuthorityClient::new(terms.http.clone(), &terms.client);
-        Orders { terms, http, storage, challenges, account: tokio::sync::Mutex::default() }
+        let account = AcmeAccount::new(Arc::clone(&terms), http, storage.clone());
+        Orders { terms, storage, challenges, account }
     }
 
     /// Obtains a certificate for a host, and saves it with a new key.
     pub(super) async fn obtain(&self, host: &str) -> Result<Validity, OrderFailure> {
-        let obtained = self.ordered(host).await;
-        obtained.map_err(|failure| OrderFailure { wait_until: self.http.told_to_wait(), ..failure })
+        let (obtained, wait_until) = noting_waits(self.with_account(host)).await;
+        obtained.map_err(|failure| OrderFailure { wait_until, ..failure })
     }
 
-    async fn ordered(&self, host: &str) -> Result<Validity, OrderFailure> {
-        let account = self.account().await?;
+    /// Tells the authority of changed contacts.
+    pub(super) async fn tell_registration(&self) {
+        self.account.tell_registration().await;
+    }
+
+    async fn with_account(&self, host: &str) -> Result<Validity, OrderFailure> {
+        let account = self.account.get().await?;
+        match self.ordered(&account, host).await {
+            Err(failure) if failure.unknown_account => {
+                self.account.forget(&account).await?;
+                self.ordered(&self.account.get().await?, host).await
+            }
+            obtained => obtained,
+        }
+    }
+
+    async fn ordered(&self, account: &Account, host: &str) -> Result<Validity, OrderFailure> {
         let identifiers = [Identifier::Dns(host.to_owned())];
         let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
         // Closed again when this is dropped.
@@ -143,33 +164,6 @@ impl Orders {
         let name = self.storage.open_challenge(token, kind, answer).map_err(unsaved)?;
         self.challenges.open(&name, answer);
         Ok(OpenChallenge { orders: self, name })
-    }
-
-    async fn account(&self) -> Result<Account, OrderFailure> {
-        let mut account = self.account.lock().await;
-        if let Some(account) = &*account {
-            return Ok(account.clone());
-        }
-        let builder = Account::builder_with_http(Box::new(self.http.clone()));
-        let found = match self.storage.account::<AccountCredentials>().map_err(OrderFailure::own)? {
-            Some(credentials) => builder.from_credentials(credentials).await?,
-            None => {
-                let contact: Vec<String> = self.terms.emails.iter().map(|email| format!("mailto:{email}")).collect();
-                let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-                let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-                let external = self.terms.external_account.as_ref().map(|external| {
-                    let key = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &*external.hmac_key);
-                    key.map(|key| ExternalAccountKey::new(external.key_id.to_string(), &key))
-                });
-                let external = external.transpose().map_err(OrderFailure::own)?;
-                let directory = self.terms.directory.to_string();
-                let (account, credentials) = builder.create(&new, directory, external.as_ref()).await?;
-                let unsaved = |error| OrderFailure::own(format!("the account cannot be saved: {error}"));
-                self.storage.save_account(&credentials).map_err(unsaved)?;
-                account
-            }
-        };
-        Ok(account.insert(found).clone())
     }
 }
 

@@ -32,6 +32,8 @@ pub enum AcmeRole {
     #[default]
     Waiting,
     Ordering,
+    /// The thread has ended by a bug. It is started again with the next configuration.
+    Failed,
 }
 
 /// The state of one host. Times are in seconds since 1970.
@@ -68,15 +70,26 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
+/// The state of a host for which nothing has been done yet.
+fn begun(host: &AcmeHost, validity: impl Fn(&str) -> Option<Validity>) -> HostReport {
+    let expires = validity(&host.name).map(|validity| seconds(validity.until));
+    HostReport { host: host.name.clone(), expires, ..HostReport::default() }
+}
+
 impl ReportStatus {
     /// Sets the hosts, with the expiry of their certificates.
     pub(super) fn begin(&self, hosts: &[AcmeHost], validity: impl Fn(&str) -> Option<Validity>) {
-        let report = |host: &AcmeHost| HostReport {
-            host: host.name.clone(),
-            expires: validity(&host.name).map(|validity| seconds(validity.until)),
-            ..HostReport::default()
-        };
-        self.changing().hosts = hosts.iter().map(|host| (host.name.clone(), report(host))).collect();
+        self.changing().hosts = hosts.iter().map(|host| (host.name.clone(), begun(host, &validity))).collect();
+    }
+
+    /// The hosts have changed: those that stay keep their state.
+    pub(super) fn follow(&self, hosts: &[AcmeHost], validity: impl Fn(&str) -> Option<Validity>) {
+        let mut changing = self.changing();
+        let mut before = std::mem::take(&mut changing.hosts);
+        changing.hosts = hosts
+            .iter()
+            .map(|host| (host.name.clone(), before.remove(&host.name).unwrap_or_else(|| begun(host, &validity))))
+            .collect();
     }
 
     pub(super) fn enter(&self, role: AcmeRole) {

@@ -13,6 +13,34 @@ const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 /// The longest delay after the start of a process, counted from the last failure: the operator may have corrected the cause.
 pub(super) const AFTER_START: Duration = Duration::from_secs(15 * 60);
 
+/// Failures since the last success.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FailuresInRow {
+    pub refusals: u32,
+    /// Attempts without an answer since the last refusal. They lengthen no pause after a refusal.
+    silences: u32,
+}
+
+impl FailuresInRow {
+    pub(super) fn of_refusals(refusals: u32) -> FailuresInRow {
+        FailuresInRow { refusals, silences: 0 }
+    }
+
+    /// Counts a failure, and returns how many of its kind there were.
+    pub(super) fn add(&mut self, refused: bool) -> u32 {
+        if refused {
+            *self = FailuresInRow::of_refusals(self.refusals.saturating_add(1));
+            return self.refusals;
+        }
+        self.silences = self.silences.saturating_add(1);
+        self.silences
+    }
+
+    pub(super) fn all(self) -> u32 {
+        self.refusals.saturating_add(self.silences)
+    }
+}
+
 /// The time of a renewal. `chance`, from 0 to 1, spreads the renewals of certificates that were ordered together.
 pub(super) fn renewal(validity: Validity, renew_before: Option<Duration>, chance: f64) -> SystemTime {
     let lifetime = validity.until.duration_since(validity.since).unwrap_or_default();
@@ -52,6 +80,15 @@ mod tests {
         assert_eq!(due(days(10, 100), Some(DAY * 7), 0.0), 93.0);
         assert_eq!(due(days(10, 100), Some(DAY * 365), 0.0), 55.0, "not all the time");
         assert_eq!(due(days(100, 10), None, 0.0), 10.0, "it makes no sense, and is over");
+    }
+
+    #[test]
+    fn a_refusal_after_a_long_silence_is_the_first_one() {
+        let mut failures = FailuresInRow::default();
+        assert_eq!([false; 3].map(|refused| failures.add(refused)), [1, 2, 3]);
+        assert_eq!((failures.add(true), failures.all()), (1, 1));
+        assert_eq!((failures.add(false), failures.all()), (1, 2));
+        assert_eq!((failures.add(true), failures.refusals), (2, 2));
     }
 
     #[test]

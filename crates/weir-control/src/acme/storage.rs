@@ -40,7 +40,17 @@ pub(super) struct Failures {
     pub reason: String,
 }
 
+impl Failures {
+    /// The time of the last one. A later time than `now` is wrong, in a damaged file or since the clock was set.
+    pub(super) fn last_at(&self, now: SystemTime) -> SystemTime {
+        UNIX_EPOCH.checked_add(Duration::from_secs(self.last)).map_or(now, |last| last.min(now))
+    }
+}
+
 const ACCOUNT: &str = "account.json";
+/// An account that is no longer used. Its key can still revoke certificates.
+const OLD_ACCOUNT: &str = "account.old.json";
+const REGISTRATION: &str = "registration.json";
 const LOCK: &str = "lock";
 const CHALLENGES: &str = "challenges";
 
@@ -71,6 +81,21 @@ impl AcmeStorage {
 
     pub(super) fn save_account(&self, account: &impl Serialize) -> io::Result<()> {
         self.save(ACCOUNT, &serde_json::to_vec(account).map_err(io::Error::other)?)
+    }
+
+    /// Keeps the saved account under another name.
+    pub(super) fn set_account_aside(&self) -> io::Result<()> {
+        gone(fs::remove_file(self.folder.join(REGISTRATION)))?;
+        gone(fs::rename(self.folder.join(ACCOUNT), self.folder.join(OLD_ACCOUNT)))
+    }
+
+    /// What the authority was told with the account; `None` if that is not known.
+    pub(super) fn registration<T: DeserializeOwned>(&self) -> Option<T> {
+        self.json(REGISTRATION).ok().flatten()
+    }
+
+    pub(super) fn save_registration(&self, registration: &impl Serialize) -> io::Result<()> {
+        self.save(REGISTRATION, &serde_json::to_vec(registration).map_err(io::Error::other)?)
     }
 
     /// The validity of a host's certificate; `None` if there is no usable one.
@@ -260,5 +285,14 @@ mod tests {
         }
         storage.close_all_challenges().expect("they can be removed");
         assert!(storage.challenges().is_empty());
+    }
+
+    #[test]
+    fn a_failure_in_the_future_counts_as_one_of_now() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000);
+        for (last, seconds) in [(10, 10), (1_001, 1_000), (u64::MAX, 1_000)] {
+            let failures = Failures { count: 1, last, reason: String::new() };
+            assert_eq!(failures.last_at(now), UNIX_EPOCH + Duration::from_secs(seconds), "{last}");
+        }
     }
 }

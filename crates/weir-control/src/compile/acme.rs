@@ -76,7 +76,7 @@ impl Compiler<'_> {
         for host in hosts {
             let file = self.document.acme.as_ref().map(|acme| acme.file_of(&host.name)).unwrap_or_default();
             let Some(Ok(text)) = self.document.files.get(&*file) else { continue };
-            match self.obtained(host, text) {
+            match self.obtained(host, text, certificates) {
                 Ok(certificate) => {
                     let name = std::iter::once(&*host.name);
                     certificates
@@ -92,7 +92,9 @@ impl Compiler<'_> {
         }
     }
 
-    fn obtained(&self, host: &AcmeHost, text: &[u8]) -> Result<Certificate, String> {
+    /// The obtained certificate, with the requirement of client certificates that holds for its host without it: an order must
+    /// not open what an entry of `ssls` closes.
+    fn obtained(&self, host: &AcmeHost, text: &[u8], configured: &Certificates) -> Result<Certificate, String> {
         let chain = tls::certificates(text).map_err(|error| error.to_string())?;
         let facts = CertificateFacts::of(&chain[0]).map_err(|error| error.to_string())?;
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -103,6 +105,9 @@ impl Compiler<'_> {
             self.warnings.report_text(&host.origin.path, host.origin.place, problem, advice);
         }
         let key = tls::certified(chain, text).map_err(|error| error.to_string())?;
+        if let Some(governing) = configured.governing(&host.name).filter(|governing| governing.proof.is_some()) {
+            return Ok(Certificate { server: governing.server.with_keys(vec![key]), proof: governing.proof.clone() });
+        }
         let terms =
             ServerTerms { keys: vec![key], versions: Versions::ALL, clients: None, protocols: self.protocols() };
         Ok(Certificate { server: Server::new(terms).map_err(|wrong| wrong.to_string())?, proof: None })

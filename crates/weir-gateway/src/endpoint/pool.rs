@@ -22,7 +22,7 @@ use weir_net::proxy_protocol::{self, ProxyProtocolVersion};
 use weir_net::stream::Stream;
 use weir_plugin::{Exchange, Stop};
 use weir_proto::h1::chunked;
-use weir_proto::{ResponseHead, Trailers};
+use weir_proto::{RequestHead, ResponseHead, Trailers};
 
 use crate::context::WorkerContext;
 use crate::endpoint::balance::LatencyEstimate;
@@ -392,7 +392,7 @@ impl<'w> Permit<'w> {
             return Err(self);
         }
         let client = self.proxy_protocol_source(exchange);
-        match self.endpoint.take_idle(self.worker, freshness, exchange.request.host(), client) {
+        match self.endpoint.take_idle(self.worker, freshness, &exchange.request, client) {
             Some(IdleConnection { stream, requests, .. }) => {
                 self.worker.metrics.upstream_reuses.increment();
                 Ok(UpstreamConnection::new(self, stream, client, requests))
@@ -469,9 +469,7 @@ impl EndpointPool {
         }
         let stream = match &self.tls {
             None => Stream::plain(tcp),
-            Some(secured) => {
-                secured.handshake(tcp, self.addr, exchange.request.host()).await.map_err(|_| Stop::UpstreamTls)?
-            }
+            Some(secured) => secured.server(self.addr, &exchange.request).handshake(tcp).await?,
         };
         worker.metrics.upstream_connects.increment();
         Ok(stream)
@@ -487,6 +485,11 @@ impl EndpointPool {
         self.tls.is_some()
     }
 
+    /// Whether a failed TLS handshake may be due to the host of the request.
+    pub fn is_named_by_clients(&self) -> bool {
+        self.tls.as_ref().is_some_and(EndpointTls::is_named_by_clients)
+    }
+
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
@@ -497,20 +500,21 @@ impl EndpointPool {
         self.multiplexed.borrow_mut().clear();
     }
 
-    /// The most recently used connection with the TLS server that a request for `host` needs, and for this client if
+    /// The most recently used connection with the TLS server that a request needs, and for this client if
     /// connections name one.
     fn take_idle(
         &self,
         worker: &WorkerContext,
         freshness: Freshness,
-        host: &[u8],
+        request: &RequestHead,
         client: Option<SocketAddr>,
     ) -> Option<IdleConnection> {
+        let server = self.tls.as_ref().map(|secured| secured.server(self.addr, request));
         loop {
-            let mut idle = match &self.tls {
+            let mut idle = match &server {
                 None if client.is_none() => self.idle.borrow_mut().pop()?,
-                tls => {
-                    let is_with = |stream| tls.as_ref().is_none_or(|secured| secured.is_with(stream, host));
+                server => {
+                    let is_with = |stream| server.as_ref().is_none_or(|server| server.is_of(stream));
                     let mut idle = self.idle.borrow_mut();
                     let last = idle.iter().rposition(|idle| idle.client == client && is_with(&idle.stream))?;
                     idle.remove(last)
@@ -558,7 +562,13 @@ impl<'w> UpstreamConnection<'w> {
         let keepalive = self.permit.endpoint.keepalive.get();
         let requests = self.requests + 1;
         let mut idle = self.permit.endpoint.idle.borrow_mut();
-        if requests < keepalive.requests && idle.len() < keepalive.size {
+        if requests < keepalive.requests && keepalive.size > 0 {
+            // Not every request can use every connection: some are for one server name, or one client. So it is the one that
+            // has been idle longest that makes room, and not the newest.
+            if idle.len() >= keepalive.size {
+                idle.remove(0).stream.send_close_notify();
+                self.permit.worker.metrics.upstream_connections_closed.increment();
+            }
             let stream = self.stream.take().expect(HAS_STREAM);
             idle.push(IdleConnection { stream, client: self.client, requests, since_ns: now_ns });
             self.permit.endpoint.register_connection();

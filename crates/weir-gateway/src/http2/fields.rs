@@ -8,11 +8,12 @@ use crate::message::forward::{self, HopFraming};
 
 /// Writes the fields for which `keep` holds, without those that HTTP/2 forbids (RFC 9113 §8.2.2).
 fn write(writer: &mut FieldWriter<'_>, head: &Head, mut keep: impl FnMut(&Field) -> bool) {
-    for field in head.present() {
-        let belongs_here = !field.known.is_hop_by_hop()
-            || matches!(field.known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);
+    for (index, field) in head.entries().iter().enumerate() {
+        let belongs_here = !field.removed
+            && (!field.known.is_hop_by_hop()
+                || matches!(field.known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo));
         if belongs_here && keep(field) {
-            writer.add(head.slice(field.name), head.slice(field.value));
+            writer.add_as(head.slice(field.name), head.slice(field.value), head.is_never_indexed(index));
         }
     }
 }

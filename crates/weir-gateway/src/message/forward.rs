@@ -337,12 +337,28 @@ pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: HopFraming,
         (HopFraming::Chunked, _) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         _ => {}
     }
+    if response.status == 426 && exchange.request.version == Version::Http11 {
+        upgrade_required(out, &response.head);
+    }
     if close {
         out.extend_from_slice(b"Connection: close\r\n");
     } else if exchange.request.version == Version::Http10 {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// A 426 must name the protocols that the server requires (RFC 9110 §15.5.22); as hop-by-hop field `Upgrade` was taken out.
+#[cold]
+fn upgrade_required(out: &mut Vec<u8>, head: &Head) {
+    if head.is_withheld(Known::Upgrade) || head.present().any(|field| field.known == Known::Upgrade) {
+        return; // a plugin has decided
+    }
+    let mut protocols = head.received(b"Upgrade").peekable();
+    if protocols.peek().is_some() {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    }
+    protocols.for_each(|protocol| write_field(out, b"Upgrade", protocol));
 }
 
 /// Writes a 1xx head (RFC 9110 §15.2).

@@ -115,6 +115,8 @@ struct RequestSide {
     /// Start of the clock for the minimum rate of the body: when reading began, plus the time in which the gateway did not
     /// read.
     body_since_ns: u64,
+    /// A call of gRPC over HTTP/2 on both sides: its client sends a message whenever it has one.
+    is_call: bool,
     blocked_since_ns: u64,
     /// When the upstream times out: it must take bytes by then, or send some once the whole request has been sent.
     upstream_deadline_ns: u64,
@@ -154,6 +156,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             content: 0,
             buffered_body_sent: 0,
             body_since_ns: now_ns,
+            is_call: C::MARKS_END && U::MARKS_END && exchange.request.framing.has_body() && exchange.request.is_grpc(),
             blocked_since_ns: 0,
             upstream_deadline_ns: NEVER,
         };
@@ -287,8 +290,9 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
         let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
             true => NEVER,
-            // A gRPC client sends a message whenever it has one: the minimum rate of a body does not apply.
-            false if self.exchange.request.is_grpc() || self.awaits_invitation() => NEVER,
+            false if self.awaits_invitation() => NEVER,
+            // The minimum rate of a body does not apply to a call, but it may not be silent in both directions.
+            false if self.request.is_call => self.request.body_since_ns.saturating_add(ns(self.terms.timeouts.read)),
             false if C::MARKS_END && self.request.body.end_deadline_ns() != NEVER => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };

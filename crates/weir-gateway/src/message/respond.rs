@@ -93,6 +93,10 @@ async fn refuse(
             Err(_) => write_answer(exchange, 500, Stop::Internal),
         }
     }
+    if exchange.request.client_method() == Method::Connect && (200..300).contains(&exchange.response.status) {
+        // RFC 8441 §5: it would tell the client that its WebSocket is established.
+        write_answer(exchange, 502, Stop::Respond(502));
+    }
     let drainable = remaining_body_to_drain(exchange);
     let keep_alive = exchange.request.keep_alive
         && !ending.close

@@ -19,8 +19,7 @@ pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), St
         return Err(Stop::ConnectMethod);
     }
     if let Some(tls) = &exchange.tls {
-        let (host, path, proved) = (exchange.request.host(), exchange.request.path(), tls.certificate.is_some());
-        match current.snapshot.certificates.admit(host, path, tls.proof, proved) {
+        match current.snapshot.certificates.admit(exchange.request.host(), exchange.request.path(), tls) {
             Admission::Admitted => {}
             Admission::Misdirected => return Err(Stop::Misdirected),
             Admission::Unproved => return Err(Stop::NoCertificate),

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
+use weir_proto::Method;
 
 use crate::connection::AfterExchange;
 use crate::context::frame::boxed;
@@ -91,7 +92,9 @@ async fn answer(
     if exchange.request.encoded_separator && !route.encoded_separators {
         return Err(Stop::EncodedSeparator);
     }
-    exchange.request.upgrade &= route.upgrades;
+    if exchange.request.upgrade && !route.upgrades {
+        leave_out_upgrade(exchange)?;
+    }
     let plugins = Plugins::of(worker, current, exchange);
     if plugins.see_requests() {
         plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
@@ -119,6 +122,17 @@ async fn answer(
             Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
         }
         Target::Nothing => Err(Stop::NoUpstream),
+    }
+}
+
+/// The route allows no upgrades: the request is served as one that asks for none. The request of an HTTP/2 client cannot be, since
+/// any 2xx would mean to it that its WebSocket is established (RFC 8441 §5); 501 is the answer of RFC 9220 §3.
+#[cold]
+fn leave_out_upgrade(exchange: &mut Exchange) -> Result<(), Stop> {
+    exchange.request.upgrade = false;
+    match exchange.request.client_method() {
+        Method::Connect => Err(Stop::Respond(501)),
+        _ => Ok(()),
     }
 }
 
@@ -176,7 +190,10 @@ async fn proxy(
         let status_retry = status_retry.as_ref().map(|retry| retry as &dyn StatusRetryRule);
         let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, status_retry };
         match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
-            Ok(after) => return Ok(after),
+            Ok(after) => {
+                attempts.connected(upstream, started_ns);
+                return Ok(after);
+            }
             Err(failure) => picked = attempts.next(worker, upstream, exchange, endpoint, failure)?,
         }
     }

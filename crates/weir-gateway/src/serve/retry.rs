@@ -37,6 +37,9 @@ pub struct Attempts {
     idempotent: bool,
     pub freshness: Freshness,
     pub tried: TriedEndpoints,
+    /// Endpoints whose TLS handshake failed for a server name that the client has chosen. If another endpoint completes it, the
+    /// fault was theirs, and otherwise the name's.
+    doubted: TriedEndpoints,
     retries: u32,
     retried_unprocessed: bool,
 }
@@ -49,6 +52,7 @@ impl Attempts {
             idempotent,
             freshness: first_freshness(exchange),
             tried: TriedEndpoints::default(),
+            doubted: TriedEndpoints::default(),
             retries: settings.retries,
             retried_unprocessed: false,
         }
@@ -63,6 +67,17 @@ impl Attempts {
             tried: self.tried.with(endpoint),
             until_ns: self.retries_until_ns(settings),
         })
+    }
+
+    /// Called when an attempt has connected to its endpoint: those where the same handshake failed are at fault.
+    #[inline]
+    pub fn connected(&mut self, upstream: UpstreamView<'_>, now_ns: u64) {
+        if !self.doubted.is_empty() {
+            for endpoint in std::mem::take(&mut self.doubted).all() {
+                let health = &upstream.state.health[endpoint];
+                health.failed(Stop::UpstreamTls, &upstream.settings.passive, self.first_ns, now_ns);
+            }
+        }
     }
 
     /// No retry begins later than this.
@@ -94,8 +109,17 @@ impl Attempts {
             Stop::NotProcessed if !self.retried_unprocessed => Next::SameEndpoint,
             _ => Next::OtherEndpoint,
         };
-        if next == Next::OtherEndpoint {
+        // A client that has sent nothing of its content, as it expects an invitation first: simple servers give none and wait.
+        let is_uninvited = stop == Stop::ReadTimeout
+            && exchange.request.expects_continue
+            && exchange.body_taken == ContentTaken::Nothing;
+        if stop == Stop::UpstreamTls && state.endpoints[endpoint].is_named_by_clients() {
+            self.doubted.add(endpoint);
+        } else if !is_uninvited && next == Next::OtherEndpoint {
             state.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
+        }
+        if exchange.upstream.connect_ns != 0 {
+            self.connected(upstream, now_ns);
         }
         let safe = match stop.ending().retry {
             Retry::Never if stop == Stop::ReadTimeout => settings.retry_read_timeouts && self.idempotent,

@@ -72,12 +72,20 @@ impl Stream {
     }
 
     /// The same by a system call, which also finds what the poller has not seen yet.
-    pub fn is_alive(&mut self) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        match SockRef::from(&self.tcp).peek(&mut byte) {
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            Ok(_) => false,
+    pub fn is_alive(&self) -> bool {
+        self.peek().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Whether the peer has closed or reset the connection and there is nothing to read before that, by a system call.
+    pub fn has_ended(&self) -> bool {
+        match self.peek() {
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+            Ok(count) => count == 0,
         }
+    }
+
+    fn peek(&self) -> io::Result<usize> {
+        SockRef::from(&self.tcp).peek(&mut [MaybeUninit::uninit()])
     }
 
     /// The local address of the connection.

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::net::TcpStream;
 
-use super::{Server, TlsSession};
+use super::{CertificateFacts, Server, TlsSession};
 use crate::stream::{Stream, poll_read, poll_write};
 
 /// The largest ClientHello accepted, in bytes. Today's, with post-quantum key shares, take two kilobytes.
@@ -75,10 +76,42 @@ pub async fn accept(
         tell(&tcp, &UNRECOGNIZED_NAME).await;
         return Err(AcceptError::UnknownName(wanted.name));
     };
-    let connection = UnbufferedServerConnection::new(server.config).map_err(io::Error::other)?;
-    let mut session = Box::new(TlsSession::server(connection, wanted.name, received));
+    let mut session = begin(&tcp, server, wanted.name, received).await?;
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
+    // After a HelloRetryRequest the ticket comes in the second ClientHello, which `begin` has not seen.
+    if session.is_resumed() && has_expired_certificate(&session) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the client's certificate has expired").into());
+    }
     Ok(Stream::secured(tcp, session))
+}
+
+/// A session that has received the ClientHello. rustls does not verify the certificate in a ticket again. If it has expired, the
+/// handshake begins anew without the ticket, and the client shows the certificate that it has now.
+async fn begin(
+    tcp: &TcpStream,
+    server: Server,
+    name: Option<Box<str>>,
+    received: Vec<u8>,
+) -> Result<Box<TlsSession>, AcceptError> {
+    let session = |config, name, received| {
+        let connection = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
+        Ok::<_, io::Error>(Box::new(TlsSession::server(connection, name, received)))
+    };
+    let Some(full) = server.full else { return Ok(session(server.config, name, received)?) };
+    let mut begun = session(server.config, name.clone(), received.clone())?;
+    poll_fn(|context| begun.poll_receive_handshake(tcp, context)).await?;
+    // A certificate this early is from a ticket, and nothing has been sent yet.
+    match begun.peer_certificate().is_some() && has_expired_certificate(&begun) {
+        true => Ok(session(full, name, received)?),
+        false => Ok(begun),
+    }
+}
+
+/// Whether the client's certificate is out of date, or its dates cannot be read. `false` without a certificate.
+fn has_expired_certificate(session: &TlsSession) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let is_current = |facts: CertificateFacts| i64::try_from(now).is_ok_and(|now| now <= facts.until);
+    session.peer_certificate().is_some_and(|certificate| !CertificateFacts::of(certificate).is_ok_and(is_current))
 }
 
 /// Reads the ClientHello. `None` if this is not TLS. The session reads the same bytes again: parsing two kilobytes twice is the

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 
 use super::keys::Keys;
 use super::provider;
-use super::tickets::{Scope, TicketKeys, Tickets};
+use super::tickets::{FullHandshakes, Scope, TicketKeys, Tickets};
 use super::verify::{AcceptAnyServer, ClientVerifier};
 
 /// The TLS versions allowed; at least one.
@@ -71,6 +71,8 @@ fn wrong(error: impl fmt::Display) -> InvalidTerms {
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(super) config: Arc<ServerConfig>,
+    /// The same without resumption, if clients are asked for certificates: a ticket must not outlive the certificate in it.
+    pub(super) full: Option<Arc<ServerConfig>>,
     scope: Scope,
 }
 
@@ -92,8 +94,25 @@ impl Server {
         config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         // The server stores no sessions: clients send them in tickets.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::new(Tickets::new(TicketKeys::of_process().map_err(wrong)?, scope));
-        Ok(Server { config: Arc::new(config), scope })
+        let tickets = Arc::new(Tickets::new(TicketKeys::of_process().map_err(wrong)?, scope));
+        config.ticketer = Arc::clone(&tickets) as _;
+        let full = terms.clients.is_some().then(|| {
+            let mut full = config.clone();
+            full.ticketer = Arc::new(FullHandshakes(tickets));
+            Arc::new(full)
+        });
+        Ok(Server { config: Arc::new(config), full, scope })
+    }
+
+    /// The same terms for other certificates; `keys` as in [`ServerTerms`].
+    pub fn with_keys(&self, keys: Vec<Arc<CertifiedKey>>) -> Server {
+        let keys = Arc::new(Keys::new(keys));
+        let with = |config: &Arc<ServerConfig>| {
+            let mut config = (**config).clone();
+            config.cert_resolver = Arc::clone(&keys) as _;
+            Arc::new(config)
+        };
+        Server { config: with(&self.config), full: self.full.as_ref().map(with), scope: self.scope }
     }
 
     /// The rustls configuration, for other users of rustls than this module.

@@ -5,6 +5,7 @@ use std::io;
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, Error};
 use tokio::net::TcpStream;
 
 use super::{TlsConnector, TlsSession};
@@ -21,4 +22,18 @@ pub async fn connect(tcp: TcpStream, client: &TlsConnector, name: ServerName<'st
     let mut session = Box::new(TlsSession::client(connection, Some(shown)));
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
     Ok(Stream::secured(tcp, session))
+}
+
+/// Whether a handshake failed because of the name alone: the peer does not know it, or has a valid certificate for other names.
+pub fn is_unknown_name(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
+    matches!(
+        error,
+        Some(
+            Error::AlertReceived(AlertDescription::UnrecognisedName)
+                | Error::InvalidCertificate(
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+                )
+        )
+    )
 }

@@ -16,7 +16,7 @@ use rustls::crypto::CryptoProvider;
 
 pub use accept::{ACME_TLS, AcceptError, RequestedServer, accept};
 pub use config::{ClientTerms, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
-pub use connect::connect;
+pub use connect::{connect, is_unknown_name};
 pub use facts::CertificateFacts;
 pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};

@@ -251,14 +251,24 @@ impl TlsSession {
                     return Poll::Ready(Ok(()));
                 }
             }
-            let mut plain = std::mem::take(&mut self.plain);
-            let received = self.poll_receive(tcp, context, MOST_READ, |payload| {
-                plain.extend_from_slice(payload);
-                true
-            });
-            self.plain = plain;
-            ready!(received)?;
+            ready!(self.poll_receive_handshake(tcp, context))?;
         }
+    }
+
+    /// Processes the records received before the handshake began, or else reads some; what there is to send in response is kept
+    /// until [`TlsSession::poll_handshake`] is called.
+    pub(super) fn poll_receive_handshake(
+        &mut self,
+        tcp: &TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut plain = std::mem::take(&mut self.plain);
+        let received = self.poll_receive(tcp, context, MOST_READ, |payload| {
+            plain.extend_from_slice(payload);
+            true
+        });
+        self.plain = plain;
+        received.map_ok(|_| ())
     }
 
     /// Decrypts records that were received before or are read from the socket. Returns the number of record bytes consumed.

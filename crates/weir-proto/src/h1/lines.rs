@@ -127,7 +127,12 @@ pub(super) struct ConnectionOptions {
     pub upgrade: bool,
     /// An option besides `close` and `keep-alive`, which may name a field to remove as hop-by-hop.
     pub names_field: bool,
+    /// How many options there are; the usual `keep-alive` alone is not counted.
+    count: usize,
 }
+
+/// The most options that are looked at: each is compared with the name of every field. Today's clients send two or three.
+const MOST_OPTIONS: usize = 64;
 
 impl ConnectionOptions {
     pub(super) fn add(&mut self, value: &[u8]) {
@@ -136,6 +141,7 @@ impl ConnectionOptions {
             return;
         }
         for option in field::list(value) {
+            self.count += 1;
             if field::same_name(option, b"close") {
                 self.close = true;
             } else if field::same_name(option, b"keep-alive") {
@@ -145,6 +151,10 @@ impl ConnectionOptions {
                 self.names_field = true;
             }
         }
+    }
+
+    pub(super) fn are_too_many(&self) -> bool {
+        self.count > MOST_OPTIONS
     }
 }
 
@@ -171,27 +181,27 @@ const FOR_ALL_RECIPIENTS: [&[u8]; 9] = [
     b"vary",
 ];
 
-/// Removes the fields that a `Connection` field names as hop-by-hop (RFC 9110 §7.6.1). `Content-Length`, `Transfer-Encoding` and
-/// `Host` stay, since they frame and route the message, and so do [`FOR_ALL_RECIPIENTS`]. Identity fields are added later, so a
-/// client cannot remove them this way.
+/// Removes the fields that the `Connection` fields name as hop-by-hop (RFC 9110 §7.6.1): not more names than
+/// [`ConnectionOptions::are_too_many`] allows. `Content-Length`, `Transfer-Encoding` and `Host` stay, since they frame and route
+/// the message, and so do [`FOR_ALL_RECIPIENTS`]. Identity fields are added later, so a client cannot remove them this way.
 pub(super) fn remove_nominated(head: &mut Head) {
-    for index in 0..head.fields.len() {
-        if head.fields[index].known != Known::Connection {
-            continue;
-        }
-        let value = head.fields[index].value;
-        for other in 0..head.fields.len() {
-            let candidate = head.fields[other];
-            if matches!(candidate.known, Known::ContentLength | Known::Host | Known::TransferEncoding) {
-                continue;
-            }
-            let name = head.slice(candidate.name);
-            if FOR_ALL_RECIPIENTS.iter().any(|kept| kept.eq_ignore_ascii_case(name)) {
-                continue;
-            }
-            if field::list(head.slice(value)).any(|nominated| nominated.eq_ignore_ascii_case(name)) {
-                head.fields[other].removed = true;
-            }
+    let (bytes, fields) = (&head.bytes, &mut head.fields);
+    let mut nominated: [&[u8]; MOST_OPTIONS] = [b""; MOST_OPTIONS];
+    let mut count = 0;
+    let connection = fields.iter().filter(|field| field.known == Known::Connection);
+    let options = connection.flat_map(|field| field::list(&bytes[field.value.range()]));
+    // `Keep-Alive` itself is never forwarded.
+    let stays = |option: &[u8]| {
+        field::same_name(option, b"keep-alive") || FOR_ALL_RECIPIENTS.iter().any(|kept| field::same_name(option, kept))
+    };
+    for option in options.filter(|option| !stays(option)).take(MOST_OPTIONS) {
+        nominated[count] = option;
+        count += 1;
+    }
+    for field in fields {
+        if !matches!(field.known, Known::ContentLength | Known::Host | Known::TransferEncoding) {
+            let name = &bytes[field.name.range()];
+            field.removed |= nominated[..count].iter().any(|option| field::same_name(option, name));
         }
     }
 }

@@ -118,8 +118,11 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
         // Only auth plugins set identity fields; those a client sends are not forwarded.
         field.removed = field.known.is_hop_by_hop() || field.known == Known::Identity;
     }
-    let ConnectionOptions { close, keep_alive, upgrade, names_field } = seen.connection;
+    let ConnectionOptions { close, keep_alive, upgrade, names_field, .. } = seen.connection;
     if close || names_field {
+        if seen.connection.are_too_many() {
+            return Err(Reject::Syntax);
+        }
         lines::remove_nominated(&mut request.head);
     }
     // RFC 9112 §9.3: HTTP/1.1 is persistent unless `close` is sent, HTTP/1.0 only if `keep-alive` is sent.

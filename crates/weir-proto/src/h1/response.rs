@@ -133,6 +133,9 @@ fn derive(response: &mut ResponseHead, tolerance: Tolerance, method: Method) -> 
         response.head.remove_known(Known::ContentLength); // RFC 9110 §8.6
     }
     let ConnectionOptions { close, keep_alive, names_field, .. } = connection;
+    if connection.are_too_many() {
+        return Err(BadResponse::Syntax);
+    }
     if names_field {
         lines::remove_nominated(&mut response.head);
     }

@@ -1,6 +1,7 @@
 //! Request heads (RFC 9113 §8.3.1), and WebSockets by extended CONNECT (RFC 8441).
 
 use super::class::FieldClass;
+use super::hpack::DecodedField;
 use super::priority::Priority;
 use super::{add_crumb, push};
 use crate::field::{self, Known};
@@ -41,7 +42,7 @@ pub fn request_head<'a>(
         (b":protocol", pseudo.protocol),
     ];
     for (name, value) in known.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(fields) {
-        reader.field(FieldClass::of(name, value), name, value);
+        reader.field(DecodedField::of(name, value));
     }
     reader.finish(pseudo.ended)
 }
@@ -88,13 +89,13 @@ impl<'r> RequestReader<'r> {
     }
 
     /// Adds a field of a known class.
-    pub fn field(&mut self, class: FieldClass, name: &[u8], value: &[u8]) {
+    pub fn field(&mut self, DecodedField { class, name, value, never_indexed }: DecodedField<'_>) {
         // A malformed field makes the request malformed, even if it was refused for another reason before.
         if self.refused.is_some() && class != FieldClass::Malformed {
             return;
         }
         let taken = match class {
-            FieldClass::Field(known) => self.regular(known, name, value),
+            FieldClass::Field(known) => self.regular(known, name, value, never_indexed),
             FieldClass::Cookie => self.cookie(name, value),
             FieldClass::Malformed | FieldClass::Status => Err(Reject::Malformed),
             class => self.pseudo(class, value),
@@ -168,7 +169,7 @@ impl<'r> RequestReader<'r> {
         Ok(())
     }
 
-    fn regular(&mut self, known: Known, name: &[u8], value: &[u8]) -> Result<(), Reject> {
+    fn regular(&mut self, known: Known, name: &[u8], value: &[u8], never_indexed: bool) -> Result<(), Reject> {
         self.has_room(name, value)?;
         let (seen, head) = (&mut self.seen, &mut self.request.head);
         if known == Known::Host
@@ -181,6 +182,9 @@ impl<'r> RequestReader<'r> {
             };
         }
         push(head, known, name, value);
+        if never_indexed {
+            head.mark_never_indexed();
+        }
         let field = head.fields.last_mut().expect("it was pushed just now");
         field.removed = match known {
             Known::Other => is_dropped_for_underscore(name, self.limits.underscores_in_names),

@@ -1,6 +1,7 @@
 //! Response heads from upstreams (RFC 9113 §8.3.2), which are trusted no more than clients.
 
 use super::class::FieldClass;
+use super::hpack::DecodedField;
 use super::push;
 use crate::field::Known;
 use crate::h1::{BadResponse, Limits, content_length};
@@ -18,8 +19,8 @@ pub fn response_head<'a>(
     response: &mut ResponseHead,
 ) -> Result<(), BadResponse> {
     let mut reader = ResponseReader::new(response, limits);
-    reader.field(FieldClass::Status, b":status", format!("{status:03}").as_bytes());
-    fields.for_each(|(name, value)| reader.field(FieldClass::of(name, value), name, value));
+    reader.field(DecodedField::of(b":status", format!("{status:03}").as_bytes()));
+    fields.for_each(|(name, value)| reader.field(DecodedField::of(name, value)));
     reader.finish(ended, method)
 }
 
@@ -40,14 +41,14 @@ impl<'r> ResponseReader<'r> {
     }
 
     /// Adds a field of a known class.
-    pub fn field(&mut self, class: FieldClass, name: &[u8], value: &[u8]) {
+    pub fn field(&mut self, DecodedField { class, name, value, never_indexed }: DecodedField<'_>) {
         if self.refused.is_some() {
             return;
         }
         let taken = match class {
             FieldClass::Status => self.status(value),
-            FieldClass::Field(known) => self.regular(known, name, value),
-            FieldClass::Cookie => self.regular(Known::Other, name, value),
+            FieldClass::Field(known) => self.regular(known, name, value, never_indexed),
+            FieldClass::Cookie => self.regular(Known::Other, name, value, never_indexed),
             _ => Err(BadResponse::Syntax),
         };
         self.refused = taken.err();
@@ -64,7 +65,7 @@ impl<'r> ResponseReader<'r> {
         Ok(())
     }
 
-    fn regular(&mut self, known: Known, name: &[u8], value: &[u8]) -> Result<(), BadResponse> {
+    fn regular(&mut self, known: Known, name: &[u8], value: &[u8], never_indexed: bool) -> Result<(), BadResponse> {
         let head = &mut self.response.head;
         if self.count == self.limits.fields || head.bytes.len() + name.len() + value.len() + 4 > self.limits.head_bytes
         {
@@ -72,6 +73,9 @@ impl<'r> ResponseReader<'r> {
         }
         self.count += 1;
         push(head, known, name, value);
+        if never_indexed {
+            head.mark_never_indexed();
+        }
         let for_client = matches!(known, Known::ProxyAuthenticate | Known::ProxyAuthenticationInfo);
         head.fields.last_mut().expect("it was pushed just now").removed = known.is_hop_by_hop() && !for_client;
         if known == Known::ContentLength {

@@ -439,31 +439,26 @@ fn a_sink_without_a_destination_leaves_the_disk_to_others() {
 }
 
 /// A store that never takes one record.
-struct Picky(Sender);
+struct Picky;
 
 const NEVER_TAKEN: &[u8] = b"record 000003";
 
 impl Destination for Picky {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        if batch.len() == 1 && batch[0].payload == NEVER_TAKEN {
-            let outcomes = vec![Outcome::Retry];
-            return Box::pin(async { SendOutcome::Each { outcomes, error: Some("its index is closed".into()) } });
-        }
-        let (mut outcomes, error) = (Vec::new(), Some("its index is closed".to_owned()));
-        let taken: Vec<_> = batch.iter().map(|record| record.payload != NEVER_TAKEN).collect();
-        for is_taken in taken {
-            outcomes.push(if is_taken { Outcome::Delivered } else { Outcome::Retry });
-        }
+        let outcome = |record: &Record| match record.payload == NEVER_TAKEN {
+            true => Outcome::Retry,
+            false => Outcome::Delivered,
+        };
+        let (outcomes, error) = (batch.iter().map(outcome).collect(), Some("its index is closed".to_owned()));
         Box::pin(async { SendOutcome::Each { outcomes, error } })
     }
 }
 
 #[test]
 fn a_record_that_is_never_taken_stops_those_behind_it_no_longer_than_it_may_wait() {
-    let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
+    let directory = TempDir::new();
     let spool = SpoolOptions { max_age: Duration::from_secs(1), ..SpoolOptions::default() };
-    let destination = Box::new(Picky(Sender(store)));
-    let mut process = ProcessUnderTest::on(Arc::default(), options(directory.path(), spool), destination);
+    let mut process = ProcessUnderTest::on(Arc::default(), options(directory.path(), spool), Box::new(Picky));
     process.write(5);
     eventually("it is given up", DEADLINE, || process.read().dropped_records("expired") == 1);
     process.write(5);

@@ -70,6 +70,15 @@ impl TriedEndpoints {
         self.0.get(endpoint / 64).is_some_and(|word| word >> (endpoint % 64) & 1 == 1)
     }
 
+    pub fn is_empty(self) -> bool {
+        self.0 == [0; 2]
+    }
+
+    /// The numbers of these endpoints.
+    pub fn all(self) -> impl Iterator<Item = usize> {
+        (0..64 * self.0.len()).filter(move |&endpoint| self.contains(endpoint))
+    }
+
     /// These and another one.
     pub fn with(mut self, endpoint: usize) -> TriedEndpoints {
         self.add(endpoint);

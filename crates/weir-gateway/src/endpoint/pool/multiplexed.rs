@@ -13,9 +13,9 @@ use std::time::Duration;
 use weir_net::stream::Stream as ByteStream;
 use weir_net::timer::Timer;
 use weir_plugin::{Exchange, Stop};
-use weir_proto::ResponseHead;
 use weir_proto::h1::Limits;
 use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, PeerLimits, Role};
+use weir_proto::{RequestHead, ResponseHead};
 
 use super::{EndpointPool, Freshness};
 use crate::context::WorkerContext;
@@ -60,6 +60,12 @@ impl SharedConnection {
         if state.protocol.has_begun() || state.is_over() { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Whether an idle connection has not ended without its driver having seen it yet. Other frames may have come, such as a PING.
+    fn is_fresh(&self) -> bool {
+        let state = self.session.state();
+        state.len() > 0 || !state.pipe.has_ended()
+    }
+
     fn can_take_more(&self) -> bool {
         let state = self.session.state();
         let most = match state.protocol.has_begun() {
@@ -80,14 +86,16 @@ impl Drop for SharedConnection {
 }
 
 impl EndpointPool {
-    /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request for
-    /// `host` needs.
-    fn with_room(&self, host: &[u8], since_ns: u64) -> Option<Rc<SharedConnection>> {
-        let is_with = |shared: &SharedConnection| {
-            self.tls.as_ref().is_none_or(|secured| secured.is_with(&shared.session.state().pipe, host))
-        };
+    /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request needs.
+    fn with_room(&self, freshness: Freshness, request: &RequestHead, since_ns: u64) -> Option<Rc<SharedConnection>> {
+        let server = self.tls.as_ref().map(|secured| secured.server(self.addr, request));
+        let is_with =
+            |shared: &SharedConnection| server.as_ref().is_none_or(|server| server.is_of(&shared.session.state().pipe));
         let all = self.multiplexed.borrow();
-        all.iter().find(|shared| shared.opened_ns >= since_ns && shared.can_take_more() && is_with(shared)).cloned()
+        let is_usable = |shared: &SharedConnection| {
+            shared.can_take_more() && is_with(shared) && (freshness != Freshness::Checked || shared.is_fresh())
+        };
+        all.iter().find(|shared| shared.opened_ns >= since_ns && is_usable(shared)).cloned()
     }
 
     /// A connection, and whether it existed before. As many are opened as the exchanges need that come meanwhile, by the number
@@ -102,10 +110,9 @@ impl EndpointPool {
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
         let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
-        let host = exchange.request.host();
-        let server = self.tls.as_ref().map_or(&b""[..], |secured| secured.chosen_by(host));
+        let server = self.tls.as_ref().map_or(&b""[..], |secured| secured.chosen_by(exchange.request.upstream_host()));
         loop {
-            if let Some(shared) = self.with_room(host, since_ns) {
+            if let Some(shared) = self.with_room(freshness, &exchange.request, since_ns) {
                 return Ok((shared, true));
             }
             if let Some(opening) = self.openings.wait(server).await {

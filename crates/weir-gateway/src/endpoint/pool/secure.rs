@@ -1,17 +1,21 @@
 //! TLS connections to endpoints: the server name to verify, and which connections may be reused.
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
-use weir_net::tls::{ServerName, TlsConnector, connect, server_name};
+use weir_net::tls::{ServerName, TlsConnector, connect, is_unknown_name, server_name};
+use weir_plugin::Stop;
+use weir_proto::RequestHead;
 
 use crate::snapshot::{self, PassHost};
 
 /// How the connections to an endpoint are secured.
 pub(super) struct EndpointTls {
     client: TlsConnector,
-    /// The server name that the endpoint's certificate must have; `None` if it is the host of the request.
+    /// The server name that the endpoint's certificate must have; `None` if it is the host of the request, as
+    /// the upstream gets it.
     name: Option<ServerName<'static>>,
 }
 
@@ -45,10 +49,10 @@ impl EndpointTls {
         EndpointTls { client: self.client.apart(), ..self }
     }
 
-    /// Whether a connection is with the server that a request for `host` needs.
-    pub(super) fn is_with(&self, stream: &Stream, host: &[u8]) -> bool {
-        self.name.is_some()
-            || stream.tls().and_then(|session| session.server_name()).is_some_and(|name| name.as_bytes() == host)
+    /// Whether clients choose the verified name by the host of their requests. A handshake that fails may then be their doing,
+    /// and says nothing about the endpoint's health.
+    pub(super) fn is_named_by_clients(&self) -> bool {
+        self.name.is_none()
     }
 
     /// What tells the servers of two requests apart, where the host of the request chooses the server.
@@ -56,16 +60,53 @@ impl EndpointTls {
         if self.name.is_some() { b"" } else { host }
     }
 
-    /// Performs the TLS handshake with an endpoint for a request for `host`. Failures are logged, since only the operator
-    /// can resolve them.
-    pub(super) async fn handshake(&self, tcp: TcpStream, addr: SocketAddr, host: &[u8]) -> std::io::Result<Stream> {
-        let of_request = || std::str::from_utf8(host).ok().and_then(server_name);
-        let name = self.name.clone().or_else(of_request).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
-        let shown = name.to_str().into_owned();
-        let connected = connect(tcp, &self.client, name).await;
-        if let Err(error) = &connected {
-            tracing::error!("TLS handshake with the endpoint {addr} (server name {shown}) failed: {error}");
-        }
-        connected
+    /// The server that a request needs at `addr`.
+    pub(super) fn server<'r>(&'r self, addr: SocketAddr, request: &'r RequestHead) -> RequestedTlsServer<'r> {
+        RequestedTlsServer { tls: self, addr, host: request.upstream_host(), name: OnceCell::new() }
+    }
+}
+
+/// The server that connections for a request must be with.
+pub(super) struct RequestedTlsServer<'r> {
+    tls: &'r EndpointTls,
+    addr: SocketAddr,
+    /// The host of the request as the upstream gets it.
+    host: &'r [u8],
+    /// The server name, once it is known; finding it takes an allocation.
+    name: OnceCell<ServerName<'static>>,
+}
+
+impl RequestedTlsServer<'_> {
+    fn name(&self) -> &ServerName<'static> {
+        self.name.get_or_init(|| {
+            let of_request = || std::str::from_utf8(self.host).ok().and_then(server_name);
+            let name = self.tls.name.clone().or_else(of_request);
+            name.unwrap_or_else(|| ServerName::IpAddress(self.addr.ip().into()))
+        })
+    }
+
+    /// Whether the connection is with this server. Most hosts are written like the name of their sessions, so that the name need
+    /// not be found out.
+    pub(super) fn is_of(&self, stream: &Stream) -> bool {
+        self.tls.name.is_some()
+            || stream
+                .tls()
+                .and_then(|session| session.server_name())
+                .is_some_and(|name| name.as_bytes() == self.host || name == self.name().to_str())
+    }
+
+    /// Performs the TLS handshake. Failures are logged, since only the operator can resolve them, unless a client has caused
+    /// them by its choice of the host.
+    pub(super) async fn handshake(&self, tcp: TcpStream) -> Result<Stream, Stop> {
+        let (addr, name) = (self.addr, self.name());
+        connect(tcp, &self.tls.client, name.clone()).await.map_err(|error| {
+            let name = name.to_str();
+            if self.tls.is_named_by_clients() && is_unknown_name(&error) {
+                tracing::warn!("the endpoint {addr} has no certificate for the host of a request, {name}: {error}");
+                return Stop::UpstreamTlsName;
+            }
+            tracing::error!("TLS handshake with the endpoint {addr} (server name {name}) failed: {error}");
+            Stop::UpstreamTls
+        })
     }
 }

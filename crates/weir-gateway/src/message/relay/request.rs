@@ -130,6 +130,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             };
         }
         self.request.content += moved.content;
+        self.renew_call();
         if self.request.body.is_done() {
             self.exchange.body_taken = ContentTaken::All;
             self.end_request(out)?;
@@ -232,9 +233,17 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Called when the upstream has sent something, or can go on: its read time-out begins anew. It does not run while the
     /// upstream waits for the rest of the request and has sent no final response.
     pub(super) fn renew_read_timeout(&mut self) {
+        self.renew_call();
         let has_answered = self.response.head_done && !self.upstream.is_blocked();
         if has_answered || self.is_request_sent() || self.awaits_invitation() {
             self.expect_response();
+        }
+    }
+
+    /// A message of a call, in either direction, shows that it is in use.
+    fn renew_call(&mut self) {
+        if self.request.is_call {
+            self.request.body_since_ns = self.now_ns;
         }
     }
 

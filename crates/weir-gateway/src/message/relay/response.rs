@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
-use weir_proto::{Trailers, Version};
+use weir_proto::{Method, Trailers};
 
 use super::body::{self, BodyTransfer, TransferProgress};
 use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, StatusRetryRule, ns};
@@ -333,7 +333,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         // RFC 8441 §5: for a client of HTTP/2 a 2xx means that its WebSocket is established, which this upstream did not
         // agree to.
-        if self.exchange.request.upgrade && self.exchange.request.version == Version::Http2 && status < 300 {
+        if status < 300 && self.exchange.request.client_method() == Method::Connect {
             return Err(Stop::BadResponse(BadResponse::Syntax));
         }
         if status >= 400 && self.is_retried(status) {

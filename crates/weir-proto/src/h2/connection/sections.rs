@@ -6,6 +6,7 @@ use crate::field::Known;
 use crate::h1::Reject;
 use crate::h2::class::FieldClass;
 use crate::h2::frame::{END_HEADERS, END_STREAM, ErrorCode, FrameHead, MAX_STREAM_ID, PADDED, WITH_PRIORITY};
+use crate::h2::hpack::DecodedField;
 use crate::h2::request::RequestReader;
 use crate::h2::response::ResponseReader;
 use crate::h2::streams::{Progress, StreamEnd, StreamState};
@@ -104,19 +105,19 @@ impl Connection {
             (Purpose::Message, HeadTarget::Response(response)) => self.read_response(section, block, response),
             (Purpose::Trailers, _) => self.read_trailers(section, block),
             (Purpose::Nothing, _) => {
-                self.decode(block, |_, _, _| {})?;
+                self.decode(block, |_| {})?;
                 Ok(None)
             }
         }
     }
 
     /// Decodes a section. This is done even if the fields are discarded, to keep the HPACK tables of both ends equal.
-    fn decode(&mut self, block: &[u8], mut field: impl FnMut(FieldClass, &[u8], &[u8])) -> Result<(), ErrorCode> {
+    fn decode(&mut self, block: &[u8], mut field: impl FnMut(DecodedField<'_>)) -> Result<(), ErrorCode> {
         let (mut fields, mut bytes) = (0, 0);
-        let decoded = self.decoder.decode(block, |class, name, value| {
+        let decoded = self.decoder.decode(block, |decoded| {
             fields += 1;
-            bytes += name.len() + value.len();
-            field(class, name, value);
+            bytes += decoded.name.len() + decoded.value.len();
+            field(decoded);
         });
         decoded.map_err(|_| ErrorCode::COMPRESSION_ERROR)?;
         let limits = &self.bounds.limits;
@@ -133,14 +134,14 @@ impl Connection {
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         let Section { stream, ended, .. } = section;
         if self.streams.len() >= self.bounds.streams as usize {
-            self.decode(block, |_, _, _| {})?;
+            self.decode(block, |_| {})?;
             self.streams.ignore(stream);
             // §5.1.2.
             return self.stream_error(stream, ErrorCode::REFUSED_STREAM);
         }
         let limits = self.bounds.limits;
         let mut reader = RequestReader::new(request, &limits);
-        self.decode(block, |class, name, value| reader.field(class, name, value))?;
+        self.decode(block, |field| reader.field(field))?;
         let priority = reader.priority();
         let parsed = reader.finish(ended);
         if parsed == Err(Reject::Malformed) || section.depends_on_itself {
@@ -177,7 +178,7 @@ impl Connection {
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         let limits = self.bounds.limits;
         let mut reader = ResponseReader::new(response, &limits);
-        self.decode(block, |class, name, value| reader.field(class, name, value))?;
+        self.decode(block, |field| reader.field(field))?;
         let Some(stream) = self.streams.get_mut(section.stream) else { return Ok(None) };
         let (key, ended) = (stream.key, section.ended);
         let mut parsed = reader.finish(ended, stream.method);
@@ -206,7 +207,7 @@ impl Connection {
     fn read_trailers(&mut self, section: Section, block: &[u8]) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
         let (mut lines, mut count, mut is_good) = (Vec::new(), 0, true);
         let most = self.bounds.limits;
-        self.decode(block, |class, name, value| {
+        self.decode(block, |DecodedField { class, name, value, .. }| {
             count += 1;
             // §8.1: trailers have no pseudo-fields.
             is_good &= matches!(class, FieldClass::Field(_) | FieldClass::Cookie) && count <= most.fields;

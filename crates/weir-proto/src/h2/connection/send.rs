@@ -19,15 +19,28 @@ pub struct FieldWriter<'w> {
 impl FieldWriter<'_> {
     /// Appends a field; the name is converted to lower case.
     pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        self.add_as(name, value, false);
+    }
+
+    /// The same; with `never_indexed` no table holds the field, here or further on (RFC 7541 §6.2.3).
+    pub fn add_as(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
         self.bytes += name.len() + value.len() + 4;
         // §8.2.1: in lower case. Up to 64 bytes, which nearly all names fit, this needs no allocation.
         let mut lower = [0; 64];
-        match lower.get_mut(..name.len()) {
+        let long: Vec<u8>;
+        let lower = match lower.get_mut(..name.len()) {
             Some(lower) => {
                 to_lower_case(name, lower);
-                self.encoder.field(lower, value, self.out);
+                &*lower
             }
-            None => self.encoder.field(&name.to_ascii_lowercase(), value, self.out),
+            None => {
+                long = name.to_ascii_lowercase();
+                &long
+            }
+        };
+        match never_indexed {
+            false => self.encoder.field(lower, value, self.out),
+            true => self.encoder.never_indexed(lower, value, self.out),
         }
     }
 }

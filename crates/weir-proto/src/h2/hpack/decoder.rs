@@ -17,16 +17,40 @@ impl Default for Decoder {
     }
 }
 
+/// A field of a section.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodedField<'d> {
+    pub class: FieldClass,
+    pub name: &'d [u8],
+    pub value: &'d [u8],
+    /// Whoever forwards it must not index it either (RFC 7541 §6.2.3).
+    pub never_indexed: bool,
+}
+
+impl<'d> DecodedField<'d> {
+    /// A field that may be indexed.
+    pub fn of(name: &'d [u8], value: &'d [u8]) -> DecodedField<'d> {
+        DecodedField { class: FieldClass::of(name, value), name, value, never_indexed: false }
+    }
+}
+
+/// What becomes of a literal (RFC 7541 §6.2).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Indexing {
+    Incremental,
+    Without,
+    Never,
+}
+
 /// The bit of a string literal that marks Huffman coding (RFC 7541 §5.2).
 const HUFFMAN: u8 = 0x80;
 
 impl Decoder {
-    /// Decodes a whole field section and calls `field` with the class, name and value of each field. After an error the decoder
-    /// must not be used again.
+    /// Decodes a whole field section and calls `field` with each field. After an error the decoder must not be used again.
     pub fn decode(
         &mut self,
         mut block: &[u8],
-        mut field: impl FnMut(FieldClass, &[u8], &[u8]),
+        mut field: impl FnMut(DecodedField<'_>),
     ) -> Result<(), BrokenFieldSection> {
         let mut may_resize = true;
         while let Some((&first, rest)) = block.split_first() {
@@ -35,10 +59,13 @@ impl Decoder {
                 // RFC 7541 §6.1: an indexed field.
                 0x80.. => {
                     let (name, value, class) = self.entry(integer::read(first, 7, &mut block)?)?;
-                    field(class, name, value);
+                    field(DecodedField { class, name, value, never_indexed: false });
                 }
                 // §6.2.1: a literal that is added to the table.
-                0x40.. => self.literal(integer::read(first, 6, &mut block)?, &mut block, true, &mut field)?,
+                0x40.. => {
+                    let name_of = integer::read(first, 6, &mut block)?;
+                    self.literal(name_of, &mut block, Indexing::Incremental, &mut field)?;
+                }
                 // §6.3: a table size update, allowed only at the start of a section (§4.2) and up to the size we announced.
                 0x20.. => {
                     let size = integer::read(first, 5, &mut block)?;
@@ -49,7 +76,11 @@ impl Decoder {
                     continue;
                 }
                 // §6.2.2 and §6.2.3: literals that are not added to the table.
-                _ => self.literal(integer::read(first, 4, &mut block)?, &mut block, false, &mut field)?,
+                _ => {
+                    let name_of = integer::read(first, 4, &mut block)?;
+                    let indexing = if first & 0x10 == 0 { Indexing::Without } else { Indexing::Never };
+                    self.literal(name_of, &mut block, indexing, &mut field)?;
+                }
             }
             may_resize = false;
         }
@@ -77,8 +108,8 @@ impl Decoder {
         &mut self,
         name_of: usize,
         block: &mut &[u8],
-        remember: bool,
-        field: &mut impl FnMut(FieldClass, &[u8], &[u8]),
+        indexing: Indexing,
+        field: &mut impl FnMut(DecodedField<'_>),
     ) -> Result<(), BrokenFieldSection> {
         let start = self.table.begin();
         let class = match name_of {
@@ -101,10 +132,10 @@ impl Decoder {
         let (_, both) = self.table.draft().split_at(start);
         let (name_bytes, value) = both.split_at(name);
         let class = class.with_value(value);
-        field(class, name_bytes, value);
-        match remember {
-            true => self.table.keep(start, name, class),
-            false => self.table.discard(start),
+        field(DecodedField { class, name: name_bytes, value, never_indexed: indexing == Indexing::Never });
+        match indexing {
+            Indexing::Incremental => self.table.keep(start, name, class),
+            Indexing::Without | Indexing::Never => self.table.discard(start),
         }
         Ok(())
     }

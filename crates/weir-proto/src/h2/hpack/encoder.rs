@@ -39,9 +39,13 @@ impl Default for Encoder {
     }
 }
 
-/// Whether values of this name must never be indexed, here or by an intermediary (RFC 7541 §7.1.3).
-fn is_secret(entry: Option<usize>) -> bool {
-    matches!(entry, Some(23 | 32 | 49 | 55)) // authorization, cookie, proxy-authorization, set-cookie
+/// Whether values of this name must never be indexed, here or by an intermediary (RFC 7541 §7.1.3). `entry` is that of the name
+/// in the static table.
+fn is_secret(entry: Option<usize>, name: &[u8]) -> bool {
+    match entry {
+        Some(entry) => matches!(entry, 23 | 32 | 49 | 55), // authorization, cookie, proxy-authorization, set-cookie
+        None => matches!(name, b"apikey" | b"api-key" | b"x-api-key") || name.ends_with(b"-token"),
+    }
 }
 
 impl Encoder {
@@ -94,6 +98,11 @@ impl Encoder {
         self.field(b":status", &digits, out);
     }
 
+    /// Appends a field that was received as never indexed. Its name must be in lower case.
+    pub fn never_indexed(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        never_indexed(statics::with_name(name), name, value, out);
+    }
+
     /// Appends a field. Its name must be in lower case.
     pub fn field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         // Most fields recur, so the dynamic table is searched before the static one.
@@ -117,10 +126,9 @@ impl Encoder {
                 }
                 at += 1;
             }
-            if is_secret(known) {
-                integer::write(0x10, 4, entry, out);
-                return string(value, out);
-            }
+        }
+        if is_secret(known, name) {
+            return never_indexed(known, name, value, out);
         }
         let again = came_before && name.len() + value.len() + 32 <= self.table.max_size() / 4;
         let number = if again { self.remember(name, value) } else { 0 };
@@ -155,6 +163,18 @@ impl Encoder {
         self.made = self.made.wrapping_add(1).max(1);
         self.made
     }
+}
+
+/// Writes a literal that no intermediary may index (RFC 7541 §6.2.3).
+fn never_indexed(entry: Option<usize>, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    match entry {
+        Some(entry) => integer::write(0x10, 4, entry, out),
+        None => {
+            out.push(0x10);
+            string(name, out);
+        }
+    }
+    string(value, out);
 }
 
 /// FNV-1a over eight bytes at a time. The last eight may overlap the eight before.

@@ -7,7 +7,7 @@ mod integer;
 mod statics;
 mod table;
 
-pub use decoder::Decoder;
+pub use decoder::{DecodedField, Decoder};
 pub use encoder::Encoder;
 
 /// A field section that cannot be decoded. The tables of the two ends may differ afterwards, so this ends the connection (RFC

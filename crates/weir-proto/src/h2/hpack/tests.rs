@@ -10,7 +10,7 @@ fn fields(of: &[(&str, &str)]) -> Fields {
 fn decoded(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, BrokenFieldSection> {
     let mut fields = Vec::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    decoder.decode(block, |class, name, value| {
+    decoder.decode(block, |DecodedField { class, name, value, .. }| {
         assert_eq!(class, FieldClass::of(name, value), "{}: {}", text(name), text(value));
         fields.push((text(name), text(value)));
     })?;
@@ -240,8 +240,26 @@ fn sections_of_other_encoders() {
         assert_eq!(sections(blocks).count(), fields.len(), "{encoder}");
         for (number, (block, fields)) in sections(blocks).zip(&fields).enumerate() {
             let mut decoded = Vec::new();
-            let outcome = decoder.decode(&hex(block), |_, name, value| decoded.push((name.to_vec(), value.to_vec())));
+            let outcome =
+                decoder.decode(&hex(block), |field| decoded.push((field.name.to_vec(), field.value.to_vec())));
             assert_eq!((outcome, &decoded), (Ok(()), fields), "{encoder}, section {number}");
         }
+    }
+}
+
+#[test]
+fn what_is_secret_enters_no_table() {
+    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+    for _ in 0..3 {
+        let mut block = Vec::new();
+        encoder.begin(&mut block);
+        encoder.field(b"x-plain", b"1", &mut block);
+        encoder.field(b"authorization", b"1", &mut block);
+        encoder.field(b"x-auth-token", b"1", &mut block);
+        encoder.never_indexed(b"x-plain", b"1", &mut block);
+        encoder.never_indexed(b"accept", b"1", &mut block);
+        let mut never = Vec::new();
+        decoder.decode(&block, |field| never.push(field.never_indexed)).expect("a section");
+        assert_eq!(never, [false, true, true, true, true]);
     }
 }

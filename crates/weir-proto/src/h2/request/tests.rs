@@ -205,3 +205,20 @@ proptest::proptest! {
         }
     }
 }
+
+/// RFC 7541 §6.2.3.
+#[test]
+fn what_was_never_indexed_is_known_to_whom_it_is_forwarded() {
+    let (mut request, limits) = (RequestHead::default(), Limits::default());
+    let mut reader = RequestReader::new(&mut request, &limits);
+    let names: Vec<_> = (0..70).map(|number| format!("x-{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        let never_indexed = matches!(number, 0 | 62 | 65);
+        reader.field(DecodedField { never_indexed, ..DecodedField::of(name.as_bytes(), b"1") });
+    }
+    // Those after the first 63 are as secret as one of them.
+    let secret: Vec<_> = (0..70).filter(|index| request.head.is_never_indexed(*index)).collect();
+    assert_eq!(secret, [&[0, 62][..], &(63..70).collect::<Vec<_>>()].concat());
+    request.clear();
+    assert!(!request.head.is_never_indexed(0));
+}

@@ -47,7 +47,8 @@ impl<'w> Permit<'w> {
         exchange: &Exchange,
     ) -> Result<UpstreamStream<'w>, Stop> {
         let (worker, endpoint) = (self.worker, &*self.endpoint);
-        let ready = if freshness == Freshness::New { None } else { endpoint.with_room(exchange.request.host(), 0) };
+        let ready =
+            if freshness == Freshness::New { None } else { endpoint.with_room(freshness, &exchange.request, 0) };
         let (connection, reused) = match ready {
             Some(connection) => (connection, true),
             None => {
