@@ -5,6 +5,9 @@
 
 /// Appends `bytes` as the inside of a JSON string. The result is valid UTF-8; invalid bytes become U+FFFD.
 pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
     if is_plain(bytes) {
         out.extend_from_slice(bytes);
         return;

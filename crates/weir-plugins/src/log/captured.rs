@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
+use weir_plugin::escape;
 use weir_records::Record;
 
 use crate::log::capture::{
@@ -129,17 +130,23 @@ impl<'a> CapturedFacts<'a> {
         }
     }
 
-    /// Writes the URL as the client requested it, with the port.
+    /// Writes the URL as the client requested it, with the port, and the target by itself, which is escaped once.
     fn url(&self, object: &mut JsonObjectWriter<'_>) {
-        let scheme: &[u8] = if self.flags & HTTPS == 0 { b"http" } else { b"https" };
         let colon = self.authority.iter().rposition(|&byte| byte == b':');
         let has_port = colon.is_some_and(|colon| self.authority[colon + 1..].iter().all(u8::is_ascii_digit));
-        let mut buffer = itoa::Buffer::new();
-        let (colon, port): (&[u8], _) = match has_port {
-            true => (b"", ""),
-            false => (b":", buffer.format(self.port)),
-        };
-        object.text_of(known!("url"), [scheme, b"://", self.authority, colon, port.as_bytes(), self.target]);
+        let mut target = 0..0;
+        object.plain_text(known!("url"), |out| {
+            out.extend_from_slice(if self.flags & HTTPS == 0 { b"http://" } else { b"https://" });
+            escape::json(out, self.authority);
+            if !has_port {
+                out.push(b':');
+                out.extend_from_slice(itoa::Buffer::new().format(self.port).as_bytes());
+            }
+            target.start = out.len();
+            escape::json(out, self.target);
+            target.end = out.len();
+        });
+        object.plain_text(known!("uri"), |out| out.extend_from_within(target));
     }
 }
 
@@ -163,11 +170,16 @@ impl<'a> CapturedExchange<'a> {
 /// Writes records as JSON, with the host name of the gateway.
 pub struct RecordWriter {
     hostname: Vec<u8>,
+    /// As it is in JSON.
+    hostname_escaped: Vec<u8>,
 }
 
 impl Default for RecordWriter {
     fn default() -> Self {
-        RecordWriter { hostname: rustix::system::uname().nodename().to_bytes().to_vec() }
+        let hostname = rustix::system::uname().nodename().to_bytes().to_vec();
+        let mut hostname_escaped = Vec::new();
+        escape::json(&mut hostname_escaped, &hostname);
+        RecordWriter { hostname, hostname_escaped }
     }
 }
 
@@ -179,7 +191,11 @@ impl RecordWriter {
 
     /// Writes the records of one batch.
     pub fn batch(&self) -> BatchWriter<'_> {
-        BatchWriter { hostname: &self.hostname, decoder: BatchDecoder::default(), second: Cell::new((0, EPOCH)) }
+        BatchWriter {
+            hostname: &self.hostname_escaped,
+            decoder: BatchDecoder::default(),
+            second: Cell::new((0, EPOCH)),
+        }
     }
 
     /// The records as a JSON list, or, if `is_single`, the only record as an object.
@@ -197,6 +213,7 @@ impl RecordWriter {
 
 /// Writes the records of one batch as JSON. What it decodes has a limit for the batch.
 pub struct BatchWriter<'a> {
+    /// Escaped.
     hostname: &'a [u8],
     decoder: BatchDecoder,
     /// The second of the last timestamp, and its text: many records of a batch have it in common.
@@ -284,7 +301,6 @@ impl BatchWriter<'_> {
         if !extra.has("request") {
             let mut request = object.object(known!("request"));
             facts.url(&mut request);
-            request.text(known!("uri"), facts.target);
             request.text(known!("method"), facts.method);
             request.object(known!("headers")).grouped(request_fields.iter(), NameCase::Lower);
             request.object(known!("querystring")).grouped(query(facts.query), NameCase::AsIs);
@@ -303,8 +319,10 @@ impl BatchWriter<'_> {
         }
         if !extra.has("server") {
             let mut server = object.object(known!("server"));
-            server.text(known!("hostname"), self.hostname);
-            server.text(known!("version"), concat!("weir/", env!("CARGO_PKG_VERSION")).as_bytes());
+            server.plain_text(known!("hostname"), |out| out.extend_from_slice(self.hostname));
+            server.plain_text(known!("version"), |out| {
+                out.extend_from_slice(concat!("weir/", env!("CARGO_PKG_VERSION")).as_bytes());
+            });
         }
         whereabouts(object, &facts, extra);
         times(object, &facts, end_ms, extra);

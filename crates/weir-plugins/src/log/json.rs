@@ -66,12 +66,7 @@ impl JsonObjectWriter<'_> {
         self.plain_text(name, |out| escape::json(out, value));
     }
 
-    /// A text in several parts, each of which is escaped.
-    pub fn text_of<const N: usize>(&mut self, name: KnownName, parts: [&[u8]; N]) {
-        self.plain_text(name, |out| parts.iter().for_each(|part| escape::json(out, part)));
-    }
-
-    /// A text in which nothing has to be escaped, such as an address or a time; `write` appends it.
+    /// A text that `write` appends; it escapes what has to be escaped.
     #[inline(always)]
     pub fn plain_text(&mut self, name: KnownName, write: impl FnOnce(&mut Vec<u8>)) {
         self.out.extend_from_slice(name.0.as_bytes());
