@@ -7,6 +7,7 @@
 mod account;
 mod authority;
 mod challenges;
+mod failure;
 mod host_tasks;
 mod order;
 mod report;
@@ -30,8 +31,9 @@ use crate::document::{AcmeHost, Challenge, ExternalAccount};
 use crate::text::diagnostic::Diagnostic;
 
 pub use challenges::{Challenges, PREFIX};
+use failure::OrderFailure;
 use host_tasks::HostTasks;
-use order::{OrderFailure, Orders};
+use order::Orders;
 use report::ReportStatus;
 pub use report::{AcmeReport, AcmeRole, HostReport};
 use schedule::FailuresInRow;

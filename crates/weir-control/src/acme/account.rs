@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AcmeTerms;
 use super::authority::AuthorityClient;
-use super::order::OrderFailure;
+use super::failure::OrderFailure;
 use super::storage::AcmeStorage;
 
 /// The account of an authority's orders.

@@ -4,65 +4,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::AcmeTerms;
 use super::account::AcmeAccount;
-use super::authority::{AuthorityClient, NoAnswer, noting_waits};
+use super::authority::{AuthorityClient, noting_waits};
 use super::challenges::{CERTIFICATE, Challenges};
+use super::failure::{OrderFailure, in_words};
 use super::storage::{AcmeStorage, Validity};
 use crate::document::Challenge;
 
 /// How long the authority may take to validate, and to issue. It is polled with growing intervals.
 const PATIENCE: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
-
-/// Why an order has failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OrderFailure {
-    pub reason: String,
-    /// Set unless the authority did not respond. The authority counts refusals, so the next attempt waits longer after one.
-    pub refused: bool,
-    /// The authority requests no further order until then.
-    pub wait_until: Option<SystemTime>,
-    /// The authority does not know the account.
-    pub unknown_account: bool,
-}
-
-/// The type of the problem that an authority has with an account that it does not know (RFC 8555 §6.7).
-const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
-
-impl OrderFailure {
-    /// A local failure. The next attempt is delayed as after a refusal.
-    pub(super) fn own(reason: impl std::fmt::Display) -> OrderFailure {
-        OrderFailure { reason: reason.to_string(), refused: true, wait_until: None, unknown_account: false }
-    }
-}
-
-impl From<Error> for OrderFailure {
-    fn from(error: Error) -> OrderFailure {
-        let silent = matches!(&error, Error::Other(inner) if inner.is::<NoAnswer>());
-        let unknown_account =
-            matches!(&error, Error::Api(problem) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT));
-        let reason = match error {
-            Error::Api(problem) => in_words(&problem),
-            error => error.to_string(),
-        };
-        OrderFailure { refused: !silent, unknown_account, ..OrderFailure::own(reason) }
-    }
-}
-
-/// The detail of a problem from the authority, and its type, if present.
-fn in_words(problem: &Problem) -> String {
-    let kind = problem.r#type.as_deref().map(|kind| kind.trim_start_matches("urn:ietf:params:acme:error:"));
-    match (&problem.detail, kind) {
-        (Some(detail), Some(kind)) => format!("{detail} ({kind})"),
-        (Some(detail), None) => detail.clone(),
-        (None, kind) => kind.unwrap_or("no reason given").to_owned(),
-    }
-}
 
 /// Orders certificates from one authority, with one account.
 pub(super) struct Orders {

@@ -93,10 +93,7 @@ async fn refuse(
             Err(_) => write_answer(exchange, 500, Stop::Internal),
         }
     }
-    if exchange.request.client_method() == Method::Connect && (200..300).contains(&exchange.response.status) {
-        // RFC 8441 §5: it would tell the client that its WebSocket is established.
-        write_answer(exchange, 502, Stop::Respond(502));
-    }
+    deny_success_of_connect(exchange);
     let drainable = remaining_body_to_drain(exchange);
     let keep_alive = exchange.request.keep_alive
         && !ending.close
@@ -109,6 +106,13 @@ async fn refuse(
     match drainable {
         Some(rest) if keep_alive && drain(worker, client, rest).await => AfterExchange::KeepAlive,
         _ => AfterExchange::Close,
+    }
+}
+
+/// RFC 8441 §5: a 2xx would tell the client of HTTP/2 that its WebSocket is established.
+fn deny_success_of_connect(exchange: &mut ServedExchange) {
+    if exchange.request.client_method() == Method::Connect && (200..300).contains(&exchange.response.status) {
+        write_answer(exchange, 502, Stop::Respond(502));
     }
 }
 

@@ -85,6 +85,30 @@ impl Attempts {
         settings.retry_timeout.map_or(u64::MAX, |most| self.first_ns.saturating_add(most.as_nanos() as u64))
     }
 
+    /// Counts a failure against the endpoint, unless a client may have caused it.
+    fn count_failure(
+        &mut self,
+        upstream: UpstreamView<'_>,
+        exchange: &ServedExchange,
+        endpoint: usize,
+        stop: Stop,
+        now_ns: u64,
+    ) {
+        // A client that has sent nothing of its content, as it expects an invitation first: simple servers give none and wait.
+        let is_uninvited = stop == Stop::ReadTimeout
+            && exchange.request.expects_continue
+            && exchange.body_taken == ContentTaken::Nothing;
+        if stop == Stop::UpstreamTls && upstream.state.endpoints[endpoint].is_named_by_clients() {
+            self.doubted.add(endpoint);
+        } else if !is_uninvited {
+            let UpstreamView { settings, state } = upstream;
+            state.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
+        }
+        if exchange.upstream.connect_ns != 0 {
+            self.connected(upstream, now_ns);
+        }
+    }
+
     /// Called when an attempt at `endpoint` has failed: returns the endpoint of the next attempt, or the reason why there is
     /// none.
     pub fn next(
@@ -109,17 +133,8 @@ impl Attempts {
             Stop::NotProcessed if !self.retried_unprocessed => Next::SameEndpoint,
             _ => Next::OtherEndpoint,
         };
-        // A client that has sent nothing of its content, as it expects an invitation first: simple servers give none and wait.
-        let is_uninvited = stop == Stop::ReadTimeout
-            && exchange.request.expects_continue
-            && exchange.body_taken == ContentTaken::Nothing;
-        if stop == Stop::UpstreamTls && state.endpoints[endpoint].is_named_by_clients() {
-            self.doubted.add(endpoint);
-        } else if !is_uninvited && next == Next::OtherEndpoint {
-            state.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
-        }
-        if exchange.upstream.connect_ns != 0 {
-            self.connected(upstream, now_ns);
+        if next == Next::OtherEndpoint {
+            self.count_failure(upstream, exchange, endpoint, stop, now_ns);
         }
         let safe = match stop.ending().retry {
             Retry::Never if stop == Stop::ReadTimeout => settings.retry_read_timeouts && self.idempotent,
