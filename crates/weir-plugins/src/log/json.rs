@@ -214,7 +214,7 @@ impl NameCase {
     /// The same for names that are the same, and mostly different for others.
     fn hash(self, name: &[u8]) -> usize {
         let byte = |at: usize| name.get(at).map_or(0, |byte| usize::from(byte | 0x20));
-        byte(0) ^ 5 * byte(name.len() / 2) ^ 11 * byte(name.len().wrapping_sub(1)) ^ 23 * name.len()
+        byte(0) ^ (5 * byte(name.len() / 2)) ^ (11 * byte(name.len().wrapping_sub(1))) ^ (23 * name.len())
     }
 }
 
