@@ -18,7 +18,7 @@ use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::{Persistence, StickySessions};
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
-use crate::message::turn::Turn;
+use crate::message::turn::ConnectionTurn;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
@@ -185,7 +185,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<RelayOutcome, Stop>> {
         // The first poll runs in the wake-up that read the request, and needs no new reading of the clock.
         self.now_ns = if self.request.head_sent { self.worker.wake_up() } else { self.worker.now_ns() };
-        let mut turn = Turn::default();
+        let mut turn = ConnectionTurn::default();
         loop {
             // Once the request is sent, only the response is polled: in most wake-ups it is all that is left to move.
             let waits_for_answer = self.is_request_sent();

@@ -13,7 +13,7 @@ use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::message::sides::{ClientSide, Pipe};
-use crate::message::turn::Turn;
+use crate::message::turn::ConnectionTurn;
 
 /// A tunnel in which nothing moves for this long is closed. WebSocket pings keep one open.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
@@ -53,7 +53,7 @@ pub async fn run(
     let mut last_ns = worker.now_ns();
     poll_fn(|context| {
         let now_ns = worker.wake_up();
-        let mut turn = Turn::default();
+        let mut turn = ConnectionTurn::default();
         loop {
             let client = client.pipe();
             let up_moved = up.poll(context, worker, client, upstream);
@@ -65,9 +65,8 @@ pub async fn run(
                 (up_moved, down_moved) => {
                     last_ns = now_ns;
                     let count = |moved| if let Poll::Ready(Ok(count)) = moved { count as u64 } else { 0 };
-                    let (up_bytes, down_bytes) = (count(up_moved), count(down_moved));
-                    exchange.request_bytes += up_bytes;
-                    exchange.response_bytes += down_bytes;
+                    exchange.request_bytes += count(up_moved);
+                    exchange.response_bytes += count(down_moved);
                     if turn.ends_with_piece(context) {
                         break;
                     }

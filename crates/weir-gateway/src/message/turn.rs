@@ -8,11 +8,11 @@ const PIECES: u32 = 4;
 
 /// One turn of a connection.
 #[derive(Default)]
-pub struct Turn {
+pub struct ConnectionTurn {
     pieces: u32,
 }
 
-impl Turn {
+impl ConnectionTurn {
     /// Counts a piece. `true`: the turn is over. The task must then wait; it is woken once the worker has looked at its other
     /// connections.
     #[inline]
@@ -56,7 +56,7 @@ mod tests {
             if served.get() {
                 return Poll::Ready(());
             }
-            let mut turn = Turn::default();
+            let mut turn = ConnectionTurn::default();
             while !turn.ends_with_piece(context) {}
             Poll::Pending
         });

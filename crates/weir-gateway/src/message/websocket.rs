@@ -15,7 +15,7 @@ use crate::context::identity_watch::IdentityGuard;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::WebSocketOpening;
 use crate::message::sides::{ClientSide, Pipe};
-use crate::message::turn::Turn;
+use crate::message::turn::ConnectionTurn;
 use crate::plugins::messages::{self, MessagePolicies};
 
 mod direction;
@@ -137,7 +137,7 @@ impl<'a> MessageTunnel<'a> {
         exchange: &mut Exchange,
     ) -> Result<(), MessageEnd> {
         let mut passage = DirectionContext { worker: self.worker, policies: &mut self.policies };
-        let mut turn = Turn::default();
+        let mut turn = ConnectionTurn::default();
         loop {
             let up = self.up.poll(context, &mut passage, client, upstream)?;
             let down = self.down.poll(context, &mut passage, upstream, client)?;

@@ -17,7 +17,7 @@ use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::message::forward::{self, HopFraming};
 use crate::message::relay::body::BodyTransfer;
 use crate::message::sides::ClientSide;
-use crate::message::turn::Turn;
+use crate::message::turn::ConnectionTurn;
 use crate::snapshot::{ClientSettings, Link};
 
 /// The plugins that want the whole content of one message, in order, and the most bytes that it may have.
@@ -193,7 +193,7 @@ impl BodyReader<'_> {
         exchange: &mut ServedExchange,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Stop>> {
-        let (worker, mut turn) = (self.worker, Turn::default());
+        let (worker, mut turn) = (self.worker, ConnectionTurn::default());
         while !self.body.is_done() {
             if !client.unread_bytes().is_empty() {
                 let mut stash = std::mem::take(client.unread_bytes());

@@ -15,7 +15,7 @@ use crate::log::capture::{
     RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
 };
 use crate::log::decoding::{BatchDecoder, RecordedContent};
-use crate::log::json::{JsonObjectWriter, KnownName, NameCase, known};
+use crate::log::json::{JsonObjectWriter, MemberName, NameCase, known};
 
 /// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a panic.
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Skips a list of names and values, and returns it.
-    fn fields(&mut self) -> Fields<'a> {
+    fn fields(&mut self) -> CapturedFields<'a> {
         let from = self.0;
         let count = self.number::<4>();
         for _ in 0..2 * count {
@@ -68,14 +68,14 @@ impl<'a> Bytes<'a> {
             }
             self.text();
         }
-        Fields(Bytes(&from[..from.len() - self.0.len()]))
+        CapturedFields(Bytes(&from[..from.len() - self.0.len()]))
     }
 }
 
 /// A list of header fields.
-struct Fields<'a>(Bytes<'a>);
+struct CapturedFields<'a>(Bytes<'a>);
 
-impl<'a> Fields<'a> {
+impl<'a> CapturedFields<'a> {
     fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
         let mut bytes = self.0;
         let count = bytes.number::<4>();
@@ -153,8 +153,8 @@ impl<'a> CapturedFacts<'a> {
 /// What a record with everything has before its own members.
 struct CapturedExchange<'a> {
     facts: CapturedFacts<'a>,
-    request_fields: Fields<'a>,
-    response_fields: Fields<'a>,
+    request_fields: CapturedFields<'a>,
+    response_fields: CapturedFields<'a>,
 }
 
 impl<'a> CapturedExchange<'a> {
@@ -221,7 +221,7 @@ pub struct BatchWriter<'a> {
 }
 
 /// The member with the time of the record, for stores that expect it.
-const TIMESTAMP: KnownName = known!("@timestamp");
+const TIMESTAMP: MemberName = known!("@timestamp");
 /// The length of a time up to the second, such as `2023-11-14T22:13:20`.
 const SECOND_BYTES: usize = 19;
 const EPOCH: [u8; SECOND_BYTES] = *b"1970-01-01T00:00:00";

@@ -13,17 +13,17 @@ pub struct JsonObjectWriter<'a> {
 /// A member's name from the source text of this program, with the quotation mark that opens a text. Written as one constant
 /// by [`known!`].
 #[derive(Clone, Copy)]
-pub struct KnownName(#[doc(hidden)] pub &'static str);
+pub struct MemberName(#[doc(hidden)] pub &'static str);
 
-/// A [`KnownName`] from a literal, in which nothing has to be escaped.
+/// A [`MemberName`] from a literal, in which nothing has to be escaped.
 macro_rules! known {
     ($name:literal) => {
-        $crate::log::json::KnownName(concat!("\"", $name, "\":\""))
+        $crate::log::json::MemberName(concat!("\"", $name, "\":\""))
     };
 }
 pub(crate) use known;
 
-impl KnownName {
+impl MemberName {
     /// The name by itself.
     pub fn name(self) -> &'static str {
         &self.0[1..self.0.len() - 3]
@@ -50,25 +50,25 @@ impl JsonObjectWriter<'_> {
 
     /// The name of a member whose value is not a text.
     #[inline(always)]
-    fn known_name(&mut self, name: KnownName) {
+    fn known_name(&mut self, name: MemberName) {
         self.out.extend_from_slice(&name.0.as_bytes()[..name.0.len() - 1]);
     }
 
     #[inline(always)]
-    pub fn object(&mut self, name: KnownName) -> JsonObjectWriter<'_> {
+    pub fn object(&mut self, name: MemberName) -> JsonObjectWriter<'_> {
         self.known_name(name);
         self.out.push(b'{');
         JsonObjectWriter { out: self.out, is_member: true }
     }
 
     #[inline(always)]
-    pub fn text(&mut self, name: KnownName, value: &[u8]) {
+    pub fn text(&mut self, name: MemberName, value: &[u8]) {
         self.plain_text(name, |out| escape::json(out, value));
     }
 
     /// A text that `write` appends; it escapes what has to be escaped.
     #[inline(always)]
-    pub fn plain_text(&mut self, name: KnownName, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn plain_text(&mut self, name: MemberName, write: impl FnOnce(&mut Vec<u8>)) {
         self.out.extend_from_slice(name.0.as_bytes());
         write(self.out);
         self.out.extend_from_slice(b"\",");
@@ -81,14 +81,14 @@ impl JsonObjectWriter<'_> {
     }
 
     #[inline(always)]
-    pub fn text_if(&mut self, name: KnownName, value: Option<&[u8]>) {
+    pub fn text_if(&mut self, name: MemberName, value: Option<&[u8]>) {
         if let Some(value) = value {
             self.text(name, value);
         }
     }
 
     #[inline(always)]
-    pub fn number(&mut self, name: KnownName, value: u64) {
+    pub fn number(&mut self, name: MemberName, value: u64) {
         self.known_name(name);
         digits(self.out, value);
         self.out.push(b',');
@@ -96,7 +96,7 @@ impl JsonObjectWriter<'_> {
 
     /// A time in nanoseconds, written as milliseconds with at least one and at most six decimal places; or `null`.
     #[inline(always)]
-    pub fn ms(&mut self, name: KnownName, ns: Option<u64>) {
+    pub fn ms(&mut self, name: MemberName, ns: Option<u64>) {
         self.known_name(name);
         match ns {
             Some(ns) => ms(self.out, ns),
@@ -107,7 +107,7 @@ impl JsonObjectWriter<'_> {
 
     /// A member whose value, which `write` appends, is JSON already.
     #[inline(always)]
-    pub fn value(&mut self, name: KnownName, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn value(&mut self, name: MemberName, write: impl FnOnce(&mut Vec<u8>)) {
         self.known_name(name);
         write(self.out);
         self.out.push(b',');
