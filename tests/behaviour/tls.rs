@@ -79,7 +79,7 @@ fn certificates_are_chosen_by_name() {
         assert_eq!(ask(&mut client, name, "/").expect("an answer").0, 200, "{name}");
     }
     for name in ["b.test", "x.y.w.test", "w.test"] {
-        let error = connect(&gateway, &tls, name).err().expect("the default's certificate is for nobody");
+        let error = connect(&gateway, &tls, name).err().expect("no host matches the default's certificate");
         assert!(error.contains("not valid for name"), "{name}: {error}");
     }
     gateway.rewrite(&file(&named, &origin));
@@ -229,16 +229,17 @@ fn h11_a_host_that_asks_for_proof_is_not_reached_under_another_name() {
         ("m.test", "m.test", 200),
         ("m.test", "open.test", 200),
         ("m.test", "other.test", 421),
-        ("m.test", "nobody.test", 200),
+        ("m.test", "unlisted.test", 200),
     ] {
         let mut client = connect(&gateway, &jack, name).expect("a certificate");
         assert_eq!(ask(&mut client, host, "/").expect("an answer").0, status, "{host} over {name}");
     }
     // A session of an open name does not become one of a closed name.
-    let nobody = TlsClient::trusting(&authority);
-    let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
+    let without_certificate = TlsClient::trusting(&authority);
+    let mut client = connect(&gateway, &without_certificate, "open.test").expect("a certificate");
     assert_eq!(ask(&mut client, "open.test", "/").expect("an answer").0, 200);
-    let outcome = connect(&gateway, &nobody, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
+    let outcome =
+        connect(&gateway, &without_certificate, "m.test").and_then(|mut client| ask(&mut client, "m.test", "/"));
     assert!(outcome.is_err(), "{outcome:?}");
 }
 
@@ -254,22 +255,22 @@ fn h11_a_host_far_below_a_closed_wildcard_is_not_reached_under_an_open_name() {
         ssl("\"*.fair.closed.test\", x.y.closed.test", &both, ""),
     ]
     .concat();
-    let nobody = TlsClient::trusting(&authority);
+    let without_certificate = TlsClient::trusting(&authority);
     let jack = TlsClient::known_as(&authority, &known.identity(&["jack"]));
     // What clients get who ask for a name without an entry does not matter to names below the wildcard.
     for default in ["".to_owned(), ssl("\"*\"", &both, ""), ssl("\"*\"", &both, &clients(&other, ""))] {
         let gateway = gateway(&(named.clone() + &default), &origin);
         for (tls, name, host, status) in [
-            (&nobody, "open.test", "open.test", 200),
-            (&nobody, "open.test", "a.closed.test", 421),
-            (&nobody, "open.test", "a.b.closed.test", 421),
-            (&nobody, "open.test", "A.B.c.Closed.test.:443", 421),
+            (&without_certificate, "open.test", "open.test", 200),
+            (&without_certificate, "open.test", "a.closed.test", 421),
+            (&without_certificate, "open.test", "a.b.closed.test", 421),
+            (&without_certificate, "open.test", "A.B.c.Closed.test.:443", 421),
             (&jack, "open.test", "a.b.closed.test", 421),
             (&jack, "a.closed.test", "a.b.closed.test", 200),
             // Their own certificates open these, and those alone.
-            (&nobody, "open.test", "x.y.closed.test", 200),
-            (&nobody, "open.test", "a.fair.closed.test", 200),
-            (&nobody, "open.test", "a.b.fair.closed.test", 421),
+            (&without_certificate, "open.test", "x.y.closed.test", 200),
+            (&without_certificate, "open.test", "a.fair.closed.test", 200),
+            (&without_certificate, "open.test", "a.b.fair.closed.test", 421),
         ] {
             let mut client = connect(&gateway, tls, name).expect("a certificate");
             assert_eq!(ask(&mut client, host, "/").expect("an answer").0, status, "{host} over {name}");
@@ -285,33 +286,34 @@ fn h11_the_rule_of_the_handshake_holds_for_hosts_without_one() {
     let except = clients(&known, "      skip_mtls_uri_regex: [\"^/open/\"]\n");
     let ssls = [ssl("m.test", &both, &except), ssl("open.test", &both, "")].concat();
     let gateway = gateway(&ssls, &origin);
-    let (nobody, jack) = (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &known.identity(&["jack"])));
+    let (without_certificate, jack) =
+        (TlsClient::trusting(&authority), TlsClient::known_as(&authority, &known.identity(&["jack"])));
     let requests = [
-        ("GET /closed HTTP/1.1\r\nHost: nobody.test\r\n\r\n", 400),
+        ("GET /closed HTTP/1.1\r\nHost: unlisted.test\r\n\r\n", 400),
         ("GET /closed HTTP/1.1\r\nHost: sub.m.test\r\n\r\n", 400),
         ("GET /closed HTTP/1.1\r\nHost: [::1]\r\n\r\n", 400),
         ("GET /closed HTTP/1.0\r\n\r\n", 400),
-        ("GET /open/door HTTP/1.1\r\nHost: nobody.test\r\n\r\n", 200),
+        ("GET /open/door HTTP/1.1\r\nHost: unlisted.test\r\n\r\n", 200),
         ("GET /open/door HTTP/1.0\r\n\r\n", 200),
         // It has a certificate of its own, and anybody may come to it.
         ("GET /closed HTTP/1.1\r\nHost: open.test\r\n\r\n", 200),
     ];
     for (request, status) in requests {
-        let mut client = connect(&gateway, &nobody, "m.test").expect("a certificate");
+        let mut client = connect(&gateway, &without_certificate, "m.test").expect("a certificate");
         assert_eq!(client.ask(request).expect("an answer").status, status, "{request}");
         let mut client = connect(&gateway, &jack, "m.test").expect("a certificate");
         assert_eq!(client.ask(request).expect("an answer").status, 200, "{request}");
-        let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
+        let mut client = connect(&gateway, &without_certificate, "open.test").expect("a certificate");
         assert_eq!(client.ask(request).expect("an answer").status, 200, "{request}");
     }
     // A connection from before is subject to what holds now.
-    let mut client = connect(&gateway, &nobody, "open.test").expect("a certificate");
-    assert_eq!(ask(&mut client, "nobody.test", "/").expect("an answer").0, 200);
+    let mut client = connect(&gateway, &without_certificate, "open.test").expect("a certificate");
+    assert_eq!(ask(&mut client, "unlisted.test", "/").expect("an answer").0, 200);
     gateway.rewrite(&file(
         &[ssl("m.test", &both, &except), ssl("open.test", &both, &clients(&known, ""))].concat(),
         &origin,
     ));
-    assert_eq!(ask(&mut client, "nobody.test", "/").expect("an answer").0, 421);
+    assert_eq!(ask(&mut client, "unlisted.test", "/").expect("an answer").0, 421);
 }
 
 #[test]

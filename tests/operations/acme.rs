@@ -313,7 +313,7 @@ fn a_host_below_a_wildcard_that_asks_for_proof_is_not_opened_by_its_certificate(
     gateway.rewrite(&(file + &ssls + &pebble.place.acme(&hosts.join(", "), &storage, "")));
     let jack = TlsClient::known_to(&pebble.root(), &known.identity(&["jack"]));
     hosts.iter().for_each(|host| drop(eventually_shown(&gateway, &jack, host)));
-    let nobody = pebble.trusted();
+    let without_certificate = pebble.trusted();
     let status = |tls: &TlsClient, name: &str, host: &str| {
         let client = Client::connect_tls(gateway.tls_addr(), tls, name);
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -321,10 +321,10 @@ fn a_host_below_a_wildcard_that_asks_for_proof_is_not_opened_by_its_certificate(
     };
     for host in &hosts[..2] {
         assert_eq!(status(&jack, host, host), Some(200), "{host}");
-        assert_eq!(status(&nobody, host, host), None, "{host}: the handshake fails");
-        assert_eq!(status(&nobody, "open.test", host), Some(421), "{host}");
+        assert_eq!(status(&without_certificate, host, host), None, "{host}: the handshake fails");
+        assert_eq!(status(&without_certificate, "open.test", host), Some(421), "{host}");
     }
-    assert_eq!(status(&nobody, "open.test", "open.test"), Some(200));
+    assert_eq!(status(&without_certificate, "open.test", "open.test"), Some(200));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The body of one direction: decoded from one framing and written in another, checked on the way, never buffered whole.
 
 use weir_net::timer::NEVER;
+use weir_plugin::Stop;
 use weir_proto::h1::chunked::{self, ChunkedDecoder, Step};
 use weir_proto::{Framing, Trailers};
 
@@ -93,6 +94,27 @@ impl BodyTransfer {
         out: &mut Vec<u8>,
     ) -> Result<TransferProgress, BrokenFraming> {
         self.decode(input, |content| write(out, coding, content))
+    }
+
+    /// The same for content that `observe` sees first. A piece that it refuses is not moved.
+    ///
+    /// # Errors
+    /// That of `observe`, or `broken` if the framing is.
+    pub fn transfer_observed(
+        &mut self,
+        input: &[u8],
+        (coding, out): (HopFraming, &mut Vec<u8>),
+        mut observe: impl FnMut(&[u8]) -> Result<(), Stop>,
+        broken: Stop,
+    ) -> Result<TransferProgress, Stop> {
+        let mut observed = Ok(());
+        let moved = self.decode(input, |content| {
+            observed = observed.and_then(|()| observe(content));
+            if observed.is_ok() {
+                write(out, coding, content);
+            }
+        });
+        observed.and(moved.map_err(|_| broken))
     }
 
     /// Passes the content that `input` holds of this body to `each`, piece by piece.

@@ -149,14 +149,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             return body.transfer(received, *coding, out).map_err(|_| Stop::BadRequestBody);
         }
         if filters.only_observe() {
-            let mut observed = Ok(());
-            let moved = body.decode(received, |content| {
-                observed = observed.and_then(|()| filters.observe(content));
-                if observed.is_ok() {
-                    body::write(out, *coding, content);
-                }
-            });
-            return observed.and(moved.map_err(|_| Stop::BadRequestBody));
+            let observe = |content: &[u8]| filters.observe(content);
+            return body.transfer_observed(received, (*coding, out), observe, Stop::BadRequestBody);
         }
         let (mut content, mut passed) = (Vec::new(), Vec::new());
         let moved = body.transfer(received, HopFraming::Plain, &mut content).map_err(|_| Stop::BadRequestBody)?;

@@ -176,15 +176,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let ResponseSide { content, body, coding, .. } = &mut self.response;
         let content = content.as_mut().expect("the caller has checked it");
         if content.only_observes() {
-            let mut observed = Ok(());
-            let moved = body.decode(bytes, |piece| {
-                observed = observed.and_then(|()| content.observe(piece));
-                if observed.is_ok() {
-                    body::write(out, *coding, piece);
-                }
-            });
-            observed?;
-            let moved = moved.map_err(|_| Stop::BadResponseBody)?;
+            let observe = |piece: &[u8]| content.observe(piece);
+            let moved = body.transfer_observed(bytes, (*coding, out), observe, Stop::BadResponseBody)?;
             self.exchange.body_bytes += moved.content;
             return Ok(moved);
         }

@@ -23,7 +23,7 @@ pub struct DecodedField<'d> {
     pub class: FieldClass,
     pub name: &'d [u8],
     pub value: &'d [u8],
-    /// Whoever forwards it must not index it either (RFC 7541 §6.2.3).
+    /// A proxy must not index it either when it forwards it (RFC 7541 §6.2.3).
     pub never_indexed: bool,
 }
 
