@@ -1,6 +1,5 @@
 //! The queue of records in memory.
 
-use std::array;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -10,11 +9,12 @@ use crate::batching::Batching;
 use crate::books::RecordTally;
 use crate::ring::Attachment;
 
-/// The usual length of an id.
-const ID_BYTES: usize = 29;
-const HEX: &[u8; 16] = b"0123456789abcdef";
-/// The least digits of a sequence number.
-const ZEROES: &[u8; 12] = b"000000000000";
+/// The digits of an id: of the process, and the least of the sequence number.
+const BOOT_DIGITS: usize = 16;
+const SEQUENCE_DIGITS: usize = 12;
+const ID_BYTES: usize = BOOT_DIGITS + 1 + SEQUENCE_DIGITS;
+/// The first sequence number with more than [`SEQUENCE_DIGITS`].
+const LONG_SEQUENCE: u64 = 10_u64.pow(SEQUENCE_DIGITS as u32);
 
 /// A record that its sink has taken out of a ring.
 #[derive(Debug)]
@@ -42,14 +42,29 @@ impl Record {
 
     /// Appends [`Record::id`]: 16 hexadecimal digits, `-`, and at least 12 decimal digits.
     pub fn write_id(&self, out: &mut Vec<u8>) {
-        let boot: [u8; 16] = array::from_fn(|digit| HEX[(self.boot >> (60 - 4 * digit)) as usize & 15]);
-        out.extend_from_slice(&boot);
+        let [high, low] = [self.boot >> 32, self.boot & 0xffff_ffff].map(hexadecimal);
+        out.extend_from_slice(&high);
+        out.extend_from_slice(&low);
         out.push(b'-');
         let mut buffer = itoa::Buffer::new();
-        let sequence = buffer.format(self.sequence).as_bytes();
-        out.extend_from_slice(&ZEROES[sequence.len().min(ZEROES.len())..]);
-        out.extend_from_slice(sequence);
+        // The leading 1, which is left out, keeps the zeroes behind it.
+        let digits = match self.sequence < LONG_SEQUENCE {
+            true => &buffer.format(LONG_SEQUENCE + self.sequence)[1..],
+            false => buffer.format(self.sequence),
+        };
+        out.extend_from_slice(digits.as_bytes());
     }
+}
+
+/// The eight digits of a number of 32 bits, all at once.
+fn hexadecimal(number: u64) -> [u8; 8] {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let pairs = (number << 16 | number) & 0x0000_ffff_0000_ffff;
+    let bytes = (pairs << 8 | pairs) & 0x00ff_00ff_00ff_00ff;
+    let digits = (bytes << 4 | bytes) & (ONES * 0x0f);
+    // Adding 6 carries into the upper half of a byte from 10 on.
+    let letters = ((digits + ONES * 6) >> 4) & ONES;
+    (digits + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
 }
 
 /// The tally of some records.

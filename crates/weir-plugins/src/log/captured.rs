@@ -15,7 +15,7 @@ use crate::log::capture::{
     RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
 };
 use crate::log::decoding::{BatchDecoder, RecordedContent};
-use crate::log::json::{JsonObjectWriter, MemberName, NameCase, known};
+use crate::log::json::{JsonObjectWriter, MemberName, PairKind, known};
 
 /// Bytes to be read from the front. Missing bytes are read as empty or 0: a record of another version must not cause a panic.
 #[derive(Clone, Copy)]
@@ -130,8 +130,9 @@ impl<'a> CapturedFacts<'a> {
         }
     }
 
-    /// Writes the URL as the client requested it, with the port, and the target by itself, which is escaped once.
-    fn url(&self, object: &mut JsonObjectWriter<'_>) {
+    /// Writes the URL as the client requested it, with the port, and the target by itself, which is escaped once. Returns what the
+    /// arguments of the query are.
+    fn url(&self, object: &mut JsonObjectWriter<'_>) -> PairKind {
         let colon = self.authority.iter().rposition(|&byte| byte == b':');
         let has_port = colon.is_some_and(|colon| self.authority[colon + 1..].iter().all(u8::is_ascii_digit));
         let mut target = 0..0;
@@ -146,7 +147,12 @@ impl<'a> CapturedFacts<'a> {
             escape::json(out, self.target);
             target.end = out.len();
         });
-        object.plain_text(known!("uri"), |out| out.extend_from_within(target));
+        object.plain_text(known!("uri"), |out| out.extend_from_within(target.clone()));
+        // What is escaped becomes longer.
+        match target.len() == self.target.len() && self.target.ends_with(self.query) {
+            true => PairKind::PlainArguments,
+            false => PairKind::Arguments,
+        }
     }
 }
 
@@ -300,10 +306,10 @@ impl BatchWriter<'_> {
         let response_body = content(RESPONSE_BODY, RESPONSE_BODY_CODED);
         if !extra.has("request") {
             let mut request = object.object(known!("request"));
-            facts.url(&mut request);
+            let arguments = facts.url(&mut request);
             request.text(known!("method"), facts.method);
-            request.object(known!("headers")).grouped(request_fields.iter(), NameCase::Lower);
-            request.object(known!("querystring")).grouped(query(facts.query), NameCase::AsIs);
+            request.object(known!("headers")).grouped(request_fields.iter(), PairKind::Fields);
+            request.object(known!("querystring")).grouped(query(facts.query), arguments);
             request.number(known!("size"), facts.sizes[0]);
             body(&mut request, request_body);
             if facts.flags & REQUEST_BODY_OMITTED != 0 {
@@ -313,7 +319,7 @@ impl BatchWriter<'_> {
         if !extra.has("response") {
             let mut response = object.object(known!("response"));
             response.number(known!("status"), facts.status);
-            response.object(known!("headers")).grouped(response_fields.iter(), NameCase::Lower);
+            response.object(known!("headers")).grouped(response_fields.iter(), PairKind::Fields);
             response.number(known!("size"), facts.sizes[1]);
             body(&mut response, response_body);
         }
@@ -414,14 +420,33 @@ fn socket_address(out: &mut Vec<u8>, address: SocketAddr) {
     out.extend_from_slice(itoa::Buffer::new().format(address.port()).as_bytes());
 }
 
-/// Appends an address. Addresses of IPv4 are written without `fmt`, which takes ten times as long.
+/// The number of each octet as it is written, with the point behind it, and its length.
+const OCTETS: [([u8; 4], usize); 256] = {
+    let (mut octets, mut octet) = ([([0; 4], 0); 256], 0);
+    while octet < 256 {
+        let [hundreds, tens, ones] = [octet / 100, octet / 10 % 10, octet % 10];
+        let [hundreds, tens, ones] = [b'0' + hundreds as u8, b'0' + tens as u8, b'0' + ones as u8];
+        octets[octet] = match octet {
+            0..10 => ([ones, b'.', 0, 0], 2),
+            10..100 => ([tens, ones, b'.', 0], 3),
+            _ => ([hundreds, tens, ones, b'.'], 4),
+        };
+        octet += 1;
+    }
+    octets
+};
+
+/// Appends an address. Addresses of IPv4 are written without `fmt`, which takes many times as long.
 fn ip_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
-            for (index, octet) in address.octets().into_iter().enumerate() {
-                out.extend((index > 0).then_some(b'.'));
-                out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+            let (mut text, mut length) = ([0; 16], 0);
+            for octet in address.octets() {
+                let (digits, count) = &OCTETS[usize::from(octet)];
+                text[length..length + 4].copy_from_slice(digits);
+                length += count;
             }
+            out.extend_from_slice(&text[..length - 1]);
         }
         IpAddr::V6(address) => write!(out, "{address}").expect("a Vec takes everything"),
     }
@@ -593,7 +618,9 @@ mod tests {
 
     #[test]
     fn addresses_are_written_as_they_are_shown() {
-        for text in ["0.0.0.0:0", "192.0.2.107:65535", "[::1]:80", "[2001:db8::7]:8080"] {
+        for text in
+            ["0.0.0.0:0", "192.0.2.107:65535", "9.10.99.100:1", "255.255.255.255:80", "[::1]:80", "[2001:db8::7]:8080"]
+        {
             let address: SocketAddr = text.parse().expect("an address");
             let (mut whole, mut ip) = (Vec::new(), Vec::new());
             socket_address(&mut whole, address);

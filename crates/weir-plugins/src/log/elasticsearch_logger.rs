@@ -1,6 +1,7 @@
 mod index_template;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -13,8 +14,9 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer as _, Serialize};
+use serde_json::{Deserializer, Value};
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
@@ -267,16 +269,17 @@ impl BulkStore {
     /// The body of a bulk request: two lines for each record, one with index and id, and the record.
     fn packed(&self, batch: &[Record]) -> Vec<u8> {
         let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
-        // Most records of a batch have the index of the record before them.
-        let (mut named, mut index) = (None, String::new());
+        // Most records of a batch have the index of the record before them. It is escaped already.
+        let (mut named, mut index) = (None, Vec::new());
         for record in batch {
             let (second, hidden) = (captured::end_ms(record) / 1000, captured::hidden_bytes(record));
             if named != Some((second, hidden)) {
-                index = self.index.name(second, &captured::hidden(record));
+                index.clear();
+                escape::json(&mut index, self.index.name(second, &captured::hidden(record)).as_bytes());
                 named = Some((second, hidden));
             }
             body.extend_from_slice(b"{\"create\":{\"_index\":\"");
-            escape::json(&mut body, index.as_bytes());
+            body.extend_from_slice(&index);
             body.extend_from_slice(b"\",\"_id\":\"");
             record.write_id(&mut body);
             body.extend_from_slice(b"\"}}\n");
@@ -315,10 +318,37 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a Vec takes everything")
 }
 
-/// What is read of an answer first: its items, of which there is one for each record, only if there were errors.
-#[derive(Deserialize)]
-struct BulkSummary {
-    errors: Option<bool>,
+/// Whether an answer says, as a whole, that all records were stored: then its items, of which there is one for each record, are
+/// not read.
+fn all_stored(answer: &[u8]) -> bool {
+    struct UpToErrors(Option<bool>);
+
+    impl<'de> Visitor<'de> for &mut UpToErrors {
+        type Value = ();
+
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("an answer of the store")
+        }
+
+        /// Ends with the member that is looked for, so that the deserializer reports that the rest was not read.
+        fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<(), M::Error> {
+            while let Some(name) = members.next_key::<&str>()? {
+                if name == "errors" {
+                    self.0 = Some(members.next_value()?);
+                    break;
+                }
+                members.next_value::<IgnoredAny>()?;
+            }
+            Ok(())
+        }
+    }
+
+    let mut errors = UpToErrors(None);
+    // Fails in the ordinary case, see above; and where the answer is no JSON, `errors` is not found.
+    let _ = Deserializer::from_slice(answer).deserialize_map(&mut errors);
+    // A text with a brace would make an answer look cut short that is not, and then the items decide.
+    let braces = |kind: u8| answer.iter().filter(|&&byte| byte == kind).count();
+    errors.0 == Some(false) && braces(b'{') == braces(b'}') && memchr::memmem::find(answer, FAILURE_STORE).is_none()
 }
 
 /// The outcome of each record, from the answer.
@@ -331,12 +361,12 @@ pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
             return SendOutcome::Failed { error: http_answer::quoted(answer), after: http_answer::retry_after(answer) };
         }
     }
-    let unreadable = || SendOutcome::Failed { error: "the answer is not JSON, or was cut short".into(), after: None };
-    let Ok(summary) = serde_json::from_slice::<BulkSummary>(answer.body()) else { return unreadable() };
-    if summary.errors == Some(false) && memchr::memmem::find(answer.body(), FAILURE_STORE).is_none() {
+    if all_stored(answer.body()) {
         return SendOutcome::Taken;
     }
-    let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else { return unreadable() };
+    let Ok(report) = serde_json::from_slice::<Value>(answer.body()) else {
+        return SendOutcome::Failed { error: "the answer is not JSON, or was cut short".into(), after: None };
+    };
     let items = report["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if items.len() != count {
         let error = format!("the answer has results for {} records, but {count} were sent", items.len());
@@ -483,6 +513,29 @@ mod tests {
         ] {
             let sent = format!("{:?}", judge(&answer(status, body), count));
             assert!(sent.starts_with(want), "{status}: {sent}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_short_says_nothing() {
+        let item = json!({"create": {"status": 201}});
+        for whole in [
+            json!({"errors": false, "items": [item, item]}).to_string(),
+            json!({"took": 3, "a": {"b": ["errors"]}, "errors": false, "items": [item]}).to_string(),
+            format!(r#" {{ "items": [{item}], "errors": false }} "#),
+        ] {
+            assert!(all_stored(whole.as_bytes()), "{whole}");
+            for length in 0..whole.trim_end().len() {
+                assert!(!all_stored(&whole.as_bytes()[..length]), "{}", &whole[..length]);
+            }
+        }
+        for other in [
+            json!({"errors": true, "items": []}),
+            json!({"items": [{"errors": false}]}),
+            json!({"errors": 0}),
+            json!([{"errors": false}]),
+        ] {
+            assert!(!all_stored(other.to_string().as_bytes()), "{other}");
         }
     }
 

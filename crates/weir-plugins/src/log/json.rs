@@ -1,6 +1,7 @@
 //! Writes JSON directly into a buffer: building a tree of values first would cost several times as much.
 
 use weir_plugin::escape;
+use weir_plugin::proto::field;
 
 /// Writes a JSON object. Each member ends with a comma; the closing brace, which is written when it is dropped, replaces the last
 /// one.
@@ -132,10 +133,10 @@ impl JsonObjectWriter<'_> {
     }
 
     /// Writes each pair as a member; several values of one name become a list.
-    pub fn grouped<'p>(&mut self, pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone, case: NameCase) {
+    pub fn grouped<'p>(&mut self, pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone, kind: PairKind) {
         let (mut count, mut seen, mut are_different) = (0, 0_u64, true);
         for (name, _) in pairs.clone() {
-            let bit = 1 << (case.hash(name) & 63);
+            let bit = 1 << (kind.hash(name) & 63);
             are_different &= seen & bit == 0;
             seen |= bit;
             count += 1;
@@ -143,37 +144,35 @@ impl JsonObjectWriter<'_> {
         if are_different {
             // The ordinary case: no two names have a hash in common.
             return pairs.for_each(|(name, value)| {
-                self.name_in(name, case);
-                text(self.out, value);
-                self.out.push(b',');
+                self.pair_name(name, kind);
+                self.pair_value(value, kind);
             });
         }
         let mut pairs: Vec<_> = pairs.collect();
         if count > FEW {
-            pairs.sort_by(|(one, _), (other, _)| case.of(one).cmp(case.of(other)));
-            for alike in pairs.chunk_by(|(one, _), (other, _)| case.are_equal(one, other)) {
-                self.values(alike[0].0, case, alike.iter().map(|(_, value)| *value));
+            pairs.sort_by(|(one, _), (other, _)| kind.shown(one).cmp(kind.shown(other)));
+            for alike in pairs.chunk_by(|(one, _), (other, _)| kind.are_equal(one, other)) {
+                self.values(alike[0].0, kind, alike.iter().map(|(_, value)| *value));
             }
             return;
         }
         for (index, (name, _)) in pairs.iter().enumerate() {
-            if !pairs[..index].iter().any(|(earlier, _)| case.are_equal(earlier, name)) {
-                let alike = pairs[index..].iter().filter(|(other, _)| case.are_equal(other, name));
-                self.values(name, case, alike.map(|(_, value)| *value));
+            if !pairs[..index].iter().any(|(earlier, _)| kind.are_equal(earlier, name)) {
+                let alike = pairs[index..].iter().filter(|(other, _)| kind.are_equal(other, name));
+                self.values(name, kind, alike.map(|(_, value)| *value));
             }
         }
     }
 
     /// Writes one value, or a list of several.
-    fn values<'v>(&mut self, name: &[u8], case: NameCase, values: impl Iterator<Item = &'v [u8]>) {
-        self.name_in(name, case);
+    fn values<'v>(&mut self, name: &[u8], kind: PairKind, values: impl Iterator<Item = &'v [u8]>) {
+        self.pair_name(name, kind);
         let start = self.out.len();
         for (index, value) in values.enumerate() {
             if index == 1 {
                 self.out.insert(start, b'[');
             }
-            text(self.out, value);
-            self.out.push(b',');
+            self.pair_value(value, kind);
         }
         if self.out[start] == b'[' {
             self.out.pop();
@@ -181,34 +180,61 @@ impl JsonObjectWriter<'_> {
         }
     }
 
-    fn name_in(&mut self, name: &[u8], case: NameCase) {
-        let start = self.out.len() + 1;
-        self.name(name);
-        if case == NameCase::Lower {
-            self.out[start..].make_ascii_lowercase();
+    /// Writes a name, and the quotation mark that opens its value.
+    fn pair_name(&mut self, name: &[u8], kind: PairKind) {
+        self.out.push(b'"');
+        match kind {
+            PairKind::Fields => self.out.extend(name.iter().map(|&byte| FIELD_NAME[usize::from(byte)])),
+            PairKind::Arguments => escape::json(self.out, name),
+            PairKind::PlainArguments => self.out.extend_from_slice(name),
         }
+        self.out.extend_from_slice(b"\":");
+    }
+
+    fn pair_value(&mut self, value: &[u8], kind: PairKind) {
+        self.out.push(b'"');
+        match kind {
+            PairKind::PlainArguments => self.out.extend_from_slice(value),
+            PairKind::Fields | PairKind::Arguments => escape::json(self.out, value),
+        }
+        self.out.extend_from_slice(b"\",");
     }
 }
 
-/// How the names of pairs are written, and which are the same.
+/// What pairs are: this decides how they are written, and which names are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameCase {
-    AsIs,
-    /// In lower case: names of header fields are the same in any case (RFC 9110 §5.1).
-    Lower,
+pub enum PairKind {
+    /// Header fields. Their names are tokens, the same in any case (RFC 9110 §5.1), and are written in lower case.
+    Fields,
+    /// Arguments of a query.
+    Arguments,
+    /// The same, if nothing in them has to be escaped.
+    PlainArguments,
 }
 
-impl NameCase {
+/// The bytes of field names as they are written. A token has none that would have to be escaped; any other becomes `_`.
+const FIELD_NAME: [u8; 256] = {
+    let (mut bytes, mut byte) = ([b'_'; 256], 0);
+    while byte < 256 {
+        if field::is_token_byte(byte as u8) {
+            bytes[byte] = (byte as u8).to_ascii_lowercase();
+        }
+        byte += 1;
+    }
+    bytes
+};
+
+impl PairKind {
     fn are_equal(self, one: &[u8], other: &[u8]) -> bool {
         match self {
-            NameCase::AsIs => one == other,
-            NameCase::Lower => one.eq_ignore_ascii_case(other),
+            PairKind::Fields => one.eq_ignore_ascii_case(other),
+            PairKind::Arguments | PairKind::PlainArguments => one == other,
         }
     }
 
-    /// The bytes of a name in this case.
-    fn of(self, name: &[u8]) -> impl Iterator<Item = u8> {
-        name.iter().map(move |byte| if self == NameCase::Lower { byte.to_ascii_lowercase() } else { *byte })
+    /// The bytes of a name in the case in which it is written.
+    fn shown(self, name: &[u8]) -> impl Iterator<Item = u8> {
+        name.iter().map(move |byte| if self == PairKind::Fields { byte.to_ascii_lowercase() } else { *byte })
     }
 
     /// The same for names that are the same, and mostly different for others.
@@ -276,11 +302,12 @@ mod tests {
             object.nested(b"none");
             object.end_nested();
             let pairs = [("X", "["), ("y", "2"), ("x", "3")].map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-            object.object(known!("pairs")).grouped(pairs.into_iter(), NameCase::Lower);
-            object.object(known!("cases")).grouped(pairs.into_iter(), NameCase::AsIs);
+            object.object(known!("pairs")).grouped(pairs.into_iter(), PairKind::Fields);
+            object.object(known!("cases")).grouped(pairs.into_iter(), PairKind::Arguments);
+            object.object(known!("plain")).grouped(pairs.into_iter(), PairKind::PlainArguments);
             object.value(known!("json"), |out| out.extend_from_slice(b"[]"));
         }
-        let expected = r#"{"empty":{},"one":{"n":1},"two\"":{"a":"1,","b":""},"none":{},"pairs":{"x":["[","3"],"y":"2"},"cases":{"X":"[","y":"2","x":"3"},"json":[]}"#;
+        let expected = r#"{"empty":{},"one":{"n":1},"two\"":{"a":"1,","b":""},"none":{},"pairs":{"x":["[","3"],"y":"2"},"cases":{"X":"[","y":"2","x":"3"},"plain":{"X":"[","y":"2","x":"3"},"json":[]}"#;
         assert_eq!(String::from_utf8(out).expect("text"), expected);
         let mut out = Vec::new();
         drop(JsonObjectWriter::begin(&mut out));
