@@ -563,12 +563,63 @@ routes:
         assert_eq!(ask(&gateway, 20), 20);
         peak = peak.max(gateway.rss());
     }
-    eventually("the memory is used up", DEADLINE, || number(&account(&gateway), "memory_full") > 0);
+    let mut small = 50 + 120 * 20;
+    eventually("the memory is used up", DEADLINE, || {
+        small += ask(&gateway, 100);
+        number(&account(&gateway), "memory_full") > 0
+    });
     let account = account(&gateway);
-    assert_eq!(account["accepted"], 50 + 120 * 21, "{account:?}");
+    assert_eq!(account["accepted"], small + 120, "{account:?}");
     // What may wait, what a ring may hold beside, and a batch of 5 MiB as JSON and as it is sent.
     let bound = before + (64 + 17 + 16 + 32) * MIB;
     assert!(peak <= bound, "{} MiB, from {} MiB", peak / MIB, before / MIB);
+}
+
+#[test]
+fn k05_bodies_are_left_out_of_records_while_there_is_no_memory_for_them() {
+    const REQUESTS: u64 = 40;
+    let (receiver, origin) = (Receiver::start(), Origin::serving(|_| Answer::ok("ok")));
+    receiver.is_up.store(false, Relaxed);
+    let gateway = start(&format!(
+        "records_max_memory: 8MiB
+routes:
+  - uri: /*
+    plugins: {{ http-logger: {{ uri: \"http://{}/\", inactive_timeout: 1, retry_delay: 1, max_retry_count: 60,
+        batch_max_size: 2, include_req_body: true }} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
+",
+        receiver.origin.addr(),
+        origin.addr()
+    ));
+    let body = "b".repeat(500 << 10);
+    let post = format!("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let mut client = gateway.client();
+    for count in 1..=REQUESTS {
+        assert_eq!(client.ask(&post).expect("an answer").status, 200);
+        // The sink takes what is in its ring and counts it before the next one comes.
+        eventually("it waits in memory", DEADLINE, || pending(&account(&gateway)) == count);
+    }
+    receiver.is_up.store(true, Relaxed);
+    eventually("no record was lost", DEADLINE, || number(&account(&gateway), "delivered") == REQUESTS);
+    let (mut whole, mut omitted) = (BTreeSet::new(), BTreeSet::new());
+    for request in receiver.origin.requests() {
+        let records: Value = serde_json::from_slice(&request.body).expect("JSON");
+        for record in records.as_array().expect("a list") {
+            let id = record["record_id"].as_str().expect("text").to_owned();
+            match record["request"]["body"].as_str() {
+                Some(text) => {
+                    assert!(text == body && record.get("bodies_omitted").is_none());
+                    whole.insert(id);
+                }
+                None => {
+                    assert_eq!(record["bodies_omitted"], "the logger had no memory for them");
+                    omitted.insert(id);
+                }
+            }
+        }
+    }
+    assert_eq!((whole.len() + omitted.len()) as u64, REQUESTS);
+    assert!(whole.len() >= 7 && omitted.len() >= 10, "{} and {}", whole.len(), omitted.len());
 }
 
 #[test]

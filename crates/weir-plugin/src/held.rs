@@ -3,11 +3,12 @@
 //!
 //! Content that is streamed from one socket to another is not held and not counted here.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use weir_proto::address::client_network;
@@ -91,7 +92,7 @@ impl HeldBudget {
             used: AtomicU64::new(0),
             refused_for_node: AtomicU64::new(0),
             refused_for_client: AtomicU64::new(0),
-            random: RandomState::new(),
+            random: RandomState::default(),
             clients: std::array::from_fn(|_| Mutex::default()),
         }
     }

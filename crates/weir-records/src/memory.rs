@@ -67,6 +67,12 @@ impl SinkMemory {
         self.all.in_use.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Whether the limits allow so many more bytes.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let fits = |used: u64, most: u64| used.saturating_add(bytes) <= most;
+        fits(self.held.load(Ordering::Relaxed), self.all.most_of_sink()) && fits(self.all.in_use(), self.all.most())
+    }
+
     /// Whether three quarters of a limit are used.
     pub fn is_nearly_full(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.all.most_of_sink() / 4 * 3

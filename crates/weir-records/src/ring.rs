@@ -106,6 +106,11 @@ impl RingWriter {
             }
         }
     }
+
+    /// Bytes of content that the sink has not taken yet and that are not counted in its memory.
+    pub fn attached_bytes(&self) -> u64 {
+        self.state.borrow().counters.attached.load(Ordering::Relaxed)
+    }
 }
 
 impl WriterState {

@@ -105,6 +105,13 @@ impl SinkWriter {
         core.signals.is_full() || core.memory.is_nearly_full() || self.ring.borrow().is_none()
     }
 
+    /// Whether a record with so many bytes would be stored if it was written now. With a spool it always is.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let core = &self.sink.core;
+        let on_its_way = self.ring.borrow().as_ref().map_or(0, RingWriter::attached_bytes);
+        core.options.spool.is_some() || core.memory.has_room(bytes + on_its_way)
+    }
+
     /// Copies a record, with its attachments, or counts that there was no room.
     pub fn write(&self, attachments: Vec<Attachment>, write: impl FnOnce(&mut Vec<u8>)) {
         if !self.is_settled.get() && self.sink.counts_where_it_lasts() {

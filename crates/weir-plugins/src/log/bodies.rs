@@ -5,11 +5,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::proto::{Framing, Head};
 use weir_plugin::{Build, ConfigError, ContentBuffer, Exchange, Expression, Filter, Held, NoteKey, Phases};
-use weir_records::Attachment;
+use weir_records::{Attachment, SinkWriter};
 
 use crate::content::body_recorder::BodyRecorder;
 use crate::content::coding::{self, ContentCoding, DecodedEnd};
-use crate::log::capture::{REQUEST_BODY, REQUEST_BODY_CODED, REQUEST_BODY_OMITTED, RESPONSE_BODY, RESPONSE_BODY_CODED};
+use crate::log::capture::{
+    BODIES_OMITTED, REQUEST_BODY, REQUEST_BODY_CODED, REQUEST_BODY_OMITTED, RESPONSE_BODY, RESPONSE_BODY_CODED,
+};
 use crate::log::decoding;
 
 /// Whether records say what exchanges carried.
@@ -45,6 +47,9 @@ fn default_max_body_bytes() -> usize {
     512 * 1024
 }
 
+/// What a record takes beside its content: seldom more.
+const REST_BYTES: u64 = 16 << 10;
+
 /// The most bytes of content in one record.
 const MOST: usize = 64 << 20;
 
@@ -78,9 +83,25 @@ impl BodyCapture {
         Ok(include.then(|| BodyCapture { key: NoteKey::unique(), only, most, decodes }))
     }
 
-    fn filter(&self, exchange: &mut Exchange, framing: Framing) -> Option<Box<dyn Filter>> {
-        let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(&*exchange));
-        is_wanted.then(|| BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most, framing))
+    /// Records the content, unless the sink has no room for it: copying what is dropped in the end would only cost time.
+    fn filter(&self, exchange: &mut Exchange, framing: Framing, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
+        if self.only.as_ref().is_some_and(|only| !only.holds(&*exchange)) {
+            return None;
+        }
+        let expected = match framing {
+            Framing::Sized(length) => length.min(self.most as u64),
+            Framing::None | Framing::Chunked | Framing::UntilClose => 0,
+        };
+        if !sink.has_room(expected + REST_BYTES) {
+            exchange.notes.write(self.key, [1, 0, 0]);
+            return None;
+        }
+        Some(BodyRecorder::filter(exchange.notes.keep(self.key, exchange.client.addr), self.most, framing))
+    }
+
+    /// The sink had no room for the content.
+    fn was_omitted(&self, exchange: &Exchange) -> bool {
+        exchange.notes.read(self.key).is_some()
     }
 
     /// The recorded content of a message with this head.
@@ -171,23 +192,29 @@ impl BodyCaptures {
         Phases { request_body: self.request.is_some(), response_body: self.response.is_some(), ..Phases::LOG }
     }
 
-    pub fn request_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
-        self.request.as_ref()?.filter(exchange, exchange.request.framing)
+    pub fn request_filter(&self, exchange: &mut Exchange, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
+        self.request.as_ref()?.filter(exchange, exchange.request.framing, sink)
     }
 
-    pub fn response_filter(&self, exchange: &mut Exchange) -> Option<Box<dyn Filter>> {
-        self.response.as_ref()?.filter(exchange, exchange.response.framing)
+    pub fn response_filter(&self, exchange: &mut Exchange, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
+        self.response.as_ref()?.filter(exchange, exchange.response.framing, sink)
     }
 
     /// The number of recorded bytes of an exchange.
     pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
-        let wanted = [&self.request, &self.response].into_iter().flatten();
-        wanted.map(|wanted| exchange.notes.kept_bytes(wanted.key)).sum()
+        let kept = |wanted: &Option<BodyCapture>| match wanted {
+            Some(wanted) => exchange.notes.kept_bytes(wanted.key),
+            None => 0,
+        };
+        kept(&self.request) + kept(&self.response)
     }
 
     /// The recorded content of request and response, and the flags of those that are present.
     pub fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
-        let (mut flags, mut attachments) = (0, Vec::new());
+        if self.request.is_none() && self.response.is_none() {
+            return (0, Vec::new());
+        }
+        let (mut flags, mut attachments) = (0, Vec::with_capacity(2));
         let mut attach = |body: TakenBody, is_decoded: bool, plain: u8, coded: u8| {
             flags |= if body.coding.is_some() { plain | coded } else { plain };
             attachments.push(body.attach(is_decoded));
@@ -206,6 +233,9 @@ impl BodyCaptures {
         }
         if is_omitted {
             flags |= REQUEST_BODY_OMITTED;
+        }
+        if [&self.request, &self.response].into_iter().flatten().any(|capture| capture.was_omitted(exchange)) {
+            flags |= BODIES_OMITTED;
         }
         (flags, attachments)
     }

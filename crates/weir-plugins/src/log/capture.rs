@@ -55,6 +55,8 @@ pub const REQUEST_BODY_OMITTED: u8 = 16;
 /// The content ends with a trailer that says how it is decoded; see [`super::decoding`].
 pub const REQUEST_BODY_CODED: u8 = 32;
 pub const RESPONSE_BODY_CODED: u8 = 64;
+/// Content is left out, because the sink had no room for it when it came.
+pub const BODIES_OMITTED: u8 = 128;
 
 pub const END: u8 = 0;
 pub const OBJECT: u8 = 1;
@@ -91,21 +93,35 @@ enum RecordField {
 /// The names of fields that are masked.
 pub struct SecretNames {
     names: Vec<Box<[u8]>>,
-    /// A bit for the length of each name, modulo 64: most fields can be excluded by their length alone.
-    lengths: u64,
+    /// Which of the names have this mark: nearly all other fields can be excluded by their mark alone.
+    marked: [bool; 256],
 }
 
 impl SecretNames {
     pub fn of(secrets: &SecretFields) -> SecretNames {
         let ours = SECRET_FIELDS.iter().map(|name| name.as_bytes().into());
         let names: Vec<Box<[u8]>> = ours.chain(secrets.names().iter().cloned()).collect();
-        let lengths = names.iter().fold(0, |lengths, name| lengths | 1 << (name.len() % 64));
-        SecretNames { names, lengths }
+        let mut marked = [false; 256];
+        names.iter().for_each(|name| marked[usize::from(SecretNames::mark(name))] = true);
+        SecretNames { names, marked }
+    }
+
+    /// The same for names that are the same, in any case.
+    #[inline]
+    fn mark(name: &[u8]) -> u8 {
+        let [Some(first), Some(last)] = [name.first(), name.last()].map(|byte| byte.map(|byte| byte | 0x20)) else {
+            return 0;
+        };
+        first.wrapping_mul(5) ^ last.wrapping_mul(29) ^ (name.len() as u8).wrapping_mul(77)
     }
 
     #[inline]
     pub fn has(&self, name: &[u8]) -> bool {
-        self.lengths >> (name.len() % 64) & 1 == 1 && self.names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
+        self.marked[usize::from(SecretNames::mark(name))] && self.is_among(name)
+    }
+
+    fn is_among(&self, name: &[u8]) -> bool {
+        self.names.iter().any(|secret| secret.eq_ignore_ascii_case(name))
     }
 }
 

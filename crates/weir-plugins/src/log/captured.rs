@@ -11,8 +11,8 @@ use weir_plugin::escape;
 use weir_records::Record;
 
 use crate::log::capture::{
-    END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, REQUEST_BODY_CODED, REQUEST_BODY_OMITTED,
-    RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
+    BODIES_OMITTED, END, EVERYTHING, FORMAT, HTTPS, JSON, OBJECT, REQUEST_BODY, REQUEST_BODY_CODED,
+    REQUEST_BODY_OMITTED, RESPONSE_BODY, RESPONSE_BODY_CODED, TEXT, UPSTREAM_TIMED,
 };
 use crate::log::decoding::{BatchDecoder, RecordedContent};
 use crate::log::json::{JsonObjectWriter, MemberName, PairKind, known};
@@ -334,6 +334,9 @@ impl BatchWriter<'_> {
         times(object, &facts, end_ms, extra);
         if !extra.has("consumer") && !facts.consumer.is_empty() {
             object.object(known!("consumer")).text(known!("username"), facts.consumer);
+        }
+        if facts.flags & BODIES_OMITTED != 0 && !extra.has("bodies_omitted") {
+            object.text(known!("bodies_omitted"), b"the logger had no memory for them");
         }
         if !extra.has("record_id") {
             object.plain_text(known!("record_id"), |out| record.write_id(out));

@@ -96,11 +96,11 @@ impl Plugin for ExchangeLogger {
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        Ok(self.bodies.request_filter(exchange))
+        Ok(self.bodies.request_filter(exchange, &self.writer.get()))
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        Ok(self.bodies.response_filter(exchange))
+        Ok(self.bodies.response_filter(exchange, &self.writer.get()))
     }
 
     fn kept_bytes(&self, exchange: &Exchange) -> usize {
