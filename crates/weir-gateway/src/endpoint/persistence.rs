@@ -83,9 +83,7 @@ impl Persistence {
         let value = exchange.variable(&self.cookie)?;
         match &self.kind {
             PersistenceKind::Own { endpoints, .. } => endpoints.get(&*value).copied(),
-            PersistenceKind::Learnt { idle } => sessions
-                .find(&self.name, &value, *idle, now_ns)
-                .and_then(|addr| endpoints.iter().position(|endpoint| endpoint.addr == addr)),
+            PersistenceKind::Learnt { idle } => sessions.find((&self.name, &value), endpoints, *idle, now_ns),
         }
     }
 
@@ -94,12 +92,12 @@ impl Persistence {
         &self,
         exchange: &mut Exchange,
         sessions: &StickySessions,
-        endpoint: (usize, SocketAddr),
+        (endpoints, endpoint): (&[Endpoint], usize),
         now_ns: u64,
     ) {
         match &self.kind {
             PersistenceKind::Own { codes, attributes, .. } => {
-                let code = &codes[endpoint.0];
+                let code = &codes[endpoint];
                 if exchange.variable(&self.cookie).is_none_or(|value| *value != *code.as_bytes()) {
                     let field = format!("{}={code}{attributes}", self.name);
                     // If the head has no room for the field, the response goes without it, and the next request may go to
@@ -111,11 +109,11 @@ impl Persistence {
                 let set =
                     exchange.response.head.values(b"set-cookie").find_map(|field| cookie_value(field, &self.name));
                 match set {
-                    Some(value) => sessions.learn(&self.name, value, endpoint.1, now_ns),
+                    Some(value) => sessions.learn((&self.name, value), endpoints, endpoint, now_ns),
                     // The cookie is unknown after a restart, or its endpoint is gone: it now belongs to this endpoint.
                     None => {
                         if let Some(value) = exchange.variable(&self.cookie) {
-                            sessions.learn(&self.name, &value, endpoint.1, now_ns);
+                            sessions.learn((&self.name, &value), endpoints, endpoint, now_ns);
                         }
                     }
                 }
@@ -155,10 +153,29 @@ pub struct StickySessions {
     hasher: foldhash::quality::RandomState,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// How many upstreams may know the same cookie with the same value: services behind one host name see each other's cookies.
+const SERVICES: usize = 3;
+
+#[derive(Clone, Copy, Debug, Default)]
 struct StickySession {
-    addr: SocketAddr,
+    /// The endpoint of each upstream, the latest first. Upstreams with endpoints in common share one.
+    addrs: [Option<SocketAddr>; SERVICES],
     seen_ns: u64,
+}
+
+impl StickySession {
+    /// The endpoint among these.
+    fn endpoint(&self, endpoints: &[Endpoint]) -> Option<usize> {
+        self.addrs.iter().flatten().find_map(|addr| endpoints.iter().position(|endpoint| endpoint.addr == *addr))
+    }
+
+    /// Replaces what was known of these endpoints.
+    fn set(&mut self, endpoints: &[Endpoint], endpoint: usize) {
+        let is_other = |addr: &SocketAddr| endpoints.iter().all(|endpoint| endpoint.addr != *addr);
+        let others = self.addrs.into_iter().flatten().filter(is_other);
+        let mut all = [endpoints[endpoint].addr].into_iter().chain(others);
+        self.addrs = std::array::from_fn(|_| all.next());
+    }
 }
 
 impl Default for StickySessions {
@@ -168,24 +185,25 @@ impl Default for StickySessions {
 }
 
 impl StickySessions {
-    fn shard(&self, name: &str, value: &[u8]) -> (u64, MutexGuard<'_, HashMap<u64, StickySession>>) {
-        let hash = self.hasher.hash_one((name, value));
+    fn shard(&self, cookie: (&str, &[u8])) -> (u64, MutexGuard<'_, HashMap<u64, StickySession>>) {
+        let hash = self.hasher.hash_one(cookie);
         (hash, self.shards[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn find(&self, name: &str, value: &[u8], idle: Duration, now_ns: u64) -> Option<SocketAddr> {
-        let (hash, mut sessions) = self.shard(name, value);
+    /// The endpoint among these that has set a cookie, by name and value.
+    fn find(&self, cookie: (&str, &[u8]), endpoints: &[Endpoint], idle: Duration, now_ns: u64) -> Option<usize> {
+        let (hash, mut sessions) = self.shard(cookie);
         let session = sessions.get_mut(&hash)?;
         if u128::from(now_ns.saturating_sub(session.seen_ns)) > idle.as_nanos() {
             sessions.remove(&hash);
             return None;
         }
         session.seen_ns = now_ns;
-        Some(session.addr)
+        session.endpoint(endpoints)
     }
 
-    fn learn(&self, name: &str, value: &[u8], addr: SocketAddr, now_ns: u64) {
-        let (hash, mut sessions) = self.shard(name, value);
+    fn learn(&self, cookie: (&str, &[u8]), endpoints: &[Endpoint], endpoint: usize, now_ns: u64) {
+        let (hash, mut sessions) = self.shard(cookie);
         if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&hash) {
             let mut seen: Vec<u64> = sessions.values().map(|session| session.seen_ns).collect();
             let (_, oldest_kept, _) = seen.select_nth_unstable(MAX_SESSIONS / 8);
@@ -195,7 +213,9 @@ impl StickySessions {
                 sessions.clear(); // all were used at the same time
             }
         }
-        sessions.insert(hash, StickySession { addr, seen_ns: now_ns });
+        let session = sessions.entry(hash).or_default();
+        session.set(endpoints, endpoint);
+        session.seen_ns = now_ns;
     }
 }
 
@@ -240,19 +260,37 @@ mod tests {
     #[test]
     fn sessions_are_forgotten_when_idle_and_never_too_many() {
         let sessions = StickySessions::default();
-        let (idle, addr) = (Duration::from_nanos(100), endpoint(1).addr);
-        sessions.learn("SID", b"a", addr, 10);
-        assert_eq!(sessions.find("SID", b"a", idle, 100), Some(addr));
-        assert_eq!(sessions.find("SID", b"a", idle, 200), Some(addr), "seen meanwhile");
-        assert_eq!(sessions.find("SID", b"a", idle, 301), None);
-        assert_eq!(sessions.find("OTHER", b"a", idle, 200), None);
+        let (idle, nodes) = (Duration::from_nanos(100), [endpoint(1), endpoint(2)]);
+        sessions.learn(("SID", b"a"), &nodes, 1, 10);
+        assert_eq!(sessions.find(("SID", b"a"), &nodes, idle, 100), Some(1));
+        assert_eq!(sessions.find(("SID", b"a"), &nodes, idle, 200), Some(1), "seen meanwhile");
+        assert_eq!(sessions.find(("SID", b"a"), &nodes, idle, 301), None);
+        assert_eq!(sessions.find(("OTHER", b"a"), &nodes, idle, 200), None);
         let many = SHARDS * MAX_SESSIONS * 5 / 4;
         for number in 0..many {
-            sessions.learn("SID", &number.to_le_bytes(), addr, 1_000 + number as u64);
+            sessions.learn(("SID", &number.to_le_bytes()), &nodes, 0, 1_000 + number as u64);
         }
         let kept: usize = sessions.shards.iter().map(|shard| shard.lock().expect("no panic").len()).sum();
         assert!(kept <= SHARDS * MAX_SESSIONS && kept > SHARDS * MAX_SESSIONS / 2, "{kept}");
         let last = (many - 1).to_le_bytes();
-        assert_eq!(sessions.find("SID", &last, Duration::MAX, u64::MAX), Some(addr), "the newest is there");
+        assert_eq!(sessions.find(("SID", &last), &nodes, Duration::MAX, u64::MAX), Some(0), "the newest is there");
+    }
+
+    #[test]
+    fn services_that_see_the_same_cookie_keep_an_endpoint_each() {
+        let (sessions, cookie) = (StickySessions::default(), ("SID", &b"a"[..]));
+        let services: Vec<[Endpoint; 2]> =
+            (0..4).map(|number| [10, 11].map(|port| endpoint(port + 10 * number))).collect();
+        let found = |of: usize| sessions.find(cookie, &services[of], Duration::MAX, 0);
+        for (service, nodes) in services[..3].iter().enumerate() {
+            sessions.learn(cookie, nodes, service % 2, 0);
+        }
+        assert_eq!([found(0), found(1), found(2), found(3)], [Some(0), Some(1), Some(0), None]);
+        sessions.learn(cookie, &services[1], 0, 0);
+        assert_eq!([found(0), found(1), found(2)], [Some(0), Some(0), Some(0)], "it has moved");
+        let same = [endpoint(11), endpoint(10), endpoint(99)];
+        assert_eq!(sessions.find(cookie, &same, Duration::MAX, 0), Some(1), "another upstream of the same servers");
+        sessions.learn(cookie, &services[3], 1, 0);
+        assert_eq!((found(3), found(0)), (Some(1), None), "the one that was learnt first has made room");
     }
 }

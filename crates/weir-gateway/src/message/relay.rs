@@ -70,7 +70,9 @@ pub trait StatusRetryRule {
 pub struct PersistenceCookie<'a> {
     pub persistence: &'a Persistence,
     pub sessions: &'a StickySessions,
-    /// The endpoint's number in the upstream.
+    /// The endpoints of the upstream.
+    pub endpoints: &'a [Endpoint],
+    /// The number of this one among them.
     pub endpoint: usize,
 }
 

@@ -92,6 +92,7 @@ impl<'a> Attempt<'a> {
             persistence: persistence.map(|persistence| PersistenceCookie {
                 persistence,
                 sessions: &state.sessions,
+                endpoints: &settings.endpoints,
                 endpoint,
             }),
         }

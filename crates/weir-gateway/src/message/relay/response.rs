@@ -406,9 +406,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.exchange.upstream.status = status;
         self.exchange.upstream.header_ns = self.now_ns;
         self.upstream.answered();
-        if let Some(PersistenceCookie { persistence, sessions, endpoint }) = self.terms.persistence {
-            let endpoint = (endpoint, self.terms.endpoint.addr);
-            persistence.answered(self.exchange, sessions, endpoint, self.now_ns);
+        if let Some(PersistenceCookie { persistence, sessions, endpoints, endpoint }) = self.terms.persistence {
+            persistence.answered(self.exchange, sessions, (endpoints, endpoint), self.now_ns);
         }
     }
 
