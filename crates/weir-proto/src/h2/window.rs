@@ -64,10 +64,11 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// Consumes received content. Returns the increment for a WINDOW_UPDATE once it is at least half the window; `None` before.
+    /// Consumes received content. Returns the increment for a WINDOW_UPDATE once it is at least half of what is not held here;
+    /// `None` before. Half of the whole window might never come together: streams that do not move can hold the rest of it.
     pub fn take(&mut self, bytes: u32) -> Option<u32> {
         self.taken += bytes;
-        if self.taken < self.whole / 2 {
+        if self.taken < self.open.max(1) {
             return None;
         }
         self.open += self.taken;
@@ -100,10 +101,21 @@ mod tests {
         let mut window = ReceiveWindow::new(100);
         assert_eq!(window.receive(90), Ok(()));
         assert_eq!((window.receive(11), window.held()), (Err(WindowExceeded), 90));
-        assert_eq!((window.take(49), window.take(1)), (None, Some(50)));
-        assert_eq!((window.held(), window.receive(60), window.receive(1)), (40, Ok(()), Err(WindowExceeded)));
+        assert_eq!((window.take(9), window.take(1)), (None, Some(10)), "10 are open");
+        assert_eq!((window.take(19), window.take(31)), (None, Some(50)), "20 are open");
+        assert_eq!((window.held(), window.receive(70), window.receive(1)), (30, Ok(()), Err(WindowExceeded)));
         assert_eq!(window.grow(1_000), 900);
         assert_eq!((window.grow(10), window.receive(900)), (0, Ok(())));
+    }
+
+    #[test]
+    fn a_window_that_is_held_for_the_most_part_opens_all_the_same() {
+        let mut window = ReceiveWindow::new(1000);
+        assert_eq!(window.receive(900), Ok(()), "of streams that do not move");
+        for _ in 0..1000 {
+            assert_eq!(window.receive(40), Ok(()), "of another one");
+            let _ = window.take(40);
+        }
     }
 
     proptest::proptest! {
