@@ -176,10 +176,15 @@ impl Connection {
         block: &[u8],
         response: &mut crate::ResponseHead,
     ) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
+        if self.streams.get(section.stream).is_none() {
+            // It was reset after its section had begun. The lent head stays clear, for the next response.
+            self.decode(block, |_| {})?;
+            return Ok(None);
+        }
         let limits = self.bounds.limits;
         let mut reader = ResponseReader::new(response, &limits);
         self.decode(block, |field| reader.field(field))?;
-        let Some(stream) = self.streams.get_mut(section.stream) else { return Ok(None) };
+        let stream = self.streams.get_mut(section.stream).expect("it was there");
         let (key, ended) = (stream.key, section.ended);
         let mut parsed = reader.finish(ended, stream.method);
         let is_interim = (100..200).contains(&response.status);

@@ -453,6 +453,24 @@ fn a_bad_response_ends_its_stream() {
 }
 
 #[test]
+fn a_response_of_a_stream_that_was_reset_meanwhile_leaves_nothing_behind() {
+    let mut client = Connection::new(Role::Client, BOUNDS, 0);
+    client.request(1, Method::Get, true, |_| {});
+    client.request(3, Method::Get, true, |_| {});
+    let mut response = ResponseHead::default();
+    let block = section(&[(":status", "200"), ("x-of", "one")]);
+    let begin = [frame(kind::SETTINGS, 0, 0, &[]), frame(kind::HEADERS, END_STREAM, 1, &block[..3])].concat();
+    let ends = frame(kind::CONTINUATION, END_HEADERS, 1, &block[3..]);
+    let next = frame(kind::HEADERS, WHOLE, 3, &section(&[(":status", "204")]));
+    assert_eq!(client.next(&mut &begin[..], &mut HeadTarget::Response(&mut response)), Ok(None));
+    client.reset(1, ErrorCode::CANCEL);
+    let rest = [ends, next].concat();
+    let event = client.next(&mut &rest[..], &mut HeadTarget::Response(&mut response));
+    assert_eq!(event, Ok(Some(ConnectionEvent::Response { key: 3, ended: true, parsed: Ok(()) })));
+    assert_eq!((response.status, response.head.fields().count()), (204, 0));
+}
+
+#[test]
 fn the_framing_of_a_response_follows_its_request() {
     let mut client = Connection::new(Role::Client, BOUNDS, 0);
     client.request(1, Method::Head, true, |_| {});
