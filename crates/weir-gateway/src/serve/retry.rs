@@ -39,7 +39,7 @@ pub struct Attempts {
     pub tried: TriedEndpoints,
     /// Endpoints whose TLS handshake failed for a server name that the client has chosen. If another endpoint completes it, the
     /// fault was theirs, and otherwise the name's.
-    doubted: TriedEndpoints,
+    doubted: Vec<usize>,
     retries: u32,
     retried_unprocessed: bool,
 }
@@ -52,7 +52,7 @@ impl Attempts {
             idempotent,
             freshness: first_freshness(exchange),
             tried: TriedEndpoints::default(),
-            doubted: TriedEndpoints::default(),
+            doubted: Vec::new(),
             retries: settings.retries,
             retried_unprocessed: false,
         }
@@ -73,7 +73,7 @@ impl Attempts {
     #[inline]
     pub fn connected(&mut self, upstream: UpstreamView<'_>, now_ns: u64) {
         if !self.doubted.is_empty() {
-            for endpoint in std::mem::take(&mut self.doubted).all() {
+            for endpoint in std::mem::take(&mut self.doubted) {
                 let health = &upstream.state.health[endpoint];
                 health.failed(Stop::UpstreamTls, &upstream.settings.passive, self.first_ns, now_ns);
             }
@@ -99,7 +99,7 @@ impl Attempts {
             && exchange.request.expects_continue
             && exchange.body_taken == ContentTaken::Nothing;
         if stop == Stop::UpstreamTls && upstream.state.endpoints[endpoint].is_named_by_clients() {
-            self.doubted.add(endpoint);
+            self.doubted.push(endpoint);
         } else if !is_uninvited {
             let UpstreamView { settings, state } = upstream;
             state.health[endpoint].failed(stop, &settings.passive, exchange.upstream.started_ns, now_ns);
