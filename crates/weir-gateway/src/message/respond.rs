@@ -26,9 +26,6 @@ use crate::worker::snapshot::WorkerSnapshot;
 /// The largest request body read and thrown away, so that a connection can be used again after a refusal.
 const MOST_DRAINED: u64 = 64 * 1024;
 const DRAIN_NS: u64 = 1_000_000_000;
-/// Servers round the time-out of a call, and start it a little later than the gateway: a `CANCEL` counts as the deadline
-/// this long before it.
-const DEADLINE_TOLERANCE_NS: u64 = 5_000_000;
 
 /// Ends an exchange, whether it succeeded or not; returns what to do with the client's connection.
 pub async fn finish(
@@ -56,10 +53,6 @@ async fn refuse(
     exchange: &mut ServedExchange,
     stop: Stop,
 ) -> AfterExchange {
-    // A server's `CANCEL` at the deadline of a call is reported as a time-out; an earlier one was the server's own decision.
-    let deadline_ns = client.call_deadline_ns().saturating_sub(DEADLINE_TOLERANCE_NS);
-    let is_late = stop == Stop::UpstreamReset(ErrorCode::CANCEL) && deadline_ns <= worker.now_ns();
-    let stop = if is_late { Stop::CallTimeout } else { stop };
     let ending = stop.ending();
     if ending.blame != EndedBy::Policy {
         exchange.end_by(stop);

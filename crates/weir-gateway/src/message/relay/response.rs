@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
+use weir_proto::h2::ErrorCode;
 use weir_proto::{Method, Trailers};
 
 use super::body::{self, BodyTransfer, TransferProgress};
@@ -18,6 +19,9 @@ use crate::plugins::{content, events, messages};
 
 /// Interim responses that are passed on for one request; more end the exchange.
 const MAX_INTERIM: u8 = 8;
+/// Servers round the time-out of a call, and start it a little later than the gateway: a `CANCEL` counts as the deadline
+/// this long before it.
+const DEADLINE_TOLERANCE_NS: u64 = 5_000_000;
 
 impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// Moves the response towards the client. Ready when something has moved.
@@ -65,10 +69,17 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     /// The error may concern one stream of an HTTP/2 connection that goes on.
     fn upstream_failed(&self, error: &io::Error) -> Stop {
         match error.get_ref().and_then(|cause| cause.downcast_ref::<StreamLoss>()) {
+            // At the deadline of a call, and not earlier by the server's own decision: no fault of the endpoint.
+            Some(StreamLoss::Reset(ErrorCode::CANCEL)) if self.is_call_over() => Stop::CallTimeout,
             Some(StreamLoss::Reset(code)) => Stop::UpstreamReset(*code),
             Some(StreamLoss::Failed(_)) => Stop::BadResponseBody,
             _ => self.upstream_lost(),
         }
+    }
+
+    /// The deadline of the call has come, for the client or its server.
+    fn is_call_over(&self) -> bool {
+        self.client.call_deadline_ns().saturating_sub(DEADLINE_TOLERANCE_NS) <= self.now_ns
     }
 
     /// The upstream's connection broke: before the first byte of a response, or in the middle of it.
