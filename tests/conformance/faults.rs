@@ -394,6 +394,33 @@ fn f20_clients_that_read_slowly_cost_little_memory_and_hold_the_origin_back() {
     }
 }
 
+/// `send_timeout` is the time in which a client may take nothing, however much waits for it.
+#[test]
+fn f20_a_client_that_keeps_reading_gets_a_long_response_that_was_held() {
+    const BODY: usize = 24 << 20;
+    let origin = Origin::serving(|_| Answer::ok(vec![b'x'; BODY]));
+    let rewritten = ", plugins: { response-rewrite: { filters: [{ regex: nowhere, replace: there, scope: once }] } }";
+    let gateway = weir().start(&format!(
+        "send_timeout: 1
+held_content_max: 256MiB
+held_content_max_per_client: 128MiB
+routes:
+  - {{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }}{rewritten} }}
+",
+        origin.addr()
+    ));
+    let mut client = Client::connect_narrow(gateway.addr()).expect("it listens");
+    client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("a head").status, 200);
+    let mut left = BODY as u64;
+    while left > 0 {
+        // For several times the time-out in all.
+        std::thread::sleep(Duration::from_millis(40));
+        let some = client.exact(left.min(256 << 10)).expect("the rest of the body");
+        left -= some.len() as u64;
+    }
+}
+
 #[test]
 fn f20_a_slow_upload_is_held_back() {
     let gate = Gate::new();

@@ -240,7 +240,7 @@ async fn send(
     .await
 }
 
-/// Calls `send` once, and waits until the client has taken everything, for the write time-out at most.
+/// Calls `send` once, and waits until the client has taken everything, as long as it takes something within the write time-out.
 async fn flush<C: ClientSide>(
     worker: &WorkerContext,
     current: &WorkerSnapshot,
@@ -248,7 +248,7 @@ async fn flush<C: ClientSide>(
     send: impl FnOnce(&mut Context<'_>, &mut C) -> std::io::Result<usize>,
 ) -> std::io::Result<()> {
     let write_ns = current.snapshot.clients.write_timeout.as_nanos() as u64;
-    let deadline_ns = worker.now_ns().saturating_add(write_ns);
+    let mut deadline_ns = worker.now_ns().saturating_add(write_ns);
     client.set_deadline(deadline_ns);
     let mut send = Some(send);
     poll_fn(|context| {
@@ -260,7 +260,10 @@ async fn flush<C: ClientSide>(
             if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping {
                 return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
             }
-            ready!(client.poll_flush(context))?;
+            if ready!(client.poll_flush(context))? > 0 {
+                deadline_ns = worker.now_ns().saturating_add(write_ns);
+                client.set_deadline(deadline_ns);
+            }
         }
         Poll::Ready(Ok(()))
     })

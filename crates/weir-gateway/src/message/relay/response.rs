@@ -28,7 +28,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     pub(super) fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         if self.client.is_blocked() {
             return match self.client.poll_flush(context) {
-                Poll::Ready(Ok(_)) if self.client.is_blocked() => Poll::Ready(Ok(())),
+                Poll::Ready(Ok(count)) if self.client.is_blocked() => {
+                    if count > 0 {
+                        self.renew_write_timeout();
+                    }
+                    Poll::Ready(Ok(()))
+                }
                 Poll::Ready(Ok(_)) => {
                     self.response.client_deadline_ns = NEVER;
                     self.renew_read_timeout();
@@ -426,8 +431,13 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         self.exchange.response_bytes += out.len() as u64;
         self.client.send(context, out).map_err(|_| Stop::ClientGone)?;
         if self.client.is_blocked() {
-            self.response.client_deadline_ns = self.now_ns.saturating_add(ns(self.terms.clients.write_timeout));
+            self.renew_write_timeout();
         }
         Ok(())
+    }
+
+    /// The client has taken bytes, or is sent the first ones that it does not take.
+    fn renew_write_timeout(&mut self) {
+        self.response.client_deadline_ns = self.now_ns.saturating_add(ns(self.terms.clients.write_timeout));
     }
 }
