@@ -181,6 +181,11 @@ impl Frames {
         Frames::begin(gateway.client(), settings)
     }
 
+    /// The same with the smallest receive buffer that the kernel allows.
+    pub fn connect_narrow(gateway: &Gateway, settings: &[(u16, u32)]) -> Frames {
+        Frames::begin(Client::connect_narrow(gateway.addr()).expect("it listens"), settings)
+    }
+
     /// Begins a connection on what `client` has agreed on already.
     pub fn over(client: Client) -> Frames {
         Frames::begin(client, &[])

@@ -1,10 +1,16 @@
 //! The last response of a connection that the gateway ends is received as a whole.
 
-use weir_testkit::{Answer, Origin};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually};
 
 use super::frames::{
-    ACK, DATA, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, NO_ERROR, PING, WHOLE, WINDOW_UPDATE, frame, get,
-    headers,
+    ACK, CANCEL, DATA, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, NO_ERROR, PING, WHOLE, WINDOW_UPDATE,
+    frame, get, headers, reset,
 };
 use crate::harness::{routes, weir};
 
@@ -47,6 +53,86 @@ fn a_client_that_reads_slowly_gets_the_last_response_whole() {
     assert_eq!(received, BODY);
     let farewell = client.until_closed();
     assert_eq!((farewell.code.unwrap_or(NO_ERROR), farewell.resets), (NO_ERROR, 0));
+}
+
+/// How many bytes the gateway sends to a client that reads nothing: what the sockets take, and its own output. The stream, which
+/// has far more to send, is reset then, and the connection has no stream left.
+fn fills(gateway: &Gateway) -> Frames {
+    let mut client = Frames::connect_narrow(gateway, &[(INITIAL_WINDOW_SIZE, LARGEST_WINDOW)]);
+    client.send(window_update(0, LARGEST_WINDOW as usize - 65_535));
+    client.send(headers(1, WHOLE, &get("/endless", &[])));
+    let sent = || gateway.metrics().sum("weir_client_bytes_total", &["direction=\"sent\""]);
+    let (mut before, mut still) = (0.0, 0);
+    eventually("the sockets are full", DEADLINE, || {
+        let now = sent();
+        still = if now == before && now > 0.0 { still + 1 } else { 0 };
+        before = now;
+        still == 50
+    });
+    client.send(reset(1, CANCEL));
+    client
+}
+
+/// A client that reads nothing any more must not keep its place for ever.
+#[test]
+fn an_idle_connection_whose_output_is_not_taken_is_closed() {
+    let origin = Origin::serving(|_| Answer::ok(vec![b'x'; 64 << 20]));
+    let gateway = weir().start(&format!("keepalive_timeout: 1\n{}", routes(origin.addr())));
+    let client = fills(&gateway);
+    let open = || gateway.metrics().sum("weir_client_connections", &[]);
+    eventually("the gateway closes the connection", DEADLINE, || open() == 0.0);
+    drop(client);
+}
+
+/// A response is complete for its stream before the client has taken the last of it, which may take longer than the farewell.
+#[test]
+fn a_client_that_pauses_gets_the_last_response_whole() {
+    let length = Arc::new(AtomicUsize::new(64 << 20));
+    let origin = Origin::serving({
+        let length = Arc::clone(&length);
+        move |_| Answer::ok(vec![b'x'; length.load(Relaxed)])
+    });
+    let room = {
+        let gateway = weir().start(&routes(origin.addr()));
+        let mut probe = fills(&gateway);
+        probe.send(frame(PING, 0, 0, [7; 8]));
+        let mut received = 0;
+        while let Some(frame) = probe.receive().filter(|frame| (frame.kind, frame.flags) != (PING, ACK)) {
+            received += if frame.kind == DATA { frame.payload.len() } else { 0 };
+        }
+        received
+    };
+    let gateway = weir().start(&format!("keepalive_requests: 1\n{}", routes(origin.addr())));
+    // How much the sockets take differs a little: of some of these, the end is left in the gateway.
+    let lengths = (1..=12).map(|eighth| room - eighth * (8 << 10));
+    let clients: Vec<(usize, Frames)> = lengths
+        .map(|wanted| {
+            length.store(wanted, Relaxed);
+            let before = origin.requests().len();
+            let mut client = Frames::connect_narrow(&gateway, &[(INITIAL_WINDOW_SIZE, LARGEST_WINDOW)]);
+            client.send(window_update(0, LARGEST_WINDOW as usize - 65_535));
+            client.send(headers(1, WHOLE, &get("/whole", &[])));
+            eventually("the origin answers", DEADLINE, || origin.requests().len() > before);
+            (wanted, client)
+        })
+        .collect();
+    // Longer than a client may take to close the connection, shorter than it may take no bytes.
+    thread::sleep(Duration::from_secs(8));
+    for (wanted, mut client) in clients {
+        let (mut received, mut ended) = (0, false);
+        while !ended {
+            let frame_in =
+                client.receive().unwrap_or_else(|| panic!("the connection ended after {received} of {wanted} bytes"));
+            if frame_in.kind == PING && frame_in.flags & ACK == 0 {
+                client.send(frame(PING, ACK, 0, &frame_in.payload));
+            }
+            if frame_in.kind == DATA {
+                received += frame_in.payload.len();
+                ended = frame_in.flags & END_STREAM != 0;
+            }
+        }
+        assert_eq!(received, wanted);
+    }
 }
 
 /// A client whose next request crosses the end of an idle connection has to know that it was not processed (RFC 9113 §6.8).

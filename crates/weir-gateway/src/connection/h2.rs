@@ -82,6 +82,7 @@ fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
         unfinished: None,
         ending: ClosingStep::No,
         silence: SilenceWatch::new(SILENCE_NS, now_ns),
+        sent_ns: now_ns,
     };
     Frame::new(async move {
         let waker = own_waker().await;
@@ -138,6 +139,8 @@ struct Driver {
     unfinished: Option<(Unfinished, u64)>,
     ending: ClosingStep,
     silence: SilenceWatch,
+    /// When the client last took bytes.
+    sent_ns: u64,
 }
 
 impl Driver {
@@ -151,6 +154,9 @@ impl Driver {
             polled = self.keep_deadlines(now_ns);
             if polled.is_ready() && matches!(self.ending, ClosingStep::Farewell { .. }) && !was_farewell {
                 polled = self.poll_at(context, now_ns);
+                if polled.is_pending() {
+                    polled = self.keep_deadlines(now_ns);
+                }
             }
             self.shared.session.end_turn();
             if polled.is_ready() && self.is_left_by_all() {
@@ -180,7 +186,11 @@ impl Driver {
             SilenceVerdict::SendPing => state.writable_protocol().send_ping(),
             SilenceVerdict::Lost => return Poll::Ready(()),
         }
-        match (state.poll_send(context), self.ending) {
+        let (sent_before, polled) = (state.sent_bytes(), state.poll_send(context));
+        if state.sent_bytes() > sent_before {
+            self.sent_ns = now_ns;
+        }
+        match (polled, self.ending) {
             (Poll::Ready(Err(_)), _) => Poll::Ready(()),
             (Poll::Ready(Ok(())), ClosingStep::Farewell { pause_ns, .. }) => {
                 drop(state);
@@ -293,7 +303,8 @@ impl Driver {
         let current = worker.current();
         let settings = &current.snapshot.clients;
         let mut state = shared.session.state();
-        let idle_since_ns = shared.idle_since_ns.get();
+        // A response is complete for its stream before the client has taken the last of it.
+        let idle_since_ns = shared.idle_since_ns.get().max(self.sent_ns);
         let mut deadline_ns = self.silence.deadline_ns();
         if let Some((_, since_ns)) = self.unfinished {
             deadline_ns = deadline_ns.min(since_ns + settings.header_timeout.as_nanos() as u64);
@@ -306,6 +317,11 @@ impl Driver {
                     Some((_, since_ns)) if state.protocol.has_begun() => Some((WaitsFor::RestOfHead, since_ns)),
                     _ => Some((waits_for, idle_since_ns)),
                 }
+            }
+            // The rest of the last response, which the client may take slowly.
+            (0, ClosingStep::Leaving) if !state.protocol.output().is_empty() => {
+                deadline_ns = deadline_ns.min(idle_since_ns + settings.write_timeout.as_nanos() as u64);
+                None
             }
             (0, ClosingStep::Leaving) => {
                 let since_ns = idle_since_ns.max(worker.lifecycle.phase_since_ns());

@@ -78,6 +78,8 @@ pub struct State<P> {
     stash: Vec<u8>,
     /// Bytes of the connection that have been parsed.
     taken: u64,
+    /// Bytes that the peer's socket has taken.
+    pub(super) sent: u64,
     /// What has been received since the last call of [`State::take_received_frames`].
     heard: ReceivedFrames,
     /// Counts the turns to send, modulo the `FAIR` of [`super::turns`].
@@ -103,6 +105,7 @@ impl<P> State<P> {
             worker,
             stash: Vec::new(),
             taken: 0,
+            sent: 0,
             heard: ReceivedFrames::default(),
             turns: 0,
             slots: Slab::new(),
@@ -152,6 +155,11 @@ impl<P> State<P> {
 
     pub fn is_over(&self) -> bool {
         self.over
+    }
+
+    /// How many bytes of the connection the socket has taken.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent
     }
 
     /// What the peer has begun and not completed.

@@ -65,7 +65,7 @@ impl<P: Pipe> State<P> {
         loop {
             let has_passed = self.pass_waiting();
             let mut sent = 0;
-            let State { pipe, protocol, worker, .. } = &mut *self;
+            let State { pipe, protocol, worker, sent: all_sent, .. } = &mut *self;
             while sent < protocol.output().len() {
                 match pipe.poll_write(context, &protocol.output()[sent..]) {
                     Poll::Ready(Ok(count)) => sent += count,
@@ -74,6 +74,7 @@ impl<P: Pipe> State<P> {
                 }
             }
             protocol.credit().sent(sent);
+            *all_sent += sent as u64;
             worker.buffers.consume(protocol.output(), sent);
             if !protocol.output().is_empty() {
                 return Poll::Pending;
