@@ -630,7 +630,7 @@ impl UpstreamSide for UpstreamConnection<'_> {
 
 impl Drop for UpstreamConnection<'_> {
     fn drop(&mut self) {
-        self.unsent.release(self.permit.worker);
+        self.unsent.release(&self.permit.worker.buffers);
         if self.stream.take().is_some() {
             self.permit.worker.metrics.upstream_connections_closed.increment();
         }

@@ -162,7 +162,7 @@ impl<P: Pipe> Session<P> {
         let taken = if passes { state.pass(key, bytes, usize::MAX) } else { 0 };
         if taken < bytes.len() {
             let State { worker, slots, held, .. } = &mut *state;
-            worker.buffers.append_unread(&mut slots[key].unsent, &bytes[taken..]);
+            slots[key].unsent.append(&worker.buffers, &bytes[taken..]);
             *held += bytes.len() - taken;
             state.wait(key);
         }
@@ -179,7 +179,7 @@ impl<P: Pipe> Session<P> {
         match (slot.lost, std::mem::take(&mut slot.flushed)) {
             (Some(lost), _) => {
                 *held -= slot.unsent.len();
-                worker.buffers.release(&mut slot.unsent);
+                slot.unsent.release(&worker.buffers);
                 Poll::Ready(Err(lost.into()))
             }
             (None, 0) if !slot.unsent.is_empty() => Poll::Pending,
@@ -225,7 +225,7 @@ impl<P: Pipe> Session<P> {
         let untaken = slot.incoming.iter().map(Vec::len).sum::<usize>() - slot.taken;
         protocol.release(slot.id, untaken);
         slot.incoming.iter_mut().for_each(|piece| worker.buffers.release(piece));
-        worker.buffers.release(&mut slot.unsent);
+        slot.unsent.release(&worker.buffers);
         slots.remove(key);
         drop(state);
         self.wake_driver();

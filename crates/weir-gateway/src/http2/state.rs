@@ -13,6 +13,7 @@ use super::silence::ReceivedFrames;
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
 use crate::message::sides::{Pipe, StreamLoss};
+use crate::message::unsent::UnsentBytes;
 
 /// The most reads in one wake-up, so that one connection does not delay the others.
 const READS: usize = 4;
@@ -40,7 +41,7 @@ pub(super) struct StreamSlot {
     pub(super) trailers: Trailers,
     pub(super) lost: Option<StreamLoss>,
     /// Content that waits to be sent, and the trailers that end the message after it.
-    pub(super) unsent: Vec<u8>,
+    pub(super) unsent: UnsentBytes,
     pub(super) end: Option<Trailers>,
     /// Bytes sent since the last call of `poll_flush`.
     pub(super) flushed: usize,

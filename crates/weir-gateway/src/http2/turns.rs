@@ -100,8 +100,8 @@ impl<P: Pipe> State<P> {
                 self.wake(key);
                 continue;
             }
-            let taken = self.pass(key, &unsent, TURN);
-            self.worker.buffers.consume(&mut unsent, taken);
+            let taken = self.pass(key, unsent.waiting(), TURN);
+            unsent.consume(&self.worker.buffers, taken);
             self.held -= taken;
             let slot = &mut self.slots[key];
             slot.flushed += taken;
