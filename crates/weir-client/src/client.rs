@@ -151,11 +151,12 @@ impl HttpClient {
         let late = || CallError::AnswerTimedOut { origin: to.origin.to_string(), after: how.timeout };
         while let Some(mut connection) = pool::take(&key) {
             let sent = connection.send(prepared(to, request, connection.is_http2())?);
-            let sent = timeout_at(deadline, sent).await.map_err(|_| late())?;
-            if sent.is_err() && connection.is_http2() {
+            let sent = timeout_at(deadline, sent).await;
+            // Also after a time-out: the connection may be one that the network has lost, and all further calls share it.
+            if !matches!(sent, Ok(Ok(_))) && connection.is_http2() {
                 pool::forget_http2(&key);
             }
-            match sent {
+            match sent.map_err(|_| late())? {
                 Ok(answer) => return Ok(streamed(answer, key, connection, how)),
                 // The server closed the connection while it was idle. Nothing of the request was sent, or repeating it is
                 // harmless (RFC 9110 §9.2.2).

@@ -57,7 +57,8 @@ fn resolve(from: &ServiceUrl, location: &str) -> Option<ServiceUrl> {
     let authority = from.authority().to_str().ok()?;
     let path = from.target().path();
     let absolute = match location {
-        _ if location.contains("://") => location.to_owned(),
+        // A scheme ends before anything that can begin a path or a query (RFC 3986 §3.1).
+        _ if location.split(['/', '?']).next().is_some_and(|start| start.ends_with(':')) => location.to_owned(),
         _ if location.starts_with("//") => format!("{scheme}:{location}"),
         _ if location.starts_with('/') => format!("{scheme}://{authority}{location}"),
         _ if location.starts_with('?') => format!("{scheme}://{authority}{path}{location}"),
@@ -79,6 +80,7 @@ mod tests {
             ("/x?y", "https://a.example:8443/x?y"),
             ("?y", "https://a.example:8443/b/c?y"),
             ("x", "https://a.example:8443/b/x"),
+            ("/x?next=https://b/", "https://a.example:8443/x?next=https://b/"),
         ] {
             let to = resolve(&from, location).expect(location);
             assert_eq!(format!("{}{}", to.origin(), to.target()), expected, "{location}");
