@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, Reading, Response, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, Reading, Response, TempDir, eventually};
 
 /// An origin that numbers its answers, and sends these fields with them.
 fn origin(lines: &'static str) -> Origin {
@@ -67,6 +67,37 @@ fn in_turn(gateway: &Gateway, fields: &[&str]) -> Vec<(String, String)> {
 
 fn pairs(want: &[(&str, &str)]) -> Vec<(String, String)> {
     want.iter().map(|(status, body)| ((*status).to_owned(), (*body).to_owned())).collect()
+}
+
+/// The upstream of a response that came from there, and none for one from the cache, whose status is that of the cache.
+#[test]
+fn a_log_shows_the_upstream_of_a_miss() {
+    let place = TempDir::new();
+    let log = place.path().join("access.log");
+    let (origin, next) = told(Answer::with(200, "Cache-Control: max-age=60\r\n", "kept"));
+    let settings = format!(
+        "enable_access_log: {{ path: {}, format: \"$uri $sent_http_apisix_cache_status $upstream_addr $upstream_status $upstream_response_length\" }}\n",
+        log.display()
+    );
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
+        .start(&(settings + &document(1, &origin, "{ proxy-cache: { cache_zone: small } }")));
+    let addr = origin.addr();
+    get(&gateway, "");
+    get(&gateway, "");
+    *next.lock().expect("no test panics with it") = Answer::with(404, "Cache-Control: no-store\r\n", "none");
+    ask(&mut gateway.client(), "POST /b HTTP/1.1\nHost: t\nContent-Length: 0");
+    ask(&mut gateway.client(), "GET /c HTTP/1.1\nHost: t");
+    let expected = [
+        format!("/a MISS {addr} 200 4"),
+        "/a HIT - 200 -".to_owned(),
+        format!("/b - {addr} 404 4"),
+        format!("/c MISS {addr} 404 4"),
+    ];
+    eventually("it is logged", DEADLINE, || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() == expected.len())
+    });
+    let text = std::fs::read_to_string(&log).expect("it is there");
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

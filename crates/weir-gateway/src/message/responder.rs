@@ -1,5 +1,6 @@
 //! A responder as the upstream side of an exchange.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -7,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use weir_plugin::responder::{Responder, ResponderCall};
-use weir_plugin::{Exchange, RouteUpstream, Stop};
+use weir_plugin::{AttemptRecord, Exchange, RouteUpstream, Stop};
 use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
@@ -35,12 +36,21 @@ static NO_ENDPOINT: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
 });
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// The last attempt at an upstream in the name of the client, by the responder of its exchange.
+pub type ForwardedAttempt = Rc<Cell<Option<AttemptRecord>>>;
+
+/// Where a responder can send requests of its own, and what became of the one for its client.
+pub struct ResponderUpstream {
+    pub target: Rc<dyn RouteUpstream>,
+    pub forwarded: ForwardedAttempt,
+}
+
 /// Lets a responder answer the request in place of an upstream.
 pub async fn answer(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     route: &Route,
-    (responder, upstream): (&Arc<dyn Responder>, Option<Rc<dyn RouteUpstream>>),
+    (responder, upstream): (&Arc<dyn Responder>, Option<ResponderUpstream>),
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<AfterExchange, Stop> {
@@ -57,6 +67,7 @@ pub async fn answer(
     };
     exchange.upstream.attempts = 1;
     exchange.upstream.started_ns = worker.now_ns();
+    let (upstream, forwarded) = upstream.map(|upstream| (upstream.target, upstream.forwarded)).unzip();
     let mut side = ResponderSide {
         responder,
         upstream,
@@ -69,10 +80,23 @@ pub async fn answer(
     };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
+    if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
+        note_attempt(exchange, attempt);
+    }
     match outcome? {
         RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
         RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
         RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut side, exchange).await),
+    }
+}
+
+/// The attempt that the responder has made for its client is that of the exchange, in logs and records; unless the response had
+/// begun before, which then came from somewhere else.
+fn note_attempt(exchange: &mut ServedExchange, attempt: AttemptRecord) {
+    let own = exchange.upstream;
+    if own.header_ns == 0 || attempt.header_ns <= own.header_ns {
+        let ended_ns = if attempt.ended_ns == 0 { own.ended_ns } else { attempt.ended_ns };
+        exchange.upstream = AttemptRecord { ended_ns, ..attempt };
     }
 }
 

@@ -14,6 +14,7 @@ use super::proxy;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::HopFraming;
+use crate::message::responder::{ForwardedAttempt, ResponderUpstream};
 use crate::message::sides::{ClientSide, Pipe, Sending};
 use crate::snapshot::{ClientSettings, Target};
 use crate::worker::Worker;
@@ -28,11 +29,14 @@ pub fn upstream(
     current: &Rc<WorkerSnapshot>,
     exchange: &ServedExchange,
     target: &Target,
-) -> Option<Rc<dyn RouteUpstream>> {
+) -> Option<ResponderUpstream> {
     let Target::Upstream(upstream) = *target else { return None };
     let route = exchange.route.as_ref().map(MatchedRoute::number)?;
     let (worker, current, client) = (Rc::clone(worker), Rc::clone(current), exchange.client);
-    Some(Rc::new(SubrequestTarget { worker, current, route, upstream, client }))
+    let forwarded = ForwardedAttempt::default();
+    let attempt = Rc::clone(&forwarded);
+    let target = Rc::new(SubrequestTarget { worker, current, route, upstream, client, forwarded });
+    Some(ResponderUpstream { target, forwarded: attempt })
 }
 
 struct SubrequestTarget {
@@ -44,6 +48,7 @@ struct SubrequestTarget {
     upstream: usize,
     /// The client of the exchange that the responder answers.
     client: ClientFacts,
+    forwarded: ForwardedAttempt,
 }
 
 impl RouteUpstream for SubrequestTarget {
@@ -55,18 +60,18 @@ impl RouteUpstream for SubrequestTarget {
         request.head.withhold(b"X-Forwarded-Port"); // the gateway has addressed no port
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientFacts { peer, addr: peer.ip(), ..ClientFacts::default() };
-        self.begin(request, client)
+        self.begin(request, client, None)
     }
 
     fn forward(&self, mut request: RequestHead) -> UpstreamAnswer {
         // Whether they reach a client is decided where its response ends.
         request.takes_trailers = true;
-        self.begin(request, self.client)
+        self.begin(request, self.client, Some(Rc::clone(&self.forwarded)))
     }
 }
 
 impl SubrequestTarget {
-    fn begin(&self, request: RequestHead, client: ClientFacts) -> UpstreamAnswer {
+    fn begin(&self, request: RequestHead, client: ClientFacts, forwarded: Option<ForwardedAttempt>) -> UpstreamAnswer {
         let (writer, answer) = AnswerWriter::new();
         let mut exchange = self.worker.buffers.take_exchange();
         exchange.is_subrequest = true;
@@ -80,10 +85,11 @@ impl SubrequestTarget {
         let (worker, current) = (Rc::clone(&self.worker), Rc::clone(&self.current));
         let (route, upstream) = (self.route, self.upstream);
         tokio::task::spawn_local(async move {
-            let mut client = SubrequestClient::new(worker.context(), writer);
+            let mut client = SubrequestClient::new(worker.context(), writer, forwarded);
             client.watch().await;
             let route = &current.snapshot.routes[route];
             let end = proxy(&worker, &current, route, upstream, &mut client, &mut exchange).await;
+            client.note(&exchange);
             client.end(end.map(drop));
             worker.buffers.recycle_exchange(exchange);
         });
@@ -97,14 +103,22 @@ struct SubrequestClient {
     timer: Timer,
     /// `None` once the answer has ended.
     writer: Option<AnswerWriter>,
+    /// Where the attempt is noted, if the request was forwarded for a client.
+    forwarded: Option<ForwardedAttempt>,
     /// Always empty: no bytes are received from a client.
     stash: Vec<u8>,
 }
 
 impl SubrequestClient {
-    fn new(worker: &Rc<WorkerContext>, writer: AnswerWriter) -> SubrequestClient {
+    fn new(worker: &Rc<WorkerContext>, writer: AnswerWriter, forwarded: Option<ForwardedAttempt>) -> SubrequestClient {
         let timer = worker.wheel.add();
-        SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), stash: Vec::new() }
+        SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), forwarded, stash: Vec::new() }
+    }
+
+    fn note(&self, exchange: &Exchange) {
+        if let Some(forwarded) = &self.forwarded {
+            forwarded.set(Some(exchange.upstream));
+        }
     }
 
     /// Registers the calling task to be woken by the timer. The reader of the answer wakes it through the `writer`.
@@ -205,6 +219,7 @@ impl ClientSide for SubrequestClient {
     }
 
     fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, _: HopFraming, _: bool) {
+        self.note(exchange);
         let response = &exchange.response;
         let fields = response.head.fields().map(|(name, value)| (name.into(), value.into())).collect();
         if let Some(writer) = &self.writer {
