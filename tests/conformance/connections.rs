@@ -1,6 +1,10 @@
 //! S11–S15, S22, S23, S25: what follows a message on its connection, and what a client may say about the connection.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use weir_testkit::{Answer, Client, DEADLINE, Gate, Origin, Reading, eventually, latin1};
 
@@ -487,4 +491,34 @@ fn s25_an_aborted_download_leaves_no_half_response_behind() {
         rig.canary(&format!("/canary-{round}")).unwrap_or_else(|what| panic!("round {round}: {what}"));
     }
     eventually("only idle connections are left", DEADLINE, || rig.origin.open_connections() <= 1);
+}
+
+/// Requests that need no upstream are answered without waiting for anything, as long as more of them come.
+#[test]
+fn pipelined_requests_take_turns_with_those_of_other_clients() {
+    const REQUEST: &str = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
+    const LAST: &str = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    let gateway = weir().start("worker_processes: 1\nroutes: []\n");
+    let flood = TcpStream::connect(gateway.addr()).expect("it listens");
+    let received = AtomicUsize::new(0);
+    let receive = || {
+        let mut answers = vec![0; 1 << 20];
+        loop {
+            let count = (&flood).read(&mut answers).expect("answers");
+            if count == 0 {
+                return received.load(Relaxed);
+            }
+            received.fetch_add(count, Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| (&flood).write_all((REQUEST.repeat(300_000) + LAST).as_bytes()).expect("they are taken"));
+        let all = scope.spawn(receive);
+        eventually("the flood has begun", DEADLINE, || received.load(Relaxed) > 0);
+        let mut other = gateway.client();
+        (0..50).for_each(|_| assert_eq!(other.get("/").expect("an answer").status, 404));
+        let by_then = received.load(Relaxed);
+        let all = all.join().expect("it is received");
+        assert!(by_then < all / 2, "{by_then} of {all} bytes went to another client first");
+    });
 }
