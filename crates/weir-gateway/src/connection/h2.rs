@@ -304,7 +304,10 @@ impl Driver {
         let settings = &current.snapshot.clients;
         let mut state = shared.session.state();
         // A response is complete for its stream before the client has taken the last of it.
-        let idle_since_ns = shared.idle_since_ns.get().max(self.sent_ns);
+        let idle_since_ns = match state.protocol.output().is_empty() {
+            true => shared.idle_since_ns.get(),
+            false => shared.idle_since_ns.get().max(self.sent_ns),
+        };
         let mut deadline_ns = self.silence.deadline_ns();
         if let Some((_, since_ns)) = self.unfinished {
             deadline_ns = deadline_ns.min(since_ns + settings.header_timeout.as_nanos() as u64);

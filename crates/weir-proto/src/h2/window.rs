@@ -64,10 +64,17 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// Consumes received content. Returns the increment for a WINDOW_UPDATE once it is at least half of what is not held here;
-    /// `None` before. Half of the whole window might never come together: streams that do not move can hold the rest of it.
+    /// Consumes received content. Returns the increment for a WINDOW_UPDATE, as [`ReceiveWindow::due`] does.
     pub fn take(&mut self, bytes: u32) -> Option<u32> {
         self.taken += bytes;
+        self.due()
+    }
+
+    /// The increment for a WINDOW_UPDATE, once what was consumed is at least as much as what is open; `None` before. Where nothing is
+    /// held, that is half of the window. Half of the whole window might never come together: streams that do not move can hold
+    /// the rest of it.
+    #[inline]
+    pub fn due(&mut self) -> Option<u32> {
         if self.taken < self.open.max(1) {
             return None;
         }
@@ -111,11 +118,14 @@ mod tests {
     #[test]
     fn a_window_that_is_held_for_the_most_part_opens_all_the_same() {
         let mut window = ReceiveWindow::new(1000);
-        assert_eq!(window.receive(900), Ok(()), "of streams that do not move");
+        assert_eq!(window.receive(700), Ok(()), "of streams that do not move");
         for _ in 0..1000 {
             assert_eq!(window.receive(40), Ok(()), "of another one");
             let _ = window.take(40);
         }
+        let mut window = ReceiveWindow::new(1000);
+        assert_eq!((window.receive(400), window.take(400)), (Ok(()), None));
+        assert_eq!((window.receive(599), window.due()), (Ok(()), Some(400)), "all that came last is held");
     }
 
     proptest::proptest! {

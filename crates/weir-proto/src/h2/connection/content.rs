@@ -23,6 +23,9 @@ impl Connection {
             return Err(ErrorCode::PROTOCOL_ERROR);
         }
         self.receive.receive(length).map_err(|_| ErrorCode::FLOW_CONTROL_ERROR)?;
+        if let Some(increment) = self.receive.due() {
+            frame::write_window_update(&mut self.out, 0, increment);
+        }
         let left = length - u32::from(padding.is_some());
         let ended = head.has(END_STREAM);
         let content = length - overhead;
