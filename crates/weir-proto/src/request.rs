@@ -119,9 +119,12 @@ pub(crate) fn set_host(request: &mut RequestHead, authority: Span) -> Result<(),
 /// The host of an authority, if it is in canonical form, as most are. Such a host passes every check of [`HostPort::parse`].
 fn plain_host(head: &Head, authority: Span) -> Option<&[u8]> {
     let (start, end) = (authority.start as usize, authority.end as usize);
-    let host = head.bytes.get(start..scan::plain_host_end(&head.bytes, start).min(end))?;
+    let host_end = scan::plain_host_end(&head.bytes, start).min(end);
+    let host = head.bytes.get(start..host_end)?;
     let is_plain = matches!(host, [first, .., last] if *first != b'.' && *last != b'.');
-    is_plain.then_some(host)
+    // Other bytes may belong to the name as well, such as `_`.
+    let is_whole = host_end == end || head.bytes[host_end] == b':';
+    (is_plain && is_whole).then_some(host)
 }
 
 /// Stores the query, and the path in canonical form. `target` is the part of the head's bytes that contains both.
@@ -170,4 +173,41 @@ fn set_query_and_path(request: &mut RequestHead, target: Span) -> Result<(), Rej
         Err(BadPath::Syntax | BadPath::Nul | BadPath::DotSegment) => return Err(Reject::Target),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The host as the router gets it, and the port.
+    fn stored(authority: &[u8]) -> Option<(Vec<u8>, Option<u16>)> {
+        let mut request = RequestHead::default();
+        request.head.bytes.extend_from_slice(authority);
+        set_host(&mut request, Span::new(0, authority.len())).ok()?;
+        Some((request.head.slice(request.host).to_vec(), request.port))
+    }
+
+    fn parsed(authority: &[u8]) -> Option<(Vec<u8>, Option<u16>)> {
+        HostPort::parse(authority).ok().map(|parsed| (parsed.host.to_ascii_lowercase(), parsed.port))
+    }
+
+    #[test]
+    fn names_of_all_forms_are_hosts() {
+        for (authority, host, port) in [
+            ("my_service:8080", "my_service", Some(8080)),
+            ("foo_bar.example.com", "foo_bar.example.com", None),
+            ("exAmple.com", "example.com", None),
+            ("api.Example.com.:1", "api.example.com", Some(1)),
+            ("a.b", "a.b", None),
+        ] {
+            assert_eq!(stored(authority.as_bytes()), Some((host.as_bytes().to_vec(), port)), "{authority}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_host_is_stored_as_it_is_parsed(authority in "[aA0_.:~/ -]{0,24}") {
+            proptest::prop_assert_eq!(stored(authority.as_bytes()), parsed(authority.as_bytes()));
+        }
+    }
 }
