@@ -98,24 +98,39 @@ pub struct Malformed;
 /// # Errors
 /// The header is missing or invalid, or the connection ends.
 pub async fn receive(tcp: &TcpStream) -> io::Result<ProxyHeader> {
-    tcp.async_io(Interest::READABLE, || {
-        let mut seen = [0; MOST];
-        let (count, _) = rustix::net::recv(tcp, &mut seen, RecvFlags::PEEK)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        match parse(&seen[..count]) {
-            Ok(Some(announced)) => {
-                // All of it was peeked, so one call returns it.
-                rustix::net::recv(tcp, &mut seen[..announced.length], RecvFlags::empty())?;
-                Ok(announced)
+    loop {
+        let ready = tcp.ready(Interest::READABLE).await?;
+        match tcp.try_io(Interest::READABLE, || peek(tcp)) {
+            Ok(header) => return Ok(header),
+            // The peer has closed its side: what is there is all that comes.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && ready.is_read_closed() => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            // Wait for more data, as if none had arrived.
-            Ok(None) if count < MOST => Err(io::ErrorKind::WouldBlock.into()),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no valid PROXY header")),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) => {}
         }
-    })
-    .await
+    }
+}
+
+/// Takes the header if all of it has arrived.
+///
+/// # Errors
+/// `WouldBlock` while it is incomplete, as if nothing had arrived.
+fn peek(tcp: &TcpStream) -> io::Result<ProxyHeader> {
+    let mut seen = [0; MOST];
+    let (count, _) = rustix::net::recv(tcp, &mut seen, RecvFlags::PEEK)?;
+    if count == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    match parse(&seen[..count]) {
+        Ok(Some(announced)) => {
+            // All of it was peeked, so one call returns it.
+            rustix::net::recv(tcp, &mut seen[..announced.length], RecvFlags::empty())?;
+            Ok(announced)
+        }
+        Ok(None) if count < MOST => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no valid PROXY header")),
+    }
 }
 
 /// Parses a header at the start of `seen`. `None` while it is incomplete.
@@ -200,6 +215,8 @@ fn version_2(seen: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
@@ -210,6 +227,28 @@ mod tests {
     fn client(seen: &[u8]) -> Option<String> {
         let announced = parse(seen).expect("a header").expect("a whole one");
         announced.client.map(|client| client.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_header_that_is_cut_short_ends_the_wait() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+        let whole = v2(0x21, 0x11, &[1, 2, 3, 4, 5, 6, 7, 8, 3, 232, 1, 187]);
+        for length in [0, 1, 20, whole.len()] {
+            let mut peer = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+            let (accepted, _) = listener.accept().await.expect("accepted");
+            let (begun, rest) = whole[..length].split_at(length / 2);
+            let sends = async {
+                peer.write_all(begun).await.expect("sent");
+                tokio::task::yield_now().await;
+                peer.write_all(rest).await.expect("sent");
+                peer.shutdown().await.expect("shut down");
+            };
+            let (received, ()) = tokio::join!(receive(&accepted), sends);
+            match received {
+                Ok(header) => assert_eq!((length, header.length), (whole.len(), whole.len())),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{length}"),
+            }
+        }
     }
 
     #[test]
