@@ -135,11 +135,10 @@ fn append(path: &Path, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) 
     match OpenOptions::new().append(true).create(true).open(path) {
         Ok(mut file) => {
             // Two processes may have the file during an upgrade: what one removes must be its own. Other targets than regular files
-            // have no locks, and are not cut.
-            if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-                let _ = flock(&file, FlockOperation::LockExclusive);
-            }
-            append_whole(&mut file, lines, ends)
+            // have no locks, and are not cut. Any reader of the file can lock it, so the lock is not waited for.
+            let may_cut = file.metadata().is_ok_and(|metadata| metadata.is_file())
+                && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            append_whole(&mut OpenedFile { file: &mut file, may_cut }, lines, ends)
         }
         Err(error) => (0, Err(error)),
     }
@@ -151,14 +150,30 @@ trait LineTarget: Write {
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 }
 
-impl LineTarget for File {
+/// The file of the lines.
+struct OpenedFile<'a> {
+    file: &'a mut File,
+    /// It is a regular file, and this process has its lock.
+    may_cut: bool,
+}
+
+impl Write for OpenedFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl LineTarget for OpenedFile<'_> {
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        let metadata = self.metadata()?;
-        match metadata.is_file() {
+        match self.may_cut {
             // A tool that rotates files may have truncated it since.
-            true => self.set_len(metadata.len().saturating_sub(bytes)),
-            // A target other than a regular file cannot be truncated; a line break separates the partial line from the next one.
-            false => self.write_all(b"\n"),
+            true => self.file.set_len(self.file.metadata()?.len().saturating_sub(bytes)),
+            // A line break separates the partial line from the next one.
+            false => self.file.write_all(b"\n"),
         }
     }
 }
@@ -252,7 +267,8 @@ mod tests {
         let directory = TempDir::new();
         let path = directory.path().join("records.log");
         assert_eq!(append(&path, b"one\ntwo\n", &[4, 8]).0, 2);
-        OpenOptions::new().append(true).open(&path).and_then(|mut file| file.cut(4)).expect("its own file");
+        let mut file = OpenOptions::new().append(true).open(&path).expect("its own file");
+        OpenedFile { file: &mut file, may_cut: true }.cut(4).expect("its own file");
         assert_eq!(std::fs::read(&path).expect("its own file"), b"one\n");
         assert_eq!(append(Path::new("/dev/full"), b"one\n", &[4]).0, 0);
     }

@@ -115,15 +115,24 @@ const IDLE: Duration = Duration::from_secs(3600);
 const SEARCH_EVERY: Duration = Duration::from_secs(60);
 
 impl KnownSeries {
-    /// Counts of a worker for these labels.
-    fn register(&mut self, labels: SeriesLabels, status: u16, now: Instant) -> Arc<SeriesCounts> {
-        let mut key = (labels, status);
+    /// Counts of a worker for these labels; `None` if there is no room for them.
+    fn register(&mut self, labels: SeriesLabels, status: u16, now: Instant) -> Option<Arc<SeriesCounts>> {
+        let key = (labels, status);
         if self.series.len() >= LIMIT && !self.series.contains_key(&key) {
             self.retire_idle(now);
             if self.series.len() >= LIMIT {
-                key.0 = SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() };
+                return None;
             }
         }
+        Some(self.add(key, now))
+    }
+
+    /// Counts of a worker for all labels that there is no room for.
+    fn register_other(&mut self, status: u16, now: Instant) -> Arc<SeriesCounts> {
+        self.add((SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() }, status), now)
+    }
+
+    fn add(&mut self, key: (SeriesLabels, u16), now: Instant) -> Arc<SeriesCounts> {
         let entry =
             self.series.entry(key).or_insert_with(|| KnownEntry { counts: Vec::new(), responses: 0, changed: now });
         let counts = Arc::<SeriesCounts>::default();
@@ -200,7 +209,22 @@ struct WorkerCounts {
 struct OwnCounts {
     /// A buffer for the key of an exchange, so that a known key needs no allocation.
     key: Vec<u8>,
-    counts: HashMap<Box<[u8]>, Arc<SeriesCounts>>,
+    counts: HashMap<Box<[u8]>, CountedSeries>,
+    /// By status, for keys without counts of their own.
+    other: HashMap<u16, Arc<SeriesCounts>>,
+}
+
+/// The counts of a key.
+struct CountedSeries {
+    counts: Arc<SeriesCounts>,
+    /// When counts of its own are asked for again, by the worker's clock; `None` if it has them.
+    asks_again_ns: Option<u64>,
+}
+
+impl CountedSeries {
+    fn is_usable(&self, now_ns: u64) -> bool {
+        !self.counts.is_retired.load(Relaxed) && self.asks_again_ns.is_none_or(|again_ns| now_ns < again_ns)
+    }
 }
 
 struct Observer {
@@ -220,18 +244,27 @@ impl Observer {
     }
 }
 
-/// Creates the counts of a worker for these labels.
-#[cold]
-fn register(
-    series: &NodeSeries,
-    [route, service, consumer]: [&str; 3],
-    node: String,
-    status: u16,
-) -> Arc<SeriesCounts> {
-    let labels =
-        SeriesLabels { route: route.to_owned(), service: service.to_owned(), consumer: consumer.to_owned(), node };
-    let mut known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
-    known.register(labels, status, Instant::now())
+impl OwnCounts {
+    /// Finds counts for the labels of `key`, in a table that is shared by all workers.
+    #[cold]
+    fn register(&mut self, series: &NodeSeries, labels: Option<SeriesLabels>, status: u16, now_ns: u64) {
+        let mut known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let own = labels.and_then(|labels| known.register(labels, status, now));
+        let counted = match own {
+            Some(counts) => CountedSeries { counts, asks_again_ns: None },
+            None => {
+                let other = self.other.entry(status).and_modify(|counts| {
+                    if counts.is_retired.load(Relaxed) {
+                        *counts = known.register_other(status, now);
+                    }
+                });
+                let counts = Arc::clone(other.or_insert_with(|| known.register_other(status, now)));
+                CountedSeries { counts, asks_again_ns: Some(now_ns.saturating_add(SEARCH_EVERY.as_nanos() as u64)) }
+            }
+        };
+        self.counts.insert(self.key.as_slice().into(), counted);
+    }
 }
 
 /// The most keys of one worker; further exchanges are counted under one key.
@@ -248,38 +281,36 @@ impl Plugin for Observer {
         if own.last.replace(this) == this {
             return;
         }
-        let OwnCounts { key, counts } = &mut *own.counts.borrow_mut();
-        {
-            let labels = self.labels(exchange);
-            let status = exchange.response.status;
-            key.clear();
-            for label in labels {
-                key.extend_from_slice(label.as_bytes());
-                key.push(0);
-            }
-            let node = exchange.upstream.addr.map(|addr| addr.ip());
-            // Writing to a `Vec` does not fail.
-            let _ = write!(key, "{node:?} {status}");
-            let is_counted = |counts: &HashMap<Box<[u8]>, Arc<SeriesCounts>>, key: &[u8]| {
-                counts.get(key).is_some_and(|counts| !counts.is_retired.load(Relaxed))
-            };
-            if counts.len() >= MOST_KEYS && !is_counted(counts, key) {
-                counts.retain(|_, counts| !counts.is_retired.load(Relaxed));
-                if counts.len() >= MOST_KEYS {
-                    key.clear();
-                }
-            }
-            if !is_counted(counts, key) {
-                let made = match key.is_empty() {
-                    true => register(&self.series, [OTHER, "", ""], String::new(), status),
-                    false => {
-                        register(&self.series, labels, node.map_or_else(String::new, |node| node.to_string()), status)
-                    }
-                };
-                counts.insert(key.as_slice().into(), made);
-            }
-            counts[&**key].note(exchange);
+        let own = &mut *own.counts.borrow_mut();
+        let (labels, status, now_ns) = (self.labels(exchange), exchange.response.status, exchange.ended_ns);
+        let node = exchange.upstream.addr.map(|addr| addr.ip());
+        own.key.clear();
+        for label in labels {
+            own.key.extend_from_slice(label.as_bytes());
+            own.key.push(0);
         }
+        // Writing to a `Vec` does not fail.
+        let _ = write!(own.key, "{node:?} {status}");
+        if let Some(counted) = own.counts.get(&*own.key).filter(|counted| counted.is_usable(now_ns)) {
+            return counted.counts.note(exchange);
+        }
+        let mut labels = Some(labels);
+        if own.counts.len() >= MOST_KEYS && !own.counts.contains_key(&*own.key) {
+            own.counts.retain(|_, counted| counted.is_usable(now_ns));
+            if own.counts.len() >= MOST_KEYS {
+                labels = None;
+                own.key.clear();
+                let _ = write!(own.key, "{status}");
+            }
+        }
+        let labels = labels.map(|[route, service, consumer]| SeriesLabels {
+            route: route.to_owned(),
+            service: service.to_owned(),
+            consumer: consumer.to_owned(),
+            node: node.map_or_else(String::new, |node| node.to_string()),
+        });
+        own.register(&self.series, labels, status, now_ns);
+        own.counts[&*own.key].counts.note(exchange);
     }
 }
 
@@ -335,15 +366,36 @@ mod tests {
     fn series_without_traffic_make_room_when_there_are_many() {
         let (mut known, start) = (KnownSeries::default(), Instant::now());
         let labels = |node: usize| SeriesLabels { node: node.to_string(), ..SeriesLabels::default() };
-        let counts: Vec<_> = (0..LIMIT).map(|node| known.register(labels(node), 200, start)).collect();
-        let other = SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() };
-        known.register(labels(LIMIT), 200, start + IDLE / 2);
-        assert!(known.series.contains_key(&(other, 200)), "all others may still be in use");
+        let counts: Vec<_> = (0..LIMIT).filter_map(|node| known.register(labels(node), 200, start)).collect();
+        assert!(known.register(labels(LIMIT), 200, start + IDLE / 2).is_none(), "all others may still be in use");
         add(&counts[7].buckets[0][0], 1);
-        known.register(labels(LIMIT), 200, start + IDLE);
+        assert!(known.register(labels(LIMIT), 200, start + IDLE).is_some());
         assert!(known.series.contains_key(&(labels(7), 200)), "it has changed since the last search");
-        assert!(known.series.contains_key(&(labels(LIMIT), 200)));
         assert_eq!(counts.iter().filter(|counts| counts.is_retired.load(Relaxed)).count(), LIMIT - 1);
+    }
+
+    #[test]
+    fn a_key_without_room_asks_again() {
+        let mut own = OwnCounts { key: b"key".to_vec(), ..OwnCounts::default() };
+        let series = NodeSeries::default();
+        let labels = |node: usize| SeriesLabels { node: node.to_string(), ..SeriesLabels::default() };
+        {
+            let mut known = series.known.lock().expect("no test panics with it");
+            (0..LIMIT).for_each(|node| drop(known.register(labels(node), 200, Instant::now())));
+        }
+        let mut ask = |now_ns: u64| {
+            own.register(&series, Some(labels(LIMIT)), 200, now_ns);
+            let counted = &own.counts[&b"key"[..]];
+            let first = counted.is_usable(now_ns) && counted.is_usable(now_ns + 59_000_000_000);
+            (first, counted.is_usable(now_ns + 60_000_000_000), Arc::as_ptr(&counted.counts))
+        };
+        let (first, second) = (ask(1), ask(60_000_000_001));
+        assert_eq!((first.0, first.1), (true, false), "it is counted with others for a minute");
+        assert_eq!(first, second, "by the same counts as before");
+        let mut known = series.known.lock().expect("no test panics with it");
+        (0..2).for_each(|node| drop(known.series.remove(&(labels(node), 200))));
+        drop(known);
+        assert!(ask(120_000_000_001).1, "there is room for it now");
     }
 
     #[test]
