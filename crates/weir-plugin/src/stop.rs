@@ -140,7 +140,7 @@ impl Stop {
             Stop::ConnectFailed => (502, "connect_failed", Upstream, false, Unseen),
             Stop::ConnectTimeout => (504, "connect_timeout", Upstream, false, Unseen),
             Stop::UpstreamTls => (502, "upstream_tls", Upstream, false, Unseen),
-            Stop::UpstreamTlsName => (502, "upstream_tls_name", Upstream, false, Never),
+            Stop::UpstreamTlsName => (502, "upstream_tls_name", Upstream, false, Unseen),
             Stop::UpstreamClosed => (502, "upstream_closed", Upstream, false, Idempotent),
             Stop::NotProcessed => (502, "not_processed", Upstream, false, Unseen),
             Stop::UpstreamHeadAborted => (502, "upstream_head_aborted", Upstream, false, Idempotent),

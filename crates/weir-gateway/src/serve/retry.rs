@@ -98,7 +98,9 @@ impl Attempts {
         let is_uninvited = stop == Stop::ReadTimeout
             && exchange.request.expects_continue
             && exchange.body_taken == ContentTaken::Nothing;
-        if stop == Stop::UpstreamTls && upstream.state.endpoints[endpoint].is_named_by_clients() {
+        let is_doubted = matches!(stop, Stop::UpstreamTls | Stop::UpstreamTlsName)
+            && upstream.state.endpoints[endpoint].is_named_by_clients();
+        if is_doubted {
             self.doubted.push(endpoint);
         } else if !is_uninvited {
             let UpstreamView { settings, state } = upstream;
