@@ -105,7 +105,7 @@ impl SinkWriter {
         core.signals.is_full() || core.memory.is_nearly_full() || self.ring.borrow().is_none()
     }
 
-    /// Whether a record with so many bytes would be stored if it was written now. With a spool it always is.
+    /// Whether memory has room for a record with so many bytes. With a spool, it is not memory that decides.
     pub fn has_room(&self, bytes: u64) -> bool {
         let core = &self.sink.core;
         let on_its_way = self.ring.borrow().as_ref().map_or(0, RingWriter::attached_bytes);

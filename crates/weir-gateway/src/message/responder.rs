@@ -94,7 +94,8 @@ pub async fn answer(
 /// begun before, which then came from somewhere else.
 fn note_attempt(exchange: &mut ServedExchange, attempt: AttemptRecord) {
     let own = exchange.upstream;
-    if own.header_ns == 0 || attempt.header_ns <= own.header_ns {
+    let known_ns = if attempt.header_ns == 0 { attempt.ended_ns } else { attempt.header_ns };
+    if own.header_ns == 0 || known_ns != 0 && known_ns <= own.header_ns {
         let ended_ns = if attempt.ended_ns == 0 { own.ended_ns } else { attempt.ended_ns };
         exchange.upstream = AttemptRecord { ended_ns, ..attempt };
     }

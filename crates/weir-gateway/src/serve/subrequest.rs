@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_net::timer::{NEVER, Timer};
-use weir_plugin::{AnswerWriter, ClientFacts, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+use weir_plugin::{
+    AnswerWriter, AttemptRecord, ClientFacts, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer,
+};
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
 use super::proxy;
@@ -115,6 +117,15 @@ impl SubrequestClient {
         SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), forwarded, stash: Vec::new() }
     }
 
+    /// Content has come after the head, with which the attempt was noted: the client may leave before the end.
+    fn note_content(&self, bytes: usize) {
+        if let Some(forwarded) = &self.forwarded
+            && let Some(attempt) = forwarded.get()
+        {
+            forwarded.set(Some(AttemptRecord { body_bytes: attempt.body_bytes + bytes as u64, ..attempt }));
+        }
+    }
+
     fn note(&self, exchange: &Exchange) {
         if let Some(forwarded) = &self.forwarded {
             forwarded.set(Some(exchange.upstream));
@@ -153,6 +164,7 @@ impl Sending for SubrequestClient {
     fn send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         if let Some(writer) = self.writer.as_ref().filter(|_| !bytes.is_empty()) {
             writer.write(bytes);
+            self.note_content(bytes.len());
         }
         Ok(bytes.len())
     }

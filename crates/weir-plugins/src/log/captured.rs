@@ -147,9 +147,12 @@ impl<'a> CapturedFacts<'a> {
             escape::json(out, self.target);
             target.end = out.len();
         });
-        object.plain_text(known!("uri"), |out| out.extend_from_within(target.clone()));
-        // What is escaped becomes longer.
-        match target.len() == self.target.len() && self.target.ends_with(self.query) {
+        let mut is_plain = false;
+        object.plain_text(known!("uri"), |out| {
+            is_plain = out[target.clone()] == *self.target;
+            out.extend_from_within(target);
+        });
+        match is_plain && self.target.ends_with(self.query) {
             true => PairKind::PlainArguments,
             false => PairKind::Arguments,
         }

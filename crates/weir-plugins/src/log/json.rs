@@ -180,7 +180,7 @@ impl JsonObjectWriter<'_> {
         }
     }
 
-    /// Writes a name, and the quotation mark that opens its value.
+    /// Writes a name and the colon behind it.
     fn pair_name(&mut self, name: &[u8], kind: PairKind) {
         self.out.push(b'"');
         match kind {
