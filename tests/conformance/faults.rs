@@ -401,7 +401,7 @@ fn f20_a_client_that_keeps_reading_gets_a_long_response_that_was_held() {
     let origin = Origin::serving(|_| Answer::ok(vec![b'x'; BODY]));
     let rewritten = ", plugins: { response-rewrite: { filters: [{ regex: nowhere, replace: there, scope: once }] } }";
     let gateway = weir().start(&format!(
-        "send_timeout: 1
+        "send_timeout: 5
 held_content_max: 256MiB
 held_content_max_per_client: 128MiB
 routes:
@@ -414,9 +414,9 @@ routes:
     assert_eq!(client.response_head("GET").expect("a head").status, 200);
     let mut left = BODY as u64;
     while left > 0 {
-        // For several times the time-out in all.
-        std::thread::sleep(Duration::from_millis(40));
-        let some = client.exact(left.min(256 << 10)).expect("the rest of the body");
+        // Longer than the time-out in all.
+        std::thread::sleep(Duration::from_millis(150));
+        let some = client.exact(left.min(512 << 10)).expect("the rest of the body");
         left -= some.len() as u64;
     }
 }

@@ -1,22 +1,20 @@
 //! The last response of a connection that the gateway ends is received as a whole.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually};
 
 use super::frames::{
-    ACK, CANCEL, DATA, END_STREAM, End, Frames, HEADERS, INITIAL_WINDOW_SIZE, NO_ERROR, PING, WHOLE, WINDOW_UPDATE,
-    frame, get, headers, reset,
+    ACK, CANCEL, DATA, END_STREAM, End, Frames, GOAWAY, HEADERS, INITIAL_WINDOW_SIZE, NO_ERROR, PING, WHOLE,
+    WINDOW_UPDATE, frame, get, headers, reset,
 };
 use crate::harness::{routes, weir};
 
 const LARGEST_WINDOW: u32 = 0x7fff_ffff;
 /// More than a client's socket receives while nothing is read from it.
 const BODY: usize = 4 << 20;
+const MIB: f64 = (1 << 20) as f64;
 
 fn window_update(stream: u32, increment: usize) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, (increment as u32).to_be_bytes())
@@ -55,8 +53,8 @@ fn a_client_that_reads_slowly_gets_the_last_response_whole() {
     assert_eq!((farewell.code.unwrap_or(NO_ERROR), farewell.resets), (NO_ERROR, 0));
 }
 
-/// How many bytes the gateway sends to a client that reads nothing: what the sockets take, and its own output. The stream, which
-/// has far more to send, is reset then, and the connection has no stream left.
+/// A client that reads nothing, of whom the sockets and the gateway's output hold as much as they take. The stream, which has far
+/// more to send, is reset then, and the connection has no stream left.
 fn fills(gateway: &Gateway) -> Frames {
     let mut client = Frames::connect_narrow(gateway, &[(INITIAL_WINDOW_SIZE, LARGEST_WINDOW)]);
     client.send(window_update(0, LARGEST_WINDOW as usize - 65_535));
@@ -65,9 +63,10 @@ fn fills(gateway: &Gateway) -> Frames {
     let (mut before, mut still) = (0.0, 0);
     eventually("the sockets are full", DEADLINE, || {
         let now = sent();
-        still = if now == before && now > 0.0 { still + 1 } else { 0 };
+        // The sockets of a connection take some MiB.
+        still = if now == before && now > MIB { still + 1 } else { 0 };
         before = now;
-        still == 50
+        still == 100
     });
     client.send(reset(1, CANCEL));
     client
@@ -77,20 +76,33 @@ fn fills(gateway: &Gateway) -> Frames {
 #[test]
 fn an_idle_connection_whose_output_is_not_taken_is_closed() {
     let origin = Origin::serving(|_| Answer::ok(vec![b'x'; 64 << 20]));
-    let gateway = weir().start(&format!("keepalive_timeout: 1\n{}", routes(origin.addr())));
+    let gateway = weir().start(&format!("keepalive_timeout: 1\nsend_timeout: 2\n{}", routes(origin.addr())));
     let client = fills(&gateway);
     let open = || gateway.metrics().sum("weir_client_connections", &[]);
     eventually("the gateway closes the connection", DEADLINE, || open() == 0.0);
     drop(client);
 }
 
+/// The gateway's answers to PINGs are no responses: a connection that only sends them is idle.
+#[test]
+fn pings_do_not_keep_an_idle_connection() {
+    let origin = Origin::serving(|_| Answer::ok("here"));
+    let gateway = weir().start(&format!("keepalive_timeout: 1\n{}", routes(origin.addr())));
+    let mut client = Frames::connect(&gateway);
+    assert!(matches!(client.ask("/a"), End::Answered(200, _)));
+    // More often than the connection may be idle, until it is closed.
+    while client.send(frame(PING, 0, 0, [7; 8])) && client.receive().is_some_and(|answer| answer.kind != GOAWAY) {
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A response is complete for its stream before the client has taken the last of it, which may take longer than the farewell.
 #[test]
 fn a_client_that_pauses_gets_the_last_response_whole() {
-    let length = Arc::new(AtomicUsize::new(64 << 20));
-    let origin = Origin::serving({
-        let length = Arc::clone(&length);
-        move |_| Answer::ok(vec![b'x'; length.load(Relaxed)])
+    // The number at the end of the target is the length.
+    let origin = Origin::serving(|request| {
+        let length = request.target.rsplit('/').next().and_then(|length| length.parse().ok());
+        Answer::ok(vec![b'x'; length.unwrap_or(64 << 20)])
     });
     let room = {
         let gateway = weir().start(&routes(origin.addr()));
@@ -107,15 +119,13 @@ fn a_client_that_pauses_gets_the_last_response_whole() {
     let lengths = (1..=12).map(|eighth| room - eighth * (8 << 10));
     let clients: Vec<(usize, Frames)> = lengths
         .map(|wanted| {
-            length.store(wanted, Relaxed);
-            let before = origin.requests().len();
             let mut client = Frames::connect_narrow(&gateway, &[(INITIAL_WINDOW_SIZE, LARGEST_WINDOW)]);
             client.send(window_update(0, LARGEST_WINDOW as usize - 65_535));
-            client.send(headers(1, WHOLE, &get("/whole", &[])));
-            eventually("the origin answers", DEADLINE, || origin.requests().len() > before);
+            client.send(headers(1, WHOLE, &get(&format!("/whole/{wanted}"), &[])));
             (wanted, client)
         })
         .collect();
+    eventually("the origin has all requests", DEADLINE, || origin.requests().len() == 1 + clients.len());
     // Longer than a client may take to close the connection, shorter than it may take no bytes.
     thread::sleep(Duration::from_secs(8));
     for (wanted, mut client) in clients {

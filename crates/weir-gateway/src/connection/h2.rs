@@ -51,6 +51,8 @@ struct Shared {
     heads: Heads,
     /// When the last stream ended, or the connection began.
     idle_since_ns: Cell<u64>,
+    /// The byte of the connection behind the last response: the socket may take it much later.
+    responses_end: Cell<u64>,
 }
 
 /// Serves one connection from its preface, part of which may have been read already, to its close. It gets a task of its own, so
@@ -74,6 +76,7 @@ fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
         worker,
         heads: Heads::new(most_streams),
         idle_since_ns: Cell::new(now_ns),
+        responses_end: Cell::new(0),
     });
     let mut driver = Driver {
         incoming: Incoming::new(Rc::clone(&shared)),
@@ -139,7 +142,7 @@ struct Driver {
     unfinished: Option<(Unfinished, u64)>,
     ending: ClosingStep,
     silence: SilenceWatch,
-    /// When the client last took bytes.
+    /// When the client last took bytes of a response.
     sent_ns: u64,
 }
 
@@ -187,7 +190,7 @@ impl Driver {
             SilenceVerdict::Lost => return Poll::Ready(()),
         }
         let (sent_before, polled) = (state.sent_bytes(), state.poll_send(context));
-        if state.sent_bytes() > sent_before {
+        if sent_before < self.shared.responses_end.get() && state.sent_bytes() > sent_before {
             self.sent_ns = now_ns;
         }
         match (polled, self.ending) {
@@ -304,10 +307,9 @@ impl Driver {
         let settings = &current.snapshot.clients;
         let mut state = shared.session.state();
         // A response is complete for its stream before the client has taken the last of it.
-        let idle_since_ns = match state.protocol.output().is_empty() {
-            true => shared.idle_since_ns.get(),
-            false => shared.idle_since_ns.get().max(self.sent_ns),
-        };
+        let idle_since_ns = shared.idle_since_ns.get().max(self.sent_ns);
+        let write_ns = settings.write_timeout.as_nanos() as u64;
+        let is_being_taken = state.sent_bytes() < shared.responses_end.get();
         let mut deadline_ns = self.silence.deadline_ns();
         if let Some((_, since_ns)) = self.unfinished {
             deadline_ns = deadline_ns.min(since_ns + settings.header_timeout.as_nanos() as u64);
@@ -315,15 +317,16 @@ impl Driver {
         let waiting = match (state.len(), self.ending) {
             (0, ClosingStep::No) => {
                 let (waits_for, timeout) = settings.idle_patience(self.incoming.requests);
-                deadline_ns = deadline_ns.min(idle_since_ns + timeout.as_nanos() as u64);
+                let timeout_ns = timeout.as_nanos() as u64;
+                let patience_ns = if is_being_taken { timeout_ns.max(write_ns) } else { timeout_ns };
+                deadline_ns = deadline_ns.min(idle_since_ns + patience_ns);
                 match self.unfinished {
                     Some((_, since_ns)) if state.protocol.has_begun() => Some((WaitsFor::RestOfHead, since_ns)),
                     _ => Some((waits_for, idle_since_ns)),
                 }
             }
-            // The rest of the last response, which the client may take slowly.
-            (0, ClosingStep::Leaving) if !state.protocol.output().is_empty() => {
-                deadline_ns = deadline_ns.min(idle_since_ns + settings.write_timeout.as_nanos() as u64);
+            (0, ClosingStep::Leaving) if is_being_taken => {
+                deadline_ns = deadline_ns.min(idle_since_ns + write_ns);
                 None
             }
             (0, ClosingStep::Leaving) => {

@@ -156,25 +156,43 @@ pub struct StickySessions {
 /// How many upstreams may know the same cookie with the same value: services behind one host name see each other's cookies.
 const SERVICES: usize = 3;
 
+/// The endpoint of each upstream, the latest first. Upstreams with endpoints in common share one.
 #[derive(Clone, Copy, Debug, Default)]
-struct StickySession {
-    /// The endpoint of each upstream, the latest first. Upstreams with endpoints in common share one.
-    addrs: [Option<SocketAddr>; SERVICES],
+struct StickySession([Option<StickyEndpoint>; SERVICES]);
+
+#[derive(Clone, Copy, Debug)]
+struct StickyEndpoint {
+    addr: SocketAddr,
     seen_ns: u64,
 }
 
 impl StickySession {
-    /// The endpoint among these.
-    fn endpoint(&self, endpoints: &[Endpoint]) -> Option<usize> {
-        self.addrs.iter().flatten().find_map(|addr| endpoints.iter().position(|endpoint| endpoint.addr == *addr))
+    /// The number of the endpoint among these. It is forgotten if it has not been seen for `idle`.
+    fn endpoint(&mut self, endpoints: &[Endpoint], idle: Duration, now_ns: u64) -> Option<usize> {
+        let number_of = |known: &StickyEndpoint| endpoints.iter().position(|endpoint| endpoint.addr == known.addr);
+        let (slot, number) = self.0.iter_mut().find_map(|slot| {
+            let number = slot.as_ref().and_then(number_of)?;
+            Some((slot, number))
+        })?;
+        let known = slot.as_mut()?;
+        if u128::from(now_ns.saturating_sub(known.seen_ns)) > idle.as_nanos() {
+            *slot = None;
+            return None;
+        }
+        known.seen_ns = now_ns;
+        Some(number)
     }
 
     /// Replaces what was known of these endpoints.
-    fn set(&mut self, endpoints: &[Endpoint], endpoint: usize) {
-        let is_other = |addr: &SocketAddr| endpoints.iter().all(|endpoint| endpoint.addr != *addr);
-        let others = self.addrs.into_iter().flatten().filter(is_other);
-        let mut all = [endpoints[endpoint].addr].into_iter().chain(others);
-        self.addrs = std::array::from_fn(|_| all.next());
+    fn set(&mut self, endpoints: &[Endpoint], endpoint: usize, now_ns: u64) {
+        let is_other = |known: &StickyEndpoint| endpoints.iter().all(|endpoint| endpoint.addr != known.addr);
+        let others = self.0.into_iter().flatten().filter(is_other);
+        let mut all = [StickyEndpoint { addr: endpoints[endpoint].addr, seen_ns: now_ns }].into_iter().chain(others);
+        self.0 = std::array::from_fn(|_| all.next());
+    }
+
+    fn seen_ns(&self) -> u64 {
+        self.0.iter().flatten().map(|known| known.seen_ns).max().unwrap_or(0)
     }
 }
 
@@ -193,29 +211,21 @@ impl StickySessions {
     /// The endpoint among these that has set a cookie, by name and value.
     fn find(&self, cookie: (&str, &[u8]), endpoints: &[Endpoint], idle: Duration, now_ns: u64) -> Option<usize> {
         let (hash, mut sessions) = self.shard(cookie);
-        let session = sessions.get_mut(&hash)?;
-        if u128::from(now_ns.saturating_sub(session.seen_ns)) > idle.as_nanos() {
-            sessions.remove(&hash);
-            return None;
-        }
-        session.seen_ns = now_ns;
-        session.endpoint(endpoints)
+        sessions.get_mut(&hash)?.endpoint(endpoints, idle, now_ns)
     }
 
     fn learn(&self, cookie: (&str, &[u8]), endpoints: &[Endpoint], endpoint: usize, now_ns: u64) {
         let (hash, mut sessions) = self.shard(cookie);
         if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&hash) {
-            let mut seen: Vec<u64> = sessions.values().map(|session| session.seen_ns).collect();
+            let mut seen: Vec<u64> = sessions.values().map(StickySession::seen_ns).collect();
             let (_, oldest_kept, _) = seen.select_nth_unstable(MAX_SESSIONS / 8);
             let oldest_kept = *oldest_kept;
-            sessions.retain(|_, session| session.seen_ns >= oldest_kept);
+            sessions.retain(|_, session| session.seen_ns() >= oldest_kept);
             if sessions.len() >= MAX_SESSIONS {
                 sessions.clear(); // all were used at the same time
             }
         }
-        let session = sessions.entry(hash).or_default();
-        session.set(endpoints, endpoint);
-        session.seen_ns = now_ns;
+        sessions.entry(hash).or_default().set(endpoints, endpoint, now_ns);
     }
 }
 
@@ -290,7 +300,12 @@ mod tests {
         assert_eq!([found(0), found(1), found(2)], [Some(0), Some(0), Some(0)], "it has moved");
         let same = [endpoint(11), endpoint(10), endpoint(99)];
         assert_eq!(sessions.find(cookie, &same, Duration::MAX, 0), Some(1), "another upstream of the same servers");
+        let idle = Duration::from_nanos(5);
+        assert_eq!(sessions.find(cookie, &services[2], idle, 6), None, "it was not seen for so long");
+        assert_eq!([found(0), found(1), found(2)], [Some(0), Some(0), None], "the others have their own times");
+        sessions.learn(cookie, &services[2], 0, 0);
+        (0..2).for_each(|service| sessions.learn(cookie, &services[1 - service], 0, 0));
         sessions.learn(cookie, &services[3], 1, 0);
-        assert_eq!((found(3), found(0)), (Some(1), None), "the one that was learnt first has made room");
+        assert_eq!((found(3), found(2)), (Some(1), None), "the one that was learnt first has made room");
     }
 }

@@ -258,6 +258,11 @@ impl Drop for H2ClientStream {
         let trailers = session.untaken_trailers(self.key);
         self.connection.heads.hold(self.head_bytes + trailers, 0);
         self.connection.idle_since_ns.set(now_ns);
+        let responses_end = {
+            let mut state = session.state();
+            state.sent_bytes() + state.protocol.output().len() as u64
+        };
+        self.connection.responses_end.set(responses_end);
         let lasted_ns = now_ns.saturating_sub(self.begun_ns);
         let was_left = matches!(session.lost(self.key), Some(StreamLoss::Reset(_)));
         let is_over = self.call_deadline_ns <= now_ns;
