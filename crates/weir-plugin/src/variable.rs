@@ -92,7 +92,8 @@ macro_rules! variables {
 
 variables! {
     // The request.
-    /// The path that routes are matched with: decoded and normalised, without the query.
+    /// The path that routes are matched with, normalised, without the query; not what a plugin has made of it. Characters
+    /// that may not stand in a path are percent-encoded, as in `/a%20b`.
     Uri = "uri" | "document_uri",
     /// The request target as received: path and query, nothing decoded, without a scheme and host.
     RequestUri = "request_uri",

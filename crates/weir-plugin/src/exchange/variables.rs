@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use jiff::{Timestamp, tz::TimeZone};
-use weir_proto::{Head, Known, Version, field};
+use weir_proto::{Field, Head, Known, Version, field};
 
 use super::{AttemptRecord, Exchange, post_path};
 use crate::form;
@@ -42,7 +42,7 @@ impl Variables for Exchange {
         // Long, since it is a table: one row per variable.
         let request = &self.request;
         match variable {
-            Variable::Uri => bytes(request.path()),
+            Variable::Uri => bytes(request.client_path()),
             Variable::RequestUri => Some(request.origin_form()),
             Variable::UpstreamUri => Some(Cow::Owned(self.upstream_target())),
             Variable::Host | Variable::ServerName => bytes(request.host()),
@@ -128,7 +128,7 @@ impl Variables for Exchange {
             Variable::ConsumerGroupId => name(self.identity.as_ref().map(|identity| &*identity.consumer.group_id)),
             Variable::ServiceName => name(self.route.as_ref().map(|route| &*route.service_name)),
             Variable::Argument(name) => argument(request.query()?, name.as_bytes()),
-            Variable::Header(name) => header(&request.head, name.as_bytes()),
+            Variable::Header(name) => self.request_header(name.as_bytes()),
             Variable::SentHeader(name) | Variable::UpstreamHeader(name) => header(&self.response.head, name.as_bytes()),
             Variable::Cookie(name) => cookie(self, name.as_bytes()),
             Variable::RemoteUser if !self.remote_user().is_empty() => bytes(self.remote_user()),
@@ -214,14 +214,54 @@ fn certificate<'a>(exchange: &'a Exchange, part: impl FnOnce(&'a ClientCertifica
     exchange.tls.as_ref()?.certificate.as_ref().map(part).map(|text| Cow::Borrowed(text.as_bytes()))
 }
 
+impl Exchange {
+    /// A field of the request, for conditions and templates: as the client has sent it, also if the connection ends here (`Upgrade`).
+    /// Of `X-Forwarded-Proto` and the like, what an untrusted client says does not count, as it does not for the upstream;
+    /// where they have no value, that is what the gateway sees, as in APISIX. `X-Forwarded-For`, of which plugins choose their part,
+    /// is left as it is.
+    fn request_header(&self, name: &[u8]) -> Value<'_> {
+        let known = Known::parse(name);
+        let is_list = matches!(known, Known::XForwardedFor | Known::XRealIp | Known::Forwarded);
+        let is_doubtful = known.is_forwarding() && !is_list && !self.client.trusted;
+        let is_hop_by_hop = known.is_hop_by_hop();
+        let is_seen = |field: &&Field| match field.added {
+            true => !field.removed,
+            false => !is_doubtful && (!field.removed || is_hop_by_hop),
+        };
+        let head = &self.request.head;
+        let sent = joined(head, head.entries().iter().filter(is_seen), name);
+        match known {
+            _ if sent.is_some() => sent,
+            Known::XForwardedProto => bytes(self.scheme().as_bytes()),
+            Known::XForwardedHost => {
+                Some(self.request.client_authority()).filter(|host| !host.is_empty()).and_then(bytes)
+            }
+            Known::XForwardedPort => text(self.client.local.port()),
+            _ => None,
+        }
+    }
+}
+
 /// A field's values, joined as one list (RFC 9110 §5.3).
 fn header<'a>(head: &'a Head, name: &[u8]) -> Value<'a> {
+    joined(head, head.present(), name)
+}
+
+/// The values of the fields with this name. A `_` in a received name stands for `-`: variables have no other name for it.
+fn joined<'a>(head: &'a Head, fields: impl Iterator<Item = &'a Field>, name: &[u8]) -> Value<'a> {
+    // The crumbs of a cookie are joined in another way (RFC 9113 §8.2.3).
+    let separator: &[u8] = if name.eq_ignore_ascii_case(b"cookie") { b"; " } else { b", " };
+    let read = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let is_same = |field: &&Field| {
+        let sent = head.slice(field.name);
+        sent.len() == name.len() && sent.iter().zip(name).all(|(one, other)| read(*one) == read(*other))
+    };
     let mut joined: Value<'a> = None;
-    for field in head.present().filter(|field| head.slice(field.name).eq_ignore_ascii_case(name)) {
+    for field in fields.filter(is_same) {
         let value = head.slice(field.value);
         match &mut joined {
             None => joined = bytes(value),
-            Some(before) => before.to_mut().extend_from_slice(&[b", ", value].concat()),
+            Some(before) => before.to_mut().extend_from_slice(&[separator, value].concat()),
         }
     }
     joined
@@ -281,6 +321,47 @@ mod tests {
         assert_eq!(value(&exchange, "http2").as_deref(), Some("h2c"));
         exchange.client.tls = true;
         assert_eq!(value(&exchange, "http2").as_deref(), Some("h2"));
+    }
+
+    #[test]
+    fn fields_of_the_request_are_those_that_count() {
+        let head = "GET / HTTP/1.1\r\nHost: t:81\r\nConnection: upgrade\r\nUpgrade: websocket\r\nCookie: a=1\r\nCookie: b=2\r\n\
+             X-Forwarded-Proto: https\r\nX-Forwarded-User: admin\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
+        let mut exchange = exchange(head);
+        let all = |exchange: &Exchange| {
+            [
+                "upgrade",
+                "connection",
+                "cookie",
+                "x_forwarded_proto",
+                "x_forwarded_host",
+                "x_forwarded_user",
+                "x_forwarded_for",
+            ]
+            .map(|name| value(exchange, &format!("http_{name}")).unwrap_or_default())
+        };
+        let (hop, list) = (["websocket", "upgrade", "a=1; b=2"], "1.2.3.4");
+        assert_eq!(all(&exchange)[..3], hop);
+        assert_eq!(all(&exchange)[3..], ["http", "t:81", "", list], "what the client says does not count");
+        exchange.client.trusted = true;
+        assert_eq!(all(&exchange)[3..], ["https", "t:81", "admin", list]);
+        exchange.client.trusted = false;
+        exchange.request.head.set(b"X-Forwarded-User", b"jack").expect("a value");
+        assert_eq!(value(&exchange, "http_x_forwarded_user").as_deref(), Some("jack"), "a plugin has set it");
+    }
+
+    #[test]
+    fn a_field_with_an_underscore_has_the_name_that_variables_have() {
+        let mut exchange = Exchange::default();
+        let limits = Limits { underscores_in_names: true, ..Limits::default() };
+        let head = b"GET / HTTP/1.1\r\nHost: t\r\nX_Tok: a\r\nX-Tok: b\r\n\r\n";
+        parse_request(head, &limits, &mut exchange.request).expect("valid").expect("complete");
+        assert_eq!(value(&exchange, "http_x_tok").as_deref(), Some("a, b"));
+        exchange.request.set_path(b"/rewritten", None).expect("a path");
+        assert_eq!(
+            (value(&exchange, "uri"), value(&exchange, "upstream_uri")),
+            (Some("/".into()), Some("/rewritten".into()))
+        );
     }
 
     #[test]
