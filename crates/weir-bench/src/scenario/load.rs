@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{FanOut, Scenario, ScenarioRow};
+use super::{FanOut, Scenario, ScenarioRow, Speak};
 use crate::{backend::BackendDelay, library, target};
 
 /// Names of the built-in scenarios.
@@ -138,6 +138,10 @@ fn row_problems(
         claim(row.speak.asks(), format!("{place}: stands beside requests of HTTP only"));
         claim(row.routes == 1, format!("{place}: needs `routes: 1`, since the hub has a route of its own"));
     }
+    claim(
+        row.keep_alive.unwrap_or(scenario.load.keep_alive) || !matches!(row.speak, Speak::Http2 { .. }),
+        format!("rows[{index}].keep_alive: HTTP/2 keeps its connections"),
+    );
     if let Some(other) = compare_with {
         claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
     }
