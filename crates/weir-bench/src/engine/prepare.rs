@@ -132,21 +132,8 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     if let Protocol::Http2 { streams: 0 } = plan.protocol {
         return wrong("protocol.streams", "must be at least 1");
     }
-    check_combinations(plan)
-}
-
-/// Settings that a protocol would ignore.
-fn check_combinations(plan: &LoadPlan) -> Result<(), PlanError> {
-    let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
     if matches!(plan.protocol, Protocol::Http2 { .. }) && !plan.keep_alive {
         return wrong("keep_alive", "HTTP/2 keeps its connections; a connection for each request needs http1");
-    }
-    let receives = plan.protocol == Protocol::Sse && plan.requests.len() == 1;
-    if plan.pacing.is_open() && (receives || matches!(plan.protocol, Protocol::Idle { .. })) {
-        return wrong(
-            "pacing",
-            "a rate applies to requests and messages; clients of sse and idle send none after the first",
-        );
     }
     Ok(())
 }
@@ -360,11 +347,6 @@ mod tests {
         assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));
         let http2 = wrong(|plan| (plan.protocol, plan.keep_alive) = (Protocol::Http2 { streams: 1 }, false));
         assert!(http2.starts_with("keep_alive: HTTP/2 keeps its connections"), "{http2}");
-        for protocol in [Protocol::Sse, Protocol::Idle { first_request: true }] {
-            let pacing = Pacing::Open { rate: Rate::Constant(5.0), spacing: Default::default() };
-            let paced = LoadPlan { protocol, pacing, ..plan("http://127.0.0.1:1/") };
-            assert!(problem(&paced).starts_with("pacing: a rate applies to requests"), "{}", problem(&paced));
-        }
         assert!(wrong(|plan| plan.requests[0].method = "G T".into()).contains("not a method"));
         assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));
         assert!(wrong(|plan| plan.pacing = Pacing::Replay { at_ns: vec![2, 1] }).starts_with("pacing.at_ns: "));

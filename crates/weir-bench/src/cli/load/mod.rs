@@ -256,6 +256,12 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
     });
     let requests: Vec<RequestTemplate> = requests.collect();
     let protocol = protocol(&args, &requests);
+    if args.rate.is_some() && matches!(protocol, Protocol::Sse | Protocol::Idle { .. }) {
+        let name = protocol.name();
+        return Err(format!(
+            "--rate applies to requests and messages; clients of `-p {name}` send none after the first"
+        ));
+    }
     let duration = args.duration.or(args.requests.is_none().then_some(Duration::from_secs(10)));
     let pacing = pacing(&args, duration);
     let first = requests.first().map(|request| request.url.clone()).unwrap_or_default();
@@ -463,6 +469,8 @@ mod tests {
             ("http://a/ -d soon", "try 500ms"),
             ("http://a/ -H nothing", "try `Name: value`"),
             ("http://a/ --think 1s --rate 5", "cannot be used"),
+            ("http://a/ -p sse -R 5", "--rate applies to requests and messages"),
+            ("http://a/ -p idle -R 5", "--rate applies to requests and messages"),
             ("--plan /nowhere.json", "/nowhere.json"),
         ] {
             let error = parsed(line).expect_err(line);
