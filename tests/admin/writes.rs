@@ -173,25 +173,31 @@ fn a_transaction_deletes_credentials_with_their_consumer_and_takes_ids_only() {
 fn what_is_wrong_is_named_and_leaves_no_revision() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);
-    api.put("protos/p", r#"{"content": "syntax = \"proto3\";"}"#);
+    api.put("consumers/p", r#"{"username": "p"}"#);
     // (method, path, additional field, body, status, part of the message)
     let table = [
         ("PATCH", "configs", "", r#"{"operations": []}"#, 400, "`operations` is empty"),
-        ("PUT", "protos/p", "", "{}", 400, "property \"content\" is required"),
-        ("PUT", "protos/p", "", r#"{"content": ""}"#, 400, "must have 1 to 1048576 bytes"),
-        ("PUT", "protos/p", "", r#"{"content": "x", "bogus": 1}"#, 400, "additional properties forbidden, found bogus"),
+        ("PUT", "protos/p", "", r#"{"content": "x"}"#, 400, "does not support protos"),
+        ("POST", "protos", "", r#"{"content": "x"}"#, 400, "does not support protos"),
         (
             "PATCH",
             "configs",
             "",
-            r#"{"operations": [{"put": "protos/p", "value": {}}]}"#,
+            r#"{"operations": [{"put": "protos/p", "value": {"content": "x"}}]}"#,
             400,
-            "operations[0]: invalid",
+            "operations[0]: this version does not support protos",
         ),
-        ("POST", "schema/validate/protos", "", "{}", 400, "property \"content\" is required"),
-        ("POST", "schema/validate/protos", "", r#"{"content": "x"}"#, 200, ""),
-        ("PUT", "protos/p", "If-None-Match: *\r\n", r#"{"content": "x"}"#, 412, "the resource exists"),
-        ("PUT", "protos/p", "If-Match: \"7\"\r\n", r#"{"content": "x"}"#, 412, "`If-Match`; read the resource again"),
+        ("POST", "schema/validate/protos", "", r#"{"content": "x"}"#, 400, "does not support protos"),
+        ("POST", "configs/validate", "", r#"{"protos": [{"id": "p", "content": "x"}]}"#, 400, "validation failed"),
+        ("PUT", "consumers/p", "If-None-Match: *\r\n", r#"{"username": "p"}"#, 412, "the resource exists"),
+        (
+            "PUT",
+            "consumers/p",
+            "If-Match: \"7\"\r\n",
+            r#"{"username": "p"}"#,
+            412,
+            "`If-Match`; read the resource again",
+        ),
         ("PUT", "consumers", "", r#"{"username": "a b"}"#, 400, "property \"username\" validation failed"),
     ];
     for (method, path, field, body, status, message) in table {

@@ -40,6 +40,9 @@ pub struct ResultFile {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<TargetRecord>,
     pub cells: Vec<Cell>,
+    /// Why the run ended before all was measured: it was interrupted, or the lab failed. Absent for a complete run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
     /// Highest rates that kept an objective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searches: Vec<Search>,
@@ -89,6 +92,9 @@ pub struct Search {
     /// Requests per second; absent when even the lowest rate tried broke the objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+    /// Why the search ended without a rate, if the target failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// Every rate that was tried, in order.
     pub attempts: Vec<SearchAttempt>,
 }

@@ -138,10 +138,52 @@ fn judged_by_what_it_holds(result: &ResultFile) {
     let mut two = scaled.cells[0].clone();
     two.level.workers = 2;
     if let CellOutcome::Measured { runs } = &mut two.outcome {
-        runs.iter_mut().for_each(|run| run.load.total.completed *= 3);
+        for run in runs {
+            run.load.completed_in_time = run.load.completed_in_time.map(|completed| completed * 3);
+        }
     }
     scaled.cells.push(two);
     assert!(rules(&scaled).contains(&"super-linear-scaling".to_owned()), "{:?}", rules(&scaled));
+}
+
+/// The counts need valgrind, which is not in an empty search path: the lab fails after the repeats.
+#[test]
+fn what_was_measured_before_a_failure_is_written_with_the_reason() {
+    let place = Place::new("incomplete");
+    let arguments = ["run", "smoke.yaml", "--out", "out", "--cache", "cache", "--row", "GET", "--valgrind"];
+    let run = {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir-bench"));
+        command.args(arguments).env("PATH", "").current_dir(&place.0).output().unwrap()
+    };
+    let printed = text(&run);
+    assert_eq!(run.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("the run ended before everything was measured: --valgrind: valgrind is not"), "{printed}");
+    let result = ResultFile::read(&place.results(".json").pop().unwrap()).unwrap();
+    assert!(result.incomplete.is_some_and(|reason| reason.contains("valgrind is not installed")));
+    assert_eq!(result.cells.iter().map(|cell| cell.runs().len()).sum::<usize>(), 4);
+}
+
+#[test]
+fn a_run_without_figures_is_invalid_and_wrong_options_are_refused() {
+    let place = Place::new("nothing");
+    let lab = |more: &[&str]| place.lab(&[&["run", "smoke.yaml", "--out", "out", "--cache", "cache"], more].concat());
+    let nothing = lab(&["--targets", "haproxy", "--program", "haproxy=/nowhere/haproxy"]);
+    assert_eq!(nothing.status.code(), Some(1), "{}", text(&nothing));
+    assert!(text(&nothing).contains("nothing was measured"), "{}", text(&nothing));
+    for (option, problem) in [
+        ("--seconds=-1", "method.measured_s: -1 is not more than 0"),
+        ("--seconds=nan", "method.measured_s: NaN is not"),
+        ("--seconds=inf", "method.measured_s: inf is not"),
+        ("--seconds=1e300", "is not more than 0 and at most 86400"),
+        ("--workers=0", "workers: 1 or more"),
+        ("--connections=100,50", "connections: ascending numbers from 1"),
+        ("--repeats=0", "method.repeats: 0 is possible only with --valgrind"),
+    ] {
+        let refused = lab(&[option]);
+        assert!(text(&refused).contains(problem), "{option}: {}", text(&refused));
+        assert_eq!(refused.status.code(), Some(2), "{option}: {}", text(&refused));
+    }
 }
 
 #[test]

@@ -683,8 +683,11 @@ fn refuse_what_is_not_served(fields: &MapReader) {
     for list in NOT_YET.iter().filter_map(|key| fields.get(key)) {
         if !list.is_list() {
             list.report_advising("expected a list", "write `[]` or leave it out");
-        } else if let Some(first) = list.items().next() {
-            first.report_advising(
+            continue;
+        }
+        // Each item, so that a store sets all of them aside at once.
+        for item in list.items() {
+            item.report_advising(
                 "this kind of resource is not supported yet by this version",
                 "leave the list out; its entries would have no effect",
             );

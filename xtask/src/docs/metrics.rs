@@ -107,7 +107,14 @@ fn family(text: &str, kind: &'static str, suffix: &str, source: &str) -> Option<
             labels_of(text[at + call.len()..].split(']').next().unwrap_or_default(), &mut labels);
         }
     }
-    Some(Family { name: format!("{name}{suffix}"), kind, help: help.to_owned(), labels })
+    Some(Family { name: format!("{name}{suffix}"), kind, help: joined(help), labels })
+}
+
+/// A text literal of several lines as one: a `\` at the end of a line continues it at the first letter of the next one.
+fn joined(literal: &str) -> String {
+    let mut parts = literal.split("\\\n");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.trim_start())
 }
 
 /// The functions of the same source that get the page: `name(page, ...)`.
@@ -140,6 +147,12 @@ fn labels_of(sample: &str, labels: &mut Vec<Label>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_help_of_several_lines_is_one_cell() {
+        let source = "fn write(page: &mut Page) {\n    page.counter(\n        \"weir_a\",\n        \"Things, by \\\n         kind.\",\n    );\n}\n";
+        assert_eq!(families_of(source)[0].help, "Things, by kind.");
+    }
 
     #[test]
     fn families_are_read_with_their_labels() {

@@ -130,7 +130,8 @@ pub struct Findings<'a> {
 
 /// Derives everything from a result; the same result gives the same findings.
 pub fn findings(result: &ResultFile) -> Findings<'_> {
-    let verdicts = lint::judge(&lint::evidence_of(result));
+    let mut verdicts = lint::judge(&lint::evidence_of(result));
+    lint::judge_completeness(result, &mut verdicts);
     Findings {
         result,
         cells: result.cells.iter().map(|cell| summary(result, cell, &verdicts)).collect(),

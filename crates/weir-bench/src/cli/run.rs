@@ -202,7 +202,9 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
     if let Some(kind) = arguments.backend {
         scenario = scenario.with_backend(kind).map_err(|problems| format!("--backend: {problems}"))?;
     }
-    if arguments.ablation { scenario.ablated() } else { Ok(scenario) }
+    let scenario = if arguments.ablation { scenario.ablated()? } else { scenario };
+    scenario::check_settings(&scenario, arguments.valgrind)?;
+    Ok(scenario)
 }
 
 /// A flag that the first SIGINT or SIGTERM sets, so that targets are stopped before the lab ends.

@@ -132,6 +132,9 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     if let Protocol::Http2 { streams: 0 } = plan.protocol {
         return wrong("protocol.streams", "must be at least 1");
     }
+    if matches!(plan.protocol, Protocol::Http2 { .. }) && !plan.keep_alive {
+        return wrong("keep_alive", "HTTP/2 keeps its connections; a connection for each request needs http1");
+    }
     Ok(())
 }
 
@@ -342,6 +345,8 @@ mod tests {
         assert!(wrong(|plan| plan.connections = 0).starts_with("connections: "));
         assert!(wrong(|plan| plan.threads = 3).starts_with("threads: "));
         assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));
+        let http2 = wrong(|plan| (plan.protocol, plan.keep_alive) = (Protocol::Http2 { streams: 1 }, false));
+        assert!(http2.starts_with("keep_alive: HTTP/2 keeps its connections"), "{http2}");
         assert!(wrong(|plan| plan.requests[0].method = "G T".into()).contains("not a method"));
         assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));
         assert!(wrong(|plan| plan.pacing = Pacing::Replay { at_ns: vec![2, 1] }).starts_with("pacing.at_ns: "));

@@ -118,6 +118,8 @@ pub(super) struct RecorderSummary {
     pub ended: u64,
     /// When the last response to a measured exchange was complete, ns; 0 if there was none.
     pub last_answer: u64,
+    /// Responses that were complete within the measurement, including those to exchanges that were due in warm-up.
+    pub completed_in_time: u64,
     /// CPU time during measurement and drain.
     pub cpu: CpuTime,
     pub connections: Connections,
@@ -224,6 +226,9 @@ impl Recorder {
     /// Counts an exchange as answered at `now`; it was sent at `sent`.
     #[inline]
     pub(super) fn completed(&mut self, request: usize, due: u64, sent: u64, now: u64) {
+        if now >= self.window.measure && now < self.window.end && self.summary.ended == 0 {
+            self.summary.completed_in_time += 1;
+        }
         if self.belongs(due) {
             let tally = &mut self.slice.tallies[request].tally;
             tally.completed += 1;

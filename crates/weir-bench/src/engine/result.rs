@@ -26,6 +26,11 @@ pub struct LoadResult {
     pub measured_ns: u64,
     /// From the end of the measurement to the last answer, ns.
     pub drain_ns: u64,
+    /// Complete answers that came within the measurement, whenever their requests were due: what rates count. Answers that
+    /// come in the drain are in `total` and in its percentiles, but not in a rate: the time they took is not in `measured_ns`.
+    /// Absent in results of earlier versions, whose rates count all answers of `total`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_in_time: Option<u64>,
     /// The whole measurement.
     pub total: LoadTally,
     /// Each request of the plan, in its order; absent when there is only one.
@@ -285,9 +290,14 @@ impl CpuTime {
 }
 
 impl LoadResult {
-    /// Complete answers per second of the measurement.
+    /// Complete answers per second of the measurement, of those that came within it.
     pub fn rate(&self) -> f64 {
-        per_second(self.total.completed, self.measured_ns)
+        per_second(self.counted_answers(), self.measured_ns)
+    }
+
+    /// The number of answers that the rate is computed from.
+    pub fn counted_answers(&self) -> u64 {
+        self.completed_in_time.unwrap_or(self.total.completed)
     }
 
     /// Requests due per second of the measurement: the load that an open loop offered.
@@ -314,6 +324,7 @@ impl LoadResult {
         self.warm_up_ns += later.warm_up_ns;
         self.measured_ns += later.measured_ns;
         self.drain_ns += later.drain_ns;
+        self.completed_in_time = self.both_in_time(later);
         self.total.add(&later.total);
         self.add_requests(&later.requests);
         let moved =
@@ -322,6 +333,10 @@ impl LoadResult {
         let open_max = self.connections.open_max.max(later.connections.open_max);
         self.connections.add(&later.connections);
         (self.connections.open_max, self.connections.open_at_end) = (open_max, later.connections.open_at_end);
+    }
+
+    fn both_in_time(&self, other: &Self) -> Option<u64> {
+        self.completed_in_time.zip(other.completed_in_time).map(|(ours, theirs)| ours + theirs)
     }
 
     fn add_requests(&mut self, others: &[RequestTally]) {
@@ -338,6 +353,7 @@ impl LoadResult {
         self.started_unix_ns = self.started_unix_ns.min(other.started_unix_ns);
         self.measured_ns = self.measured_ns.max(other.measured_ns);
         self.drain_ns = self.drain_ns.max(other.drain_ns);
+        self.completed_in_time = self.both_in_time(other);
         self.total.add(&other.total);
         self.add_requests(&other.requests);
         let joined = self.intervals.len().min(other.intervals.len());

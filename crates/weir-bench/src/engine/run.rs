@@ -295,6 +295,7 @@ impl<'a> Collector<'a> {
             ended => ended.max(last_answer),
         };
         let measured_ns = end.saturating_sub(self.window.measure);
+        let in_time = summaries.values().map(|summary| summary.completed_in_time).sum();
         let mut total = LoadTally::default();
         for tally in &self.requests {
             total.add(tally);
@@ -330,6 +331,8 @@ impl<'a> Collector<'a> {
             warm_up_ns: self.window.measure - self.window.start,
             measured_ns,
             drain_ns: last_answer.saturating_sub(end),
+            // Without a warm-up, a count or a stop ends the measurement with the last answer, so all are within.
+            completed_in_time: Some(if end < self.window.end && !warmed_up { total.completed } else { in_time }),
             total,
             requests,
             intervals: self.intervals,

@@ -99,6 +99,7 @@ mod tests {
             warm_up_ns: 500_000_000,
             measured_ns: 1_000_000_000,
             drain_ns: 0,
+            completed_in_time: None,
             total: tally,
             requests: Vec::new(),
             intervals: vec![interval],

@@ -1,9 +1,9 @@
 use std::fmt::Write as _;
 
 use super::{
-    Figure, against, difference, extra, extra_headers, figures, grouped, headline, holds_connections, knee_figures,
-    latency, left_out, legend, level, overview, plain, processors, published_after, schedule_of, target_name,
-    with_interval, with_workers,
+    Figure, against, difference, extra, extra_headers, figures, found, grouped, headline, holds_connections,
+    knee_figures, latency, left_out, legend, length, level, overview, plain, processors, published_after, schedule_of,
+    target_name, with_interval, with_workers,
 };
 use crate::{
     analysis::{
@@ -130,9 +130,9 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
         (
             "Method",
             format!(
-                "{} interleaved repeats of {} s after {} s of warm-up{}; medians with {:.0} % bootstrap intervals",
+                "{} interleaved repeats of {} after {} s of warm-up{}; medians with {:.0} % bootstrap intervals",
                 method.repeats,
-                method.measured_s,
+                length(result),
                 method.warmup_s,
                 if method.slices > 1 { format!(", in {} turns", method.slices) } else { String::new() },
                 method.confidence * 100.0
@@ -346,7 +346,7 @@ fn searches(findings: &Findings<'_>, page: &mut String) {
                 escape(&search.row),
                 escape(&level(search.connections, search.workers)),
                 escape(&search.target),
-                search.rate.map_or("none".to_owned(), |rate| Unit::Count.label(rate)),
+                escape(&found(search)),
                 tried.join(" · ")
             );
         }

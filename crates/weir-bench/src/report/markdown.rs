@@ -18,7 +18,9 @@ pub const RESULTS_HEAD: &str = "# Results\n\n\
     Each table shows a stored result of the lab. The result files in [bench/results](../../bench/results) also contain the \
     machine, all configurations and the histograms. Figures are medians over the repeats, with the lowest and the highest \
     value in brackets. Where the repeats have two modes, both modes are shown, each with its number of repeats. Ratios are \
-    medians of the ratios within each repeat; figures that the lab found invalid have no ratio.\n";
+    medians of the ratios within each repeat, beside the baseline that the head of the column names; where the lab's test (Mann and \
+    Whitney, or Wilcoxon from six repeats on) finds no difference at 95 %, the ratio says so with its p-value. Figures that the \
+    lab found invalid have no ratio. The target `none` is the load without a gateway: the backend itself.\n";
 
 /// The head of the page of prices.
 pub const PRICES_HEAD: &str = "# The cost of each plugin\n\n\
@@ -77,12 +79,12 @@ fn measured(findings: &Findings<'_>) -> String {
     };
     let command = result.command.iter().map(String::as_str).skip_while(|word| *word != "bench").collect::<Vec<_>>();
     format!(
-        "{}, {} processors, {}, {day}; {} of {} s. To repeat: `weir {}`",
+        "{}, {} processors, {}, {day}; {} of {}. To repeat: `weir {}`",
         manifest.cpu.model,
         manifest.cpu.logical,
         manifest.kernel_release(),
         repeats,
-        method.measured_s,
+        super::length(result),
         command.join(" ")
     )
 }
@@ -104,9 +106,9 @@ fn figures(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
     };
     vec![
         format!("{}{invalid}", spread(runs, |run| Some(run.throughput()), Unit::Count)),
-        ratio(summary.against_baseline),
+        ratio(summary.against_baseline, runs.len()),
         spread(runs, MeasuredRun::target_cpu_us, Unit::Microseconds),
-        ratio(summary.cpu_against_baseline),
+        ratio(summary.cpu_against_baseline, runs.len()),
         latency(summary.p50_ms, 50.0),
         latency(summary.p99_ms, 99.0),
         memory,
@@ -114,9 +116,15 @@ fn figures(summary: &CellSummary<'_>, idle: bool) -> Vec<String> {
     ]
 }
 
-fn ratio(comparison: Option<Comparison>) -> String {
-    let known = comparison.map(|one| one.ratio.median).filter(|ratio| ratio.is_finite());
-    known.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"))
+/// A ratio, and whether it is a difference; a single run cannot be tested.
+fn ratio(comparison: Option<Comparison>, runs: usize) -> String {
+    let Some(one) = comparison.filter(|one| one.ratio.median.is_finite()) else { return "–".to_owned() };
+    let ratio = one.ratio.median;
+    match one.different {
+        true => format!("{ratio:.2}"),
+        false if runs < 2 => format!("{ratio:.2} (one run)"),
+        false => format!("{ratio:.2} (no difference, p {:.2})", one.p),
+    }
 }
 
 /// The median with the lowest and highest value, or both modes if there are two.
@@ -175,6 +183,21 @@ fn thousands(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{compare, mann_whitney};
+
+    #[test]
+    fn a_ratio_that_is_no_difference_says_so() {
+        let beside = |theirs: &[f64], ours: &[f64]| {
+            let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+            ratio(compare(theirs, ours, &ratios, 0.95, 1), ours.len())
+        };
+        let (nginx, faster) = ([100.0, 101.0, 102.0, 103.0, 104.0], [110.0, 111.0, 112.0, 113.0, 114.0]);
+        assert_eq!(beside(&nginx, &faster), "1.10");
+        let same = [100.5, 101.5, 102.5, 99.5, 104.5];
+        assert!(beside(&nginx, &same).ends_with(&format!("(no difference, p {:.2})", mann_whitney(&nginx, &same))));
+        assert_eq!(beside(&nginx[..1], &faster[..1]), "1.10 (one run)");
+        assert_eq!(ratio(None, 5), "–");
+    }
 
     #[test]
     fn instructions_are_grouped_by_thousands() {

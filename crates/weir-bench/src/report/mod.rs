@@ -18,7 +18,7 @@ use crate::{
     },
     manifest::Pinning,
     plot::{Unit, holds_zero},
-    result::{AccessRecords, CellOutcome, Knee, MeasuredRun, ResultFile, SearchAttempt},
+    result::{AccessRecords, Cell, CellOutcome, Knee, MeasuredRun, ResultFile, Search, SearchAttempt},
     scenario::{PublishedFigures, TableColumn},
     stats::{Comparison, ConfidenceInterval},
 };
@@ -46,6 +46,25 @@ fn with_interval(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
 
 fn plain(interval: Option<ConfidenceInterval>, unit: Unit) -> String {
     interval.map_or("–".to_owned(), |interval| unit.label(interval.median))
+}
+
+/// The rate that a search found, or why it found none.
+fn found(search: &Search) -> String {
+    match (search.rate, &search.failed) {
+        (Some(rate), _) => Unit::Count.label(rate),
+        (None, None) => "none".to_owned(),
+        (None, Some(reason)) => format!("none: {reason}"),
+    }
+}
+
+/// The length of a run: as planned, or the number of requests that ended it, and how long they took.
+fn length(result: &ResultFile) -> String {
+    let runs = || result.cells.iter().flat_map(Cell::runs);
+    let planned = format!("{} s", result.scenario.method.measured_s);
+    let Some(count) = runs().find_map(|run| run.plan.stop.count) else { return planned };
+    let (low, high) =
+        runs().fold((f64::MAX, 0.0_f64), |(low, high), run| (low.min(run.measured_s()), high.max(run.measured_s())));
+    format!("{count} requests ({low:.1} s to {high:.1} s)")
 }
 
 /// `+12 %`, or `≈` if the test finds no significant difference.
@@ -178,16 +197,18 @@ pub fn grouped(verdicts: &[LintVerdict]) -> Vec<Vec<&LintVerdict>> {
 }
 
 /// The reason shown at the top: the rule with the most findings among the worst ones, with the text of its first finding. Notes
-/// weaken no figure, so they are not shown there.
+/// weaken no figure, so they are not shown there. What makes the result as a whole invalid comes first.
 pub fn headline(findings: &Findings<'_>) -> Option<String> {
     let worst = findings.worst().filter(|worst| *worst > Severity::Note)?;
     let groups = grouped(&findings.verdicts);
-    let most = groups.iter().filter(|group| group[0].severity == worst).max_by_key(|group| group.len())?;
+    let weight = |group: &&Vec<&LintVerdict>| (worst == Severity::Invalid && group[0].subject.is_none(), group.len());
+    let most = groups.iter().filter(|group| group[0].severity == worst).max_by_key(weight)?;
     let first = most[0];
     let figures = findings.cells.iter().filter(|summary| summary.absent().is_none()).count();
     let with = findings.cells.iter().filter(|summary| summary.worst == Some(worst)).count();
     let subject = first.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
     Some(match (worst, with) {
+        (Severity::Invalid, _) if first.subject.is_none() => format!("The result is invalid: {}", first.words),
         (Severity::Invalid, 0) | (Severity::Note, _) => format!("The result is invalid. {subject}{}", first.words),
         (Severity::Invalid, _) => format!("{with} of {figures} figures are invalid. {subject}{}", first.words),
         (Severity::Warning, 0) => format!("Valid, with a warning: {subject}{}", first.words),

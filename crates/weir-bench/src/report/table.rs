@@ -1,8 +1,8 @@
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{
-    against, difference, extra, extra_headers, holds_connections, knee_figures, latency, level, plain, published_after,
-    schedule_of, shortened, target_name, with_interval, with_workers,
+    against, difference, extra, extra_headers, found, holds_connections, knee_figures, latency, level, plain,
+    published_after, schedule_of, shortened, target_name, with_interval, with_workers,
 };
 use crate::{
     analysis::{
@@ -209,7 +209,7 @@ pub fn searches(findings: &Findings<'_>) -> Option<String> {
     }
     table.set_header(header);
     for search in &findings.result.searches {
-        let rate = search.rate.map_or("none".to_owned(), |rate| Unit::Count.label(rate));
+        let rate = found(search);
         let mut line = vec![
             search.objective.clone(),
             search.row.clone(),

@@ -42,15 +42,14 @@ pub fn valgrind() -> Result<Vec<String>, String> {
 }
 
 impl Lab<'_> {
-    /// Counts every row on every target that can run it, at one worker.
+    /// Counts every row on every target that can run it, at one worker. The counts before an error stay.
     pub fn count_instructions(
         &mut self,
         peers: &BTreeMap<String, Found>,
         records: &mut [TargetRecord],
-    ) -> Result<Vec<InstructionCount>, String> {
+    ) -> Result<(), String> {
         let under = valgrind()?;
         let scenario = self.scenario;
-        let mut counts = Vec::new();
         let asking = scenario.rows.iter().filter(|row| row.speak.asks() && !row.disturbs());
         for (row, target) in asking.flat_map(|row| scenario.targets.iter().map(move |target| (row, target))) {
             let (peer, installed) = &peers[target];
@@ -62,9 +61,9 @@ impl Lab<'_> {
             let few = self.counted(row, target, &peers[target], &under, REQUESTS[0], records)?;
             let many = self.counted(row, target, &peers[target], &under, REQUESTS[1], records)?;
             let per_request = many.saturating_sub(few) as f64 / (REQUESTS[1] - REQUESTS[0]) as f64;
-            counts.push(InstructionCount { row: row.name.clone(), target: target.clone(), per_request });
+            self.counts.push(InstructionCount { row: row.name.clone(), target: target.clone(), per_request });
         }
-        Ok(counts)
+        Ok(())
     }
 
     /// Instructions of a target from its start to its end, with this number of requests.

@@ -37,7 +37,7 @@ pub use self::{counters::available as counters_available, place::usable_cpus};
 use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
-    result::{Cell, CellOutcome, LoadLevel, ResultFile, SCHEMA, SearchAttempt, TargetRecord},
+    result::{Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, TargetRecord},
     scenario::{RateOf, Scenario, ScenarioRow},
     target::{self, Installed, PeerDefinition},
 };
@@ -54,11 +54,12 @@ pub struct RunOptions {
     /// Also count user instructions under valgrind.
     pub valgrind: bool,
     pub command: Vec<String>,
-    /// Set when the user interrupts: running processes are stopped, and no result is written.
+    /// Set when the user interrupts: running processes are stopped, and the result has what was measured until then.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Runs the whole scenario. Failures of single cells are recorded in the result; an `Err` is a failure of the lab itself.
+/// Runs the whole scenario. Failures of targets are recorded in the result. A failure of the lab itself, or an interruption, ends
+/// the run with what was measured until then, and the result names the reason; it is an `Err` if nothing was measured.
 pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, String> {
     let started_at = Timestamp::now();
     let place = RunDirectory::new(options)?;
@@ -82,17 +83,19 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
         placement,
         counters: manifest.counters,
         cells: Vec::new(),
+        searches: Vec::new(),
+        counts: Vec::new(),
         order: 0,
         bar: progress(&scenario),
     };
-    for repeat in 0..scenario.method.repeats {
-        for groups in plan::order(&scenario, repeat, options.seed) {
-            lab.row(repeat, &groups, &peers, &mut records)?;
-        }
-    }
-    let searches = search::all(&mut lab, &peers, &mut records)?;
-    let counts = if options.valgrind { lab.count_instructions(&peers, &mut records)? } else { Vec::new() };
+    let incomplete = lab.everything(&peers, &mut records).err();
     lab.bar.finish_and_clear();
+    if let Some(reason) = &incomplete
+        && lab.counts.is_empty()
+        && lab.cells.iter().all(|cell| cell.runs().is_empty())
+    {
+        return Err(reason.clone());
+    }
     lab.backend_records.extend(lab.stores.record());
     let mut cells = lab.cells;
     in_scenario_order(&scenario, &mut cells);
@@ -109,8 +112,9 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
         backends: lab.backend_records,
         knees: knee::knees(&scenario, &cells),
         cells,
-        searches,
-        counts,
+        incomplete,
+        searches: lab.searches,
+        counts: lab.counts,
         scenario: scenario.clone(),
     })
 }
@@ -174,11 +178,32 @@ pub struct Lab<'a> {
     backend_records: Vec<TargetRecord>,
     counters: bool,
     cells: Vec<Cell>,
+    searches: Vec<Search>,
+    counts: Vec<InstructionCount>,
     order: u32,
     bar: ProgressBar,
 }
 
+/// Why a rate of a search was not measured.
+pub enum AttemptFailure {
+    /// The target failed; the run goes on.
+    Target(String),
+    /// The lab failed or was interrupted, which ends the run.
+    Lab(String),
+}
+
 impl Lab<'_> {
+    /// All repeats, searches and counts. What was measured before an error stays.
+    fn everything(&mut self, peers: &BTreeMap<String, Found>, records: &mut [TargetRecord]) -> Result<(), String> {
+        for repeat in 0..self.scenario.method.repeats {
+            for groups in plan::order(self.scenario, repeat, self.options.seed) {
+                self.row(repeat, &groups, peers, records)?;
+            }
+        }
+        search::all(self, peers, records)?;
+        if self.options.valgrind { self.count_instructions(peers, records) } else { Ok(()) }
+    }
+
     /// One row in one repeat: starts the backend once, then one target after the other for all its levels, or all targets
     /// together when they take turns.
     fn row(
@@ -297,12 +322,12 @@ impl Lab<'_> {
         at: LoadLevel,
         found: &Found,
         records: &mut [TargetRecord],
-        body: impl FnOnce(&mut dyn FnMut(f64) -> Result<SearchAttempt, String>) -> Result<T, String>,
-    ) -> Result<T, String> {
+        body: impl FnOnce(&mut dyn FnMut(f64) -> Result<SearchAttempt, AttemptFailure>) -> Result<T, AttemptFailure>,
+    ) -> Result<T, AttemptFailure> {
         let LoadLevel { connections, workers, .. } = at;
         let pinning = self.placement.pinning(workers);
         place::keep_to(&self.placement.own(&pinning));
-        let mut backend = self.backend(row, workers, &pinning)?;
+        let mut backend = self.backend(row, workers, &pinning).map_err(AttemptFailure::Lab)?;
         let row = &*self.scenario.row_for(target, row);
         let variant = self.scenario.variant(target);
         let setting = Setting {
@@ -313,10 +338,10 @@ impl Lab<'_> {
             pinning: &pinning,
             variant,
             under: Vec::new(),
-            logs: self.stores.provide(row, self.place, &pinning.backend)?,
+            logs: self.stores.provide(row, self.place, &pinning.backend).map_err(AttemptFailure::Lab)?,
         };
         let started = Started::start(&setting, found, &backend, connections);
-        let mut started = started.map_err(|failure| format!("{target}: {}", failure.reason))?;
+        let mut started = started.map_err(|failure| AttemptFailure::Target(failure.reason.clone()))?;
         record(records, target, started.configuration.take());
         body(&mut |rate| {
             self.bar.set_message(format!("{} · {target} · search at {rate:.0}/s", row.name));
@@ -326,7 +351,8 @@ impl Lab<'_> {
             let tell = |words: &str| self.bar.suspend(|| eprintln!("weir bench: {words}"));
             let (scenario, tell) = (self.scenario, &tell);
             let task = cell::RunTask { scenario, row, level, repeat: 0, order, seed, counters: false, tell };
-            let run = started.measure(task, &mut backend, &self.options.stop)??;
+            let run = started.measure(task, &mut backend, &self.options.stop).map_err(AttemptFailure::Lab)?;
+            let run = run.map_err(AttemptFailure::Target)?;
             Ok(SearchAttempt {
                 rate,
                 achieved: run.throughput(),

@@ -177,6 +177,7 @@ mod tests {
             warm_up_ns: 0,
             measured_ns: 1_000_000_000,
             drain_ns: 0,
+            completed_in_time: None,
             total: Default::default(),
             requests: Vec::new(),
             intervals: Vec::new(),

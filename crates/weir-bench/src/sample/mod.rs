@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::process::SampledTree;
 pub use self::{
     process::{open_files_limit, rss_bytes},
     tree::process_tree,
@@ -26,8 +27,8 @@ pub struct WatchedProcess {
     pub role: ProcessRole,
     pub name: String,
     pub cpus: Vec<u32>,
-    /// Its first process. Descendants are found when sampling begins, because some targets listen before they start
-    /// their workers.
+    /// Its first process. Descendants are found at each sample: some targets listen before they start their workers, and a
+    /// reload starts new ones.
     pub root: u32,
     /// How the names of its threads begin that process requests; see [`ProcessSample::worker_cpu_s`].
     pub workers: Option<String>,
@@ -83,19 +84,16 @@ fn collect(
         .map(|one| Process { role: one.role, name: one.name.clone(), cpus: one.cpus.clone(), samples: Vec::new() })
         .collect();
     let mut host = Vec::new();
-    let mut trees: Vec<Vec<u32>> = Vec::new();
+    let mut trees: Vec<SampledTree> = watched.iter().map(|one| SampledTree::new(one.root)).collect();
     let end = start + length;
     let mut due = start;
     loop {
         while Instant::now() < due && !stop.load(Ordering::Relaxed) {
             thread::park_timeout(due.saturating_duration_since(Instant::now()));
         }
-        if trees.is_empty() {
-            trees = watched.iter().map(|one| process_tree(one.root)).collect();
-        }
-        for ((tree, process), one) in trees.iter().zip(&mut processes).zip(&watched) {
+        for ((tree, process), one) in trees.iter_mut().zip(&mut processes).zip(&watched) {
             let at_s = start.elapsed().as_secs_f64();
-            process.samples.push(ProcessSample { at_s, ..process::read(tree, one.workers.as_deref()) });
+            process.samples.push(ProcessSample { at_s, ..tree.sample(one.workers.as_deref()) });
         }
         host.push(HostSample { at_s: start.elapsed().as_secs_f64(), ..host::read() });
         if due >= end || stop.load(Ordering::Relaxed) {
@@ -140,9 +138,55 @@ mod tests {
 
     use super::*;
 
+    /// The counters of this process.
+    fn own(workers: Option<&str>) -> ProcessSample {
+        process::read(std::process::id(), workers).expect("it runs").sample
+    }
+
+    /// A shell that uses a fifth of a second of processor time, then reports it and waits for a line.
+    fn busy_worker(parent: &mut std::process::ChildStdin, report: &mut impl std::io::BufRead) {
+        use std::io::Write as _;
+        // The 14th field of the file is user time in ticks of 10 ms.
+        let busy = "while read -r a b c d e f g h i j k l m user rest </proc/$$/stat; [ $user -lt 20 ]; do :; done";
+        let line = format!("sh -c '{busy}; echo done; read line' <&3 &");
+        writeln!(parent, "{line}").expect("the shell reads");
+        let mut said = String::new();
+        report.read_line(&mut said).expect("the worker reports");
+        assert_eq!(said, "done\n");
+    }
+
+    #[test]
+    fn workers_that_a_reload_starts_are_sampled_and_ended_ones_stay_counted() {
+        use std::io::{BufReader, Write as _};
+        use std::process::{Command, Stdio};
+        let mut shell = Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("there is sh");
+        let (mut tell, mut said) =
+            (shell.stdin.take().expect("piped"), BufReader::new(shell.stdout.take().expect("piped")));
+        let pipe = std::env::temp_dir().join(format!("weir-bench-workers-{}", std::process::id()));
+        // A worker waits for a line from a pipe that is never written to, until it is killed.
+        writeln!(tell, "mkfifo {0} && exec 3<>{0} && rm {0}", pipe.display()).expect("the shell reads");
+        let mut tree = SampledTree::new(shell.id());
+        let used = |sample: ProcessSample| sample.cpu_user_s + sample.cpu_system_s;
+        let before = tree.sample(None);
+        busy_worker(&mut tell, &mut said);
+        let first = tree.sample(None);
+        assert!(used(first) - used(before) > 0.1, "{} and {}", used(before), used(first));
+        assert!(first.rss_bytes > before.rss_bytes && first.threads == 2);
+        writeln!(tell, "kill $!; wait $!; echo gone").expect("the shell reads");
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).expect("the shell reports");
+        busy_worker(&mut tell, &mut said);
+        let second = tree.sample(None);
+        assert!(used(second) - used(first) > 0.1, "{} and {}", used(first), used(second));
+        assert_eq!(second.threads, 2);
+        writeln!(tell, "kill $!; exit").expect("the shell reads");
+        shell.wait().expect("it ends");
+        assert!(used(tree.sample(None)) >= used(second));
+    }
+
     #[test]
     fn samples_this_process_while_it_works() {
-        let own = WatchedProcess {
+        let watched = WatchedProcess {
             role: ProcessRole::Target,
             name: "own".to_owned(),
             cpus: vec![0],
@@ -152,14 +196,14 @@ mod tests {
         let load = LoadStart::default();
         load.set(Instant::now());
         let sampler = ProcessSampler::start(
-            vec![own],
+            vec![watched],
             &load,
             Duration::ZERO,
             Duration::from_millis(10),
             Duration::from_secs(3600),
         );
         let used = || {
-            let sample = process::read(&[std::process::id()], None);
+            let sample = own(None);
             sample.cpu_user_s + sample.cpu_system_s
         };
         let (before, deadline) = (used(), Instant::now() + Duration::from_secs(30));
@@ -176,7 +220,7 @@ mod tests {
 
     #[test]
     fn work_before_the_start_of_the_load_is_not_counted() {
-        let own = WatchedProcess {
+        let watched = WatchedProcess {
             role: ProcessRole::Target,
             name: "own".to_owned(),
             cpus: vec![0],
@@ -185,9 +229,9 @@ mod tests {
         };
         let load = LoadStart::default();
         let length = Duration::from_secs(3600);
-        let sampler = ProcessSampler::start(vec![own], &load, Duration::ZERO, Duration::from_millis(10), length);
+        let sampler = ProcessSampler::start(vec![watched], &load, Duration::ZERO, Duration::from_millis(10), length);
         let used = || {
-            let sample = process::read(&[std::process::id()], None);
+            let sample = own(None);
             sample.cpu_user_s + sample.cpu_system_s
         };
         let before = used();
@@ -219,10 +263,10 @@ mod tests {
             let _ = ended.recv();
         });
         tell.recv().expect("it works");
-        let used = |prefix| process::read(&[std::process::id()], Some(prefix)).worker_cpu_s.expect("asked for");
+        let used = |prefix| own(Some(prefix)).worker_cpu_s.expect("asked for");
         assert!(used("busy-worker-") >= 0.05, "{}", used("busy-worker-"));
         assert_eq!(used("no-such-thread"), 0.0);
-        assert!(process::read(&[std::process::id()], None).worker_cpu_s.is_none());
+        assert!(own(None).worker_cpu_s.is_none());
         drop(end);
         worker.expect("a thread").join().expect("it ends");
     }

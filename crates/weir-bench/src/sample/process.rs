@@ -1,6 +1,6 @@
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
-use super::tree::{numbers, stat};
+use super::tree::{children, numbers, process_tree, stat};
 use crate::result::ProcessSample;
 
 /// The sum of the resident bytes of the processes. Pages that they share are counted for each.
@@ -8,42 +8,132 @@ pub fn rss_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| stat(&PathBuf::from(format!("/proc/{pid}/stat")))).map(|stat| stat.rss_bytes).sum()
 }
 
-/// The sums of counters and gauges of the processes. `workers` is how the names of threads begin that process requests.
-pub fn read(pids: &[u32], workers: Option<&str>) -> ProcessSample {
-    let mut sum = ProcessSample { worker_cpu_s: workers.map(|_| 0.0), ..ProcessSample::default() };
-    for pid in pids {
-        let directory = PathBuf::from(format!("/proc/{pid}"));
-        let Some(stat) = stat(&directory.join("stat")) else { continue };
-        let mut run_ns = 0;
-        for thread in numbers(&directory.join("task")) {
-            let task = directory.join("task").join(thread.to_string());
-            let schedule = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-            let mut fields = schedule.split_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
-            let thread_ns = fields.next().unwrap_or(0);
-            run_ns += thread_ns;
-            if let (Some(worker_s), Some(workers)) = (&mut sum.worker_cpu_s, workers) {
-                let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
-                *worker_s += if name.starts_with(workers) { thread_ns as f64 / 1e9 } else { 0.0 };
-            }
-            sum.run_delay_s += fields.next().unwrap_or(0) as f64 / 1e9;
-            let status = fs::read_to_string(task.join("status")).unwrap_or_default();
-            sum.switches_voluntary += field(&status, "voluntary_ctxt_switches:");
-            sum.switches_involuntary += field(&status, "nonvoluntary_ctxt_switches:");
-        }
-        // Ticks are 10 ms. The scheduler's count is in ns, but does not distinguish user and system time, and does not
-        // include threads that have ended; if the ticks are clearly more, they are used.
-        let ticks_s = stat.user_s + stat.system_s;
-        let precise_s = (run_ns as f64 / 1e9).max(ticks_s - TICK_ERROR_S);
-        let scale = if ticks_s > 0.0 { precise_s / ticks_s } else { 1.0 };
-        sum.cpu_user_s += stat.user_s * scale;
-        sum.cpu_system_s += stat.system_s * scale;
-        sum.rss_bytes += stat.rss_bytes;
-        sum.threads += stat.threads;
-        let fds = fs::read_dir(directory.join("fd")).map_or(0, |entries| entries.count() as u64);
-        sum.fds += fds;
-        sum.fds_most = sum.fds_most.max(fds);
+/// The processes of a target over time. A reload replaces workers: new ones are found at each sample, and what ended ones have
+/// used stays in the sums.
+pub struct SampledTree {
+    root: u32,
+    /// The processes that were alive at the last sample, each with its last counters.
+    alive: BTreeMap<u32, ProcessReading>,
+    /// The last counters of the processes that have ended.
+    ended: ProcessSample,
+}
+
+impl SampledTree {
+    pub fn new(root: u32) -> SampledTree {
+        // With a count of 0 for workers, which is added only where it is asked for.
+        let ended = ProcessSample { worker_cpu_s: Some(0.0), ..ProcessSample::default() };
+        SampledTree { root, alive: BTreeMap::new(), ended }
     }
-    sum
+
+    /// The sums over all processes: counters of those that are alive or were at an earlier sample, gauges of those alive.
+    /// `workers` is how the names of threads begin that process requests.
+    pub fn sample(&mut self, workers: Option<&str>) -> ProcessSample {
+        let mut sum = ProcessSample { worker_cpu_s: workers.map(|_| 0.0), ..ProcessSample::default() };
+        let mut alive = BTreeMap::new();
+        for pid in self.processes() {
+            if let Some(reading) = read(pid, workers) {
+                alive.insert(pid, reading);
+            }
+        }
+        for (pid, last) in std::mem::take(&mut self.alive) {
+            if alive.get(&pid).is_none_or(|now| now.started_ticks != last.started_ticks) {
+                self.ended.add_counters(&last.sample);
+            }
+        }
+        sum.add_counters(&self.ended);
+        for ProcessReading { sample, .. } in alive.values() {
+            sum.add_counters(sample);
+            sum.rss_bytes += sample.rss_bytes;
+            sum.threads += sample.threads;
+            sum.fds += sample.fds;
+            sum.fds_most = sum.fds_most.max(sample.fds);
+        }
+        self.alive = alive;
+        sum
+    }
+
+    /// The processes known so far, and what these have started since.
+    fn processes(&self) -> Vec<u32> {
+        if self.alive.is_empty() {
+            return process_tree(self.root);
+        }
+        let mut tree: Vec<u32> = self.alive.keys().copied().collect();
+        let mut next = 0;
+        while next < tree.len() {
+            match children(tree[next]) {
+                Some(found) => {
+                    let new: Vec<u32> = found.into_iter().filter(|child| !tree.contains(child)).collect();
+                    tree.extend(new);
+                }
+                // The process has ended, or the kernel does not list children.
+                None if stat(&PathBuf::from(format!("/proc/{}/stat", tree[next]))).is_none() => {}
+                None => {
+                    let all = process_tree(self.root);
+                    tree.extend(all.into_iter().filter(|pid| !self.alive.contains_key(pid)));
+                    tree.sort_unstable();
+                    tree.dedup();
+                    return tree;
+                }
+            }
+            next += 1;
+        }
+        tree
+    }
+}
+
+/// One process at one moment.
+pub struct ProcessReading {
+    pub started_ticks: u64,
+    pub sample: ProcessSample,
+}
+
+/// The counters and gauges of a process; `None` if it has ended.
+pub fn read(pid: u32, workers: Option<&str>) -> Option<ProcessReading> {
+    let mut sum = ProcessSample { worker_cpu_s: workers.map(|_| 0.0), ..ProcessSample::default() };
+    let directory = PathBuf::from(format!("/proc/{pid}"));
+    let stat = stat(&directory.join("stat"))?;
+    let mut run_ns = 0;
+    for thread in numbers(&directory.join("task")) {
+        let task = directory.join("task").join(thread.to_string());
+        let schedule = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+        let mut fields = schedule.split_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
+        let thread_ns = fields.next().unwrap_or(0);
+        run_ns += thread_ns;
+        if let (Some(worker_s), Some(workers)) = (&mut sum.worker_cpu_s, workers) {
+            let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+            *worker_s += if name.starts_with(workers) { thread_ns as f64 / 1e9 } else { 0.0 };
+        }
+        sum.run_delay_s += fields.next().unwrap_or(0) as f64 / 1e9;
+        let status = fs::read_to_string(task.join("status")).unwrap_or_default();
+        sum.switches_voluntary += field(&status, "voluntary_ctxt_switches:");
+        sum.switches_involuntary += field(&status, "nonvoluntary_ctxt_switches:");
+    }
+    // Ticks are 10 ms. The scheduler's count is in ns, but does not distinguish user and system time, and does not
+    // include threads that have ended; if the ticks are clearly more, they are used.
+    let ticks_s = stat.user_s + stat.system_s;
+    let precise_s = (run_ns as f64 / 1e9).max(ticks_s - TICK_ERROR_S);
+    let scale = if ticks_s > 0.0 { precise_s / ticks_s } else { 1.0 };
+    sum.cpu_user_s = stat.user_s * scale;
+    sum.cpu_system_s = stat.system_s * scale;
+    sum.rss_bytes = stat.rss_bytes;
+    sum.threads = stat.threads;
+    sum.fds = fs::read_dir(directory.join("fd")).map_or(0, |entries| entries.count() as u64);
+    sum.fds_most = sum.fds;
+    Some(ProcessReading { started_ticks: stat.started_ticks, sample: sum })
+}
+
+impl ProcessSample {
+    /// Adds what another process has used.
+    fn add_counters(&mut self, other: &ProcessSample) {
+        self.cpu_user_s += other.cpu_user_s;
+        self.cpu_system_s += other.cpu_system_s;
+        self.run_delay_s += other.run_delay_s;
+        self.switches_voluntary += other.switches_voluntary;
+        self.switches_involuntary += other.switches_involuntary;
+        if let (Some(ours), Some(theirs)) = (&mut self.worker_cpu_s, other.worker_cpu_s) {
+            *ours += theirs;
+        }
+    }
 }
 
 /// The limit of open files of the process with the lowest one.

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{FanOut, Scenario, ScenarioRow};
+use super::{FanOut, Scenario, ScenarioRow, Speak};
 use crate::{backend::BackendDelay, library, target};
 
 /// Names of the built-in scenarios.
@@ -33,6 +33,71 @@ pub fn parse(place: &str, text: &str) -> Result<Scenario, String> {
     Err(problems.iter().map(|problem| format!("{place}: {problem}")).collect::<Vec<_>>().join("\n"))
 }
 
+/// The longest warm-up and the longest measured part, in seconds: a day.
+const LONGEST_S: f64 = 86_400.0;
+
+/// Checks what the command line may replace. `counts_only`: no repeat is needed, since only instructions are counted.
+pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), String> {
+    let mut problems = Vec::new();
+    let mut claim = |holds: bool, problem: String| {
+        if !holds {
+            problems.push(problem);
+        }
+    };
+    claim(scenario.method.repeats > 0 || counts_only, "method.repeats: 0 is possible only with --valgrind".to_owned());
+    method_problems(scenario, &mut claim);
+    for row in scenario.rows.iter().enumerate() {
+        level_problems(scenario, row, &mut claim);
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+}
+
+fn is_ascending(levels: &[u32]) -> bool {
+    !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+/// Problems of the levels and the method.
+fn method_problems(scenario: &Scenario, claim: &mut dyn FnMut(bool, String)) {
+    claim(!scenario.workers.is_empty() && !scenario.workers.contains(&0), "workers: 1 or more".to_owned());
+    claim(is_ascending(&scenario.connections), "connections: ascending numbers from 1".to_owned());
+    let method = &scenario.method;
+    claim(method.slices > 0, "method.slices: 1 or more".to_owned());
+    claim(
+        method.slices <= 1 || scenario.searches.is_empty(),
+        "method.slices: searches use whole runs; leave it at 1".to_owned(),
+    );
+    claim(
+        method.measured_s > 0.0 && method.measured_s <= LONGEST_S,
+        format!("method.measured_s: {} is not more than 0 and at most {LONGEST_S}", method.measured_s),
+    );
+    claim(
+        (0.0..=LONGEST_S).contains(&method.warmup_s),
+        format!("method.warmup_s: {} is not between 0 and {LONGEST_S}", method.warmup_s),
+    );
+    claim(
+        (0.5..1.0).contains(&method.confidence),
+        format!("method.confidence: {} is not between 0.5 and 1; 0.95 is usual", method.confidence),
+    );
+}
+
+/// What a row asks of the levels and the method.
+fn level_problems(scenario: &Scenario, (index, row): (usize, &ScenarioRow), claim: &mut dyn FnMut(bool, String)) {
+    let method = &scenario.method;
+    let levels = scenario.levels(row).len() * scenario.workers.len();
+    claim(
+        row.events.is_empty() || (levels == 1 && method.slices == 1),
+        format!("rows[{index}].events: need one level, one number of workers and method.slices: 1"),
+    );
+    claim(
+        row.route_changes_per_s.is_none() || (levels == 1 && method.slices == 1),
+        format!("rows[{index}].route_changes_per_s: needs one level, one number of workers and method.slices: 1"),
+    );
+    claim(
+        row.events.iter().all(|event| (0.0..method.measured_s).contains(&event.at_s)),
+        format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
+    );
+}
+
 fn problems(scenario: &Scenario) -> Vec<String> {
     let mut problems = Vec::new();
     let peers = target::names();
@@ -47,27 +112,16 @@ fn problems(scenario: &Scenario) -> Vec<String> {
         format!("baseline: \"{}\" is not among the targets", scenario.baseline),
     );
     claim(!scenario.rows.is_empty(), "rows: at least one is needed".to_owned());
-    claim(!scenario.workers.is_empty() && !scenario.workers.contains(&0), "workers: 1 or more".to_owned());
-    let ascending =
-        |levels: &[u32]| !levels.is_empty() && levels[0] > 0 && levels.windows(2).all(|pair| pair[0] < pair[1]);
-    claim(ascending(&scenario.connections), "connections: ascending numbers from 1".to_owned());
     for problem in scenario.workload_problems().into_iter().chain(scenario.backend_problems()) {
         claim(false, problem);
     }
-    let method = &scenario.method;
-    claim(method.repeats > 0, "method.repeats: 1 or more; 5 or more for a result without a warning".to_owned());
-    claim(method.slices > 0, "method.slices: 1 or more".to_owned());
     claim(
-        method.slices <= 1 || scenario.searches.is_empty(),
-        "method.slices: searches use whole runs; leave it at 1".to_owned(),
+        scenario.method.repeats > 0,
+        "method.repeats: 1 or more; 5 or more for a result without a warning".to_owned(),
     );
-    claim(method.measured_s > 0.0, "method.measured_s: more than 0".to_owned());
-    claim(
-        (0.5..1.0).contains(&method.confidence),
-        format!("method.confidence: {} is not between 0.5 and 1; 0.95 is usual", method.confidence),
-    );
+    method_problems(scenario, &mut claim);
     for (index, row) in scenario.rows.iter().enumerate() {
-        row_problems(scenario, (index, row), &ascending, &mut claim);
+        row_problems(scenario, (index, row), &mut claim);
     }
     for (index, pair) in scenario.ablations.iter().enumerate() {
         for name in [&pair.with, &pair.without] {
@@ -86,19 +140,17 @@ fn problems(scenario: &Scenario) -> Vec<String> {
     problems
 }
 
-fn row_problems(
-    scenario: &Scenario,
-    (index, row): (usize, &ScenarioRow),
-    ascending: &dyn Fn(&[u32]) -> bool,
-    claim: &mut dyn FnMut(bool, String),
-) {
+fn row_problems(scenario: &Scenario, (index, row): (usize, &ScenarioRow), claim: &mut dyn FnMut(bool, String)) {
     let method = &scenario.method;
     let ScenarioRow { name, connections, compare_with, .. } = row;
     claim(
         scenario.rows[..index].iter().all(|other| other.name != *name),
         format!("rows[{index}].name: \"{name}\" is already another row's"),
     );
-    claim(connections.as_deref().is_none_or(ascending), format!("rows[{index}].connections: ascending numbers from 1"));
+    claim(
+        connections.as_deref().is_none_or(is_ascending),
+        format!("rows[{index}].connections: ascending numbers from 1"),
+    );
     if let Some(rate_of) = &row.rate_of {
         let other = &rate_of.row;
         claim(
@@ -111,23 +163,11 @@ fn row_problems(
     if let Some(Err(problem)) = delay {
         claim(false, format!("the backend of rows[{index}], delay: {problem}"));
     }
-    let levels = scenario.levels(row).len() * scenario.workers.len();
-    claim(
-        row.events.is_empty() || (levels == 1 && method.slices == 1),
-        format!("rows[{index}].events: need one level, one number of workers and method.slices: 1"),
-    );
-    claim(
-        row.route_changes_per_s.is_none() || (levels == 1 && method.slices == 1),
-        format!("rows[{index}].route_changes_per_s: needs one level, one number of workers and method.slices: 1"),
-    );
+    level_problems(scenario, (index, row), claim);
     claim(
         row.route_changes_per_s.is_none_or(|per_s| per_s > 0.0)
             && (row.route_changes_per_s.is_none() || row.endpoints > 0),
         format!("rows[{index}].route_changes_per_s: more than 0, and the row needs `endpoints`"),
-    );
-    claim(
-        row.events.iter().all(|event| (0.0..method.measured_s).contains(&event.at_s)),
-        format!("rows[{index}].events: at_s is between 0 and method.measured_s"),
     );
     claim(row.routes > 0, format!("rows[{index}].routes: 1 or more"));
     if let Some(FanOut { subscribers, per_second, .. }) = &row.fan_out {
@@ -138,6 +178,10 @@ fn row_problems(
         claim(row.speak.asks(), format!("{place}: stands beside requests of HTTP only"));
         claim(row.routes == 1, format!("{place}: needs `routes: 1`, since the hub has a route of its own"));
     }
+    claim(
+        row.keep_alive.unwrap_or(scenario.load.keep_alive) || !matches!(row.speak, Speak::Http2 { .. }),
+        format!("rows[{index}].keep_alive: HTTP/2 keeps its connections"),
+    );
     if let Some(other) = compare_with {
         claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
     }
@@ -179,6 +223,32 @@ mod tests {
         let error = parse("a.yaml", &SMALLEST.replace("title", "tilte")).unwrap_err();
         assert!(error.contains("tilte"), "{error}");
         assert!(read("nothing").unwrap_err().contains("there are: "));
+    }
+
+    #[test]
+    fn times_and_levels_from_the_command_line_are_checked() {
+        let says = |change: fn(&mut Scenario), words: &str| {
+            let mut scenario = parse("a.yaml", SMALLEST).unwrap();
+            change(&mut scenario);
+            let error = check_settings(&scenario, false).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        };
+        for seconds in [-1.0, 0.0, f64::NAN, f64::INFINITY, 1e300] {
+            let text = SMALLEST.replace("title", &format!("method: {{measured_s: {seconds:?}}}, title"));
+            if seconds.is_finite() {
+                assert!(parse("a.yaml", &text).unwrap_err().contains("method.measured_s"), "{seconds}");
+            }
+            let mut scenario = parse("a.yaml", SMALLEST).unwrap();
+            scenario.method.measured_s = seconds;
+            assert!(check_settings(&scenario, false).unwrap_err().contains("method.measured_s: "), "{seconds}");
+        }
+        says(|scenario| scenario.method.warmup_s = -1.0, "method.warmup_s: -1 is not between 0 and");
+        says(|scenario| scenario.workers = vec![0], "workers: 1 or more");
+        says(|scenario| scenario.connections = vec![100, 50], "connections: ascending");
+        says(|scenario| scenario.method.repeats = 0, "method.repeats: 0 is possible only with --valgrind");
+        let mut counted = parse("a.yaml", SMALLEST).unwrap();
+        counted.method.repeats = 0;
+        assert_eq!(check_settings(&counted, true), Ok(()));
     }
 
     #[test]

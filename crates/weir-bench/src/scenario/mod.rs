@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub use ablation::{Ablation, NO_POLICY};
-pub use load::{names, parse, read};
+pub use load::{check_settings, names, parse, read};
 pub use workload::{LoadSettings, RequestSpec, Speak};
 
 /// What is measured, on which targets and how often, and which figures others have published for it.

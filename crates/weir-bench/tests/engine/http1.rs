@@ -61,6 +61,40 @@ fn a_duration_ends_a_closed_loop() {
 }
 
 #[test]
+fn throughput_counts_the_answers_that_come_within_the_measured_time() {
+    let held = || {
+        PeerDefinition::start(|_, stream| {
+            sleep(Duration::from_millis(40));
+            answer(stream, OK)
+        })
+    };
+    let completed = |result: &LoadResult, phase: LoadPhase| -> u64 {
+        let intervals = result.intervals.iter().filter(|interval| interval.phase == phase);
+        intervals.map(|interval| interval.tally.completed).sum()
+    };
+    // Each of the four clients has a request in flight when the time is over. Its answer is in the percentiles, but the time
+    // that it took is not in the measured time.
+    let peer = held();
+    let mut plan = LoadPlan::closed(peer.url(), 4, StopCondition::after_ms(500));
+    let result = load(&plan);
+    let in_time = result.completed_in_time.expect("it is counted");
+    assert_eq!((in_time, in_time + 4), (completed(&result, LoadPhase::Measured), result.total.completed));
+    assert_eq!(result.rate(), in_time as f64 * 2.0);
+    // With a warm-up, an answer counts in the time in which it comes, even if its request was due before.
+    let peer = held();
+    plan.requests = vec![RequestTemplate::get(peer.url())];
+    plan.warm_up_ms = 500;
+    let result = load(&plan);
+    let in_time = result.completed_in_time.expect("it is counted");
+    let outside = completed(&result, LoadPhase::WarmUp) + completed(&result, LoadPhase::Drain);
+    assert_eq!(in_time + outside, peer.requests() as u64);
+    // A count ends the run with its last answer: all answers are within.
+    (plan.stop, plan.warm_up_ms) = (StopCondition::after_count(9), 0);
+    let counted = load(&plan);
+    assert_eq!((counted.total.completed, counted.completed_in_time), (9, Some(9)));
+}
+
+#[test]
 fn after_a_warm_up_a_count_ends_when_its_last_request_is_due() {
     // Answers to the warm-up come for as long as one takes and count for nobody: the last ones count outside, too.
     const HELD: Duration = Duration::from_millis(20);

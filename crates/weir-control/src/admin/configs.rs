@@ -13,6 +13,7 @@ use super::answer::{self, AdminResponse, Refused, json_of, refuse, text};
 use super::context::{AdminContext, StandaloneState};
 use super::difference::difference;
 use super::dry_run;
+use super::kinds;
 use super::plans::now_seconds;
 use super::redact::{redact, unmask};
 use super::references::id_text;
@@ -202,7 +203,8 @@ fn resources_of(lists: &BTreeMap<&'static str, Value>) -> Refused<WantedResource
     let mut wanted = BTreeMap::new();
     for (list, items) in lists {
         match *list {
-            "stream_routes" => return refuse("stream mode is disabled, can not add stream routes"),
+            "stream_routes" => return refuse(kinds::NO_STREAM_ROUTES),
+            "protos" if items.as_array().is_some_and(|items| !items.is_empty()) => return refuse(kinds::NO_PROTOS),
             PLUGINS => return refuse("the list `plugins` belongs in the configuration file of the node; leave it out"),
             _ => {}
         }

@@ -1,7 +1,5 @@
 //! The kinds of resources of the Admin API: their names, and the operations they allow.
 
-use serde_json::Value;
-
 /// How the id of a resource is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdRule {
@@ -52,28 +50,12 @@ pub(super) const KINDS: &[ResourceKind] = &[
     kind("secrets", "secret", IdRule::Manager, true),
 ];
 
-/// The most bytes of a proto, as in Apache APISIX.
-const MOST_PROTO: usize = 1 << 20;
+/// The refusal of stream routes, in the words of an APISIX without stream mode.
+pub(super) const NO_STREAM_ROUTES: &str = "stream mode is disabled, can not add stream routes";
 
-/// What is wrong with a proto, with APISIX's messages. Protos are kept for clients and are not part of a document, which would find
-/// their faults; other resources have none here.
-pub(super) fn fault_of_proto(kind: &ResourceKind, value: &Value) -> Option<String> {
-    if kind.list != "protos" {
-        return None;
-    }
-    let known = ["id", "name", "desc", "labels", "create_time", "update_time", "content"];
-    let unknown = value.as_object()?.keys().find(|name| !known.contains(&name.as_str()));
-    if let Some(unknown) = unknown {
-        return Some(format!("invalid configuration: additional properties forbidden, found {unknown}"));
-    }
-    let told = |problem: &str| Some(format!("invalid configuration: property \"content\" {problem}"));
-    match value.get("content") {
-        None => told("is required"),
-        Some(Value::String(text)) if (1..=MOST_PROTO).contains(&text.len()) => None,
-        Some(Value::String(_)) => told("validation failed: must have 1 to 1048576 bytes"),
-        Some(_) => told("validation failed: wrong type: expected string"),
-    }
-}
+/// The refusal of protos. Those that a shared etcd already has can be read and deleted.
+pub(super) const NO_PROTOS: &str =
+    "this version does not support protos (`grpc-transcode`), so they would have no effect";
 
 pub(super) fn find(list: &str) -> Option<&'static ResourceKind> {
     KINDS.iter().find(|kind| kind.list == list)

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::header::{HeaderMap, IF_MATCH, IF_NONE_MATCH};
 use serde_json::Value;
 
-use super::kinds::{self, IdRule, ResourceKind};
+use super::kinds::{IdRule, ResourceKind};
 use super::patch;
 use super::redact::unmask;
 use super::references;
@@ -185,9 +185,6 @@ fn admit(view: &ResourceView, kind: &ResourceKind, key: &ResourceKey, value: &Va
     {
         return Err(PlanRefusal::NoConsumer);
     }
-    if let Some(problem) = kinds::fault_of_proto(kind, value) {
-        return Err(PlanRefusal::Wrong(problem));
-    }
     references::check(view, kind, value)
 }
 
@@ -197,6 +194,7 @@ pub(super) fn now_seconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kinds;
     use super::*;
 
     fn stored(modified: u64) -> StoredResource {

@@ -107,7 +107,7 @@ impl Transaction {
             if new.is_none() {
                 edits.delete_credentials(view, key);
             }
-            let fault = |value: &Value| fault_of_name(kind, key, value).or_else(|| kinds::fault_of_proto(kind, value));
+            let fault = |value: &Value| fault_of_name(kind, key, value);
             if let Some(problem) = new.as_ref().and_then(fault) {
                 return Err(PlanRefusal::Wrong(format!("operations[{index}]: {problem}")));
             }
@@ -163,6 +163,9 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
     let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
     if is_deep || kind.list == "stream_routes" {
         return Err(format!("`{key}` is not the key of a resource of this node"));
+    }
+    if kind.list == "protos" && action != "delete" {
+        return Err(kinds::NO_PROTOS.to_owned());
     }
     if matches!(action, "put") && !key.id().split('/').all(is_id) {
         return Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"));

@@ -25,7 +25,7 @@ pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> 
         members.entry("id").or_insert_with(|| "vault/1".into());
     }
     if kind.list == "protos" {
-        return Ok(kinds::fault_of_proto(kind, &value).map_or_else(|| text(StatusCode::OK, ""), wrong));
+        return refuse(kinds::NO_PROTOS);
     }
     let document = Document::read(Arc::from("request"), json!({ list: [value] }).into());
     Ok(match document.faults.first() {
@@ -100,7 +100,7 @@ pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<List
     for list in RESOURCE_LISTS.iter().copied() {
         let Some(items) = lists.get(list) else { continue };
         errors.extend(duplicates(list, items));
-        if !matches!(list, "protos" | "stream_routes") {
+        if list != "stream_routes" {
             let mut items = items.clone();
             items.as_array_mut().into_iter().flatten().for_each(without_index);
             known.insert(list.to_owned(), items);

@@ -20,9 +20,6 @@ use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 
-/// Lists that are kept for clients of the Admin API, and have no effect on the configuration.
-const NOT_SERVED: &[&str] = &["protos"];
-
 /// A change to one resource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResourceEdit {
@@ -320,7 +317,7 @@ impl LiveResources {
         }
         order.clear();
         let mut short = Vec::new();
-        for list in RESOURCE_LISTS.iter().copied().filter(|list| !is_long(list) && !NOT_SERVED.contains(list)) {
+        for list in RESOURCE_LISTS.iter().copied().filter(|list| !is_long(list)) {
             let all = view.list(list).into_iter();
             let served: Vec<_> = all
                 .filter_map(|(key, resource)| match set_aside.contains_key(key) {

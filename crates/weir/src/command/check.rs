@@ -10,6 +10,7 @@ use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
 use crate::say::say;
 use report::{CheckFinding, CheckSeverity, CheckedFile};
+use weir_telemetry::stderr;
 
 /// Checks configuration files and prints every error and warning.
 ///
@@ -106,7 +107,8 @@ fn say_lines(checked: &[CheckedFile], deny_warnings: bool) {
         for CheckFinding { severity, diagnostic } in findings {
             match severity {
                 CheckSeverity::Warning => say!("warning: {diagnostic}"),
-                CheckSeverity::Error => say!("{diagnostic}"),
+                // Without the name of the program: editors and CI find `FILE:LINE:COLUMN` at the beginning of a line.
+                CheckSeverity::Error => stderr::write_line(format!("{diagnostic}\n").as_bytes()),
             }
         }
         let count = findings.len();

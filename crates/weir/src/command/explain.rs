@@ -21,7 +21,7 @@ mod calibrated;
 /// No request is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
 ///
 /// The cost of each plugin is shown. By default this is a calibrated number of instructions that a typical configuration of the
-/// plugin adds to a request, from docs/reference/prices.md. With `--status` it is the cost measured in a running gateway.
+/// plugin adds to a request, measured on 2026-11-22 (docs/reference/prices.md). With `--status` it is the cost measured in a running gateway.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The configuration file.
@@ -91,7 +91,13 @@ fn prices(status: SocketAddr, route: Option<&str>) -> io::Result<HashMap<String,
     let report: Value = serde_json::from_str(body).map_err(io::Error::other)?;
     let routes = report["routes"].as_array().into_iter().flatten();
     let policies = routes.filter(|of| of["route"].as_str() == route).filter_map(|of| of["policies"].as_array());
-    Ok(policies.flatten().filter_map(|price| Some((price["policy"].as_str()?.to_owned(), in_words(price)))).collect())
+    Ok(policies.flatten().filter_map(measured).collect())
+}
+
+/// The name of a plugin and its measured cost; `None` if no call was measured yet, so that the calibrated cost is shown.
+fn measured(price: &Value) -> Option<(String, String)> {
+    price["calls_measured"].as_u64().filter(|calls| *calls > 0)?;
+    Some((price["policy"].as_str()?.to_owned(), in_words(price)))
 }
 
 fn in_words(price: &Value) -> String {
@@ -110,4 +116,23 @@ fn in_words(price: &Value) -> String {
         text.push_str(&format!(", {held_bytes} bytes buffered in total"));
     }
     format!("{text} ({} calls measured)", number("calls_measured"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_plugin_without_a_measured_call_has_no_measured_cost() {
+        let price = |calls: u64| json!({"policy": "key-auth", "calls_measured": calls, "cpu_ns_per_call": 500.0});
+        assert!(measured(&price(0)).is_none());
+        let (name, words) = measured(&price(2)).expect("two calls were measured");
+        assert_eq!(name, "key-auth");
+        assert!(
+            words.starts_with("0.50 µs of processor time per call") && words.ends_with("(2 calls measured)"),
+            "{words}"
+        );
+    }
 }

@@ -13,6 +13,8 @@ mod trend;
 
 use serde::{Deserialize, Serialize};
 
+use crate::result::ResultFile;
+
 pub use self::{
     evidence::{Claim, Evidence, LatencyFrom, Machine, RowEvidence, ScalingEvidence},
     own::{evidence_of, subject},
@@ -89,6 +91,18 @@ pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     });
     merged.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
     merged
+}
+
+/// Adds what a result lacks as a whole: the rest of a run that ended early, or any figure. Evidence of publications has neither.
+pub fn judge_completeness(result: &ResultFile, verdicts: &mut Vec<LintVerdict>) {
+    if let Some(reason) = &result.incomplete {
+        let words = format!("the run ended before everything was measured: {reason}");
+        verdicts.insert(0, about_all("incomplete", Severity::Invalid, words));
+    }
+    if result.counts.is_empty() && result.cells.iter().all(|cell| cell.runs().is_empty()) {
+        let words = "nothing was measured; below the table stands what each target lacks".to_owned();
+        verdicts.insert(0, about_all("no-figures", Severity::Invalid, words));
+    }
 }
 
 /// The worst severity; `None` without verdicts.

@@ -439,7 +439,7 @@ fn coordinated_omission(row: &RowEvidence) -> RuleOutcome {
     (corrected > p99 * 3.0).then(|| {
         let words = format!(
             "the closed loop hid stalls: the 99th percentile is {p99:.3} ms, and would be {corrected:.3} ms with the requests \
-             that were not sent during the stalls (coordinated omission); the open-loop rows show the latency"
+             that were not sent during the stalls (coordinated omission); measure latency in an open loop: a row with a rate, or `weir load -R`"
         );
         (Severity::Note, words)
     })

@@ -29,8 +29,9 @@ pub use self::verdict::verdict;
 
 /// Generates load on a URL, and reports throughput and latency: in a closed loop as wrk, or at a fixed rate as wrk2.
 ///
-/// Latency is measured from when a request was due, service time from when it was sent. Both are always printed. Exits with 1
-/// if nothing was answered.
+/// Latency is measured from when a request was due, service time from when it was sent. Both are always printed. Throughput
+/// counts the responses that came within the measured time. Requests that are unanswered at its end are waited for, up to
+/// --timeout, so that slow responses are not missing from the percentiles. Exits with 1 if nothing was answered.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadArguments {
     /// The URL: http://, https://, ws:// or wss://. With several URLs, each request uses one of them at random
@@ -85,7 +86,7 @@ pub struct LoadArguments {
     /// The time-out for opening a connection
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     connect_timeout: Duration,
-    /// Opens a connection for each request
+    /// HTTP/1.1: opens a connection for each request
     #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
     /// The protocol [default: http1; websocket for ws:// and wss://]
@@ -187,7 +188,15 @@ pub fn main(args: LoadArguments) -> ExitCode {
     if json.is_none_or(|path| path.as_os_str() != "-") {
         print!("{}", report(&plan, &result));
     }
-    if result.total.completed > 0 || result.connections.opened > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if answered(&plan, &result) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether the target answered: a request or message, or the opening of a connection if the plan has only those.
+fn answered(plan: &LoadPlan, result: &LoadResult) -> bool {
+    match plan.protocol {
+        Protocol::Idle { .. } => result.connections.opened > 0,
+        _ => result.total.completed > 0,
+    }
 }
 
 fn write_json(path: &PathBuf, result: &LoadResult) -> io::Result<()> {
@@ -247,6 +256,12 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
     });
     let requests: Vec<RequestTemplate> = requests.collect();
     let protocol = protocol(&args, &requests);
+    if args.rate.is_some() && matches!(protocol, Protocol::Sse | Protocol::Idle { .. }) {
+        let name = protocol.name();
+        return Err(format!(
+            "--rate applies to requests and messages; clients of `-p {name}` send none after the first"
+        ));
+    }
     let duration = args.duration.or(args.requests.is_none().then_some(Duration::from_secs(10)));
     let pacing = pacing(&args, duration);
     let first = requests.first().map(|request| request.url.clone()).unwrap_or_default();
@@ -427,12 +442,35 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_connections_opened_without_an_answer_fails() {
+        let mut result = LoadResult {
+            started_unix_ns: 0,
+            warm_up_ns: 0,
+            measured_ns: 1,
+            drain_ns: 0,
+            completed_in_time: Some(0),
+            total: Default::default(),
+            requests: Vec::new(),
+            intervals: Vec::new(),
+            connections: Default::default(),
+            generator: Default::default(),
+        };
+        result.connections.opened = 5;
+        let [requests, idle] = ["http://a/", "-p idle http://a/"].map(|line| parsed(line).expect("a good plan"));
+        assert_eq!([&requests, &idle].map(|plan| answered(plan, &result)), [false, true]);
+        result.total.completed = 1;
+        assert!(answered(&requests, &result));
+    }
+
+    #[test]
     fn says_what_is_wrong() {
         for (line, hint) in [
             ("", "required"),
             ("http://a/ -d soon", "try 500ms"),
             ("http://a/ -H nothing", "try `Name: value`"),
             ("http://a/ --think 1s --rate 5", "cannot be used"),
+            ("http://a/ -p sse -R 5", "--rate applies to requests and messages"),
+            ("http://a/ -p idle -R 5", "--rate applies to requests and messages"),
             ("--plan /nowhere.json", "/nowhere.json"),
         ] {
             let error = parsed(line).expect_err(line);

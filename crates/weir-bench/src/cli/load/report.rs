@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::verdict::verdict;
-use crate::engine::{LatencyHistogram, LoadPlan, LoadResult, Pacing, Rate, Spacing, Think};
+use crate::engine::{LatencyHistogram, LoadPlan, LoadResult, LoadTally, Pacing, Rate, Spacing, Think};
 
 /// The percentiles of the table.
 const SHARES: [(&str, f64); 7] = [
@@ -67,7 +67,9 @@ type ReportLine = (&'static str, String);
 
 fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
     let total = &result.total;
-    let mut lines = vec![("answered", format!("{}, {} per second", thousands(total.completed), rate(result.rate())))];
+    let (all, in_time) = (total.completed, result.counted_answers());
+    let outside = if in_time < all { format!(" ({} came within the time)", thousands(in_time)) } else { String::new() };
+    let mut lines = vec![("answered", format!("{}, {} per second{outside}", thousands(all), rate(result.rate())))];
     if plan.pacing.is_open() {
         let due = format!(
             "{}, {} per second; {} were sent late because no connection was free, {} were never sent",
@@ -76,13 +78,7 @@ fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
             thousands(total.queued),
             thousands(total.missed)
         );
-        let within = |share| total.sent_within(share).map_or("never".to_owned(), |ns| time(ns as f64));
-        let schedule = format!(
-            "99 % of requests were sent within {} of their scheduled time, 99.9 % within {}",
-            within(0.99),
-            within(0.999)
-        );
-        lines.extend([("due", due), ("on schedule", schedule)]);
+        lines.extend([("due", due), ("on schedule", on_schedule(total))]);
     }
     if !total.statuses.is_empty() {
         let statuses = total.statuses.iter().map(|(status, count)| format!("{status}: {}", thousands(*count)));
@@ -92,12 +88,21 @@ fn answers(plan: &LoadPlan, result: &LoadResult) -> Vec<ReportLine> {
     lines
 }
 
+/// How punctually the requests of an open loop were sent.
+fn on_schedule(total: &LoadTally) -> String {
+    let share = |share: f64, percent: &str| match total.sent_within(share) {
+        Some(ns) => format!("{percent} of requests were sent within {} of their scheduled time", time(ns as f64)),
+        None => format!("less than {percent} of requests were sent without waiting for a connection"),
+    };
+    format!("{}; {}", share(0.99, "99 %"), share(0.999, "99.9 %"))
+}
+
 fn transport(result: &LoadResult) -> [ReportLine; 3] {
     let (total, connections) = (&result.total, &result.connections);
     let received = format!(
         "{}, {} per second; sent {}",
         size(total.bytes_received as f64),
-        size(total.bytes_received as f64 * 1e9 / result.measured_ns.max(1) as f64),
+        size(total.bytes_received as f64 / total.completed.max(1) as f64 * result.rate()),
         size(total.bytes_sent as f64)
     );
     let opened = format!(
@@ -214,6 +219,17 @@ fn thousands(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_schedule_is_given_as_times_or_as_what_had_to_wait() {
+        let mut total = LoadTally { due: 1_000, ..LoadTally::default() };
+        (0..1_000).for_each(|_| total.lag.record(100));
+        assert!(on_schedule(&total).starts_with("99 % of requests were sent within 100 ns"), "{}", on_schedule(&total));
+        total.queued = 2;
+        assert!(
+            on_schedule(&total).ends_with("less than 99.9 % of requests were sent without waiting for a connection")
+        );
+    }
 
     #[test]
     fn numbers_are_readable() {
