@@ -22,7 +22,11 @@ pub fn carry_over(settings: &mut NodeConversion) {
     }
     match &*provider {
         "etcd" => {
-            if role != "data_plane" {
+            let is_off = settings.text("apisix.enable_admin") == Some("false");
+            if is_off {
+                // Without the API, its settings have no effect.
+                settings.take("deployment.admin");
+            } else if role != "data_plane" {
                 admin(settings);
             }
             etcd(settings);

@@ -5,7 +5,6 @@ use crate::document::{DocumentValue, ValueKind};
 
 /// Advice for members by prefix of their path; the first match is used. An empty text means that nothing needs to be reported.
 const ADVICE: &[(&str, &str)] = &[
-    ("apisix.enable_admin", "leave `admin` out of the file to have no Admin API"),
     ("apisix.enable_control", "what the Control API says is at `/status` of the address `status`"),
     ("apisix.control", "what the Control API says is at `/status` of the address `status`"),
     ("apisix.stream_proxy", "TCP and UDP are not proxied"),

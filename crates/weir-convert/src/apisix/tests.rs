@@ -113,6 +113,22 @@ plugin_attr:
 }
 
 #[test]
+fn an_admin_api_that_is_off_stays_off() {
+    let text = "\
+apisix: { enable_admin: false }
+deployment:
+  admin: { admin_key: [{ name: admin, key: a-key-of-our-own-0123456789, role: admin }], allow_admin: [0.0.0.0/0] }
+  etcd: { host: ['http://127.0.0.1:2379'] }
+";
+    let converted = converted(text);
+    assert!(!converted.yaml().contains("admin:") && converted.yaml().contains("store:"), "{}", converted.yaml());
+    assert!(!findings(text).iter().any(|finding| finding.contains("admin")), "{:?}", findings(text));
+    let on = super::convert("config.yaml", &text.replace("false", "true")).expect("correct");
+    assert!(on.yaml().contains("listen: \"0.0.0.0:9180\""), "{}", on.yaml());
+    assert!(!on.findings.iter().any(|finding| finding.text.contains("enable_admin")), "{:?}", on.findings);
+}
+
+#[test]
 fn public_keys_are_not_carried_over_and_an_open_admin_api_is_named() {
     let text = "\
 deployment:
