@@ -34,13 +34,13 @@ impl Yaml {
         Yaml::Map(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Yaml::List(items) if items.is_empty())
             || matches!(self, Yaml::Map(members) if members.is_empty())
     }
 
     /// The value on one line.
-    fn flow(&self) -> String {
+    pub(crate) fn flow(&self) -> String {
         match self {
             Yaml::Null => "null".to_owned(),
             Yaml::Text(text) => scalar(text),

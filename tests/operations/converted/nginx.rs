@@ -142,6 +142,7 @@ const CASES: &[ConvertedCase] = &[
         findings: &[
             "24: not converted: `expires 1h`: write `response-rewrite` with `headers.set: { Cache-Control: ... }`",
             encoded_slash!("14: behaves differently: `location /api/`"),
+            "15: behaves differently: `add_header Cache-Control no-store`: the field is added to responses with any status",
         ],
         asked: &[
             ("GET", "/long", "h", ""),
@@ -178,6 +179,7 @@ const CASES: &[ConvertedCase] = &[
         file: "nginx/api.conf",
         findings: &[
             "18: not converted: `location /api/stock/`: static files are not served; the route answers with 404",
+            "10: behaves differently: `limit_req_zone $http_x_api_key zone=by_key:1m rate=10r/s`: the limit holds for each route that has it; the routes do not count together",
             encoded_slash!("18: behaves differently: `location /api/stock/`"),
         ],
         asked: &[

@@ -89,7 +89,7 @@ fn lifetime(conversion: &mut Conversion, scope: &BlockScope, cache: &Directive) 
 fn texts(conversion: &mut Conversion, scope: &BlockScope, name: &str) -> Option<Yaml> {
     let directive = scope.last(name)?;
     for text in &directive.arguments {
-        if let Some(unknown) = super::proxy::unknown_variable(conversion, text) {
+        if let Some(unknown) = super::variables::unknown_in_answer(text) {
             let lost = format!("`{}`: Weir has no variable `${unknown}`", directive.head());
             conversion.lost(&directive.place, lost);
             return None;

@@ -4,17 +4,23 @@
 //! wins. Both are equivalent if the route of each expression has all the prefixes under which nginx would try it
 //! ([`location::regions`]).
 
+mod access;
+mod addresses;
 mod caching;
+mod fields;
+mod listening;
 mod location;
 mod policies;
 mod proxy;
 mod rewrite;
+mod routes;
 mod scope;
 mod server;
 mod settings;
 mod survey;
 mod syntax;
 mod upstream;
+mod variables;
 
 pub use crate::directive::Include;
 use crate::output::Converted;
@@ -28,13 +34,18 @@ const INCLUDES: usize = 16;
 /// Converts a configuration.
 pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
     let mut findings = Vec::new();
-    let directives = expanded(syntax::parse(file, text)?, include, 0, &mut findings)?;
+    let mut directives = expanded(syntax::parse(file, text)?, include, 0, &mut findings)?;
+    let blocks = match directives.iter().position(|directive| directive.name == "http") {
+        Some(http) => directives[http].block.as_mut(),
+        None => Some(&mut directives),
+    };
+    blocks.into_iter().flatten().filter(|block| block.name == "server").for_each(variables::name_server);
     // A file of conf.d is included in the http block, so it has none.
     let http = directives.iter().find(|directive| directive.name == "http");
     let within = http.map_or(&directives[..], Directive::children);
     let main = if http.is_some() { &directives[..] } else { &[] };
 
-    let mut conversion = Conversion { main, http: within, converted: Converted::default() };
+    let mut conversion = Conversion { main, http: within, converted: Converted::default(), limited: Vec::new() };
     conversion.converted.findings = findings;
     settings::carry_over(&mut conversion);
     server::carry_over(&mut conversion);
@@ -48,6 +59,8 @@ struct Conversion<'a> {
     main: &'a [Directive],
     http: &'a [Directive],
     converted: Converted,
+    /// The zones of limits that routes have, once for each route.
+    limited: Vec<SourcePlace>,
 }
 
 impl<'a> Conversion<'a> {

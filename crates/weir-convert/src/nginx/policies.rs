@@ -4,6 +4,7 @@ use super::Conversion;
 
 use super::scope::{BlockScope, bytes};
 use super::syntax::Directive;
+use super::variables::{unknown_in_answer, unknown_in_request};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// nginx's default limit of a body.
@@ -12,7 +13,7 @@ const BODY_SIZE: &str = "1m";
 /// The plugins for the directives in effect at this place.
 pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let mut plugins = Vec::new();
-    plugins.extend(addresses(conversion, scope));
+    plugins.extend(super::access::plugins(conversion, scope));
     plugins.extend(body_size(conversion, scope));
     plugins.extend(rate(conversion, scope));
     plugins.extend(concurrent(conversion, scope));
@@ -20,39 +21,6 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     plugins.extend(gzip(conversion, scope));
     plugins.extend(super::caching::plugin(conversion, scope));
     plugins
-}
-
-/// `allow` and `deny`, the first of which that matches applies.
-fn addresses(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
-    let of = scope.own().iter().filter(|directive| ["allow", "deny"].contains(&directive.name.as_str()));
-    let mut rules: Vec<&Directive> = of.collect();
-    if rules.is_empty() {
-        rules = ["allow", "deny"].iter().flat_map(|name| scope.all(name)).collect();
-        rules.sort_by_key(|directive| &directive.place);
-    }
-    let (last, before) = rules.split_last()?;
-    let is_all = |rule: &&&Directive| rule.argument(0) == "all";
-    let named = |name: &str, rules: &[&Directive]| -> Vec<String> {
-        let of = rules.iter().filter(|rule| rule.name == name && !is_all(rule));
-        of.map(|rule| rule.argument(0).to_owned()).collect()
-    };
-    let options = match (last.name.as_str(), last.argument(0)) {
-        ("deny", "all") if before.iter().all(|rule| rule.name == "allow") => {
-            let addresses = named("allow", before);
-            // An address that no client has, so that all clients are refused.
-            let addresses = if addresses.is_empty() { vec!["255.255.255.255".to_owned()] } else { addresses };
-            ("whitelist", addresses)
-        }
-        _ if rules.iter().all(|rule| rule.name == "deny" || is_all(&rule)) => ("blacklist", named("deny", &rules)),
-        ("allow", "all") => return None,
-        _ => {
-            let text = "`allow` and `deny` are interleaved, and their order cannot be converted: `ip-restriction` takes \
-                        either an allow list or a deny list";
-            conversion.lost(&last.place, text);
-            return None;
-        }
-    };
-    Some(("ip-restriction".to_owned(), Yaml::map([(options.0, Yaml::texts(options.1))])))
 }
 
 /// The limit of the node for bodies: the largest of all servers and locations, since a route can only have a smaller one.
@@ -90,12 +58,23 @@ fn zone<'a>(conversion: &Conversion<'a>, kind: &str, name: &str) -> Option<&'a D
     conversion.http.iter().find(is_it)
 }
 
-/// The options `key` and `key_type` of a limit.
-fn key(text: &str) -> [(&'static str, Yaml); 2] {
+/// The options `key` and `key_type` of a limit with this zone, which one more route has.
+fn key(conversion: &mut Conversion, zone: &Directive) -> [(&'static str, Yaml); 2] {
+    if conversion.limited.contains(&zone.place) {
+        let text =
+            format!("`{}`: the limit holds for each route that has it; the routes do not count together", zone.head());
+        conversion.differs(&zone.place, text);
+    }
+    conversion.limited.push(zone.place.clone());
+    let text = zone.argument(0).replace("$binary_remote_addr", "$remote_addr");
+    if let Some(unknown) = unknown_in_request(&text) {
+        let text =
+            format!("`{}`: Weir has no variable `${unknown}`; the limit holds for each client address", zone.head());
+        conversion.lost(&zone.place, text);
+    }
     let variable =
         text.strip_prefix('$').filter(|name| name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_'));
     match variable {
-        Some("binary_remote_addr") => [("key_type", Yaml::text("var")), ("key", Yaml::text("remote_addr"))],
         Some(name) => [("key_type", Yaml::text("var")), ("key", Yaml::text(name))],
         None => [("key_type", Yaml::text("var_combination")), ("key", Yaml::text(text))],
     }
@@ -106,6 +85,9 @@ fn rejected(scope: &BlockScope, name: &str) -> Yaml {
 }
 
 fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
+    if scope.is_on("limit_req_dry_run") {
+        return None;
+    }
     let limits = scope.all("limit_req");
     let (limit, others) = limits.split_first()?;
     for other in others {
@@ -119,7 +101,7 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
             .lost(&limit.place, format!("`{}`: there is no `limit_req_zone` of this name with a rate", limit.head()));
         return None;
     };
-    let [kind, key] = key(zone.argument(0));
+    let [kind, key] = key(conversion, zone);
     let burst = parameter("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
     let is_nodelay = limit.arguments.iter().any(|argument| argument == "nodelay" || argument.starts_with("delay="));
     let mut options = vec![("rate", super::proxy::number(rate)), ("burst", Yaml::Integer(burst)), kind, key];
@@ -141,6 +123,9 @@ fn a_second(rate: &str) -> Option<f64> {
 }
 
 fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
+    if scope.is_on("limit_conn_dry_run") {
+        return None;
+    }
     let limits = scope.all("limit_conn");
     let (limit, others) = limits.split_first()?;
     for other in others {
@@ -151,7 +136,7 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
         conversion.lost(&limit.place, format!("`{}`: there is no `limit_conn_zone` of this name", limit.head()));
         return None;
     };
-    let [kind, key] = key(zone.argument(0));
+    let [kind, key] = key(conversion, zone);
     let options = [
         ("conn", Yaml::Integer(count)),
         ("burst", Yaml::Integer(0)),
@@ -163,30 +148,90 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
     Some(("limit-conn".to_owned(), Yaml::map(options)))
 }
 
-/// `add_header`, `proxy_hide_header`.
+/// The statuses of the responses that `add_header` changes, unless it says `always`.
+const ADDED_TO: [i64; 10] = [200, 201, 204, 206, 301, 302, 303, 304, 307, 308];
+/// Fields that `add_header` replaces; it adds all others to those of the same name.
+const REPLACED: [&str; 2] = ["last-modified", "etag"];
+
+/// `add_header`, for responses of the gateway itself.
+pub fn added_fields(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
+    response_fields(conversion, scope, &[]).into_iter().collect()
+}
+
+/// `add_header` and `proxy_hide_header`.
 fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
-    let mut added = Vec::new();
+    let hidden: Vec<&str> = scope.all("proxy_hide_header").iter().map(|directive| directive.argument(0)).collect();
+    response_fields(conversion, scope, &hidden)
+}
+
+fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&str]) -> Option<(String, Yaml)> {
+    let (mut added, mut set) = (Vec::new(), Vec::new());
+    let (mut always, mut sometimes) = (0, Vec::new());
     for directive in scope.all("add_header") {
-        let value = directive.argument(1);
-        match super::proxy::unknown_variable(conversion, value) {
-            Some(name) => {
-                let text = format!("`{}`: Weir has no variable `${name}`", directive.head());
-                conversion.lost(&directive.place, text);
-            }
-            None if value.is_empty() => {}
-            None => added.push((directive.argument(0).to_owned(), Yaml::text(value))),
+        let (name, value) = (directive.argument(0), directive.argument(1));
+        if let Some(unknown) = unknown_in_answer(value) {
+            conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
+            continue;
+        }
+        if value.is_empty() {
+            continue;
+        }
+        match directive.argument(2) {
+            "always" => always += 1,
+            _ => sometimes.push(directive),
+        }
+        // A field of the upstream is hidden before the one of the same name is added.
+        let replaces = REPLACED.contains(&name.to_ascii_lowercase().as_str()) || contains(hidden, name);
+        add_value(if replaces { &mut set } else { &mut added }, name, value);
+    }
+    let removed = hidden.iter().filter(|name| !set.iter().any(|(set, _)| name.eq_ignore_ascii_case(set)));
+    let removed: Vec<&str> = removed.copied().collect();
+    let has_condition = !sometimes.is_empty() && always == 0 && removed.is_empty();
+    if !has_condition {
+        for directive in sometimes {
+            let text = format!("`{}`: the field is added to responses with any status", directive.head());
+            conversion.differs(&directive.place, text);
         }
     }
-    let hidden: Vec<_> = scope.all("proxy_hide_header").iter().map(|directive| directive.argument(0)).collect();
-    let mut headers = Vec::new();
-    if !added.is_empty() {
-        headers.push(("set".to_owned(), Yaml::Map(added)));
+    let values = |fields: Vec<(String, Vec<String>)>| {
+        let value = |values: Vec<String>| match values.as_slice() {
+            [value] => Yaml::text(value),
+            values => Yaml::texts(values),
+        };
+        Yaml::Map(fields.into_iter().map(|(name, values)| (name, value(values))).collect())
+    };
+    let parts = [("add", values(added)), ("set", values(set)), ("remove", Yaml::texts(removed))];
+    let parts: YamlMembers =
+        parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(name, part)| (name.to_owned(), part)).collect();
+    if parts.is_empty() {
+        return None;
     }
-    if !hidden.is_empty() {
-        headers.push(("remove".to_owned(), Yaml::texts(hidden)));
+    let mut options = vec![("headers".to_owned(), Yaml::Map(parts))];
+    if has_condition {
+        let statuses = Yaml::List(ADDED_TO.map(Yaml::Integer).to_vec());
+        options.push((
+            "vars".to_owned(),
+            Yaml::List(vec![Yaml::List(vec![Yaml::text("status"), Yaml::text("in"), statuses])]),
+        ));
     }
-    let headers = (!headers.is_empty()).then_some(Yaml::Map(headers))?;
-    Some(("response-rewrite".to_owned(), Yaml::map([("headers", headers)])))
+    Some(("response-rewrite".to_owned(), Yaml::Map(options)))
+}
+
+fn contains(names: &[&str], name: &str) -> bool {
+    names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Adds a value to those of a field.
+pub fn add_value(fields: &mut Vec<(String, Vec<String>)>, name: &str, value: &str) {
+    match fields.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+        Some((_, values)) => values.push(value.to_owned()),
+        None => fields.push((name.to_owned(), vec![value.to_owned()])),
+    }
+}
+
+/// The plugins for a location that answers by itself.
+pub fn of_answer(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
+    body_size(conversion, scope).into_iter().chain(gzip(conversion, scope)).collect()
 }
 
 fn gzip(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {

@@ -1,6 +1,7 @@
 //! `proxy_pass` and `grpc_pass`: the upstream of a route, its `Host`, and other header fields.
 
 use super::Conversion;
+use super::fields;
 use super::location::Matching;
 use super::scope::{BlockScope, seconds};
 use super::syntax::Directive;
@@ -75,7 +76,7 @@ fn upstream_members(
         members.push(("scheme".to_owned(), Yaml::text(target.scheme)));
     }
     // A host with a port is set in `proxy-rewrite`.
-    if let Some(host) = host(scope, target).filter(|host| upstream::host_and_port(host).1.is_none()) {
+    if let Some(host) = host(conversion, scope, target).filter(|host| upstream::host_and_port(host).1.is_none()) {
         members.push(("pass_host".to_owned(), Yaml::text("rewrite")));
         members.push(("upstream_host".to_owned(), Yaml::text(host)));
     }
@@ -86,14 +87,28 @@ fn upstream_members(
     members
 }
 
+/// Values of `Host` for which the client's is passed on.
+const CLIENT_HOSTS: [&str; 4] = ["$host", "$http_host", "$host:$server_port", "$http_host:$server_port"];
+
+/// The lines that set fields for upstreams of this kind.
+fn set_fields<'a>(scope: &BlockScope<'a>, scheme: &str) -> Vec<&'a Directive> {
+    scope.all(if scheme.starts_with("grpc") { "grpc_set_header" } else { "proxy_set_header" })
+}
+
 /// The `Host` for the upstream, if it is not the client's: by default, nginx sends the name in `proxy_pass`.
-fn host<'a>(scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> {
+fn host<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> {
     let sets_host = |directive: &&Directive| directive.argument(0).eq_ignore_ascii_case("host");
-    let set = scope.all("proxy_set_header").into_iter().rfind(sets_host).map(|directive| directive.argument(1));
-    match set {
+    let set = set_fields(scope, target.scheme).into_iter().rfind(sets_host);
+    let value = set.map(|directive| directive.argument(1));
+    match value {
         None | Some("$proxy_host") if target.scheme.starts_with("grpc") => None,
         None | Some("$proxy_host") => Some(target.authority),
-        Some(host) if host.contains('$') => None,
+        Some(host) if CLIENT_HOSTS.contains(&host) => None,
+        Some(host) if host.contains('$') || host.is_empty() => {
+            let text = format!("`proxy_set_header Host {host}`: the upstream gets the `Host` of the client");
+            set.into_iter().for_each(|set| conversion.lost(&set.place, &*text));
+            None
+        }
         Some(host) => Some(host),
     }
 }
@@ -179,81 +194,12 @@ pub fn rewritten<'a>(
         }
         _ => {}
     }
-    let host = PassTarget::parse(pass.argument(0)).and_then(|target| host(scope, &target));
+    let target = PassTarget::parse(pass.argument(0));
+    let host = target.as_ref().and_then(|target| host(conversion, scope, target));
     if let Some(host) = host.filter(|host| upstream::host_and_port(host).1.is_some()) {
         members.push(("host".to_owned(), Yaml::text(host)));
     }
-    members.extend(fields(conversion, scope));
+    let scheme = target.map_or("http", |target| target.scheme);
+    members.extend(fields::changes(conversion, scope, &set_fields(scope, scheme)));
     members
-}
-
-/// Fields that the gateway sends or passes on by default.
-const SENT_ANYWAY: [&str; 10] = [
-    "host",
-    "x-real-ip",
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "upgrade",
-    "connection",
-    "x-forwarded-server",
-    "x-scheme",
-];
-
-fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
-    let mut set = Vec::new();
-    let mut removed = Vec::new();
-    for directive in [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat() {
-        let (name, value) = (directive.argument(0), directive.argument(1));
-        let lower = name.to_ascii_lowercase();
-        // Removing a field that is sent by default is converted, unless it belongs to the connection.
-        let is_removal = value.is_empty() && !["host", "connection", "upgrade"].contains(&lower.as_str());
-        if SENT_ANYWAY.contains(&lower.as_str()) && !is_removal {
-            continue;
-        }
-        if value.is_empty() {
-            removed.push(name);
-        } else if let Some(unknown) = unknown_variable(conversion, value) {
-            let text = format!("`{}`: Weir has no variable `${unknown}`", directive.head());
-            conversion.lost(&directive.place, text);
-        } else {
-            set.push((name.to_owned(), Yaml::text(value)));
-        }
-    }
-    let mut members = Vec::new();
-    if !set.is_empty() {
-        members.push(("set".to_owned(), Yaml::Map(set)));
-    }
-    if !removed.is_empty() {
-        members.push(("remove".to_owned(), Yaml::texts(removed)));
-    }
-    (!members.is_empty()).then(|| ("headers".to_owned(), Yaml::Map(members)))
-}
-
-/// A variable in the text that is defined in the file, or exists only in nginx.
-pub fn unknown_variable(conversion: &Conversion, text: &str) -> Option<String> {
-    let names = text.split('$').skip(1).map(|rest| {
-        let rest = rest.trim_start_matches('{');
-        rest.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').next().unwrap_or_default()
-    });
-    let own = |name: &str| {
-        let defines = |directive: &&Directive| match directive.name.as_str() {
-            "map" | "geo" | "split_clients" => {
-                directive.arguments.last().is_some_and(|last| last.strip_prefix('$') == Some(name))
-            }
-            _ => false,
-        };
-        conversion.http.iter().any(|directive| defines(&directive))
-    };
-    const ONLY_NGINX: [&str; 7] = [
-        "proxy_host",
-        "proxy_port",
-        "connection_upgrade",
-        "document_root",
-        "realpath_root",
-        "nginx_version",
-        "limit_rate",
-    ];
-    names.into_iter().find(|name| own(name) || ONLY_NGINX.contains(name)).map(str::to_owned)
 }

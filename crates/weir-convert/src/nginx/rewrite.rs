@@ -1,37 +1,58 @@
 //! `return`, `rewrite` and `if`: responses of the gateway itself, and changes of the path for upstreams.
 
+use regex::RegexBuilder;
+
 use super::Conversion;
 use super::location::Matching;
+use super::policies::added_fields;
 use super::scope::BlockScope;
 use super::syntax::Directive;
+use super::variables::{has_groups, is_known_for_routes, unknown_in_request};
 use crate::answer::answer;
+use crate::login::refusal;
 use crate::pattern::whole;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// The plugin with the response of a `return`.
+/// The plugins with the response of a `return`, and the fields that nginx adds to it.
 pub fn returned(
     conversion: &mut Conversion,
     scope: &BlockScope,
     directive: &Directive,
     matching: Option<&Matching>,
 ) -> YamlMembers {
+    let mut plugins = added_fields(conversion, scope);
+    plugins.push(response(conversion, scope, directive, matching));
+    plugins
+}
+
+fn response(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    directive: &Directive,
+    matching: Option<&Matching>,
+) -> (String, Yaml) {
     let (code, text) = match (directive.argument(0), directive.arguments.get(1)) {
         (url, None) if url.parse::<i64>().is_err() => (302, url),
         (code, text) => (code.parse().unwrap_or(500), text.map_or("", String::as_str)),
     };
-    if let Some(unknown) = super::proxy::unknown_variable(conversion, text) {
+    if let Some(unknown) = unknown_in_request(text) {
         conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
     }
+    let is_redirect = [301, 302, 303, 307, 308].contains(&code) && !text.is_empty();
+    if has_groups(text) && !(is_redirect && matches!(matching, Some(Matching::Regex { .. }))) {
+        let text = format!("`{}`: the groups of regular expressions are not available here", directive.head());
+        conversion.lost(&directive.place, text);
+    }
     match code {
-        301 | 302 | 303 | 307 | 308 if !text.is_empty() => vec![redirect(code, text, matching)],
+        _ if is_redirect => redirect(code, text, matching),
         444 => {
             let text = "`return 444`: connections cannot be closed without a response; the response is 403";
             conversion.differs(&directive.place, text);
-            vec![answer(403, "", None)]
+            answer(403, "", None)
         }
         code => {
             let kind = (!text.is_empty()).then(|| scope.value("default_type").unwrap_or("text/plain"));
-            vec![answer(code, text, kind)]
+            answer(code, text, kind)
         }
     }
 }
@@ -80,7 +101,7 @@ pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(Str
         if redirecting(directive).is_some() {
             continue;
         }
-        if replacement.contains('$') && super::proxy::unknown_variable(conversion, replacement).is_some() {
+        if replacement.contains('$') && unknown_in_request(replacement).is_some() {
             conversion.lost(&directive.place, format!("`{}`", directive.head()));
             continue;
         }
@@ -93,30 +114,107 @@ pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(Str
     (!pairs.is_empty()).then(|| ("regex_uri".to_owned(), Yaml::texts(pairs)))
 }
 
-/// The rules equivalent to the condition of an `if`.
-pub fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
+/// The requests that an `if` answers, and the plugins for them. One that refuses requests under a condition that cannot be converted
+/// answers all of them with 503.
+pub fn conditional(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    directive: &Directive,
+) -> Option<(Vec<Yaml>, YamlMembers)> {
+    let block = directive.children();
+    let returns = block.iter().find(|child| child.name == "return");
+    let redirects = block.iter().filter(|child| child.name == "rewrite").find_map(redirecting);
+    let head = directive.head();
+    let Some(mut vars) = condition(directive) else {
+        // A switch for maintenance closes what is open otherwise.
+        let is_switch = returns.is_some_and(|returns| returns.argument(0) == "503");
+        if is_switch || returns.is_none() && redirects.is_none() {
+            conversion.lost(&directive.place, format!("`{head}`"));
+            return None;
+        }
+        let text =
+            format!("`{head}`: the condition cannot be converted; all requests that reach it are answered with 503");
+        conversion.lost(&directive.place, text);
+        return Some((Vec::new(), vec![refusal()]));
+    };
+    let inside = scope.inside(block);
+    let plugins = match (returns, redirects) {
+        (Some(returns), _) => returned(conversion, &inside, returns, None),
+        (None, Some((pattern, plugin))) => {
+            vars.push(Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)]));
+            let mut plugins = added_fields(conversion, &inside);
+            plugins.push(plugin);
+            plugins
+        }
+        (None, None) => {
+            let text = format!(
+                "`{head}`: only `return` and redirects inside `if` are converted; write a route with these `vars`"
+            );
+            conversion.lost(&directive.place, text);
+            return None;
+        }
+    };
+    Some((vars, plugins))
+}
+
+/// The rule for methods that a `limit_except` does not name. GET includes HEAD.
+pub fn other_methods(except: &Directive) -> Yaml {
+    let mut methods: Vec<String> = except.arguments.iter().map(|method| method.to_ascii_uppercase()).collect();
+    if methods.iter().any(|method| method == "GET") && !methods.iter().any(|method| method == "HEAD") {
+        methods.push("HEAD".to_owned());
+    }
+    Yaml::List(vec![Yaml::text("request_method"), Yaml::text("!"), Yaml::text("in"), Yaml::texts(methods)])
+}
+
+/// The rules equivalent to the condition of an `if`; `None` if there are none.
+fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
     let text = directive.arguments.join(" ");
     let text = text.strip_prefix('(')?.strip_suffix(')')?.trim();
-    let name = |variable: &str| variable.strip_prefix('$').map(Yaml::text);
-    let rule = |rule: &[Yaml]| vec![Yaml::List(rule.to_vec())];
-    let Some((variable, rest)) = text.split_once(' ') else {
-        // In nginx true, unless the variable is absent, empty or 0.
-        let differs = |from: &str| Some(Yaml::List(vec![name(text)?, Yaml::text("~="), Yaml::text(from)]));
-        let is_there = Yaml::List(vec![name(text)?, Yaml::text("~~"), Yaml::text(".")]);
-        return Some(vec![is_there, differs("0")?]);
-    };
+    let (variable, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let name = variable.strip_prefix('$').filter(|name| is_known_for_routes(name)).map(Yaml::text)?;
+    let rule = |rest: &[Yaml]| Yaml::List([std::slice::from_ref(&name), rest].concat());
+    let (matches, not) = (Yaml::text("~~"), Yaml::text("!"));
+    // In nginx, an absent variable is empty.
+    let is_there = || rule(&[matches.clone(), Yaml::text(".")]);
+    let is_empty = || rule(&[not.clone(), matches.clone(), Yaml::text(".")]);
+    if rest.is_empty() {
+        // In nginx true, unless the variable is empty or 0.
+        return Some(vec![is_there(), rule(&[Yaml::text("~="), Yaml::text("0")])]);
+    }
     let (operator, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
-    let (name, value) = (name(variable)?, Yaml::text(value.trim()));
+    let value = value.trim();
+    let is_equality = ["=", "!="].contains(&operator);
+    if is_equality && value.contains('$') {
+        return None;
+    }
+    let matches_nothing = || is_match(value, operator, "");
+    let text = Yaml::text(value);
     Some(match operator {
-        // In nginx, an absent variable is empty.
-        "=" if value == Yaml::text("") => rule(&[name, Yaml::text("!"), Yaml::text("~~"), Yaml::text(".")]),
-        "!=" if value == Yaml::text("") => rule(&[name, Yaml::text("~~"), Yaml::text(".")]),
-        "=" => rule(&[name, Yaml::text("=="), value]),
-        "!=" => rule(&[name, Yaml::text("~="), value]),
-        "~" => rule(&[name, Yaml::text("~~"), value]),
-        "~*" => rule(&[name, Yaml::text("~*"), value]),
-        "!~" => rule(&[name, Yaml::text("!"), Yaml::text("~~"), value]),
-        "!~*" => rule(&[name, Yaml::text("!"), Yaml::text("~*"), value]),
+        "=" if value.is_empty() => vec![is_empty()],
+        "!=" if value.is_empty() => vec![is_there()],
+        "=" => vec![rule(&[Yaml::text("=="), text])],
+        "!=" => vec![rule(&[Yaml::text("~="), text])],
+        "~" | "~*" => {
+            let found = rule(&[Yaml::text(if operator == "~" { "~~" } else { "~*" }), text]);
+            match matches_nothing()? {
+                true => vec![Yaml::List(vec![Yaml::text("OR"), found, is_empty()])],
+                false => vec![found],
+            }
+        }
+        "!~" | "!~*" => {
+            let operator = Yaml::text(if operator == "!~" { "~~" } else { "~*" });
+            let missing = rule(&[not.clone(), operator, text]);
+            match matches_nothing()? {
+                true => vec![missing, is_there()],
+                false => vec![missing],
+            }
+        }
         _ => return None,
     })
+}
+
+/// Whether an expression matches a text; `None` if Weir does not support it.
+fn is_match(pattern: &str, operator: &str, text: &str) -> Option<bool> {
+    let expression = RegexBuilder::new(pattern).case_insensitive(operator.ends_with('*')).build();
+    expression.ok().map(|expression| expression.is_match(text))
 }

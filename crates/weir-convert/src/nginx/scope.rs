@@ -27,8 +27,13 @@ impl<'a> BlockScope<'a> {
 
     /// The directives in effect: those of the innermost block that has any, as nginx inherits lists.
     pub fn all(&self, name: &str) -> Vec<&'a Directive> {
+        self.all_of(&[name])
+    }
+
+    /// The same for directives of several names that form one list, such as `allow` and `deny`, in the order of the file.
+    pub fn all_of(&self, names: &[&str]) -> Vec<&'a Directive> {
         let of = |level: &&'a [Directive]| -> Vec<&'a Directive> {
-            level.iter().filter(|directive| directive.name == name).collect()
+            level.iter().filter(|directive| names.contains(&directive.name.as_str())).collect()
         };
         self.levels.iter().rev().map(of).find(|found| !found.is_empty()).unwrap_or_default()
     }
@@ -41,6 +46,16 @@ impl<'a> BlockScope<'a> {
     /// Whether a switch is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.value(name) == Some("on")
+    }
+
+    /// Whether the innermost block is a `server`, and so directly in `http`.
+    pub fn is_of_server(&self) -> bool {
+        self.levels.len() == 2
+    }
+
+    /// Every directive of these blocks, those of the outermost first.
+    pub fn every(&self) -> impl Iterator<Item = &'a Directive> + '_ {
+        self.levels.iter().flat_map(|level| level.iter())
     }
 
     /// The directives of the innermost block only.

@@ -1,49 +1,38 @@
-//! `server` blocks: their hosts and ports, and the routes of their locations.
+//! `server` blocks: the requests that each one handles, and their certificates.
 
 use super::Conversion;
-use super::location::{Location, Matching, Region, regions};
-use super::rewrite;
+use super::listening::{Listening, NodeAddresses, listened, rules};
+use super::routes;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::{policies, proxy};
-use crate::answer::answer;
-use crate::output::{ConvertedResource, one_or_many};
+use crate::output::ConvertedResource;
 use crate::pattern::regex_quoted;
-use crate::yaml::{Yaml, YamlMembers};
+use crate::yaml::Yaml;
 
-/// Routes of an `if` have precedence over those of the locations beside or around it, and `rewrite`s of a server over these.
-const IF_PRIORITY: i64 = 2_000;
-const REWRITE_PRIORITY: i64 = 1_000;
 /// Routes of a server whose name is a regular expression have precedence over those of the default server on the same paths.
 const EXPRESSION_PRIORITY: i64 = 10_000;
 
-/// An address of a `listen`.
-struct Listening {
-    port: i64,
-    is_default: bool,
-}
-
-struct ServerBlock<'a> {
-    directive: &'a Directive,
+pub struct ServerBlock<'a> {
+    pub directive: &'a Directive,
     names: Vec<&'a str>,
     listening: Vec<Listening>,
-    scope: BlockScope<'a>,
+    pub scope: BlockScope<'a>,
 }
 
 /// The condition for requests to a server.
 #[derive(Clone, Default)]
-struct ServerSelector {
-    hosts: Vec<String>,
-    vars: Vec<Yaml>,
+pub struct ServerSelector {
+    pub hosts: Vec<String>,
+    pub vars: Vec<Yaml>,
     /// Added to the priority of its routes.
-    priority: i64,
+    pub priority: i64,
 }
 
 pub fn carry_over(conversion: &mut Conversion) {
     let http = conversion.scope();
     let blocks = conversion.http.iter().filter(|directive| directive.name == "server");
     let mut servers = Vec::new();
-    let mut addresses = Vec::new();
+    let mut addresses = NodeAddresses::default();
     for directive in blocks {
         let scope = http.inside(directive.children());
         let own = || directive.children().iter();
@@ -53,95 +42,107 @@ pub fn carry_over(conversion: &mut Conversion) {
         for listen in own().filter(|listen| listen.name == "listen") {
             listening.extend(listened(conversion, listen, &mut addresses));
         }
-        if listening.is_empty() {
-            listening.push(Listening { port: 80, is_default: false });
-            add_address(&mut addresses, Yaml::text(":80"));
+        if own().all(|listen| listen.name != "listen") {
+            listening.push(Listening { host: String::new(), port: 80, is_default: false });
+            addresses.add(":80".to_owned(), false, false);
         }
         servers.push(ServerBlock { directive, names, listening, scope });
     }
-    let listen = if addresses.len() == 1 { addresses.remove(0) } else { Yaml::List(addresses) };
-    conversion.converted.settings.insert(0, ("listen".to_owned(), listen));
+    conversion.converted.settings.insert(0, ("listen".to_owned(), addresses.yaml()));
     for index in 0..servers.len() {
-        certificates(conversion, &servers[index]);
-        for selector in selectors(conversion, &servers, index) {
-            routes(conversion, &servers[index], &selector);
+        let server = &servers[index];
+        certificates(conversion, server);
+        let wants = client_certificates(conversion, server);
+        for mut selector in selectors(conversion, &servers, index) {
+            match wants {
+                ClientCertificates::NotChecked => {
+                    routes::refuse(conversion, server, &selector);
+                    continue;
+                }
+                ClientCertificates::Required if selector.hosts.is_empty() => selector.vars.push(has_certificate()),
+                ClientCertificates::Required | ClientCertificates::NotRequired => {}
+            }
+            routes::carry_over(conversion, server, &selector);
         }
     }
 }
 
-fn add_address(addresses: &mut Vec<Yaml>, address: Yaml) {
-    if !addresses.contains(&address) {
-        addresses.push(address);
-    }
-}
-
-fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut Vec<Yaml>) -> Option<Listening> {
-    let address = listen.argument(0);
-    if address.starts_with("unix:") {
-        conversion.lost(&listen.place, format!("`{}`: Unix sockets are not supported", listen.head()));
-        return None;
-    }
-    let (host, port) = match address.parse::<i64>() {
-        Ok(port) => ("", port),
-        Err(_) => {
-            let (host, port) = super::upstream::host_and_port(address);
-            (host, port.unwrap_or(80))
-        }
-    };
-    // One dual-stack socket serves IPv4 and IPv6.
-    let host = if ["*", "[::]", "0.0.0.0"].contains(&host) { "" } else { host };
-    let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
-    let mut members = vec![("address".to_owned(), Yaml::text(format!("{host}:{port}")))];
-    for (theirs, ours) in [("ssl", "tls"), ("proxy_protocol", "proxy_protocol")] {
-        if has(theirs) {
-            members.push((ours.to_owned(), Yaml::Boolean(true)));
-        }
-    }
-    let address = if members.len() == 1 { members.remove(0).1 } else { Yaml::Map(members) };
-    add_address(addresses, address);
-    Some(Listening { port, is_default: has("default_server") })
-}
-
-/// The requests that a server handles: those for its names, and all others on ports where it is the default.
+/// The requests that a server handles: those for its names, and all others at addresses where it is the default.
 fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: usize) -> Vec<ServerSelector> {
     let server = &servers[index];
-    let ports = |servers: &[ServerBlock]| {
-        let mut ports: Vec<_> = servers.iter().flat_map(|server| &server.listening).map(|listen| listen.port).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        ports
-    };
-    let all = ports(servers);
-    let (default, named): (Vec<i64>, Vec<i64>) =
-        ports(&servers[index..=index]).into_iter().partition(|&port| default_of(servers, port) == Some(index));
-    let port_rule = |ports: &[i64]| match ports {
-        ports if ports.len() == all.len() => Vec::new(),
-        [port] => vec![Yaml::List(vec![Yaml::text("server_port"), Yaml::text("=="), Yaml::text(port.to_string())])],
-        ports => {
-            let ports = ports.iter().map(|port| Yaml::text(port.to_string())).collect();
-            vec![Yaml::List(vec![Yaml::text("server_port"), Yaml::text("in"), Yaml::List(ports)])]
-        }
-    };
+    let all: Vec<Listening> = servers.iter().flat_map(|server| server.listening.iter().cloned()).collect();
+    let (default, mut named): (Vec<&Listening>, Vec<&Listening>) =
+        server.listening.iter().partition(|listen| default_of(servers, listen) == Some(index));
     let mut selectors = Vec::new();
     if !default.is_empty() {
-        selectors.push(ServerSelector { vars: port_rule(&default), ..ServerSelector::default() });
+        let rules = rules(&default, &all).into_iter();
+        selectors.extend(rules.map(|vars| ServerSelector { vars, ..ServerSelector::default() }));
     }
+    // Elsewhere, requests for its names are among those that no other server takes.
+    let is_contested = |listen: &&&Listening| {
+        let mut others = servers.iter().enumerate().filter(|(other, _)| *other != index);
+        others.any(|(_, other)| other.listens_on(listen) && other.has_patterns())
+    };
+    named.extend(default.iter().filter(is_contested));
     if !named.is_empty() {
-        selectors.extend(by_name(conversion, server, &port_rule(&named)));
+        for vars in rules(&named, &all) {
+            selectors.extend(by_name(conversion, servers, server, &vars));
+        }
+    }
+    if selectors.is_empty() && !server.listening.is_empty() && !server.has_only_underscores() {
+        let text = "a server without names that is not the default of its addresses: no request is known to be for it";
+        conversion.lost(&server.directive.place, text);
     }
     selectors
 }
 
-/// The default server of a port, for hosts that no server names.
-fn default_of(servers: &[ServerBlock], port: i64) -> Option<usize> {
-    let on_port = |server: &ServerBlock| {
-        server.listening.iter().find(|listen| listen.port == port).map(|listen| listen.is_default)
-    };
-    let marked = servers.iter().position(|server| on_port(server) == Some(true));
-    marked.or_else(|| servers.iter().position(|server| on_port(server).is_some()))
+impl ServerBlock<'_> {
+    fn listens_on(&self, address: &Listening) -> bool {
+        self.listening.iter().any(|listen| listen.is_same_as(address))
+    }
+
+    /// Whether one of its names may be a name of another server, too.
+    fn has_patterns(&self) -> bool {
+        self.names.iter().any(|name| name.starts_with(['~', '*', '.']) || name.ends_with(".*"))
+    }
+
+    /// Whether its names are such that no request is for it.
+    fn has_only_underscores(&self) -> bool {
+        let mut names = self.scope.own().iter().filter(|directive| directive.name == "server_name").peekable();
+        names.peek().is_some() && names.all(|names| names.arguments.iter().all(|name| name == "_"))
+    }
+
+    /// Its names that are regular expressions, or can only be converted to one.
+    fn expressions(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().copied().filter(|name| name.starts_with('~') || name.ends_with(".*"))
+    }
 }
 
-fn by_name(conversion: &mut Conversion, server: &ServerBlock, ports: &[Yaml]) -> Vec<ServerSelector> {
+/// The default server of an address, for hosts that no server there names.
+fn default_of(servers: &[ServerBlock], address: &Listening) -> Option<usize> {
+    let is_marked =
+        |server: &ServerBlock| server.listening.iter().any(|listen| listen.is_same_as(address) && listen.is_default);
+    let marked = servers.iter().position(is_marked);
+    marked.or_else(|| servers.iter().position(|server| server.listens_on(address)))
+}
+
+/// The priority of the routes for a name. nginx tries the longest name with a `*` at the end, and then expressions in the order of
+/// the file.
+fn priority(servers: &[ServerBlock], name: &str) -> i64 {
+    let (mut all, expressions): (Vec<&str>, Vec<&str>) =
+        servers.iter().flat_map(ServerBlock::expressions).partition(|name| !name.starts_with('~'));
+    all.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    all.extend(expressions);
+    let position = all.iter().position(|known| *known == name).unwrap_or(0);
+    (all.len() - position) as i64 * EXPRESSION_PRIORITY
+}
+
+fn by_name(
+    conversion: &mut Conversion,
+    servers: &[ServerBlock],
+    server: &ServerBlock,
+    rules: &[Yaml],
+) -> Vec<ServerSelector> {
     let mut hosts = Vec::new();
     let mut selectors = Vec::new();
     for name in &server.names {
@@ -150,7 +151,9 @@ fn by_name(conversion: &mut Conversion, server: &ServerBlock, ports: &[Yaml]) ->
             (None, Some(begin)) => format!("^{}\\..+$", regex_quoted(begin)),
             (None, None) => {
                 match name.strip_prefix('.') {
-                    Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
+                    Some(domain) => {
+                        hosts.extend([domain.to_ascii_lowercase(), format!("*.{domain}").to_ascii_lowercase()])
+                    }
                     None => hosts.push(name.to_ascii_lowercase()),
                 }
                 continue;
@@ -158,12 +161,12 @@ fn by_name(conversion: &mut Conversion, server: &ServerBlock, ports: &[Yaml]) ->
         };
         let text = format!("`server_name {name}`: a more specific path of the default server takes precedence");
         conversion.differs(&server.directive.place, text);
-        let mut vars = ports.to_vec();
+        let mut vars = rules.to_vec();
         vars.push(Yaml::List(vec![Yaml::text("host"), Yaml::text("~*"), Yaml::text(pattern)]));
-        selectors.push(ServerSelector { vars, priority: EXPRESSION_PRIORITY, ..ServerSelector::default() });
+        selectors.push(ServerSelector { vars, priority: priority(servers, name), ..ServerSelector::default() });
     }
     if !hosts.is_empty() {
-        selectors.insert(0, ServerSelector { hosts, vars: ports.to_vec(), priority: 0 });
+        selectors.insert(0, ServerSelector { hosts, vars: rules.to_vec(), priority: 0 });
     }
     selectors
 }
@@ -171,6 +174,9 @@ fn by_name(conversion: &mut Conversion, server: &ServerBlock, ports: &[Yaml]) ->
 fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
     let scope = &server.scope;
     let Some((cert, key)) = scope.value("ssl_certificate").zip(scope.value("ssl_certificate_key")) else { return };
+    for other in scope.all("ssl_certificate").iter().rev().skip(1) {
+        conversion.lost(&other.place, format!("`{}`: an entry of `ssls` has one certificate", other.head()));
+    }
     let names: Vec<_> = server.names.iter().filter(|name| !name.starts_with('~') && !name.ends_with(".*")).collect();
     if names.is_empty() {
         conversion.lost(
@@ -180,7 +186,7 @@ fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
         return;
     }
     let snis = names.iter().flat_map(|name| match name.strip_prefix('.') {
-        Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
+        Some(domain) => vec![domain.to_ascii_lowercase(), format!("*.{domain}").to_ascii_lowercase()],
         None => vec![name.to_ascii_lowercase()],
     });
     let mut members = vec![
@@ -196,214 +202,56 @@ fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
                 .lost(&protocols.place, format!("`{}`: TLS 1.2 is the oldest supported version", protocols.head()));
         }
     }
-    if let Some(ca) = scope.value("ssl_client_certificate").filter(|_| scope.is_on("ssl_verify_client")) {
-        members.push(("client".to_owned(), Yaml::map([("ca", Yaml::text(ca))])));
+    if let Some(ca) = client_authority(scope).filter(|_| scope.is_on("ssl_verify_client")) {
+        let mut client = vec![("ca".to_owned(), Yaml::text(ca))];
+        let depth = scope.value("ssl_verify_depth").and_then(|depth| depth.parse().ok());
+        client.extend(depth.map(|depth| ("depth".to_owned(), Yaml::Integer(depth))));
+        members.push(("client".to_owned(), Yaml::Map(client)));
     }
     conversion.converted.ssls.push(ConvertedResource::new(&server.directive.place, "ssl_certificate", members));
 }
 
-fn routes(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
+/// Whether clients of a server have to show certificates.
+#[derive(Clone, Copy)]
+enum ClientCertificates {
+    NotRequired,
+    Required,
+    /// The authority that they have to be of is not known.
+    NotChecked,
+}
+
+fn client_authority<'a>(scope: &BlockScope<'a>) -> Option<&'a str> {
+    scope.value("ssl_client_certificate").or_else(|| scope.value("ssl_trusted_certificate"))
+}
+
+fn client_certificates(conversion: &mut Conversion, server: &ServerBlock) -> ClientCertificates {
     let scope = &server.scope;
-    let regions = regions(scope);
-    let mut everywhere = vec!["/*".to_owned()];
-    for uri in regions.iter().flat_map(|region| &region.uris) {
-        if !everywhere.contains(uri) {
-            everywhere.push(uri.clone());
-        }
-    }
-    conditions(conversion, scope, selector, (&everywhere, IF_PRIORITY));
-    if let Some(returns) = scope.own().iter().find(|directive| directive.name == "return") {
-        let plugins = rewrite::returned(conversion, scope, returns, None);
-        return add(
-            conversion,
-            selector,
-            returns,
-            ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
-        );
-    }
-    rewrites(conversion, server, selector, &everywhere);
-    for region in &regions {
-        convert_location(conversion, selector, region);
-        with_slash(conversion, selector, region, &everywhere);
-    }
-    let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris == ["/*"]);
-    if !is_for_all && !selector.hosts.is_empty() {
-        // Otherwise, routes of another server would match requests that no location of this one matches.
-        let plugins = vec![answer(404, "", None)];
-        add(
-            conversion,
-            selector,
-            server.directive,
-            ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
-        );
-    }
-}
-
-/// Converts the `rewrite`s of a server that redirect; others are reported.
-fn rewrites(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector, everywhere: &[String]) {
-    let rewrites: Vec<_> = server.scope.own().iter().filter(|directive| directive.name == "rewrite").collect();
-    for (position, directive) in rewrites.iter().enumerate() {
-        let Some((pattern, plugin)) = rewrite::redirecting(directive) else {
+    let Some(verify) = scope.last("ssl_verify_client").filter(|_| scope.last("ssl_certificate").is_some()) else {
+        return ClientCertificates::NotRequired;
+    };
+    match verify.argument(0) {
+        "on" if client_authority(scope).is_some() => ClientCertificates::Required,
+        "on" => {
             let text =
-                format!("`{}` outside of a location: write `proxy-rewrite` in the affected routes", directive.head());
-            conversion.lost(&directive.place, text);
-            continue;
-        };
-        let vars = vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)])];
-        let priority = REWRITE_PRIORITY - position as i64;
-        let route = ConvertedRoute {
-            uris: everywhere.to_vec(),
-            vars,
-            priority,
-            plugins: vec![plugin],
-            ..ConvertedRoute::default()
-        };
-        add(conversion, selector, directive, route);
-    }
-}
-
-#[derive(Default)]
-struct ConvertedRoute {
-    uris: Vec<String>,
-    vars: Vec<Yaml>,
-    priority: i64,
-    plugins: YamlMembers,
-    /// The members `upstream`, `upstream_id` and `timeout`.
-    target: YamlMembers,
-}
-
-fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive, route: ConvertedRoute) {
-    let mut members = YamlMembers::new();
-    members.extend(one_or_many("uri", "uris", &route.uris));
-    members.extend(one_or_many("host", "hosts", &selector.hosts));
-    let vars = [selector.vars.clone(), route.vars].concat();
-    if !vars.is_empty() {
-        members.push(("vars".to_owned(), Yaml::List(vars)));
-    }
-    let priority = selector.priority + route.priority;
-    if priority != 0 {
-        members.push(("priority".to_owned(), Yaml::Integer(priority)));
-    }
-    members.extend(route.target);
-    if !route.plugins.is_empty() {
-        members.push(("plugins".to_owned(), Yaml::Map(route.plugins)));
-    }
-    let item = ConvertedResource::new(&from.place, from.head(), members);
-    conversion.converted.routes.push(item);
-}
-
-fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region) {
-    let Region { location, uris, priority } = region;
-    if location.is_internal {
-        return;
-    }
-    let vars = match &location.matching {
-        Matching::Regex { pattern, ignores_case } => {
-            let operator = if *ignores_case { "~*" } else { "~~" };
-            vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text(operator), Yaml::text(pattern)])]
+                format!("`{}`: there is no `ssl_client_certificate`; the server answers with 503", verify.head());
+            conversion.lost(&verify.place, text);
+            ClientCertificates::NotChecked
         }
-        _ => Vec::new(),
-    };
-    let inner = ServerSelector { vars: [selector.vars.clone(), vars.clone()].concat(), ..selector.clone() };
-    conditions(conversion, &location.scope, &inner, (uris, IF_PRIORITY - 1_000 + priority));
-    let (plugins, target) = handled(conversion, location);
-    let route = ConvertedRoute { uris: uris.clone(), vars, priority: *priority, plugins, target };
-    add(conversion, selector, location.directive, route);
-}
-
-/// Adds nginx's redirect for the path of a proxied location without its final slash.
-fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, known: &[String]) {
-    let Region { location, .. } = region;
-    let Matching::Prefix { path, .. } = &location.matching else { return };
-    let is_proxied =
-        location.directive.children().iter().any(|child| ["proxy_pass", "grpc_pass"].contains(&child.name.as_str()));
-    let Some(without) = path.strip_suffix('/').filter(|without| !without.is_empty() && is_proxied) else { return };
-    if known.iter().any(|uri| uri == without || uri.strip_suffix('*') == Some(without)) {
-        return;
-    }
-    let uri = Yaml::text(format!("{path}$is_args$args"));
-    let plugins = vec![("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))]))];
-    let route = ConvertedRoute { uris: vec![without.to_owned()], plugins, ..ConvertedRoute::default() };
-    add(conversion, selector, location.directive, route);
-}
-
-/// The plugins of a location, and the members for its upstream.
-fn handled(conversion: &mut Conversion, location: &Location) -> (YamlMembers, YamlMembers) {
-    let Location { directive, matching, scope, .. } = location;
-    let own = |name: &str| directive.children().iter().find(|child| child.name == name);
-    let mut plugins = policies::plugins(conversion, scope);
-    if let Some(returns) = own("return") {
-        plugins.extend(rewrite::returned(conversion, scope, returns, Some(matching)));
-        return (plugins, Vec::new());
-    }
-    if let Some((_, plugin)) =
-        directive.children().iter().filter(|child| child.name == "rewrite").find_map(rewrite::redirecting)
-    {
-        plugins.push(plugin);
-    }
-    let Some(pass) = own("proxy_pass").or_else(|| own("grpc_pass")) else {
-        let text = format!(
-            "`location {}`: static files are not served; the route answers with 404",
-            directive.arguments.join(" ")
-        );
-        conversion.lost(&directive.place, text);
-        plugins.push(answer(404, "", None));
-        return (plugins, Vec::new());
-    };
-    let mut rewritten = proxy::rewritten(conversion, scope, pass, matching);
-    if let Some(paths) = rewrite::paths(conversion, directive.children()) {
-        rewritten.retain(|(name, _)| name != "regex_uri" && name != "uri");
-        rewritten.insert(0, paths);
-    }
-    if !rewritten.is_empty() {
-        plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(rewritten)));
-    }
-    match proxy::members(conversion, scope, pass) {
-        Some(target) => (plugins, target),
-        None => {
-            plugins.push(answer(502, "", None));
-            (plugins, Vec::new())
+        "off" => ClientCertificates::NotRequired,
+        _ => {
+            let text = format!(
+                "`{}`: clients are not asked for certificates; `$ssl_client_verify` is always `NONE`",
+                verify.head()
+            );
+            conversion.lost(&verify.place, text);
+            ClientCertificates::NotRequired
         }
     }
 }
 
-/// Adds routes with precedence for the `if` blocks that respond.
-fn conditions(
-    conversion: &mut Conversion,
-    scope: &BlockScope,
-    selector: &ServerSelector,
-    (uris, priority): (&[String], i64),
-) {
-    let ifs: Vec<_> = scope.own().iter().filter(|directive| directive.name == "if").collect();
-    for (position, directive) in ifs.iter().enumerate() {
-        let returns = directive.children().iter().find(|child| child.name == "return");
-        let redirects =
-            directive.children().iter().filter(|child| child.name == "rewrite").find_map(rewrite::redirecting);
-        let Some(mut vars) = rewrite::condition(directive) else {
-            conversion.lost(&directive.place, format!("`{}`", directive.head()));
-            continue;
-        };
-        let plugins = match (returns, redirects) {
-            (Some(returns), _) => rewrite::returned(conversion, scope, returns, None),
-            (None, Some((pattern, plugin))) => {
-                vars.push(Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)]));
-                vec![plugin]
-            }
-            (None, None) => {
-                let text = format!(
-                    "`{}`: only `return` and redirects inside `if` are converted; write a route with these `vars`",
-                    directive.head()
-                );
-                conversion.lost(&directive.place, text);
-                continue;
-            }
-        };
-        let priority = priority - position as i64;
-        add(
-            conversion,
-            selector,
-            directive,
-            ConvertedRoute { uris: uris.to_vec(), vars, priority, plugins, ..ConvertedRoute::default() },
-        );
-    }
+/// Routes without a host are reached by requests on connections for any name. Those of a server that demands certificates are not
+/// for connections on which none was shown.
+fn has_certificate() -> Yaml {
+    let rule = |name, value| Yaml::texts([name, "==", value]);
+    Yaml::List(vec![Yaml::text("OR"), rule("ssl_client_verify", "SUCCESS"), rule("scheme", "http")])
 }

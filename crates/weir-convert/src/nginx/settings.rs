@@ -4,6 +4,7 @@ use super::Conversion;
 use super::policies::body_size_of_node;
 use super::scope::BlockScope;
 use super::syntax::Directive;
+use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
 /// Settings with the same name and meaning.
@@ -17,7 +18,8 @@ pub const SAME: [&str; 6] = [
 ];
 
 /// More directives that servers and locations may contain in nginx, and that apply to the whole node here.
-pub const OF_THE_NODE: [&str; 4] = ["set_real_ip_from", "resolver", "access_log", "error_log"];
+pub const OF_THE_NODE: [&str; 6] =
+    ["set_real_ip_from", "real_ip_header", "real_ip_recursive", "resolver", "access_log", "error_log"];
 
 pub fn carry_over(conversion: &mut Conversion) {
     let main = BlockScope::new(conversion.main);
@@ -38,14 +40,46 @@ pub fn carry_over(conversion: &mut Conversion) {
     set("client_max_body_size", scalar(body_size));
     // nginx accepts paths with %2F; Weir refuses them unless this is set.
     set("allow_encoded_slashes", Yaml::Boolean(true));
-    let trusted: Vec<_> = http.all("set_real_ip_from").iter().map(|directive| directive.argument(0)).collect();
-    let addresses: Vec<_> = trusted.into_iter().filter(|address| *address != "unix:").collect();
-    if !addresses.is_empty() {
-        set("trusted_addresses", Yaml::texts(addresses));
-    }
+    client_address(conversion, &http);
     encoded_slashes(conversion);
     resolver(conversion, &http);
     logs(conversion, &main, &http);
+}
+
+/// `set_real_ip_from`, `real_ip_header` and `real_ip_recursive`: from whom the client's address is taken, and from which field.
+fn client_address(conversion: &mut Conversion, http: &BlockScope) {
+    let lines = http.all("set_real_ip_from");
+    let Some(first) = lines.first() else { return };
+    let trusted: Vec<_> = lines.iter().map(|directive| directive.argument(0)).filter(|from| *from != "unix:").collect();
+    if trusted.is_empty() {
+        return;
+    }
+    let header = http.value("real_ip_header").unwrap_or("X-Real-IP");
+    let is_recursive = http.is_on("real_ip_recursive");
+    let is_list = header.eq_ignore_ascii_case("x-forwarded-for");
+    if is_list || header == "proxy_protocol" {
+        conversion.converted.settings.push(("trusted_addresses".to_owned(), Yaml::texts(trusted)));
+        if is_list && !is_recursive {
+            let text =
+                "`real_ip_recursive off`: trusted addresses at the right of `X-Forwarded-For` are always skipped";
+            conversion.differs(&first.place, text);
+        }
+        return;
+    }
+    // Trusted peers would also be believed in `X-Forwarded-For`.
+    let options = [
+        ("source", Yaml::text(format!("http_{}", header.to_ascii_lowercase().replace('-', "_")))),
+        ("trusted_addresses", Yaml::texts(trusted)),
+        ("recursive", Yaml::Boolean(is_recursive)),
+    ];
+    let plugins = Yaml::map([("real-ip", Yaml::map(options))]);
+    let members = vec![("id".to_owned(), Yaml::text("client-address")), ("plugins".to_owned(), plugins)];
+    conversion.converted.global_rules.push(ConvertedResource::new(&first.place, first.head(), members));
+    let text = format!(
+        "`real_ip_header {header}`: a condition of a route sees the address of the connection, and the address of the \
+         client is known to plugins and upstreams only"
+    );
+    conversion.differs(&first.place, text);
 }
 
 /// A path with an encoded slash may be that of another location in nginx, which matters if one of them controls access.
@@ -81,11 +115,29 @@ fn resolver(conversion: &mut Conversion, http: &BlockScope) {
 }
 
 fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
-    if let Some(log) = http.last("access_log").filter(|log| log.argument(0) != "off") {
+    for log in http.all("access_log") {
+        let is_written_elsewhere = log.argument(0).starts_with("syslog:");
+        let more = log.arguments.iter().find(|argument| argument.starts_with("if=") || argument.starts_with("gzip"));
+        if is_written_elsewhere || more.is_some() {
+            conversion.lost(&log.place, format!("`{}`: the log is written to a file, with all requests", log.head()));
+        }
+    }
+    for log in http.all("access_log").iter().rev().skip(1) {
+        conversion.lost(&log.place, format!("`{}`: there is one access log", log.head()));
+    }
+    let written = http.all("access_log").into_iter().rfind(|log| !log.argument(0).starts_with("syslog:"));
+    if let Some(log) = written.filter(|log| log.argument(0) != "off") {
         let format = http.all("log_format").into_iter().rfind(|format| format.argument(0) == log.argument(1));
         let path = ("path", Yaml::text(log.argument(0)));
         let value = match format {
             Some(format) => {
+                if let Some(escape) = format.after_first().iter().find(|part| part.starts_with("escape=")) {
+                    let text = format!(
+                        "`log_format {}`: `{escape}` has no counterpart; see `format: json`",
+                        format.argument(0)
+                    );
+                    conversion.lost(&format.place, text);
+                }
                 let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
                 Yaml::map([path, ("format", Yaml::text(parts.cloned().collect::<String>()))])
             }

@@ -1,6 +1,7 @@
 //! Directives that no other module converts: those that need no counterpart, and alternatives for the others.
 
 use super::Conversion;
+use super::access::is_off;
 use super::settings::{OF_THE_NODE, SAME};
 use super::syntax::Directive;
 
@@ -34,6 +35,7 @@ const CARRIED: &[&str] = &[
     "proxy_ssl_certificate_key",
     "allow",
     "deny",
+    "limit_except",
     "client_max_body_size",
     "limit_req_zone",
     "limit_req",
@@ -62,6 +64,7 @@ const CARRIED: &[&str] = &[
     "ssl_protocols",
     "ssl_client_certificate",
     "ssl_verify_client",
+    "ssl_verify_depth",
     "worker_processes",
     "keepalive_timeout",
     "client_header_timeout",
@@ -70,6 +73,8 @@ const CARRIED: &[&str] = &[
     "underscores_in_headers",
     "worker_shutdown_timeout",
     "set_real_ip_from",
+    "real_ip_header",
+    "real_ip_recursive",
     "resolver",
     "access_log",
     "log_format",
@@ -154,8 +159,6 @@ const NEEDLESS: &[&str] = &[
     "gzip_http_version",
     "gzip_disable",
     "gzip_static",
-    "real_ip_header",
-    "real_ip_recursive",
     "reset_timedout_connection",
     "resolver_timeout",
     "open_file_cache",
@@ -200,10 +203,11 @@ const INSTEAD: &[(&str, &str)] = &[
     ("error_page", "write `response-rewrite` with `vars: [[status, ...]]`"),
     ("proxy_intercept_errors", "write `response-rewrite` with `vars: [[status, ...]]`"),
     ("recursive_error_pages", "write `response-rewrite` with `vars: [[status, ...]]`"),
-    ("auth_basic", "write `basic-auth` in the route, and a consumer for each user"),
-    ("auth_request", "write `forward-auth` with the URL of the auth service"),
+    ("auth_basic_user_file", "write a consumer with `basic-auth` for each user"),
+    ("auth_delay", "there is no counterpart"),
+    ("auth_request_set", "see `upstream_headers` of `forward-auth`"),
     ("satisfy", "a request must pass all policies of a route"),
-    ("auth_jwt", "write `jwt-auth` in the route, and a consumer for each issuer"),
+    ("auth_jwt_", "write `jwt-auth` in the route, and a consumer for each issuer"),
     ("mirror", "write `proxy-mirror` with the host that receives the copies"),
     ("sub_filter", "write `response-rewrite` with `filters`"),
     ("map", "write routes with `vars`, one for each case"),
@@ -211,7 +215,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("split_clients", "write `traffic-split`"),
     ("set", "variables cannot be defined; write routes with `vars`"),
     ("limit_rate", "the rate of a response is not limited"),
-    ("limit_except", "write routes with `methods`"),
     ("valid_referers", "write `referer-restriction`"),
     ("stub_status", "see `status`: `/status` and `/metrics`"),
     ("client_body_timeout", "see `client_body_min_rate`: request bodies need a minimum rate"),
@@ -220,7 +223,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("merge_slashes", "repeated slashes in paths are not merged"),
     ("ssl_stapling", "OCSP stapling is not supported"),
     ("ssl_trusted_certificate", "OCSP stapling is not supported"),
-    ("ssl_verify_depth", "see `client.depth` of the entry in `ssls`"),
     ("proxy_next_upstream_timeout", "see `retry_timeout` of the upstream"),
     ("proxy_method", "see `method` of `proxy-rewrite`"),
     ("proxy_bind", "the system chooses the local address of connections to upstreams"),
@@ -228,46 +230,180 @@ const INSTEAD: &[(&str, &str)] = &[
     ("proxy_set_body", "the request body is passed on unchanged"),
     ("proxy_pass_request_", "the request head and body are always passed on"),
     ("proxy_ssl_name", "see `pass_host: rewrite` and `upstream_host` of the upstream"),
-    ("secure_link", "there is no counterpart"),
-    ("opentelemetry", "there is no counterpart"),
+    ("secure_link", NOTHING),
+    ("opentelemetry", NOTHING),
+    ("opentracing", NOTHING),
+    ("otel_", NOTHING),
+    ("break", "all directives of the block apply"),
+    ("accept_mutex_delay", NOTHING),
+    ("add_after_body", NOTHING),
+    ("add_before_body", NOTHING),
+    ("add_trailer", NOTHING),
+    ("addition_types", NOTHING),
+    ("aio", NOTHING),
+    ("ancient_browser", NOTHING),
+    ("brotli", "write `brotli`"),
+    ("charset_", NOTHING),
+    ("client_body_in_", NOTHING),
+    ("connection_pool_size", NOTHING),
+    ("content_by_lua", LUA),
+    ("create_full_put_path", NOTHING),
+    ("dav_", NOTHING),
+    ("directio", NOTHING),
+    ("disable_symlinks", NOTHING),
+    ("echo", NOTHING),
+    ("empty_gif", NOTHING),
+    ("flv", NOTHING),
+    ("geoip", "write routes with `remote_addrs`, one for each case"),
+    ("geoip2", "write routes with `remote_addrs`, one for each case"),
+    ("grpc_", NOTHING),
+    ("gunzip", NOTHING),
+    ("gzip_", NOTHING),
+    ("header_filter_by_lua", LUA),
+    ("body_filter_by_lua", LUA),
+    ("log_by_lua", LUA),
+    ("init_by_lua", LUA),
+    ("init_worker_by_lua", LUA),
+    ("lua_", LUA),
+    ("http2_", NOTHING),
+    ("http3", "HTTP/3 is not supported"),
+    ("quic_", "HTTP/3 is not supported"),
+    ("if_modified_since", NOTHING),
+    ("ignore_invalid_headers", NOTHING),
+    ("image_filter", NOTHING),
+    ("js_", NOTHING),
+    ("limit_conn_dry_run", NOTHING),
+    ("limit_req_dry_run", NOTHING),
+    ("lock_file", NOTHING),
+    ("max_ranges", NOTHING),
+    ("min_delete_depth", NOTHING),
+    ("modern_browser", NOTHING),
+    ("more_clear_headers", "write `response-rewrite` with `headers.remove`"),
+    ("more_set_headers", "write `response-rewrite` with `headers.set`"),
+    ("more_clear_input_headers", "write `proxy-rewrite` with `headers.remove`"),
+    ("more_set_input_headers", "write `proxy-rewrite` with `headers.set`"),
+    ("mp4", NOTHING),
+    ("msie_", NOTHING),
+    ("open_log_file_cache", NOTHING),
+    ("override_charset", NOTHING),
+    ("pagespeed", NOTHING),
+    ("perl", NOTHING),
+    ("proxy_", NOTHING),
+    ("random_index", NOTHING),
+    ("read_ahead", NOTHING),
+    ("referer_hash_", NOTHING),
+    ("request_pool_size", NOTHING),
+    ("rewrite_log", NOTHING),
+    ("send_lowat", NOTHING),
+    ("slice", NOTHING),
+    ("source_charset", NOTHING),
+    ("ssi", NOTHING),
+    ("ssl_conf_command", NOTHING),
+    ("ssl_early_data", NOTHING),
+    ("ssl_password_file", "the key must not be encrypted"),
+    ("subrequest_output_buffer_size", NOTHING),
+    ("timer_resolution", NOTHING),
+    ("uninitialized_variable_warn", NOTHING),
+    ("userid", NOTHING),
+    ("vhost_traffic_status", "see `status`: `/status` and `/metrics`"),
+    ("worker_", NOTHING),
+    ("working_directory", NOTHING),
+    ("xml_entities", NOTHING),
+    ("xslt_", NOTHING),
+    ("zstd", NOTHING),
 ];
+
+const NOTHING: &str = "there is no counterpart";
+const LUA: &str = "Lua is not run";
+
+/// Directives that refuse requests, and the alternatives. A directive that this table and the others do not have may do so, too.
+const REFUSING: &[(&str, &str)] = &[
+    ("auth_basic", "write `basic-auth` in the route, and a consumer for each user"),
+    ("auth_request", "write `forward-auth` with the URL of the auth service"),
+    ("auth_jwt", "write `jwt-auth` in the route, and a consumer for each issuer"),
+    ("ssl_crl", "lists of revoked certificates are not read"),
+    ("ssl_ocsp", "certificates of clients are not checked by OCSP"),
+    ("ssl_reject_handshake", "handshakes for names without a certificate fail in any case"),
+    ("access_by_lua", LUA),
+    ("rewrite_by_lua", LUA),
+];
+
+/// What becomes of the routes that a restriction without a counterpart applies to.
+pub const CLOSED: &str = "the routes that it applies to answer with 503";
+
+/// How the conversion treats directives of a name.
+pub enum DirectiveFate {
+    Carried,
+    Needless,
+    /// Not converted; the alternative.
+    Instead(&'static str),
+    /// Not converted, and it controls access or may do so, so its routes are closed; the alternative.
+    Closes(&'static str),
+}
+
+pub fn fate(name: &str) -> DirectiveFate {
+    let is_it = |begin: &str| {
+        name == begin || (begin.ends_with('_') || name.starts_with(&format!("{begin}_"))) && name.starts_with(begin)
+    };
+    let is_lua = |begin: &str| begin.ends_with("_by_lua") && is_it(begin);
+    if CARRIED.contains(&name) {
+        DirectiveFate::Carried
+    } else if NEEDLESS.contains(&name) {
+        DirectiveFate::Needless
+    } else if let Some((_, instead)) = REFUSING.iter().find(|(known, _)| name == *known || is_lua(known)) {
+        DirectiveFate::Closes(instead)
+    } else if let Some((_, instead)) = INSTEAD.iter().find(|(begin, _)| is_it(begin)) {
+        DirectiveFate::Instead(instead)
+    } else {
+        DirectiveFate::Closes("this directive is not known")
+    }
+}
 
 /// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
 pub fn report(conversion: &mut Conversion) {
     let (main, http) = (conversion.main, conversion.http);
     for directive in if main.is_empty() { http } else { main } {
-        judge(conversion, directive, true);
+        judge(conversion, directive, BlockKind::Node { has_routes: main.is_empty() });
     }
 }
 
-/// `is_of_node`: the settings of the node are read from the block around the directive.
-fn judge(conversion: &mut Conversion, directive: &Directive, is_of_node: bool) {
+/// The block around a directive.
+#[derive(Clone, Copy)]
+enum BlockKind {
+    /// The settings of the node are read from here. `has_routes`: directives here apply to routes, too.
+    Node {
+        has_routes: bool,
+    },
+    Inner,
+}
+
+fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) {
     let name = directive.name.as_str();
-    if NEEDLESS.contains(&name) {
-        return;
-    }
-    if !CARRIED.contains(&name) {
-        let by_name = |(begin, _): &&(&str, &str)| {
-            name == *begin
-                || (begin.ends_with('_') || name.starts_with(&format!("{begin}_"))) && name.starts_with(begin)
-        };
-        let instead = INSTEAD.iter().find(by_name).map_or("this directive is not known", |(_, instead)| instead);
-        if !is_for_websockets(directive) {
-            conversion.lost(&directive.place, format!("`{}`: {instead}", directive.head()));
+    match fate(name) {
+        DirectiveFate::Needless => return,
+        DirectiveFate::Instead(_) if is_for_websockets(directive) => return,
+        DirectiveFate::Instead(instead) => {
+            return conversion.lost(&directive.place, format!("`{}`: {instead}", directive.head()));
         }
-        return;
+        DirectiveFate::Closes(_) if REFUSING.iter().any(|(known, _)| name == *known) && is_off(directive) => return,
+        DirectiveFate::Closes(instead) => {
+            let closes = !is_off(directive) && !matches!(within, BlockKind::Node { has_routes: false });
+            let closed = if closes { format!("; {CLOSED}") } else { String::new() };
+            return conversion.lost(&directive.place, format!("`{}`: {instead}{closed}", directive.head()));
+        }
+        DirectiveFate::Carried => {}
     }
-    if !is_of_node && (SAME.contains(&name) || OF_THE_NODE.contains(&name)) {
+    if matches!(within, BlockKind::Inner) && (SAME.contains(&name) || OF_THE_NODE.contains(&name)) {
         return only_for_all(conversion, directive);
     }
-    let is_of_node = match name {
-        "http" => true,
-        "server" => conversion.only_server().is_some(),
-        _ => false,
+    let inside = match name {
+        "http" => BlockKind::Node { has_routes: true },
+        "server" if conversion.only_server().is_some() => BlockKind::Node { has_routes: true },
+        _ => BlockKind::Inner,
     };
     // The content of an upstream is checked where it is converted.
-    if name != "upstream" && name != "if" {
-        directive.children().iter().for_each(|child| judge(conversion, child, is_of_node));
+    if name != "upstream" {
+        directive.children().iter().for_each(|child| judge(conversion, child, inside));
     }
 }
 

@@ -13,6 +13,14 @@ fn findings(text: &str) -> Vec<String> {
     converted(text).findings.iter().map(|finding| finding.to_string().replace("nginx.conf:", "")).collect()
 }
 
+/// The `vars` of all routes.
+fn vars(converted: &Converted) -> Vec<String> {
+    let vars = |route: &crate::output::ConvertedResource| {
+        route.members.iter().find(|(name, _)| name == "vars").map_or(String::new(), |(_, vars)| vars.flow())
+    };
+    converted.routes.iter().map(vars).collect()
+}
+
 #[test]
 fn a_reverse_proxy_reads_as_one_would_write_it() {
     let text = "\
@@ -189,4 +197,183 @@ fn included_files_stand_where_they_are_included() {
     assert_eq!(converted.findings[0].to_string(), "n:1: not converted: `include gone`: gone is not there");
     let error = convert("n", "include loop.conf;", &include).expect_err("endless");
     assert!(error.text.contains("more than 16 levels deep"), "{error}");
+}
+
+#[test]
+fn clients_that_have_to_show_certificates_are_not_let_in_without() {
+    let text = "\
+server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name a.example ~^a; ssl_verify_client on;
+  ssl_client_certificate ca; ssl_verify_depth 3; location / { proxy_pass http://a; } }
+server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name b.example; ssl_verify_client on;
+  location / { proxy_pass http://a; } }
+server { listen 443 ssl; ssl_certificate a; ssl_certificate a2; ssl_certificate_key b; server_name c.example;
+  ssl_verify_client optional; location / { proxy_pass http://a; } }
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains("client: { ca: ca, depth: 3 }"), "{yaml}");
+    // The route for all hosts can be reached on a connection for another name.
+    let has_certificate = r#"[[OR, [ssl_client_verify, "==", SUCCESS], [scheme, "==", http]]]"#;
+    assert_eq!(vars(&converted(text)), [has_certificate, "", ""]);
+    let closed = "host: b.example\n    plugins:\n      fault-injection: { abort: { http_status: 503 } }\n";
+    assert!(yaml.contains(closed), "{yaml}");
+    assert_eq!(
+        findings(text),
+        [
+            "3: not converted: `ssl_verify_client on`: there is no `ssl_client_certificate`; the server answers with 503",
+            "5: not converted: `ssl_certificate a`: an entry of `ssls` has one certificate",
+            "6: not converted: `ssl_verify_client optional`: clients are not asked for certificates; \
+             `$ssl_client_verify` is always `NONE`",
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_is_not_reachable_stays_so() {
+    let text = "\
+server { listen 80; location / { return 204; } }
+server { listen unix:/run/admin.sock; location / { proxy_pass http://a; } }
+server { listen 443 quic; location / { proxy_pass http://a; } }
+server { listen 80; return 444; }
+server { listen 80; server_name _; return 444; }
+";
+    let converted = converted(text);
+    assert!(converted.yaml().contains("listen: \":80\"\n"), "{}", converted.yaml());
+    assert_eq!(converted.routes.len(), 1, "{}", converted.yaml());
+    assert_eq!(
+        findings(text),
+        [
+            "2: not converted: `listen unix:/run/admin.sock`: Unix sockets are not supported",
+            "3: not converted: `listen 443 quic`: HTTP/3 is not supported",
+            "4: not converted: a server without names that is not the default of its addresses: no request is known to be for it",
+        ]
+    );
+}
+
+#[test]
+fn servers_are_told_apart_by_address_where_nginx_does() {
+    let text = "\
+server { listen 80; listen 443 ssl; location / { return 204; } }
+server { listen 127.0.0.1:80; server_name admin; location / { return 200; } }
+server { listen 443; server_name b; location / { return 200; } }
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains("listen: [\":80\", { address: \":443\", tls: true }]\n"), "{yaml}");
+    assert_eq!(
+        vars(&converted(text)),
+        [
+            r#"[[server_port, "==", "443"]]"#,
+            r#"[[server_port, "==", "80"], [server_addr, "!", in, ["127.0.0.1"]]]"#,
+            r#"[[server_port, "==", "80"], [server_addr, "==", "127.0.0.1"]]"#,
+            r#"[[server_port, "==", "443"]]"#,
+        ]
+    );
+}
+
+#[test]
+fn a_directive_that_is_not_known_closes_its_routes_unless_it_is_off() {
+    let text = "\
+worker_magic on;
+http {
+  server {
+    location /a { guard on; proxy_pass http://a; }
+    location /b { guard off; proxy_pass http://a; }
+    location /c { proxy_pass http://a; proxy_magic on; auth_basic off; }
+    location /d { guard on; return 204; }
+  }
+}
+";
+    let yaml = converted(text).yaml();
+    assert_eq!(yaml.matches("http_status: 503").count(), 1, "{yaml}");
+    let told: Vec<String> = findings(text).into_iter().filter(|finding| finding.contains("not converted")).collect();
+    assert_eq!(
+        told,
+        [
+            "1: not converted: `worker_magic on`: there is no counterpart",
+            "4: not converted: `guard on`: this directive is not known; the routes that it applies to answer with 503",
+            "5: not converted: `guard off`: this directive is not known",
+            "6: not converted: `proxy_magic on`: there is no counterpart",
+            "7: not converted: `guard on`: this directive is not known; the routes that it applies to answer with 503",
+        ]
+    );
+}
+
+#[test]
+fn rules_that_are_not_addresses_close_the_route() {
+    let text = "server { location / { allow intranet; deny all; proxy_pass http://a; } }";
+    assert!(converted(text).yaml().contains("fault-injection: { abort: { http_status: 503 } }"));
+    assert_eq!(
+        findings(text),
+        [
+            "1: not converted: `allow intranet`: this is neither an address nor a network; the routes that it applies to \
+          answer with 503"
+        ]
+    );
+}
+
+#[test]
+fn fields_that_are_not_sent_as_written_are_told() {
+    let text = "\
+map $http_upgrade $way { default upgrade; }
+map $host $tenant { default a; }
+set_real_ip_from 10.0.0.0/8;
+server {
+  server_name a;
+  location / {
+    proxy_pass http://a;
+    proxy_set_header Host www.$host;
+    proxy_set_header X-Tenant $tenant;
+    proxy_set_header Connection $way;
+    proxy_set_header Upgrade TLS/1.0;
+    proxy_set_header X-Forwarded-For $http_cf_connecting_ip;
+    proxy_set_header X-Real-IP $remote_addr;
+    grpc_set_header X-Ignored 1;
+  }
+}
+";
+    let yaml = converted(text).yaml();
+    assert!(
+        yaml.contains("headers: { set: { X-Forwarded-For: $http_cf_connecting_ip, X-Real-IP: $remote_addr } }"),
+        "{yaml}"
+    );
+    // `real_ip_header` is `X-Real-IP` unless it is written.
+    let rule = "real-ip: { source: http_x_real_ip, trusted_addresses: [\"10.0.0.0/8\"], recursive: false }";
+    assert!(yaml.contains(rule) && !yaml.contains("\ntrusted_addresses"), "{yaml}");
+    let told: Vec<String> =
+        findings(text).into_iter().map(|finding| finding.split(": ").take(3).collect::<Vec<_>>().join(": ")).collect();
+    assert_eq!(
+        told,
+        [
+            "2: not converted: `map $host $tenant`",
+            "8: not converted: `proxy_set_header Host www.$host`",
+            "9: not converted: `proxy_set_header X-Tenant $tenant`",
+            "11: not converted: `proxy_set_header Upgrade TLS/1.0`",
+            "3: behaves differently: `real_ip_header X-Real-IP`",
+            "12: behaves differently: `proxy_set_header X-Forwarded-For $http_cf_connecting_ip`",
+        ]
+    );
+}
+
+#[test]
+fn limits_that_routes_share_in_nginx_are_told() {
+    let text = "\
+limit_req_zone $binary_remote_addr$host zone=a:1m rate=1r/s;
+limit_conn_zone $tenant zone=b:1m;
+server {
+  location /a { limit_req zone=a; limit_conn b 1; proxy_pass http://a; }
+  location /b { limit_req zone=a; proxy_pass http://a; }
+  location /c { limit_req zone=a; limit_req_dry_run on; proxy_pass http://a; }
+}
+";
+    let yaml = converted(text).yaml();
+    assert_eq!(yaml.matches("key: $remote_addr$host").count(), 2, "{yaml}");
+    assert_eq!(
+        findings(text),
+        [
+            "2: not converted: `limit_conn_zone $tenant zone=b:1m`: Weir has no variable `$tenant`; the limit holds for \
+             each client address",
+            "6: not converted: `limit_req_dry_run on`: there is no counterpart",
+            "1: behaves differently: `limit_req_zone $binary_remote_addr$host zone=a:1m rate=1r/s`: the limit holds for \
+             each route that has it; the routes do not count together",
+        ]
+    );
 }

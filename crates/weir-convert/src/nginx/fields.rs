@@ -1,0 +1,93 @@
+//! `proxy_set_header`: the fields of a request that are set or removed for the upstream.
+
+use super::Conversion;
+use super::policies::add_value;
+use super::scope::BlockScope;
+use super::syntax::Directive;
+use super::variables::unknown_in_request;
+use crate::yaml::{Yaml, YamlMembers};
+
+/// What happens with a field.
+enum FieldFate {
+    /// The gateway sends the same by itself.
+    Same,
+    Set,
+    /// Set, but not exactly; why.
+    Differs(&'static str),
+    /// Not set; why.
+    Lost(&'static str),
+}
+
+/// The option `headers` of `proxy-rewrite` for these lines.
+pub fn changes(conversion: &mut Conversion, scope: &BlockScope, lines: &[&Directive]) -> Option<(String, Yaml)> {
+    let mut set: Vec<(String, Vec<String>)> = Vec::new();
+    let mut removed = Vec::new();
+    for directive in lines {
+        let (name, value) = (directive.argument(0), directive.argument(1));
+        match fate(conversion, scope, &name.to_ascii_lowercase(), value) {
+            FieldFate::Same => continue,
+            FieldFate::Lost(why) => {
+                conversion.lost(&directive.place, format!("`{}`: {why}", directive.head()));
+                continue;
+            }
+            FieldFate::Differs(how) => conversion.differs(&directive.place, format!("`{}`: {how}", directive.head())),
+            FieldFate::Set => {}
+        }
+        if value.is_empty() {
+            removed.push(name);
+        } else if let Some(unknown) = unknown_in_request(value) {
+            conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
+        } else {
+            add_value(&mut set, name, value);
+        }
+    }
+    let mut members = YamlMembers::new();
+    if !set.is_empty() {
+        let value = |values: Vec<String>| match values.as_slice() {
+            [value] => Yaml::text(value),
+            values => Yaml::texts(values),
+        };
+        let set = set.into_iter().map(|(name, values)| (name, value(values))).collect();
+        members.push(("set".to_owned(), Yaml::Map(set)));
+    }
+    if !removed.is_empty() {
+        members.push(("remove".to_owned(), Yaml::texts(removed)));
+    }
+    (!members.is_empty()).then(|| ("headers".to_owned(), Yaml::Map(members)))
+}
+
+fn fate(conversion: &Conversion, scope: &BlockScope, name: &str, value: &str) -> FieldFate {
+    // The gateway then keeps what trusted peers send.
+    let has_trusted_peers = scope.last("set_real_ip_from").is_some();
+    match (name, value) {
+        ("host", _) => FieldFate::Same,
+        ("connection" | "upgrade", value) if is_usual(conversion, value) => FieldFate::Same,
+        ("connection" | "upgrade", _) => FieldFate::Lost("the gateway writes the fields of its connections itself"),
+        ("x-real-ip", "$remote_addr") | ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$http_host")
+            if !has_trusted_peers =>
+        {
+            FieldFate::Same
+        }
+        ("x-forwarded-for", "$proxy_add_x_forwarded_for") => FieldFate::Same,
+        ("x-forwarded-for", "$remote_addr" | "$realip_remote_addr") if !has_trusted_peers => FieldFate::Same,
+        ("x-forwarded-for", value) if !value.is_empty() => {
+            FieldFate::Differs("the gateway adds the address of the connection to it")
+        }
+        _ => FieldFate::Set,
+    }
+}
+
+/// Values of `Connection` and `Upgrade` that have the same effect as what the gateway does: connections are kept open, and
+/// upgrades are passed on.
+fn is_usual(conversion: &Conversion, value: &str) -> bool {
+    let usual = ["", "close", "keep-alive", "upgrade", "websocket", "$http_upgrade", "$http_connection"];
+    let is_map = |directive: &Directive| {
+        directive.name == "map"
+            && directive.argument(0) == "$http_upgrade"
+            && (directive.argument(1) == value
+                || value == format!("${{{}}}", directive.argument(1).trim_start_matches('$')))
+    };
+    usual.contains(&value.to_ascii_lowercase().as_str())
+        || value == "$connection_upgrade"
+        || conversion.http.iter().any(is_map)
+}

@@ -1,0 +1,252 @@
+//! The routes of a server: its locations, and what answers before them.
+
+use super::Conversion;
+use super::location::{Location, Matching, Region, regions};
+use super::rewrite;
+use super::scope::BlockScope;
+use super::server::{ServerBlock, ServerSelector};
+use super::syntax::Directive;
+use super::{policies, proxy};
+use crate::answer::answer;
+use crate::login::refusal;
+use crate::output::{ConvertedResource, one_or_many};
+use crate::yaml::{Yaml, YamlMembers};
+
+/// Adds a route that refuses the requests of one selector.
+pub fn refuse(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
+    let route = ConvertedRoute { uris: vec!["/*".to_owned()], plugins: vec![refusal()], ..ConvertedRoute::default() };
+    add(conversion, selector, server.directive, route);
+}
+
+/// Adds the routes of a server for the requests of one selector.
+pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
+    let scope = &server.scope;
+    let mut regions = regions(scope);
+    // Each location needs as many priorities as it has routes.
+    let step =
+        regions.iter().map(|region| 1 + early_directives(&region.location.scope).count() as i64).max().unwrap_or(1);
+    let step = step + i64::from(regions.iter().any(|region| limit_except(&region.location).is_some()));
+    regions.iter_mut().for_each(|region| region.priority *= step);
+    let top = regions.iter().map(|region| region.priority).max().unwrap_or(0) + step;
+    let mut everywhere = vec!["/*".to_owned()];
+    for uri in regions.iter().flat_map(|region| &region.uris) {
+        if !everywhere.contains(uri) {
+            everywhere.push(uri.clone());
+        }
+    }
+    let early = early_directives(scope).count() as i64;
+    if let Some(returns) = early_answers(conversion, scope, selector, (&everywhere, top + early)) {
+        let plugins = rewrite::returned(conversion, scope, returns, None);
+        return add(
+            conversion,
+            selector,
+            returns,
+            ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
+        );
+    }
+    for region in &regions {
+        convert_location(conversion, selector, region, step);
+        with_slash(conversion, selector, region, &everywhere);
+    }
+    let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris == ["/*"]);
+    if !is_for_all && !selector.hosts.is_empty() {
+        // Otherwise, routes of another server would match requests that no location of this one matches.
+        let plugins = vec![answer(404, "", None)];
+        add(
+            conversion,
+            selector,
+            server.directive,
+            ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
+        );
+    }
+}
+
+#[derive(Default)]
+struct ConvertedRoute {
+    uris: Vec<String>,
+    vars: Vec<Yaml>,
+    priority: i64,
+    plugins: YamlMembers,
+    /// The members `upstream`, `upstream_id` and `timeout`.
+    target: YamlMembers,
+}
+
+fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive, route: ConvertedRoute) {
+    let mut members = YamlMembers::new();
+    members.extend(one_or_many("uri", "uris", &route.uris));
+    members.extend(one_or_many("host", "hosts", &selector.hosts));
+    let vars = [selector.vars.clone(), route.vars].concat();
+    if !vars.is_empty() {
+        members.push(("vars".to_owned(), Yaml::List(vars)));
+    }
+    let priority = selector.priority + route.priority;
+    if priority != 0 {
+        members.push(("priority".to_owned(), Yaml::Integer(priority)));
+    }
+    members.extend(route.target);
+    if !route.plugins.is_empty() {
+        members.push(("plugins".to_owned(), Yaml::Map(route.plugins)));
+    }
+    let item = ConvertedResource::new(&from.place, from.head(), members);
+    conversion.converted.routes.push(item);
+}
+
+fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, step: i64) {
+    let Region { location, uris, priority } = region;
+    let vars = match &location.matching {
+        Matching::Regex { pattern, ignores_case } => {
+            let operator = if *ignores_case { "~*" } else { "~~" };
+            vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text(operator), Yaml::text(pattern)])]
+        }
+        _ => Vec::new(),
+    };
+    let route = |vars: Vec<Yaml>, priority: i64, (plugins, target): (YamlMembers, YamlMembers)| ConvertedRoute {
+        uris: uris.clone(),
+        vars,
+        priority,
+        plugins,
+        target,
+    };
+    if location.is_internal {
+        let text = format!(
+            "`location {}`: there are no internal redirects, nor by `X-Accel-Redirect`; the route answers with 404",
+            location.directive.arguments.join(" ")
+        );
+        conversion.lost(&location.directive.place, text);
+        let answer = (vec![answer(404, "", None)], Vec::new());
+        return add(conversion, selector, location.directive, route(vars, *priority, answer));
+    }
+    let inner = ServerSelector { vars: [selector.vars.clone(), vars.clone()].concat(), ..selector.clone() };
+    let returns = early_answers(conversion, &location.scope, &inner, (uris, priority + step - 1));
+    if let Some(except) = limit_except(location).filter(|_| returns.is_none()) {
+        let methods = [vars.clone(), vec![rewrite::other_methods(except)]].concat();
+        let scope = location.scope.inside(except.children());
+        let handled = handled(conversion, &Location { scope, ..location.clone() }, None);
+        add(conversion, selector, except, route(methods, priority + 1, handled));
+    }
+    let handled = handled(conversion, location, returns);
+    add(conversion, selector, location.directive, route(vars, *priority, handled));
+}
+
+/// The block for all methods but those that it names.
+fn limit_except<'a>(location: &Location<'a>) -> Option<&'a Directive> {
+    location.directive.children().iter().find(|child| child.name == "limit_except")
+}
+
+/// Adds nginx's redirect for the path of a proxied location without its final slash.
+fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, known: &[String]) {
+    let Region { location, .. } = region;
+    let Matching::Prefix { path, .. } = &location.matching else { return };
+    let is_proxied =
+        location.directive.children().iter().any(|child| ["proxy_pass", "grpc_pass"].contains(&child.name.as_str()));
+    let Some(without) = path.strip_suffix('/').filter(|without| !without.is_empty() && is_proxied) else { return };
+    if known.iter().any(|uri| uri == without || uri.strip_suffix('*') == Some(without)) {
+        return;
+    }
+    let uri = Yaml::text(format!("{path}$is_args$args"));
+    let plugins = vec![("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))]))];
+    let route = ConvertedRoute { uris: vec![without.to_owned()], plugins, ..ConvertedRoute::default() };
+    add(conversion, selector, location.directive, route);
+}
+
+/// The plugins of a location, and the members for its upstream. `returns`: the location answers with this `return`, which nginx
+/// does before it looks at limits and access.
+fn handled(
+    conversion: &mut Conversion,
+    location: &Location,
+    returns: Option<&Directive>,
+) -> (YamlMembers, YamlMembers) {
+    let Location { directive, matching, scope, .. } = location;
+    if let Some(returns) = returns {
+        let mut plugins = policies::of_answer(conversion, scope);
+        plugins.extend(rewrite::returned(conversion, scope, returns, Some(matching)));
+        return (plugins, Vec::new());
+    }
+    let own = |name: &str| directive.children().iter().find(|child| child.name == name);
+    let mut plugins = policies::plugins(conversion, scope);
+    let is_closed = plugins.contains(&refusal());
+    let Some(pass) = own("proxy_pass").or_else(|| own("grpc_pass")) else {
+        let text = format!(
+            "`location {}`: static files are not served; the route answers with {}",
+            directive.arguments.join(" "),
+            if is_closed { 503 } else { 404 }
+        );
+        conversion.lost(&directive.place, text);
+        if !is_closed {
+            plugins.push(answer(404, "", None));
+        }
+        return (plugins, Vec::new());
+    };
+    let mut rewritten = proxy::rewritten(conversion, scope, pass, matching);
+    if let Some(paths) = rewrite::paths(conversion, directive.children()) {
+        rewritten.retain(|(name, _)| name != "regex_uri" && name != "uri");
+        rewritten.insert(0, paths);
+    }
+    if !rewritten.is_empty() {
+        plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(rewritten)));
+    }
+    match proxy::members(conversion, scope, pass) {
+        Some(target) => (plugins, target),
+        None => {
+            if !is_closed {
+                plugins.push(answer(502, "", None));
+            }
+            (plugins, Vec::new())
+        }
+    }
+}
+
+/// The directives that may answer before the rest of their block, in their order: up to the first `return`, which always does.
+fn early_directives<'a>(scope: &BlockScope<'a>) -> impl Iterator<Item = &'a Directive> + use<'a> {
+    let is_early = |directive: &&Directive| ["if", "rewrite", "return"].contains(&directive.name.as_str());
+    let mut has_ended = false;
+    scope.own().iter().filter(is_early).take_while(move |directive| {
+        let is_reached = !has_ended;
+        has_ended |= directive.name == "return";
+        is_reached
+    })
+}
+
+/// Adds routes with precedence for the directives that answer some requests before the rest of their block, the first with this
+/// priority. Returns the `return` that answers all other requests.
+fn early_answers<'a>(
+    conversion: &mut Conversion,
+    scope: &BlockScope<'a>,
+    selector: &ServerSelector,
+    (uris, priority): (&[String], i64),
+) -> Option<&'a Directive> {
+    let mut answering = 0;
+    for directive in early_directives(scope) {
+        let answer = match directive.name.as_str() {
+            "return" => return Some(directive),
+            "rewrite" => redirect(conversion, scope, directive),
+            _ => rewrite::conditional(conversion, scope, directive),
+        };
+        let Some((vars, plugins)) = answer else { continue };
+        let priority = priority - answering;
+        answering += 1;
+        let route = ConvertedRoute { uris: uris.to_vec(), vars, priority, plugins, ..ConvertedRoute::default() };
+        add(conversion, selector, directive, route);
+    }
+    None
+}
+
+/// The requests that a `rewrite` redirects, and the plugins for them. One of a server that changes the path is reported; in a
+/// location it is converted with the upstream.
+fn redirect(
+    conversion: &mut Conversion,
+    scope: &BlockScope,
+    directive: &Directive,
+) -> Option<(Vec<Yaml>, YamlMembers)> {
+    let Some((pattern, plugin)) = rewrite::redirecting(directive) else {
+        if scope.is_of_server() {
+            let text =
+                format!("`{}` outside of a location: write `proxy-rewrite` in the affected routes", directive.head());
+            conversion.lost(&directive.place, text);
+        }
+        return None;
+    };
+    let mut plugins = policies::added_fields(conversion, scope);
+    plugins.push(plugin);
+    Some((vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)])], plugins))
+}

@@ -1,0 +1,98 @@
+//! The variables of nginx that have the same name and meaning in Weir.
+
+use weir_plugin::{ExchangePhase, Variable};
+
+use super::syntax::Directive;
+
+/// The names of the variables in a text.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split('$').skip(1).filter_map(|rest| {
+        let rest = rest.strip_prefix('{').unwrap_or(rest);
+        rest.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').next().filter(|name| !name.is_empty())
+    })
+}
+
+/// A variable in the text that has no value in Weir before there is a response: the file defines it, or only nginx has it.
+pub fn unknown_in_request(text: &str) -> Option<&str> {
+    names(text).find(|name| !is_known(name, ExchangePhase::Request))
+}
+
+/// The same for texts that become a part of the response, such as `add_header`.
+pub fn unknown_in_answer(text: &str) -> Option<&str> {
+    names(text).find(|name| !is_known(name, ExchangePhase::Answer))
+}
+
+/// Whether the variable has a value when a route is chosen.
+pub fn is_known_for_routes(name: &str) -> bool {
+    is_known(name, ExchangePhase::Routing)
+}
+
+/// Groups of regular expressions count as known; where there are none, the caller looks for them.
+fn is_known(name: &str, phase: ExchangePhase) -> bool {
+    // In nginx, this is a name of the server block; `name_server` puts it in the place of the variable.
+    if name == "server_name" {
+        return false;
+    }
+    Variable::parse(name).and_then(|variable| variable.since()).is_some_and(|since| since <= phase)
+}
+
+/// Whether the text uses a group of a regular expression.
+pub fn has_groups(text: &str) -> bool {
+    names(text).any(|name| name.starts_with(|char: char| char.is_ascii_digit() && char != '0'))
+}
+
+/// Puts the first name of a server in the place of `$server_name`, in all arguments of its block.
+pub fn name_server(server: &mut Directive) {
+    let first = server.children().iter().find(|child| child.name == "server_name");
+    let name = first.map_or("", |names| names.argument(0)).to_owned();
+    if name.starts_with('~') {
+        return;
+    }
+    let name = name.strip_prefix('.').unwrap_or(&name).to_owned();
+    for child in server.block.iter_mut().flatten().filter(|child| child.name != "server_name") {
+        replace(child, &name);
+    }
+}
+
+fn replace(directive: &mut Directive, name: &str) {
+    for argument in directive.arguments.iter_mut().filter(|argument| argument.contains("server_name")) {
+        *argument = with_name(&argument.replace("${server_name}", name), name);
+    }
+    directive.block.iter_mut().flatten().for_each(|child| replace(child, name));
+}
+
+fn with_name(text: &str, name: &str) -> String {
+    let mut parts = text.split("$server_name");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // A longer name is another variable.
+        let is_longer = part.starts_with(|char: char| char.is_ascii_alphanumeric() || char == '_');
+        out.push_str(if is_longer { "$server_name" } else { name });
+        out.push_str(part);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::syntax::parse;
+    use super::*;
+
+    #[test]
+    fn only_variables_with_a_value_are_known() {
+        assert_eq!(unknown_in_request("$host:$server_port$is_args${arg_a} costs 5$"), None);
+        assert_eq!(unknown_in_request("a $upstream_addr"), Some("upstream_addr"));
+        assert_eq!(unknown_in_answer("a $upstream_addr $tenant"), Some("tenant"));
+        assert!(is_known_for_routes("http_x") && !is_known_for_routes("bad") && !is_known_for_routes("server_name"));
+        assert!(has_groups("a${1}") && !has_groups("$arg_1"));
+    }
+
+    #[test]
+    fn the_name_of_a_server_stands_for_its_variable() {
+        let mut server = parse("t", "server { server_name .a.example b; if ($x) { return 301 http://$server_name/${server_name}$server_names; } }")
+            .expect("correct")
+            .remove(0);
+        name_server(&mut server);
+        assert_eq!(server.children()[1].children()[0].argument(1), "http://a.example/a.example$server_names");
+    }
+}
