@@ -502,6 +502,10 @@ const CLOSED: &[(&str, &str)] = &[
         "`if ($secure_link =  )`",
     ),
     (
+        "location / { rewrite ^ /admin/x last; proxy_pass http://ONE; } location /admin/ { deny all; proxy_pass http://ONE; }",
+        "`rewrite ^ /admin/x last`",
+    ),
+    (
         "location / { limit_except POST { auth_basic staff; auth_basic_user_file /dev/null; } proxy_pass http://ONE; }",
         "write `basic-auth`",
     ),

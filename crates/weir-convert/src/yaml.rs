@@ -29,6 +29,11 @@ impl Yaml {
         Yaml::List(texts.into_iter().map(|text| Yaml::text(text.as_ref())).collect())
     }
 
+    /// A number; without decimals if it is whole.
+    pub fn number(value: f64) -> Yaml {
+        if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
+    }
+
     /// A map with these members.
     pub fn map<const N: usize>(members: [(&str, Yaml); N]) -> Yaml {
         Yaml::Map(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())

@@ -18,7 +18,10 @@ macro_rules! encoded_slash {
 const CASES: &[ConvertedCase] = &[
     ConvertedCase {
         file: "nginx/reverse-proxy.conf",
-        findings: &[encoded_slash!("15: behaves differently: `location /reviews/`")],
+        findings: &[
+            encoded_slash!("15: behaves differently: `location /reviews/`"),
+            "16: behaves differently: `proxy_pass` in `location /reviews/`: `Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the location, unless `proxy_redirect` is off",
+        ],
         asked: &[
             ("GET", "/", "www.shop.example", ""),
             ("GET", "/a?b=c", "elsewhere.example", ""),
@@ -75,7 +78,10 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/locations.conf",
-        findings: &[encoded_slash!("11: behaves differently: `location /manuals/`")],
+        findings: &[
+            encoded_slash!("11: behaves differently: `location /manuals/`"),
+            "16: behaves differently: `proxy_pass` in `location /pictures/`: `Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the location, unless `proxy_redirect` is off",
+        ],
         asked: &[
             ("GET", "/", "h", ""),
             ("GET", "/index.html", "h", ""),
@@ -110,7 +116,9 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/access.conf",
-        findings: &[encoded_slash!("14: behaves differently: `location /admin/`")],
+        findings: &[
+            "14: behaves differently: `location /admin/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
+        ],
         asked: &[
             ("GET", "/", "h", ""),
             ("PUT", "/", "h", "Content-Length: 0\r\n"),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::directives::{CLOSED, DirectiveFate, fate, is_off};
 use super::scope::BlockScope;
-use super::survey::{self, DirectiveFate};
 use super::syntax::Directive;
 use super::{Conversion, addresses};
 use crate::login::refusal;
@@ -16,7 +16,7 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     match addresses::options(&scope.all_of(&["allow", "deny"])) {
         Ok(options) => plugins.extend(options.map(|options| ("ip-restriction".to_owned(), options))),
         Err(addresses::WrongRule(rule, why)) => {
-            conversion.lost(&rule.place, format!("`{}`: {why}; {}", rule.head(), survey::CLOSED));
+            conversion.lost(&rule.place, format!("`{}`: {why}; {}", rule.head(), CLOSED));
             is_closed = true;
         }
     }
@@ -35,10 +35,27 @@ fn is_closed(scope: &BlockScope) -> bool {
 }
 
 fn may_restrict(directive: &Directive) -> bool {
-    matches!(survey::fate(&directive.name), DirectiveFate::Closes(_))
+    matches!(fate(&directive.name), DirectiveFate::Closes(_))
 }
 
-/// Whether a directive says that what an outer block demands is not demanded here.
-pub fn is_off(directive: &Directive) -> bool {
-    directive.argument(0) == "off"
+/// Whether one of the locations in a block, at any depth, refuses requests that other locations may let through.
+pub fn has_restricted_locations(block: &[Directive]) -> bool {
+    block
+        .iter()
+        .filter(|child| child.name == "location")
+        .any(|location| is_restricted(location) || has_restricted_locations(location.children()))
+}
+
+/// Whether the block of a location has what may refuse requests.
+pub fn is_restricted(location: &Directive) -> bool {
+    location.children().iter().any(|child| match child.name.as_str() {
+        "allow" | "deny" | "limit_except" | "internal" => true,
+        "return" => returns_at_least(child, 400),
+        "if" => child.children().iter().any(|inner| inner.name == "return" && returns_at_least(inner, 300)),
+        _ => may_restrict(child) && !is_off(child),
+    })
+}
+
+fn returns_at_least(directive: &Directive, least: u16) -> bool {
+    directive.argument(0).parse().is_ok_and(|code: u16| code >= least)
 }

@@ -22,7 +22,10 @@ pub fn plugin(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
     for (name, option) in
         [("proxy_cache_key", "cache_key"), ("proxy_cache_bypass", "cache_bypass"), ("proxy_no_cache", "no_cache")]
     {
-        options.extend(texts(conversion, scope, name).map(|texts| (option.to_owned(), texts)));
+        match texts(conversion, scope, name) {
+            Ok(texts) => options.extend(texts.map(|texts| (option.to_owned(), texts))),
+            Err(UnknownVariable) => return None,
+        }
     }
     methods(conversion, scope);
     options.extend(stale(conversion, scope, cache.argument(0)));
@@ -85,17 +88,22 @@ fn lifetime(conversion: &mut Conversion, scope: &BlockScope, cache: &Directive) 
     options
 }
 
+/// A text has a variable that Weir has not. Without it, responses could be kept that are not for all clients.
+struct UnknownVariable;
+
 /// The arguments of a directive as texts with variables.
-fn texts(conversion: &mut Conversion, scope: &BlockScope, name: &str) -> Option<Yaml> {
-    let directive = scope.last(name)?;
-    for text in &directive.arguments {
+fn texts(conversion: &mut Conversion, scope: &BlockScope, name: &str) -> Result<Option<Yaml>, UnknownVariable> {
+    let Some(directive) = scope.last(name) else { return Ok(None) };
+    // The upstream follows from the request.
+    let texts: Vec<String> = directive.arguments.iter().map(|text| text.replace("$proxy_host", "$host")).collect();
+    for text in &texts {
         if let Some(unknown) = super::variables::unknown_in_answer(text) {
-            let lost = format!("`{}`: Weir has no variable `${unknown}`", directive.head());
+            let lost = format!("`{}`: Weir has no variable `${unknown}`; nothing is kept in a cache", directive.head());
             conversion.lost(&directive.place, lost);
-            return None;
+            return Err(UnknownVariable);
         }
     }
-    Some(Yaml::texts(directive.arguments.clone()))
+    Ok(Some(Yaml::texts(texts)))
 }
 
 /// `proxy_cache_methods`: nginx adds GET and HEAD, which are the plugin's own, to every list.

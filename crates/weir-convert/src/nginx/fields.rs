@@ -1,9 +1,9 @@
 //! `proxy_set_header`: the fields of a request that are set or removed for the upstream.
 
 use super::Conversion;
-use super::policies::add_value;
 use super::scope::BlockScope;
 use super::syntax::Directive;
+use super::values::FieldValues;
 use super::variables::unknown_in_request;
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -20,7 +20,7 @@ enum FieldFate {
 
 /// The option `headers` of `proxy-rewrite` for these lines.
 pub fn changes(conversion: &mut Conversion, scope: &BlockScope, lines: &[&Directive]) -> Option<(String, Yaml)> {
-    let mut set: Vec<(String, Vec<String>)> = Vec::new();
+    let mut set = FieldValues::default();
     let mut removed = Vec::new();
     for directive in lines {
         let (name, value) = (directive.argument(0), directive.argument(1));
@@ -38,17 +38,13 @@ pub fn changes(conversion: &mut Conversion, scope: &BlockScope, lines: &[&Direct
         } else if let Some(unknown) = unknown_in_request(value) {
             conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
         } else {
-            add_value(&mut set, name, value);
+            set.add(name, value);
         }
     }
     let mut members = YamlMembers::new();
+    let set = set.yaml();
     if !set.is_empty() {
-        let value = |values: Vec<String>| match values.as_slice() {
-            [value] => Yaml::text(value),
-            values => Yaml::texts(values),
-        };
-        let set = set.into_iter().map(|(name, values)| (name, value(values))).collect();
-        members.push(("set".to_owned(), Yaml::Map(set)));
+        members.push(("set".to_owned(), set));
     }
     if !removed.is_empty() {
         members.push(("remove".to_owned(), Yaml::texts(removed)));

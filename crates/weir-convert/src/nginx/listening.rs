@@ -24,15 +24,15 @@ impl Listening {
 
 /// The addresses of all servers, for the setting `listen`.
 #[derive(Default)]
-pub struct NodeAddresses(Vec<NodeAddress>);
+pub struct ListenSetting(Vec<ListenSettingItem>);
 
-struct NodeAddress {
+struct ListenSettingItem {
     address: String,
     tls: bool,
     proxy_protocol: bool,
 }
 
-impl NodeAddresses {
+impl ListenSetting {
     /// Adds an address, or the switches to the same one: in nginx, each of them is one of the address, for all its servers.
     pub fn add(&mut self, address: String, tls: bool, proxy_protocol: bool) {
         match self.0.iter_mut().find(|known| known.address == address) {
@@ -40,14 +40,14 @@ impl NodeAddresses {
                 known.tls |= tls;
                 known.proxy_protocol |= proxy_protocol;
             }
-            None => self.0.push(NodeAddress { address, tls, proxy_protocol }),
+            None => self.0.push(ListenSettingItem { address, tls, proxy_protocol }),
         }
     }
 
     pub fn yaml(self) -> Yaml {
         // A socket for all addresses of a port accepts the connections to each of them.
-        let is_covered = |one: &NodeAddress| {
-            let covers = |all: &NodeAddress| {
+        let is_covered = |one: &ListenSettingItem| {
+            let covers = |all: &ListenSettingItem| {
                 let port = all.address.strip_prefix(':');
                 !one.address.starts_with(':')
                     && port == one.address.rsplit_once(':').map(|(_, port)| port)
@@ -55,12 +55,13 @@ impl NodeAddresses {
             };
             self.0.iter().any(covers)
         };
-        let mut addresses: Vec<Yaml> = self.0.iter().filter(|one| !is_covered(one)).map(NodeAddress::yaml).collect();
+        let mut addresses: Vec<Yaml> =
+            self.0.iter().filter(|one| !is_covered(one)).map(ListenSettingItem::yaml).collect();
         if addresses.len() == 1 { addresses.remove(0) } else { Yaml::List(addresses) }
     }
 }
 
-impl NodeAddress {
+impl ListenSettingItem {
     fn yaml(&self) -> Yaml {
         let mut members = vec![("address".to_owned(), Yaml::text(&self.address))];
         for (name, is_on) in [("tls", self.tls), ("proxy_protocol", self.proxy_protocol)] {
@@ -72,8 +73,13 @@ impl NodeAddress {
     }
 }
 
-/// The address of a `listen`; `None` if Weir cannot listen there.
-pub fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut NodeAddresses) -> Option<Listening> {
+/// The address of a `listen`; `None` if Weir cannot listen there. `is_tls`: the server says `ssl on`.
+pub fn listened(
+    conversion: &mut Conversion,
+    listen: &Directive,
+    is_tls: bool,
+    addresses: &mut ListenSetting,
+) -> Option<Listening> {
     let address = listen.argument(0);
     let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
     let unsupported = match address {
@@ -104,7 +110,7 @@ pub fn listened(conversion: &mut Conversion, listen: &Directive, addresses: &mut
         conversion.lost(&listen.place, text);
         return None;
     }
-    addresses.add(format!("{host}:{port}"), has("ssl"), has("proxy_protocol"));
+    addresses.add(format!("{host}:{port}"), is_tls || has("ssl"), has("proxy_protocol"));
     Some(Listening { host: ip.to_owned(), port, is_default: has("default_server") || has("default") })
 }
 

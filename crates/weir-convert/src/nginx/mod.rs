@@ -7,6 +7,7 @@
 mod access;
 mod addresses;
 mod caching;
+mod directives;
 mod fields;
 mod listening;
 mod location;
@@ -15,11 +16,13 @@ mod proxy;
 mod rewrite;
 mod routes;
 mod scope;
+mod selector;
 mod server;
 mod settings;
 mod survey;
 mod syntax;
 mod upstream;
+mod values;
 mod variables;
 
 pub use crate::directive::Include;
@@ -125,9 +128,10 @@ fn included(
     let files = match include(pattern) {
         Ok(files) => files,
         Err(error) => {
-            let text = format!("`include {pattern}`: {error}");
+            // The directive stays where it is: the file may control access there.
+            let text = format!("`include {pattern}`: {error}; {}", directives::CLOSED);
             findings.push(ConversionFinding { place: directive.place.clone(), kind: FindingKind::Lost, text });
-            return Ok(Vec::new());
+            return Ok(vec![directive.clone()]);
         }
     };
     let mut all = Vec::new();

@@ -4,6 +4,7 @@ use super::Conversion;
 
 use super::scope::{BlockScope, bytes};
 use super::syntax::Directive;
+use super::values::FieldValues;
 use super::variables::{unknown_in_answer, unknown_in_request};
 use crate::yaml::{Yaml, YamlMembers};
 
@@ -104,7 +105,7 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
     let [kind, key] = key(conversion, zone);
     let burst = parameter("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
     let is_nodelay = limit.arguments.iter().any(|argument| argument == "nodelay" || argument.starts_with("delay="));
-    let mut options = vec![("rate", super::proxy::number(rate)), ("burst", Yaml::Integer(burst)), kind, key];
+    let mut options = vec![("rate", Yaml::number(rate)), ("burst", Yaml::Integer(burst)), kind, key];
     if is_nodelay {
         options.push(("nodelay", Yaml::Boolean(true)));
     }
@@ -165,7 +166,7 @@ fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Ya
 }
 
 fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&str]) -> Option<(String, Yaml)> {
-    let (mut added, mut set) = (Vec::new(), Vec::new());
+    let (mut added, mut set) = (FieldValues::default(), FieldValues::default());
     let (mut always, mut sometimes) = (0, Vec::new());
     for directive in scope.all("add_header") {
         let (name, value) = (directive.argument(0), directive.argument(1));
@@ -182,10 +183,9 @@ fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&s
         }
         // A field of the upstream is hidden before the one of the same name is added.
         let replaces = REPLACED.contains(&name.to_ascii_lowercase().as_str()) || contains(hidden, name);
-        add_value(if replaces { &mut set } else { &mut added }, name, value);
+        if replaces { &mut set } else { &mut added }.add(name, value);
     }
-    let removed = hidden.iter().filter(|name| !set.iter().any(|(set, _)| name.eq_ignore_ascii_case(set)));
-    let removed: Vec<&str> = removed.copied().collect();
+    let removed: Vec<&str> = hidden.iter().copied().filter(|name| !set.has(name)).collect();
     let has_condition = !sometimes.is_empty() && always == 0 && removed.is_empty();
     if !has_condition {
         for directive in sometimes {
@@ -193,14 +193,7 @@ fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&s
             conversion.differs(&directive.place, text);
         }
     }
-    let values = |fields: Vec<(String, Vec<String>)>| {
-        let value = |values: Vec<String>| match values.as_slice() {
-            [value] => Yaml::text(value),
-            values => Yaml::texts(values),
-        };
-        Yaml::Map(fields.into_iter().map(|(name, values)| (name, value(values))).collect())
-    };
-    let parts = [("add", values(added)), ("set", values(set)), ("remove", Yaml::texts(removed))];
+    let parts = [("add", added.yaml()), ("set", set.yaml()), ("remove", Yaml::texts(removed))];
     let parts: YamlMembers =
         parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(name, part)| (name.to_owned(), part)).collect();
     if parts.is_empty() {
@@ -219,14 +212,6 @@ fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&s
 
 fn contains(names: &[&str], name: &str) -> bool {
     names.iter().any(|known| known.eq_ignore_ascii_case(name))
-}
-
-/// Adds a value to those of a field.
-pub fn add_value(fields: &mut Vec<(String, Vec<String>)>, name: &str, value: &str) {
-    match fields.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
-        Some((_, values)) => values.push(value.to_owned()),
-        None => fields.push((name.to_owned(), vec![value.to_owned()])),
-    }
 }
 
 /// The plugins for a location that answers by itself.

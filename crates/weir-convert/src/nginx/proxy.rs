@@ -162,15 +162,10 @@ fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
     let prefix = if scheme.starts_with("grpc") { "grpc" } else { "proxy" };
     let times = ["connect", "send", "read"].map(|kind| {
         let written = scope.value(&format!("{prefix}_{kind}_timeout")).and_then(seconds).unwrap_or(60.0);
-        (kind.to_owned(), number(written))
+        (kind.to_owned(), Yaml::number(written))
     });
     let is_default = times.iter().all(|(_, time)| *time == Yaml::Integer(60));
     (!is_default).then(|| ("timeout".to_owned(), Yaml::Map(times.to_vec())))
-}
-
-/// A YAML number; without decimals if it is whole.
-pub fn number(value: f64) -> Yaml {
-    if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
 }
 
 /// The options of `proxy-rewrite`: the path, if `proxy_pass` has one, and the fields to set or remove.
@@ -189,6 +184,11 @@ pub fn rewritten<'a>(
         }
         (Some(path), Matching::Exact(_)) => members.push(("uri".to_owned(), Yaml::text(path))),
         (Some(path), Matching::Prefix { path: prefix, .. }) if path != prefix => {
+            if scope.value("proxy_redirect") != Some("off") {
+                let text = "`Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the \
+                            location, unless `proxy_redirect` is off";
+                conversion.differs(&pass.place, format!("`proxy_pass` in `location {prefix}`: {text}"));
+            }
             let pair = [format!("^{}(.*)", regex_quoted(prefix)), format!("{path}$1")];
             members.push(("regex_uri".to_owned(), Yaml::texts(pair)));
         }

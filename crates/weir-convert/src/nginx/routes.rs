@@ -4,9 +4,9 @@ use super::Conversion;
 use super::location::{Location, Matching, Region, regions};
 use super::rewrite;
 use super::scope::BlockScope;
-use super::server::{ServerBlock, ServerSelector};
+use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
-use super::{policies, proxy};
+use super::{access, policies, proxy};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -21,6 +21,7 @@ pub fn refuse(conversion: &mut Conversion, server: &ServerBlock, selector: &Serv
 /// Adds the routes of a server for the requests of one selector.
 pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
     let scope = &server.scope;
+    named_locations(conversion, scope.own());
     let mut regions = regions(scope);
     // Each location needs as many priorities as it has routes.
     let step =
@@ -58,6 +59,14 @@ pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &
             server.directive,
             ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
         );
+    }
+}
+
+/// Reports the locations that nginx uses for internal redirects only.
+fn named_locations(conversion: &mut Conversion, block: &[Directive]) {
+    for location in block.iter().filter(|child| child.name == "location" && Matching::of(child).is_none()) {
+        let text = format!("`{}`: there are no internal redirects, such as those of `error_page`", location.head());
+        conversion.lost(&location.place, text);
     }
 }
 
@@ -177,13 +186,13 @@ fn handled(
         }
         return (plugins, Vec::new());
     };
-    let mut rewritten = proxy::rewritten(conversion, scope, pass, matching);
+    let mut changes = proxy::rewritten(conversion, scope, pass, matching);
     if let Some(paths) = rewrite::paths(conversion, directive.children()) {
-        rewritten.retain(|(name, _)| name != "regex_uri" && name != "uri");
-        rewritten.insert(0, paths);
+        changes.retain(|(name, _)| name != "regex_uri" && name != "uri");
+        changes.insert(0, paths);
     }
-    if !rewritten.is_empty() {
-        plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(rewritten)));
+    if !changes.is_empty() {
+        plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(changes)));
     }
     match proxy::members(conversion, scope, pass) {
         Some(target) => (plugins, target),
@@ -219,7 +228,7 @@ fn early_answers<'a>(
     for directive in early_directives(scope) {
         let answer = match directive.name.as_str() {
             "return" => return Some(directive),
-            "rewrite" => redirect(conversion, scope, directive),
+            "rewrite" => rewritten(conversion, scope, directive),
             _ => rewrite::conditional(conversion, scope, directive),
         };
         let Some((vars, plugins)) = answer else { continue };
@@ -231,22 +240,33 @@ fn early_answers<'a>(
     None
 }
 
-/// The requests that a `rewrite` redirects, and the plugins for them. One of a server that changes the path is reported; in a
-/// location it is converted with the upstream.
-fn redirect(
+/// The requests that a `rewrite` answers, and the plugins for them: it redirects, or nginx would look for a location again, and the
+/// one that it finds may refuse the request. One of a server that changes the path is reported; in a location it is converted
+/// with the upstream.
+fn rewritten(
     conversion: &mut Conversion,
     scope: &BlockScope,
     directive: &Directive,
 ) -> Option<(Vec<Yaml>, YamlMembers)> {
-    let Some((pattern, plugin)) = rewrite::redirecting(directive) else {
-        if scope.is_of_server() {
-            let text =
-                format!("`{}` outside of a location: write `proxy-rewrite` in the affected routes", directive.head());
-            conversion.lost(&directive.place, text);
-        }
-        return None;
-    };
-    let mut plugins = policies::added_fields(conversion, scope);
-    plugins.push(plugin);
-    Some((vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)])], plugins))
+    let requests = |pattern: &str| vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)])];
+    if let Some((pattern, plugin)) = rewrite::redirecting(directive) {
+        let mut plugins = policies::added_fields(conversion, scope);
+        plugins.push(plugin);
+        return Some((requests(&pattern), plugins));
+    }
+    let looks_again = scope.is_of_server() || directive.argument(2) != "break";
+    if looks_again && access::has_restricted_locations(scope.server()) {
+        let text = format!(
+            "`{}`: the location of the new path may refuse the request; these requests are answered with 503",
+            directive.head()
+        );
+        conversion.lost(&directive.place, text);
+        return Some((requests(directive.argument(0)), vec![refusal()]));
+    }
+    if scope.is_of_server() {
+        let text =
+            format!("`{}` outside of a location: write `proxy-rewrite` in the affected routes", directive.head());
+        conversion.lost(&directive.place, text);
+    }
+    None
 }

@@ -53,6 +53,11 @@ impl<'a> BlockScope<'a> {
         self.levels.len() == 2
     }
 
+    /// The directives of the `server` around this place.
+    pub fn server(&self) -> &'a [Directive] {
+        self.levels.get(1).copied().unwrap_or_default()
+    }
+
     /// Every directive of these blocks, those of the outermost first.
     pub fn every(&self) -> impl Iterator<Item = &'a Directive> + '_ {
         self.levels.iter().flat_map(|level| level.iter())

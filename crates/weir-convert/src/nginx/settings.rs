@@ -38,10 +38,8 @@ pub fn carry_over(conversion: &mut Conversion) {
         }
     }
     set("client_max_body_size", scalar(body_size));
-    // nginx accepts paths with %2F; Weir refuses them unless this is set.
-    set("allow_encoded_slashes", Yaml::Boolean(true));
-    client_address(conversion, &http);
     encoded_slashes(conversion);
+    client_address(conversion, &http);
     resolver(conversion, &http);
     logs(conversion, &main, &http);
 }
@@ -49,16 +47,22 @@ pub fn carry_over(conversion: &mut Conversion) {
 /// `set_real_ip_from`, `real_ip_header` and `real_ip_recursive`: from whom the client's address is taken, and from which field.
 fn client_address(conversion: &mut Conversion, http: &BlockScope) {
     let lines = http.all("set_real_ip_from");
-    let Some(first) = lines.first() else { return };
     let trusted: Vec<_> = lines.iter().map(|directive| directive.argument(0)).filter(|from| *from != "unix:").collect();
-    if trusted.is_empty() {
+    let proxied = with_proxy_protocol(conversion);
+    let Some(first) = lines.first().filter(|_| !trusted.is_empty()) else {
+        if let Some(listen) = proxied {
+            let text = "only peers in `trusted_addresses` may connect; there is no `set_real_ip_from` that names them";
+            conversion.lost(&listen.place, format!("`{}`: {text}", listen.head()));
+        }
         return;
-    }
+    };
     let header = http.value("real_ip_header").unwrap_or("X-Real-IP");
     let is_recursive = http.is_on("real_ip_recursive");
     let is_list = header.eq_ignore_ascii_case("x-forwarded-for");
+    if is_list || header == "proxy_protocol" || proxied.is_some() {
+        conversion.converted.settings.push(("trusted_addresses".to_owned(), Yaml::texts(&trusted)));
+    }
     if is_list || header == "proxy_protocol" {
-        conversion.converted.settings.push(("trusted_addresses".to_owned(), Yaml::texts(trusted)));
         if is_list && !is_recursive {
             let text =
                 "`real_ip_recursive off`: trusted addresses at the right of `X-Forwarded-For` are always skipped";
@@ -82,17 +86,40 @@ fn client_address(conversion: &mut Conversion, http: &BlockScope) {
     conversion.differs(&first.place, text);
 }
 
-/// A path with an encoded slash may be that of another location in nginx, which matters if one of them controls access.
+/// A `listen` for connections that begin with a header of the PROXY protocol.
+fn with_proxy_protocol<'a>(conversion: &Conversion<'a>) -> Option<&'a Directive> {
+    let servers = conversion.http.iter().filter(|directive| directive.name == "server");
+    let mut listens = servers.flat_map(Directive::children).filter(|directive| directive.name == "listen");
+    listens.find(|listen| listen.arguments.iter().any(|argument| argument == "proxy_protocol"))
+}
+
+/// nginx accepts paths with `%2F`; Weir refuses them unless this is set. Such a path may be that of another location in nginx, so
+/// they stay refused if one that matters controls access.
 fn encoded_slashes(conversion: &mut Conversion) {
     let servers = conversion.http.iter().filter(|directive| directive.name == "server");
-    let location = servers.flat_map(Directive::children).find(|directive| {
-        let path = directive.arguments.last().map_or("", String::as_str);
-        directive.name == "location" && path.trim_start_matches(['^', '/']).contains('/')
-    });
-    if let Some(location) = location {
+    let mut locations = Vec::new();
+    servers.for_each(|server| locations_with_slashes(server, &mut locations));
+    if let Some(location) = locations.iter().find(|location| super::access::is_restricted(location)) {
+        let text = "paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may \
+                    refuse requests; see `allow_encoded_slashes`";
+        return conversion.differs(&location.place, format!("`{}`: {text}", location.head()));
+    }
+    conversion.converted.settings.push(("allow_encoded_slashes".to_owned(), Yaml::Boolean(true)));
+    if let Some(location) = locations.first() {
         let text = "`%2F` in a path is no slash; nginx decodes it before it chooses a location, and \
                     sends paths on as they came, not normalised; see `allow_encoded_slashes`";
         conversion.differs(&location.place, format!("`{}`: {text}", location.head()));
+    }
+}
+
+/// Collects the locations whose path has a slash after the first character.
+fn locations_with_slashes<'a>(block: &'a Directive, found: &mut Vec<&'a Directive>) {
+    for location in block.children().iter().filter(|child| child.name == "location") {
+        let path = location.arguments.last().map_or("", String::as_str);
+        if path.trim_start_matches(['^', '/']).contains('/') {
+            found.push(location);
+        }
+        locations_with_slashes(location, found);
     }
 }
 
@@ -122,10 +149,12 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
             conversion.lost(&log.place, format!("`{}`: the log is written to a file, with all requests", log.head()));
         }
     }
-    for log in http.all("access_log").iter().rev().skip(1) {
+    let files = http.all("access_log").into_iter().filter(|log| !log.argument(0).starts_with("syslog:"));
+    let mut files: Vec<_> = files.collect();
+    let written = files.pop();
+    for log in files {
         conversion.lost(&log.place, format!("`{}`: there is one access log", log.head()));
     }
-    let written = http.all("access_log").into_iter().rfind(|log| !log.argument(0).starts_with("syslog:"));
     if let Some(log) = written.filter(|log| log.argument(0) != "off") {
         let format = http.all("log_format").into_iter().rfind(|format| format.argument(0) == log.argument(1));
         let path = ("path", Yaml::text(log.argument(0)));

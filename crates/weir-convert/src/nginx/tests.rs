@@ -48,6 +48,7 @@ http {
         yaml,
         r#"# To be checked:
 #   nginx.conf:11: behaves differently: `location /orders/`: `%2F` in a path is no slash; nginx decodes it before it chooses a location, and sends paths on as they came, not normalised; see `allow_encoded_slashes`
+#   nginx.conf:12: behaves differently: `proxy_pass` in `location /orders/`: `Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the location, unless `proxy_redirect` is off
 
 listen: ":80"
 worker_processes: auto
@@ -194,7 +195,10 @@ fn included_files_stand_where_they_are_included() {
     let converted = convert("n", "http { include conf.d/*.conf; include mime.types; include gone; }", &include);
     let converted = converted.expect("correct");
     assert!(converted.yaml().contains("# conf.d/a.conf:1: location /"), "{}", converted.yaml());
-    assert_eq!(converted.findings[0].to_string(), "n:1: not converted: `include gone`: gone is not there");
+    assert_eq!(
+        converted.findings[0].to_string(),
+        "n:1: not converted: `include gone`: gone is not there; the routes that it applies to answer with 503"
+    );
     let error = convert("n", "include loop.conf;", &include).expect_err("endless");
     assert!(error.text.contains("more than 16 levels deep"), "{error}");
 }
@@ -374,6 +378,113 @@ server {
             "6: not converted: `limit_req_dry_run on`: there is no counterpart",
             "1: behaves differently: `limit_req_zone $binary_remote_addr$host zone=a:1m rate=1r/s`: the limit holds for \
              each route that has it; the routes do not count together",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_may_control_access() {
+    let text =
+        "server { location /a { include access.conf; proxy_pass http://a; } location /b { proxy_pass http://a; } }";
+    let yaml = converted(text).yaml();
+    assert_eq!(yaml.matches("http_status: 503").count(), 1, "{yaml}");
+    assert_eq!(findings(text).len(), 1, "{:?}", findings(text));
+}
+
+#[test]
+fn encoded_slashes_are_refused_where_they_would_lead_around_a_location() {
+    let text = "\
+server {
+  location / { proxy_pass http://a; }
+  location /a/ { proxy_pass http://a; if ($request_method = OPTIONS) { return 204; } location /a/b/ { WHAT proxy_pass http://b; } }
+}
+";
+    for (what, is_allowed) in [
+        ("", true),
+        ("deny 10.0.0.0/8;", false),
+        ("auth_basic x;", false),
+        ("return 404;", false),
+        ("return 301 /;", true),
+        ("if ($arg_x) { return 302 /login; }", false),
+    ] {
+        let converted = converted(&text.replace("WHAT", what));
+        let is_set = converted.settings.iter().any(|(name, _)| name == "allow_encoded_slashes");
+        assert_eq!(is_set, is_allowed, "{what}");
+        let told = converted.findings.iter().find(|finding| finding.text.contains("%2F")).expect("told");
+        assert_eq!(told.text.contains("`location /a/b/`: paths with `%2F` are refused"), !is_allowed, "{what}: {told}");
+    }
+}
+
+#[test]
+fn a_new_path_does_not_lead_around_a_location() {
+    let text = "\
+server {
+  rewrite ^/x /admin/;
+  location /a/ { rewrite ^/a/(.*)$ /admin/$1 last; rewrite ^/a/(.*)$ /b/$1 break; proxy_pass http://a; }
+  location /admin/ { WHAT proxy_pass http://a; }
+}
+";
+    let (open, closed) = (text.replace("WHAT", ""), text.replace("WHAT", "deny all;"));
+    assert_eq!(converted(&open).yaml().matches("http_status: 503").count(), 0);
+    let yaml = converted(&closed).yaml();
+    assert_eq!(yaml.matches("http_status: 503").count(), 2, "{yaml}");
+    assert!(
+        vars(&converted(&closed)).contains(&r#"[[uri, "~~", "^/a/(.*)$"]]"#.to_owned()),
+        "{:?}",
+        vars(&converted(&closed))
+    );
+    assert_eq!(findings(&closed).iter().filter(|finding| finding.ends_with("are answered with 503")).count(), 2);
+}
+
+#[test]
+fn nothing_is_cached_if_what_must_not_be_cached_is_not_known() {
+    let text = "\
+server {
+  proxy_cache assets;
+  proxy_cache_valid 1m;
+  location /a { proxy_no_cache $personal; proxy_pass http://a; }
+  location /b { proxy_cache_key $proxy_host$uri; proxy_pass http://a; }
+}
+";
+    let yaml = converted(text).yaml();
+    assert_eq!(yaml.matches("proxy-cache:").count(), 1, "{yaml}");
+    assert!(yaml.contains("cache_key: [$host$uri]"), "{yaml}");
+    assert_eq!(
+        findings(text),
+        ["4: not converted: `proxy_no_cache $personal`: Weir has no variable `$personal`; nothing is kept in a cache"]
+    );
+}
+
+#[test]
+fn settings_that_are_not_carried_over_are_told_unless_they_say_what_is_so_anyway() {
+    let text = "\
+log_format own escape=json a;
+access_log /var/log/a own;
+access_log syslog:server=a;
+access_log /var/log/b combined if=$arg_x;
+server {
+  listen 80 proxy_protocol;
+  ssl_ciphers HIGH; merge_slashes on; charset off; large_client_header_buffers 4 8k; ssl_conf_command a b;
+  location / { proxy_pass http://a; proxy_redirect off; proxy_ssl_ciphers HIGH; }
+  location /a { proxy_pass http://a; proxy_redirect http://a/ /; }
+  location @named { proxy_pass http://a; }
+}
+";
+    let heads: Vec<String> =
+        findings(text).into_iter().map(|finding| finding.split(": ").nth(2).unwrap_or_default().to_owned()).collect();
+    assert_eq!(
+        heads,
+        [
+            "`access_log /var/log/a own`",
+            "`access_log syslog:server=a`",
+            "`access_log /var/log/b combined if=$arg_x`",
+            "`listen 80 proxy_protocol`",
+            "`ssl_ciphers HIGH`",
+            "`large_client_header_buffers 4 8k`",
+            "`ssl_conf_command a b`",
+            "`proxy_ssl_ciphers HIGH`",
+            "`proxy_redirect http://a/ /`",
+            "`location @named`",
         ]
     );
 }

@@ -125,6 +125,11 @@ fn nodes(servers: &[UpstreamServer]) -> Yaml {
 
 fn hash(conversion: &mut Conversion, directive: &Directive) -> Vec<(String, Yaml)> {
     let key = directive.argument(0);
+    if let Some(unknown) = super::variables::unknown_in_request(key) {
+        let text = format!("`{}`: Weir has no variable `${unknown}`; round robin is used instead", directive.head());
+        conversion.lost(&directive.place, text);
+        return Vec::new();
+    }
     let is_one_variable =
         key.starts_with('$') && key[1..].chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
     if directive.argument(1) != "consistent" {

@@ -1,0 +1,29 @@
+//! Header fields with their values, in the order of the file.
+
+use crate::yaml::Yaml;
+
+/// Fields; one that is written several times has several values.
+#[derive(Default)]
+pub struct FieldValues(Vec<(String, Vec<String>)>);
+
+impl FieldValues {
+    pub fn add(&mut self, name: &str, value: &str) {
+        match self.0.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            Some((_, values)) => values.push(value.to_owned()),
+            None => self.0.push((name.to_owned(), vec![value.to_owned()])),
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+    }
+
+    /// A map with a text for each field, or a list of texts.
+    pub fn yaml(self) -> Yaml {
+        let value = |values: Vec<String>| match values.as_slice() {
+            [value] => Yaml::text(value),
+            values => Yaml::texts(values),
+        };
+        Yaml::Map(self.0.into_iter().map(|(name, values)| (name, value(values))).collect())
+    }
+}
