@@ -299,6 +299,34 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        name: "expressions and the paths of other servers",
+        http: "server { listen 127.0.0.1:PORT; location / { return 200 any; } location /api/ { proxy_pass http://ONE; }
+                location = /exact { return 200 exact; } location ~ \\.x$ { return 200 any-x; } }
+            server { listen 127.0.0.1:PORT; server_name ~^admin; deny all; location / { proxy_pass http://TWO; } }
+            server { listen 127.0.0.1:PORT; server_name part.*; location /api { return 200 part; } location ~ y$ { return 200 y; } }
+            server { listen 127.0.0.1:PORT; server_name gone.*; if ($arg_a) { return 403; } return 410; }
+            server { listen 127.0.0.1:PORT; server_name a.example; location /api/v1/ { return 200 v1; } }",
+        asked: &[
+            ("GET", "/api/x", "admin.example", ""),
+            ("GET", "/api", "admin.example", ""),
+            ("GET", "/api/v1/x", "admin.example", ""),
+            ("GET", "/exact", "admin.example", ""),
+            ("GET", "/a.x", "admin.example", ""),
+            ("GET", "/api/x", "part.example", ""),
+            ("GET", "/apix", "part.example", ""),
+            ("GET", "/api/y", "part.example", ""),
+            ("GET", "/exact", "part.example", ""),
+            ("GET", "/y", "part.example", ""),
+            ("GET", "/z", "part.example", ""),
+            ("GET", "/api/x", "gone.example", ""),
+            ("GET", "/exact?a=1", "gone.example", ""),
+            ("GET", "/api/v1/x", "a.example", ""),
+            ("GET", "/api/x", "a.example", ""),
+            ("GET", "/api/v1/x", "other.example", ""),
+            ("GET", "/a.x", "other.example", ""),
+        ],
+    },
+    Case {
         name: "a server on another address of the same port",
         http: "server { listen 127.0.0.1:PORT; location / { return 200 public; } }
             server { listen 127.0.0.2:PORT; server_name admin.example; location / { proxy_pass http://ONE; } }",

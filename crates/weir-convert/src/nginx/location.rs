@@ -91,6 +91,35 @@ pub fn regions<'a>(server: &BlockScope<'a>) -> Vec<Region<'a>> {
     regions
 }
 
+/// The location with the longest prefix of a path.
+fn owner<'r>(regions: &'r [Region], path: &str) -> Option<&'r str> {
+    let prefixes = regions.iter().filter_map(|region| match &region.location.matching {
+        Matching::Prefix { path: prefix, .. } if path.starts_with(prefix.as_str()) => Some(prefix.as_str()),
+        _ => None,
+    });
+    prefixes.max_by_key(|prefix| prefix.len())
+}
+
+/// Adds more paths, in the syntax of a route's `uri`, to the locations that handle them. Returns those that no prefix handles.
+pub fn cover(regions: &mut [Region], paths: &[String]) -> Vec<String> {
+    let mut rest = Vec::new();
+    for path in paths {
+        let is_own = |region: &Region| region.location.matching.uri().as_ref() == Some(path);
+        if regions.iter().any(is_own) {
+            continue;
+        }
+        let owner = owner(regions, path.strip_suffix('*').unwrap_or(path)).map(str::to_owned);
+        if owner.is_none() {
+            rest.push(path.clone());
+        }
+        let under = format!("{}*", owner.as_deref().unwrap_or("/"));
+        for region in regions.iter_mut().filter(|region| region.uris.contains(&under) && !region.uris.contains(path)) {
+            region.uris.push(path.clone());
+        }
+    }
+    rest
+}
+
 #[derive(Default)]
 struct TriedLocations<'a> {
     prefixes: Vec<Location<'a>>,
@@ -169,6 +198,17 @@ mod tests {
                 "^~ /s/ -> /s/* 0",
             ]
         );
+    }
+
+    #[test]
+    fn paths_of_others_belong_to_the_longest_prefix_and_its_expressions() {
+        let directives =
+            parse("t", "location /a/ {} location ^~ /a/s/ {} location = /x {} location ~ one {}").expect("correct");
+        let mut regions = regions(&BlockScope::new(&directives));
+        let paths = ["/*", "/a/b/*", "/a/s/x", "/x", "/y"].map(str::to_owned);
+        assert_eq!(cover(&mut regions, &paths), ["/*", "/y"]);
+        let uris: Vec<String> = regions.iter().map(|region| region.uris.join(" ")).collect();
+        assert_eq!(uris, ["/* /a/* /a/b/* /y", "/x", "/a/* /a/b/*", "/a/s/* /a/s/x"]);
     }
 
     #[test]

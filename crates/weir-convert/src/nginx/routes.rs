@@ -1,7 +1,7 @@
 //! The routes of a server: its locations, and what answers before them.
 
 use super::Conversion;
-use super::location::{Location, Matching, Region, regions};
+use super::location::{Location, Matching, Region, cover, regions};
 use super::rewrite;
 use super::scope::BlockScope;
 use super::selector::{ServerBlock, ServerSelector};
@@ -14,8 +14,31 @@ use crate::yaml::{Yaml, YamlMembers};
 
 /// Adds a route that refuses the requests of one selector.
 pub fn refuse(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
-    let route = ConvertedRoute { uris: vec!["/*".to_owned()], plugins: vec![refusal()], ..ConvertedRoute::default() };
-    add(conversion, selector, server.directive, route);
+    let uris = with_all(&selector.elsewhere);
+    add(
+        conversion,
+        selector,
+        server.directive,
+        ConvertedRoute { uris, plugins: vec![refusal()], ..ConvertedRoute::default() },
+    );
+}
+
+/// Every path, also where others have routes for more specific ones.
+fn with_all(paths: &[String]) -> Vec<String> {
+    let mut all = vec!["/*".to_owned()];
+    for path in paths {
+        if !all.contains(path) {
+            all.push(path.clone());
+        }
+    }
+    all
+}
+
+/// The paths of a server's routes.
+pub fn paths(scope: &BlockScope) -> Vec<String> {
+    let regions = regions(scope);
+    let slashes = regions.iter().filter_map(|region| without_slash(&region.location)).map(str::to_owned);
+    regions.iter().flat_map(|region| region.uris.iter().cloned()).chain(slashes).collect()
 }
 
 /// Adds the routes of a server for the requests of one selector.
@@ -23,42 +46,31 @@ pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &
     let scope = &server.scope;
     named_locations(conversion, scope.own());
     let mut regions = regions(scope);
+    let uncovered = cover(&mut regions, &selector.elsewhere);
     // Each location needs as many priorities as it has routes.
     let step =
         regions.iter().map(|region| 1 + early_directives(&region.location.scope).count() as i64).max().unwrap_or(1);
     let step = step + i64::from(regions.iter().any(|region| limit_except(&region.location).is_some()));
     regions.iter_mut().for_each(|region| region.priority *= step);
     let top = regions.iter().map(|region| region.priority).max().unwrap_or(0) + step;
-    let mut everywhere = vec!["/*".to_owned()];
-    for uri in regions.iter().flat_map(|region| &region.uris) {
-        if !everywhere.contains(uri) {
-            everywhere.push(uri.clone());
-        }
-    }
+    let own: Vec<String> = regions.iter().flat_map(|region| region.uris.iter().cloned()).collect();
+    let everywhere = with_all(&[own, uncovered.clone()].concat());
     let early = early_directives(scope).count() as i64;
     if let Some(returns) = early_answers(conversion, scope, selector, (&everywhere, top + early)) {
         let plugins = rewrite::returned(conversion, scope, returns, None);
-        return add(
-            conversion,
-            selector,
-            returns,
-            ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
-        );
+        let uris = with_all(&selector.elsewhere);
+        return add(conversion, selector, returns, ConvertedRoute { uris, plugins, ..ConvertedRoute::default() });
     }
     for region in &regions {
         convert_location(conversion, selector, region, step);
         with_slash(conversion, selector, region, &everywhere);
     }
-    let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris == ["/*"]);
-    if !is_for_all && !selector.hosts.is_empty() {
+    let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris[0] == "/*");
+    if !is_for_all && (!selector.hosts.is_empty() || selector.priority > 0) {
         // Otherwise, routes of another server would match requests that no location of this one matches.
         let plugins = vec![answer(404, "", None)];
-        add(
-            conversion,
-            selector,
-            server.directive,
-            ConvertedRoute { uris: vec!["/*".to_owned()], plugins, ..ConvertedRoute::default() },
-        );
+        let uris = with_all(&uncovered);
+        add(conversion, selector, server.directive, ConvertedRoute { uris, plugins, ..ConvertedRoute::default() });
     }
 }
 
@@ -142,17 +154,22 @@ fn limit_except<'a>(location: &Location<'a>) -> Option<&'a Directive> {
     location.directive.children().iter().find(|child| child.name == "limit_except")
 }
 
+/// The path of a proxied location without its final slash, which nginx redirects to it.
+fn without_slash<'a>(location: &'a Location) -> Option<&'a str> {
+    let Matching::Prefix { path, .. } = &location.matching else { return None };
+    let is_proxied =
+        location.directive.children().iter().any(|child| ["proxy_pass", "grpc_pass"].contains(&child.name.as_str()));
+    path.strip_suffix('/').filter(|without| !without.is_empty() && is_proxied)
+}
+
 /// Adds nginx's redirect for the path of a proxied location without its final slash.
 fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, known: &[String]) {
     let Region { location, .. } = region;
-    let Matching::Prefix { path, .. } = &location.matching else { return };
-    let is_proxied =
-        location.directive.children().iter().any(|child| ["proxy_pass", "grpc_pass"].contains(&child.name.as_str()));
-    let Some(without) = path.strip_suffix('/').filter(|without| !without.is_empty() && is_proxied) else { return };
+    let Some(without) = without_slash(location) else { return };
     if known.iter().any(|uri| uri == without || uri.strip_suffix('*') == Some(without)) {
         return;
     }
-    let uri = Yaml::text(format!("{path}$is_args$args"));
+    let uri = Yaml::text(format!("{without}/$is_args$args"));
     let plugins = vec![("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))]))];
     let route = ConvertedRoute { uris: vec![without.to_owned()], plugins, ..ConvertedRoute::default() };
     add(conversion, selector, location.directive, route);

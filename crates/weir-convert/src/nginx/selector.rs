@@ -24,6 +24,9 @@ pub struct ServerSelector {
     pub vars: Vec<Yaml>,
     /// Added to the priority of its routes.
     pub priority: i64,
+    /// The paths of other servers, for a selector that its priority has to put before their routes: these have precedence only
+    /// among routes for the same path.
+    pub elsewhere: Vec<String>,
 }
 
 /// The requests that a server handles: those for its names, and all others at addresses where it is the default.
@@ -45,7 +48,7 @@ pub fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: us
     named.extend(default.iter().filter(is_contested));
     if !named.is_empty() {
         for vars in rules(&named, &all) {
-            selectors.extend(by_name(conversion, servers, server, &vars));
+            selectors.extend(by_name(servers, server, &vars));
         }
     }
     if selectors.is_empty() && !server.listening.is_empty() && !server.has_only_underscores() {
@@ -96,12 +99,7 @@ fn priority(servers: &[ServerBlock], name: &str) -> i64 {
     (all.len() - position) as i64 * EXPRESSION_PRIORITY
 }
 
-fn by_name(
-    conversion: &mut Conversion,
-    servers: &[ServerBlock],
-    server: &ServerBlock,
-    rules: &[Yaml],
-) -> Vec<ServerSelector> {
+fn by_name(servers: &[ServerBlock], server: &ServerBlock, rules: &[Yaml]) -> Vec<ServerSelector> {
     let mut hosts = Vec::new();
     let mut selectors = Vec::new();
     for name in &server.names {
@@ -118,14 +116,12 @@ fn by_name(
                 continue;
             }
         };
-        let text = format!("`server_name {name}`: a more specific path of the default server takes precedence");
-        conversion.differs(&server.directive.place, text);
         let mut vars = rules.to_vec();
         vars.push(Yaml::List(vec![Yaml::text("host"), Yaml::text("~*"), Yaml::text(pattern)]));
         selectors.push(ServerSelector { vars, priority: priority(servers, name), ..ServerSelector::default() });
     }
     if !hosts.is_empty() {
-        selectors.insert(0, ServerSelector { hosts, vars: rules.to_vec(), priority: 0 });
+        selectors.insert(0, ServerSelector { hosts, vars: rules.to_vec(), ..ServerSelector::default() });
     }
     selectors
 }

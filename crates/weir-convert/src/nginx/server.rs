@@ -29,11 +29,16 @@ pub fn carry_over(conversion: &mut Conversion) {
         servers.push(ServerBlock { directive, names, listening, scope });
     }
     conversion.converted.settings.insert(0, ("listen".to_owned(), addresses.yaml()));
+    let paths: Vec<Vec<String>> = servers.iter().map(|server| routes::paths(&server.scope)).collect();
     for index in 0..servers.len() {
         let server = &servers[index];
         certificates(conversion, server);
         let wants = client_certificates(conversion, server);
         for mut selector in selectors(conversion, &servers, index) {
+            if selector.priority > 0 {
+                let others = paths.iter().enumerate().filter(|(other, _)| *other != index);
+                selector.elsewhere = others.flat_map(|(_, paths)| paths.iter().cloned()).collect();
+            }
             match wants {
                 ClientCertificates::NotChecked => {
                     routes::refuse(conversion, server, &selector);
