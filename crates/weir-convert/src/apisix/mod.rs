@@ -98,6 +98,13 @@ fn node(settings: &mut NodeConversion) {
         if !is_set {
             settings.set("trusted_addresses", Yaml::texts(addresses));
         }
+        // A header that the file names is reported with the other leftovers.
+        let header = settings.conversion.root.at_pointer("#/nginx_config/http/real_ip_header");
+        if header.is_none() {
+            let text = "`nginx_config.http.real_ip_from`: the client's address is read from `X-Forwarded-For`, from the right, and \
+                        `X-Real-IP`; APISIX reads `X-Real-IP` alone";
+            settings.conversion.differs(from, text);
+        }
     }
     if let Some(file) =
         settings.take("apisix.ssl.ssl_trusted_certificate").filter(|file| file.as_text() != Some("system"))

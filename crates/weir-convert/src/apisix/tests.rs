@@ -43,7 +43,10 @@ deployment:
 ";
     assert_eq!(
         converted(text).yaml(),
-        r#"listen: [":9080", { address: ":9443", tls: true }]
+        r#"# To be checked:
+#   config.yaml:14: behaves differently: `nginx_config.http.real_ip_from`: the client's address is read from `X-Forwarded-For`, from the right, and `X-Real-IP`; APISIX reads `X-Real-IP` alone
+
+listen: [":9080", { address: ":9443", tls: true }]
 worker_processes: auto
 keepalive_timeout: "60s"
 underscores_in_headers: true

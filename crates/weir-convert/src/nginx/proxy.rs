@@ -80,9 +80,10 @@ fn upstream_members(
         members.push(("pass_host".to_owned(), Yaml::text("rewrite")));
         members.push(("upstream_host".to_owned(), Yaml::text(host)));
     }
-    members.extend(retries(conversion, scope));
+    let prefix = prefix(target.scheme);
+    members.extend(retries(conversion, scope, prefix));
     if target.scheme.ends_with('s') {
-        members.push(("tls".to_owned(), tls(conversion, scope, pass)));
+        members.push(("tls".to_owned(), tls(conversion, scope, pass, prefix)));
     }
     members
 }
@@ -90,9 +91,14 @@ fn upstream_members(
 /// Values of `Host` for which the client's is passed on.
 const CLIENT_HOSTS: [&str; 4] = ["$host", "$http_host", "$host:$server_port", "$http_host:$server_port"];
 
+/// How the names of the directives for upstreams of this kind begin.
+fn prefix(scheme: &str) -> &'static str {
+    if scheme.starts_with("grpc") { "grpc" } else { "proxy" }
+}
+
 /// The lines that set fields for upstreams of this kind.
 fn set_fields<'a>(scope: &BlockScope<'a>, scheme: &str) -> Vec<&'a Directive> {
-    scope.all(if scheme.starts_with("grpc") { "grpc_set_header" } else { "proxy_set_header" })
+    scope.all(&format!("{}_set_header", prefix(scheme)))
 }
 
 /// The `Host` for the upstream, if it is not the client's: by default, nginx sends the name in `proxy_pass`.
@@ -116,50 +122,60 @@ fn host<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>, target: &PassTa
 /// The cases of `proxy_next_upstream` that `retry_on` has, too.
 const STATUSES: [&str; 7] = ["http_403", "http_404", "http_429", "http_500", "http_502", "http_503", "http_504"];
 
-fn retries(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
-    let Some(next) = scope.last("proxy_next_upstream") else { return tries(scope) };
+fn retries(conversion: &mut Conversion, scope: &BlockScope, prefix: &str) -> YamlMembers {
+    let Some(next) = scope.last(&format!("{prefix}_next_upstream")) else { return tries(scope, prefix) };
     if next.argument(0) == "off" {
         return vec![("retries".to_owned(), Yaml::Integer(0))];
     }
-    let (statuses, others): (Vec<_>, Vec<_>) =
-        next.arguments.iter().cloned().partition(|case| STATUSES.contains(&case.as_str()));
-    let cases: Vec<_> = others.into_iter().filter(|case| !["error", "timeout"].contains(&case.as_str())).collect();
-    if !cases.is_empty() {
-        let text = format!("`proxy_next_upstream {}`: requests are not retried for these reasons", cases.join(" "));
+    let mut reasons = Vec::new();
+    let mut others = Vec::new();
+    for case in next.arguments.iter().map(String::as_str) {
+        match case {
+            // Connections that fail are always given up for another endpoint.
+            "error" => {}
+            "timeout" => reasons.push("read_timeout"),
+            case if STATUSES.contains(&case) => reasons.push(case),
+            case => others.push(case),
+        }
+    }
+    if !others.is_empty() {
+        let text = format!("`{} {}`: requests are not retried for these reasons", next.name, others.join(" "));
         conversion.lost(&next.place, text);
     }
-    let mut members = tries(scope);
-    if !statuses.is_empty() {
-        members.push(("retry_on".to_owned(), Yaml::texts(statuses)));
+    let mut members = tries(scope, prefix);
+    if !reasons.is_empty() {
+        members.push(("retry_on".to_owned(), Yaml::texts(reasons)));
     }
     members
 }
 
-fn tries(scope: &BlockScope) -> YamlMembers {
-    let tries = scope.value("proxy_next_upstream_tries").and_then(|tries| tries.parse::<i64>().ok());
+fn tries(scope: &BlockScope, prefix: &str) -> YamlMembers {
+    let tries = scope.value(&format!("{prefix}_next_upstream_tries")).and_then(|tries| tries.parse::<i64>().ok());
     tries.filter(|&tries| tries > 0).map(|tries| ("retries".to_owned(), Yaml::Integer(tries - 1))).into_iter().collect()
 }
 
-fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Yaml {
-    let mut members = vec![("verify".to_owned(), Yaml::Boolean(scope.is_on("proxy_ssl_verify")))];
-    if !scope.is_on("proxy_ssl_verify") {
-        let text = "the certificate of this upstream is not verified, as `proxy_ssl_verify` is off by default; remove \
-                    `tls.verify: false` to verify it";
+fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix: &str) -> Yaml {
+    let is_verified = scope.is_on(&format!("{prefix}_ssl_verify"));
+    let mut members = vec![("verify".to_owned(), Yaml::Boolean(is_verified))];
+    if !is_verified {
+        let text = format!(
+            "the certificate of this upstream is not verified, as `{prefix}_ssl_verify` is off by default; remove \
+             `tls.verify: false` to verify it"
+        );
         conversion.differs(&pass.place, text);
     }
-    for (name, ours) in [
-        ("proxy_ssl_trusted_certificate", "ca"),
-        ("proxy_ssl_certificate", "client_cert"),
-        ("proxy_ssl_certificate_key", "client_key"),
-    ] {
-        members.extend(scope.value(name).map(|file| (ours.to_owned(), Yaml::text(file))));
+    for (name, ours) in
+        [("trusted_certificate", "ca"), ("certificate", "client_cert"), ("certificate_key", "client_key")]
+    {
+        let file = scope.value(&format!("{prefix}_ssl_{name}"));
+        members.extend(file.map(|file| (ours.to_owned(), Yaml::text(file))));
     }
     Yaml::Map(members)
 }
 
 /// The `timeout` of the route, if it differs from nginx's default of 60 s.
 fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
-    let prefix = if scheme.starts_with("grpc") { "grpc" } else { "proxy" };
+    let prefix = prefix(scheme);
     let times = ["connect", "send", "read"].map(|kind| {
         let written = scope.value(&format!("{prefix}_{kind}_timeout")).and_then(seconds).unwrap_or(60.0);
         (kind.to_owned(), Yaml::number(written))

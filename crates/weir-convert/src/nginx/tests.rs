@@ -488,3 +488,24 @@ server {
         ]
     );
 }
+
+#[test]
+fn directives_of_grpc_apply_to_grpc_upstreams() {
+    let text = "\
+server {
+  proxy_ssl_certificate other;
+  grpc_ssl_verify on;
+  grpc_ssl_trusted_certificate ca;
+  grpc_next_upstream error timeout http_502;
+  grpc_next_upstream_tries 2;
+  location / { grpc_pass grpcs://a:443; }
+  location /h { proxy_pass https://b; proxy_next_upstream off; }
+}
+";
+    let yaml = converted(text).yaml();
+    for want in ["tls: { verify: true, ca: ca }", "retries: 1", "retry_on: [read_timeout, http_502]", "retries: 0"] {
+        assert!(yaml.contains(want), "{want}: {yaml}");
+    }
+    assert!(yaml.contains("tls: { verify: false, client_cert: other }"), "{yaml}");
+    assert_eq!(findings(text).len(), 1, "{:?}", findings(text));
+}
