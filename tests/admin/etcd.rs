@@ -1,5 +1,6 @@
 //! Nodes that share an etcd with each other and with other writers.
 
+mod logins;
 mod partition;
 
 use std::fs;
@@ -62,6 +63,11 @@ impl Etcd {
     }
 
     fn start(&mut self, member: usize) {
+        self.start_with(member, &[]);
+    }
+
+    /// Starts a member with further options.
+    fn start_with(&mut self, member: usize, options: &[&str]) {
         let mut command = Program::find("etcd").expect("it was there just now");
         let peer_of = |(number, member): (usize, &Member)| format!("m{number}={}", member.url(member.peer));
         let cluster: Vec<String> = self.members.iter().enumerate().map(peer_of).collect();
@@ -71,7 +77,7 @@ impl Etcd {
         command.arg("--name").arg(format!("m{member}")).arg("--data-dir").arg(data.join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
+        command.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]).args(options);
         *program = Some(Program::start(command, TempDir::new()));
     }
 
