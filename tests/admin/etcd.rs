@@ -533,6 +533,10 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     let directory = TempDir::new();
     let nodes = [weir().start(&etcd.node(&directory))];
     Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
+    for round in 0..20 {
+        Api::of(&nodes[0]).put("routes/known", &mocking(&format!("{round}")).replace("/r", "/known"));
+        Api::of(&nodes[0]).put("routes/foreign", &mocking(&format!("{round}")).replace("/r", "/foreign"));
+    }
     let traffic = Traffic::of(&nodes, "/steady");
     etcd.member(0).crash();
     fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
@@ -540,6 +544,14 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     etcd.wait();
     // The node accepts the emptied cluster only after something has been written to it again.
     eventually("the node is back", CONVERGENCE, || Api::of(&nodes[0]).ask("GET", "nodes", "", "").status == 200);
+    assert_eq!(nodes[0].get("/steady").text(), "steady");
+    // Resources that the node knows are written again, by the node and by others, although revisions begin anew.
+    let again = Api::of(&nodes[0]).ask("PUT", "routes/known", "", &mocking("again").replace("/r", "/known"));
+    assert!(matches!(again.status, 200 | 201), "{}", again.text());
+    assert_eq!(nodes[0].get("/known").text(), "again");
+    assert!(etcd.ctl(&["get", "/apisix/routes/known"]).contains("again"));
+    etcd.ctl(&["put", "/apisix/routes/foreign", &mocking("by others").replace("/r", "/foreign")]);
+    eventually("the value of others is served", DEADLINE, || serves(&nodes[0], "/foreign", "by others"));
     assert_eq!(nodes[0].get("/steady").text(), "steady");
     assert!(traffic.end() > 0);
     converge("emptied", &nodes, "anew");
