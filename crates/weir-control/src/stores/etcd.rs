@@ -5,6 +5,7 @@
 
 mod confirm;
 mod connection;
+mod disk_copy;
 mod follower;
 mod layout;
 mod wire;
