@@ -4,9 +4,10 @@ mod logins;
 mod partition;
 
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -106,6 +107,20 @@ impl Etcd {
         command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoints().join(",")).args(arguments);
         let output = command.output().expect("it runs");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Puts values in transactions of a hundred.
+    fn put_many<'v>(&self, values: impl Iterator<Item = (String, &'v str)>) {
+        let values: Vec<String> = values.map(|(key, value)| format!("put {key} '{value}'\n")).collect();
+        for some in values.chunks(100) {
+            let mut command: Command = Program::find("etcdctl").expect("it was there just now");
+            command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoints().join(",")).arg("txn");
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it runs");
+            // No conditions, these operations, and none for the case that the conditions do not hold.
+            let text = format!("\n{}\n\n", some.concat());
+            child.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+            assert!(child.wait().expect("it ends").success());
+        }
     }
 
     #[track_caller]
@@ -555,4 +570,46 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     assert_eq!(nodes[0].get("/steady").text(), "steady");
     assert!(traffic.end() > 0);
     converge("emptied", &nodes, "anew");
+}
+
+#[test]
+fn a_node_that_was_started_from_its_copy_reports_itself_when_etcd_is_back() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let mut gateway = weir().start(&etcd.node(&directory));
+    Api::of(&gateway).put("routes/r", &mocking("kept"));
+    let node = |gateway: &Gateway| {
+        let answer = Api::of(gateway).ask("GET", "nodes", "", "");
+        let nodes: Value = serde_json::from_str(&answer.text()).unwrap_or_default();
+        nodes["list"][0].clone()
+    };
+    eventually("it is reported", DEADLINE, || node(&gateway)["revision"].as_u64() > Some(0));
+    let before = node(&gateway);
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    etcd.member(0).crash();
+    let gateway = weir().start(&etcd.node(&directory));
+    assert!(serves(&gateway, "/r", "kept"));
+    etcd.start(0);
+    etcd.wait();
+    eventually("it is listed", CONVERGENCE, || {
+        node(&gateway)["started_ms"] != before["started_ms"] && !node(&gateway)["id"].is_null()
+    });
+    eventually("with what it serves", DEADLINE, || node(&gateway)["in_step"] == true);
+}
+
+#[test]
+fn a_thousand_resources_that_cannot_be_served_are_set_aside() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let value = r#"{"uri": "/bad", "plugins": {"no-plugin-of-this-name": {}}}"#;
+    etcd.put_many((0..1_100).map(|number| (format!("/apisix/routes/bad{number}"), value)));
+    etcd.ctl(&["put", "/apisix/routes/r", &mocking("good")]);
+    let gateway = weir().start(&etcd.node(&directory));
+    assert!(serves(&gateway, "/r", "good"));
+    let written = Api::of(&gateway).ask("PUT", "routes/r", "", &mocking("better"));
+    assert_eq!(written.status, 200, "{}", written.text());
+    assert!(serves(&gateway, "/r", "better"));
+    let warnings = gateway.status()["configuration"]["warnings"].as_array().map_or(0, Vec::len);
+    assert_eq!(warnings, 1_100);
 }
