@@ -105,6 +105,10 @@ impl LiveResources {
         self.trial().set_aside.clone()
     }
 
+    pub(super) fn has_set_aside(&self) -> bool {
+        !self.trial().set_aside.is_empty()
+    }
+
     fn trial(&self) -> MutexGuard<'_, DocumentTrial> {
         self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -311,6 +315,16 @@ impl LiveResources {
         };
         trial.unread.extend(other);
         trial.set_aside = set_aside;
+    }
+
+    /// Drops the texts that are served in place of these resources, if they are set aside: these texts are faulty as well.
+    pub(super) fn drop_replacements<'k>(&self, faulty: impl Iterator<Item = &'k ResourceKey>) {
+        let mut trial = self.trial();
+        for key in faulty {
+            if trial.set_aside.contains_key(key) && trial.instead.remove(key).is_some() {
+                trial.unread.insert(key.clone());
+            }
+        }
     }
 
     /// The lists for a document, without the resources that are set aside. Of long lists, only resources that may have changed
