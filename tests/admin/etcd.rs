@@ -149,6 +149,9 @@ fn a_node_that_is_started_before_etcd_waits_for_it() {
     let gateway = weir().spawn(&etcd.node(&late));
     let mut other = weir().spawn(&etcd.node(&never).replace("http://", "http://127.0.0.2:1\", \"http://"));
     gateway.wait_stderr("that it waits", |line| line.contains("cannot be used yet, trying for 20 seconds"));
+    // Requests that come too early do not end it.
+    gateway.signal(Signal::HUP);
+    gateway.signal(Signal::USR1);
     etcd.start(0);
     gateway.wait_stderr("that it is ready", |line| line.starts_with("weir: ready"));
     // A list of members of which one answers.
