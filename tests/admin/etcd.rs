@@ -1,11 +1,14 @@
 //! Nodes that share an etcd with each other and with other writers.
 
+mod import;
+mod logins;
 mod partition;
 
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -62,6 +65,11 @@ impl Etcd {
     }
 
     fn start(&mut self, member: usize) {
+        self.start_with(member, &[]);
+    }
+
+    /// Starts a member with further options.
+    fn start_with(&mut self, member: usize, options: &[&str]) {
         let mut command = Program::find("etcd").expect("it was there just now");
         let peer_of = |(number, member): (usize, &Member)| format!("m{number}={}", member.url(member.peer));
         let cluster: Vec<String> = self.members.iter().enumerate().map(peer_of).collect();
@@ -71,7 +79,7 @@ impl Etcd {
         command.arg("--name").arg(format!("m{member}")).arg("--data-dir").arg(data.join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
+        command.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]).args(options);
         *program = Some(Program::start(command, TempDir::new()));
     }
 
@@ -102,6 +110,20 @@ impl Etcd {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Puts values in transactions of a hundred.
+    fn put_many<'v>(&self, values: impl Iterator<Item = (String, &'v str)>) {
+        let values: Vec<String> = values.map(|(key, value)| format!("put {key} '{value}'\n")).collect();
+        for some in values.chunks(100) {
+            let mut command: Command = Program::find("etcdctl").expect("it was there just now");
+            command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoints().join(",")).arg("txn");
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it runs");
+            // No conditions, these operations, and none for the case that the conditions do not hold.
+            let text = format!("\n{}\n\n", some.concat());
+            child.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+            assert!(child.wait().expect("it ends").success());
+        }
+    }
+
     #[track_caller]
     pub fn ctl(&self, arguments: &[&str]) -> String {
         self.try_ctl(arguments).unwrap_or_else(|| panic!("etcdctl {arguments:?} failed"))
@@ -127,6 +149,9 @@ fn a_node_that_is_started_before_etcd_waits_for_it() {
     let gateway = weir().spawn(&etcd.node(&late));
     let mut other = weir().spawn(&etcd.node(&never).replace("http://", "http://127.0.0.2:1\", \"http://"));
     gateway.wait_stderr("that it waits", |line| line.contains("cannot be used yet, trying for 20 seconds"));
+    // Requests that come too early do not end it.
+    gateway.signal(Signal::HUP);
+    gateway.signal(Signal::USR1);
     etcd.start(0);
     gateway.wait_stderr("that it is ready", |line| line.starts_with("weir: ready"));
     // A list of members of which one answers.
@@ -527,6 +552,10 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     let directory = TempDir::new();
     let nodes = [weir().start(&etcd.node(&directory))];
     Api::of(&nodes[0]).put("routes/steady", &mocking("steady").replace("/r", "/steady"));
+    for round in 0..20 {
+        Api::of(&nodes[0]).put("routes/known", &mocking(&format!("{round}")).replace("/r", "/known"));
+        Api::of(&nodes[0]).put("routes/foreign", &mocking(&format!("{round}")).replace("/r", "/foreign"));
+    }
     let traffic = Traffic::of(&nodes, "/steady");
     etcd.member(0).crash();
     fs::remove_dir_all(etcd.members[0].data.join("data")).expect("a directory");
@@ -535,6 +564,56 @@ fn an_etcd_that_was_emptied_empties_no_node() {
     // The node accepts the emptied cluster only after something has been written to it again.
     eventually("the node is back", CONVERGENCE, || Api::of(&nodes[0]).ask("GET", "nodes", "", "").status == 200);
     assert_eq!(nodes[0].get("/steady").text(), "steady");
+    // Resources that the node knows are written again, by the node and by others, although revisions begin anew.
+    let again = Api::of(&nodes[0]).ask("PUT", "routes/known", "", &mocking("again").replace("/r", "/known"));
+    assert!(matches!(again.status, 200 | 201), "{}", again.text());
+    assert_eq!(nodes[0].get("/known").text(), "again");
+    assert!(etcd.ctl(&["get", "/apisix/routes/known"]).contains("again"));
+    etcd.ctl(&["put", "/apisix/routes/foreign", &mocking("by others").replace("/r", "/foreign")]);
+    eventually("the value of others is served", DEADLINE, || serves(&nodes[0], "/foreign", "by others"));
+    assert_eq!(nodes[0].get("/steady").text(), "steady");
     assert!(traffic.end() > 0);
     converge("emptied", &nodes, "anew");
+}
+
+#[test]
+fn a_node_that_was_started_from_its_copy_reports_itself_when_etcd_is_back() {
+    let Some(mut etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let mut gateway = weir().start(&etcd.node(&directory));
+    Api::of(&gateway).put("routes/r", &mocking("kept"));
+    let node = |gateway: &Gateway| {
+        let answer = Api::of(gateway).ask("GET", "nodes", "", "");
+        let nodes: Value = serde_json::from_str(&answer.text()).unwrap_or_default();
+        nodes["list"][0].clone()
+    };
+    eventually("it is reported", DEADLINE, || node(&gateway)["revision"].as_u64() > Some(0));
+    let before = node(&gateway);
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    etcd.member(0).crash();
+    let gateway = weir().start(&etcd.node(&directory));
+    assert!(serves(&gateway, "/r", "kept"));
+    etcd.start(0);
+    etcd.wait();
+    eventually("it is listed", CONVERGENCE, || {
+        node(&gateway)["started_ms"] != before["started_ms"] && !node(&gateway)["id"].is_null()
+    });
+    eventually("with what it serves", DEADLINE, || node(&gateway)["in_step"] == true);
+}
+
+#[test]
+fn a_thousand_resources_that_cannot_be_served_are_set_aside() {
+    let Some(etcd) = Etcd::of(1) else { return };
+    let directory = TempDir::new();
+    let value = r#"{"uri": "/bad", "plugins": {"no-plugin-of-this-name": {}}}"#;
+    etcd.put_many((0..1_100).map(|number| (format!("/apisix/routes/bad{number}"), value)));
+    etcd.ctl(&["put", "/apisix/routes/r", &mocking("good")]);
+    let gateway = weir().start(&etcd.node(&directory));
+    assert!(serves(&gateway, "/r", "good"));
+    let written = Api::of(&gateway).ask("PUT", "routes/r", "", &mocking("better"));
+    assert_eq!(written.status, 200, "{}", written.text());
+    assert!(serves(&gateway, "/r", "better"));
+    let warnings = gateway.status()["configuration"]["warnings"].as_array().map_or(0, Vec::len);
+    assert_eq!(warnings, 1_100);
 }

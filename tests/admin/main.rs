@@ -14,6 +14,7 @@ mod membership;
 mod migration;
 mod samples;
 mod security;
+mod set_aside;
 mod standalone;
 mod tokens;
 mod unix_socket;

@@ -119,10 +119,14 @@ struct CompiledParts {
 
 impl<'a> Compiler<'a> {
     fn new(document: &'a Document, node: NodeServices) -> Compiler<'a> {
+        let faults = match document.store_revision {
+            Some(_) => Faults::unlimited(document.source.clone()),
+            None => Faults::new(document.source.clone()),
+        };
         let mut compiler = Compiler {
             document,
             surroundings: Surroundings::of(document),
-            faults: Faults::new(document.source.clone()),
+            faults,
             warnings: Faults::new(document.source.clone()),
             presented: DocumentCertificates::default(),
             http: HttpClient::default(),

@@ -391,7 +391,7 @@ impl Document {
 
     /// If `lists` is `None`, the long lists are read from the tree.
     fn build(source: Arc<str>, mut tree: TreeNode, lists: Option<LongLists>) -> Document {
-        let faults = Faults::new(source.clone());
+        let faults = if lists.is_some() { Faults::unlimited(source.clone()) } else { Faults::new(source.clone()) };
         let mut document = Document::empty(source, &tree);
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);
@@ -576,18 +576,29 @@ impl Document {
                 }
             };
             let source: Arc<str> = (*path).into();
-            match text.map(|text| yaml::parse(&source, text, lookup, limits)) {
-                Ok(Ok(Parsed { tree, faults })) => {
-                    self.faults.extend(faults);
+            let found = match text.map(|text| yaml::parse(&source, text, lookup, limits)) {
+                Ok(Ok(Parsed { tree, faults: mut found })) => {
                     let faults = Faults::new(source);
-                    self.node_files.insert(path, upstream::nodes(&NodeReader::root(&tree, &faults), default_port));
-                    self.faults.extend(faults.into_diagnostics());
+                    let nodes = upstream::nodes(&NodeReader::root(&tree, &faults), default_port);
+                    self.node_files.insert(path.clone(), nodes);
+                    found.extend(faults.into_diagnostics());
+                    found
                 }
-                Ok(Err(faults)) => self.faults.extend(faults),
+                Ok(Err(faults)) => faults,
                 Err(reason) => {
                     let problem = format!("the file `{path}` cannot be read: {reason}");
-                    self.faults.push(Diagnostic::at_place(&self.source, place, problem));
+                    let fault = Diagnostic::at_place(&self.source, place, problem);
+                    self.faults.push(Diagnostic { path: at, ..fault });
+                    continue;
                 }
+            };
+            if self.store_revision.is_none() {
+                self.faults.extend(found);
+            } else if let Some(fault) = found.first() {
+                // It is a fault of the resource, which is set aside.
+                let fault =
+                    Diagnostic::at_place(&self.source, place, format!("the file `{path}` has a fault: {fault}"));
+                self.faults.push(Diagnostic { path: at, ..fault });
             }
         }
     }

@@ -45,7 +45,7 @@ use crate::say::say;
 use admin::{AdminServer, NodeResources};
 use configuration::SnapshotPublisher;
 use metrics_export::MetricsExporter;
-use signals::{SignalRequest, Signals};
+use signals::{ServiceSignals, SignalRequest, Signals};
 use sockets::Sockets;
 use state::{NodePhase, NodeState};
 use status::StatusServer;
@@ -132,6 +132,14 @@ impl GatewayNode {
         }
         let limits = ProcessLimits::raise();
 
+        let no_thread = |error: io::Error| system("a thread or its async runtime cannot be started", &error);
+        let no_handlers = |error: io::Error| system("the signal handlers cannot be installed", &error);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        // Before the configuration is loaded, which may wait for etcd, for name servers and for secrets.
+        let service_signals = {
+            let _guard = runtime.enter();
+            ServiceSignals::take().map_err(no_handlers)?
+        };
         let opened = DocumentLoader::open_telling(&options.file, &|text| say!("{text}"));
         // The file determines the number of workers, and whether it can be served at all.
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
@@ -185,13 +193,11 @@ impl GatewayNode {
         let path = settings.admin.as_ref().and_then(|admin| admin.audit.as_deref());
         let audit_log = logs::open(logs::AUDIT_LOG, path, &metrics.audit_log)?;
         let state = Arc::new(NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher), loader.lookups()));
-        let no_thread = |error: io::Error| system("a thread or its async runtime cannot be started", &error);
         let no_copy =
             |error: io::Error| system("the file descriptor of a listening socket cannot be duplicated", &error);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let signals = {
             let _guard = runtime.enter();
-            Signals::take().map_err(|error| system("the signal handlers cannot be installed", &error))?
+            Signals::take(service_signals).map_err(no_handlers)?
         };
         let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
         let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;

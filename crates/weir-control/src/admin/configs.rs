@@ -174,7 +174,7 @@ fn next_state(state: &StandaloneState, sent: &Map<String, Value>) -> Refused<Sta
         let name = format!("{list}_conf_version");
         let stored = state.versions.get(list).copied().unwrap_or_default();
         let version = match sent.get(&name) {
-            None => stored + 1,
+            None => stored.saturating_add(1),
             Some(version) => match version.as_u64() {
                 Some(version) => version,
                 None => return refuse(format!("{name} must be a number")),

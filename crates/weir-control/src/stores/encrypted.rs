@@ -173,6 +173,12 @@ impl<S: ResourceStore> SharedStore for EncryptedStore<S> {
         self.beneath().catch_up()
     }
 
+    fn fits(&self, record: &RevisionRecord) -> Result<(), StoreFailure> {
+        let mut sealed = record.clone();
+        self.seal(&mut sealed);
+        self.beneath().fits(&sealed)
+    }
+
     fn serves(&self, served: ServedContent) {
         self.beneath().serves(served);
     }

@@ -5,6 +5,7 @@
 
 mod confirm;
 mod connection;
+mod disk_copy;
 mod follower;
 mod layout;
 mod wire;
@@ -287,6 +288,27 @@ impl EtcdStore {
         TxnRequest { compare, success, failure: touched }
     }
 
+    /// The transaction for a change, and the key of its history entry.
+    fn fitting(&self, record: &RevisionRecord) -> Result<(TxnRequest, Vec<u8>), StoreFailure> {
+        let count = record.changes.len();
+        if count > MOST_CHANGES {
+            let problem = format!("etcd accepts {MOST_CHANGES} changes per transaction, and these are {count}");
+            return Err(StoreFailure::new(problem, "split the changes into several transactions"));
+        }
+        let entry = self.layout.history_entry(record.at_ms, &self.node);
+        let request = self.transaction(record, &entry);
+        let size = prost::Message::encoded_len(&request);
+        if size > MOST_BYTES {
+            let problem = format!("etcd accepts {MOST_BYTES} bytes per transaction, and these changes have {size}");
+            let advice = match count {
+                1 => "make the resource smaller: the history keeps its value before and after the change, too",
+                _ => "split the changes into several transactions",
+            };
+            return Err(StoreFailure::new(problem, advice));
+        }
+        Ok((request, entry))
+    }
+
     /// Deletes the history entries in excess of the number kept.
     fn trim(&self) -> Result<(), StoreFailure> {
         let history = self.layout.history();
@@ -376,18 +398,7 @@ impl ResourceStore for EtcdStore {
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
         // Changes to a shared store are committed one at a time.
         let [record] = revisions else { unreachable!("changes of a shared store are made one by one") };
-        if record.changes.len() > MOST_CHANGES {
-            let problem =
-                format!("etcd accepts {MOST_CHANGES} changes per transaction, and these are {}", record.changes.len());
-            return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
-        }
-        let entry = self.layout.history_entry(record.at_ms, &self.node);
-        let request = self.transaction(record, &entry);
-        let size = prost::Message::encoded_len(&request);
-        if size > MOST_BYTES {
-            let problem = format!("etcd accepts {MOST_BYTES} bytes per transaction, and these changes have {size}");
-            return Err(StoreFailure::new(problem, "split the changes into several transactions").into());
-        }
+        let (request, entry) = self.fitting(record)?;
         let answer = match self.ask_to_change(request, lifetime(record), &entry)? {
             CommitAnswer::Answered(answer) => answer,
             CommitAnswer::Made(revision) => return Ok(revision),
@@ -482,6 +493,10 @@ impl SharedStore for EtcdStore {
                 self.mailbox.changed.wait_timeout(content, TRACELESS_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
         }
         !content.changes.is_empty()
+    }
+
+    fn fits(&self, record: &RevisionRecord) -> Result<(), StoreFailure> {
+        self.fitting(record).map(drop)
     }
 
     fn serves(&self, served: ServedContent) {

@@ -102,6 +102,10 @@ impl LiveResources {
         self.trial().set_aside.clone()
     }
 
+    pub(super) fn has_set_aside(&self) -> bool {
+        !self.trial().set_aside.is_empty()
+    }
+
     fn trial(&self) -> MutexGuard<'_, DocumentTrial> {
         self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,7 +137,8 @@ impl LiveResources {
             let after = match &edit {
                 ResourceEdit::Put { value, expires_ms, .. } => Some(StoredResource {
                     json: value.to_string().into(),
-                    created: before.as_ref().map_or(revision, |before| before.created),
+                    // 0 if the store has lost it.
+                    created: before.as_ref().map(|before| before.created).filter(|at| *at > 0).unwrap_or(revision),
                     modified: revision,
                     expires_ms: *expires_ms,
                 }),
@@ -216,15 +221,23 @@ impl LiveResources {
                 }
                 // After a reset, an empty store is not believed: only individual deletions are.
                 OutsideChange::All { set: new, is_doubtful }
-                    if is_doubtful && new.all.is_empty() && !set.all.is_empty() => {}
+                    if is_doubtful && new.all.is_empty() && !set.all.is_empty() =>
+                {
+                    trial.forget_revisions(&mut set);
+                    set.revision = new.revision;
+                }
                 OutsideChange::All { set: new, is_doubtful } => {
                     // Changes that this node has written after the set was read are still to come from the watch, so they are
                     // kept.
                     let is_newer = |set: &ResourceSet, key: &ResourceKey| {
                         !is_doubtful && set.all.get(key).is_some_and(|own| own.modified > new.revision)
                     };
-                    let gone = set.all.keys().filter(|key| !new.all.contains_key(*key) && !is_newer(&set, key));
-                    let gone: Vec<ResourceKey> = gone.cloned().collect();
+                    // What the store has lost before stays in use.
+                    let was_lost = |resource: &StoredResource| !is_doubtful && resource.modified == 0;
+                    let gone = set.all.iter().filter(|(key, resource)| {
+                        !new.all.contains_key(*key) && !is_newer(&set, key) && !was_lost(resource)
+                    });
+                    let gone: Vec<ResourceKey> = gone.map(|(key, _)| key.clone()).collect();
                     gone.into_iter().for_each(|key| trial.take(&mut set, key, None, None));
                     for (key, resource) in new.all {
                         if !is_newer(&set, &key) {
@@ -299,6 +312,16 @@ impl LiveResources {
         };
         trial.unread.extend(other);
         trial.set_aside = set_aside;
+    }
+
+    /// Drops the texts that are served in place of these resources, if they are set aside: these texts are faulty as well.
+    pub(super) fn drop_replacements<'k>(&self, faulty: impl Iterator<Item = &'k ResourceKey>) {
+        let mut trial = self.trial();
+        for key in faulty {
+            if trial.set_aside.contains_key(key) && trial.instead.remove(key).is_some() {
+                trial.unread.insert(key.clone());
+            }
+        }
     }
 
     /// The lists for a document, without the resources that are set aside. Of long lists, only resources that may have changed
@@ -399,6 +422,16 @@ impl SortedFaults {
 }
 
 impl DocumentTrial {
+    /// Marks all resources as absent from the store, which has lost them and counts revisions anew: any state of them that the
+    /// store has from now on is newer, and to write them again is to create them.
+    fn forget_revisions(&mut self, set: &mut ResourceSet) {
+        self.follows = true;
+        for resource in set.all.values_mut() {
+            (resource.created, resource.modified) = (0, 0);
+        }
+        self.content = content_of(set);
+    }
+
     /// Applies the state of a resource in the store. With `changed_at`, the revision of the change, it is ignored if the resource
     /// here is newer.
     fn take(

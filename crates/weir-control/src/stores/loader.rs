@@ -30,6 +30,8 @@ pub struct DocumentLoader {
     http: HttpClient,
     /// The resources of its store; `None` if they come from the file.
     live: Option<Arc<LiveResources>>,
+    /// The files of the document loaded last.
+    files_read: SeenFiles,
 }
 
 /// A document with everything that is needed to compile it.
@@ -53,6 +55,18 @@ pub(super) struct DocumentInputs {
     files: SeenFiles,
 }
 
+impl DocumentInputs {
+    /// Takes the inputs of a document with changed resources. If the file is refused at the moment, its version stays, so that it is
+    /// not read again before it changes.
+    pub(super) fn take(&mut self, of_trial: &DocumentInputs) {
+        if self.version == of_trial.version {
+            self.clone_from(of_trial);
+        } else {
+            self.files.add_missing(&of_trial.files);
+        }
+    }
+}
+
 impl DocumentLoader {
     pub fn new(source: impl Source + 'static, files: FileAccess) -> DocumentLoader {
         DocumentLoader {
@@ -63,7 +77,12 @@ impl DocumentLoader {
             secrets: Secrets::default(),
             http: HttpClient::default(),
             live: None,
+            files_read: SeenFiles::default(),
         }
+    }
+
+    fn has_set_aside(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.has_set_aside())
     }
 
     pub(super) fn with_live(self, live: Arc<LiveResources>) -> DocumentLoader {
@@ -131,7 +150,8 @@ impl DocumentLoader {
             let directory = loader.source.directory();
             let http = trusted::http_client(&document.settings, directory, &loader.files)?;
             loader.http = http.clone();
-            Ok(loader.secrets.put_into(document, http))
+            let has_set_aside = loader.has_set_aside();
+            Ok(loader.secrets.put_into(document, http, has_set_aside))
         })?;
         let queries = loaded.document.queries().clone();
         self.names.follow(queries, &loaded.document.settings, self.http.clone()).map_err(|error| {
@@ -154,6 +174,11 @@ impl DocumentLoader {
         let directory = self.source.directory().to_owned();
         let mut files = self.put_files_into(&mut document, &directory).map_err(|stall| vec![self.stalled(&stall)])?;
         files.append(read.included);
+        if self.has_set_aside() {
+            // The files of resources that are set aside may be the reason, so they are watched, too.
+            files.add_missing(&self.files_read);
+        }
+        self.files_read.clone_from(&files);
         document.directory = directory;
         document.read_nodes(&process_environment, self.limits);
         Ok(LoadedDocument {

@@ -1,10 +1,13 @@
-//! A cache of secrets from secret managers: fetched when a configuration is loaded, and again when their time to live is over.
+//! A cache of secrets from secret managers: fetched when a configuration is loaded, and again, on a thread beside, when their time to
+//! live is over or when they could not be read.
 
-use std::collections::HashMap;
-use std::thread;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::{Request, StatusCode};
 use serde_json::{Map, Value};
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
@@ -13,6 +16,10 @@ use crate::document::{Document, SecretManager, SecretReference};
 
 /// The time limit of a request to a manager.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a secret that could not be read is asked for again.
+const RETRY: Duration = Duration::from_secs(5);
+/// The most requests at a time.
+const MOST_AT_ONCE: usize = 32;
 
 /// A path of one manager.
 type SecretPath = (SecretManager, Box<str>);
@@ -26,39 +33,66 @@ pub(super) struct Secrets {
     http: HttpClient,
     /// If set, all secrets are fetched again for the next document.
     distrusted: bool,
+    /// The thread that fetches secrets again, and when it was started.
+    renewing: Option<(Instant, JoinHandle<Vec<FetchedSecret>>)>,
 }
 
 #[derive(Debug)]
 struct CachedSecret {
-    content: Result<SecretContent, String>,
+    content: Result<SecretContent, SecretFailure>,
     /// When it was fetched, or when fetching last failed.
     at: Instant,
 }
 
+/// Why a secret could not be read.
+#[derive(Clone, Debug)]
+struct SecretFailure {
+    problem: String,
+    /// Whether the manager has not answered. To ask it again may take long.
+    is_silent: bool,
+}
+
+type FetchedSecret = (SecretPath, Result<SecretContent, SecretFailure>);
+
 impl Secrets {
     /// Puts secrets into a document, and drops those without a reference. If a manager does not respond, values fetched before
     /// are used; the second result lists these failures.
-    pub(super) fn put_into(&mut self, document: Document, http: HttpClient) -> (Document, Vec<String>) {
+    ///
+    /// With `keeps_failed`, secrets that could not be read are asked for again by [`Secrets::refresh`] although the document does
+    /// not refer to them: the resources that do so are set aside.
+    pub(super) fn put_into(
+        &mut self,
+        document: Document,
+        http: HttpClient,
+        keeps_failed: bool,
+    ) -> (Document, Vec<String>) {
         self.http = http;
         let mut before = std::mem::take(&mut self.kept);
         let distrusted = std::mem::take(&mut self.distrusted);
-        let mut complaints = Vec::new();
+        let (mut complaints, mut missing, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for (manager, secret) in document.secrets() {
             let place = (manager.clone(), secret.path.clone());
-            if self.kept.contains_key(&place) {
+            if !seen.insert(place.clone()) {
                 continue;
             }
-            let known = before.remove(&place);
-            let young = |kept: &CachedSecret| !distrusted && kept.content.is_ok() && kept.at.elapsed() < manager.ttl;
-            let kept = match known {
-                Some(kept) if young(&kept) => kept,
-                known => renewed(&self.http, &place, known.map(|kept| kept.content), &mut complaints),
-            };
-            self.kept.insert(place, kept);
+            match before.remove(&place) {
+                Some(known) if !distrusted && known.is_usable() => drop(self.kept.insert(place, known)),
+                Some(known) => {
+                    missing.push(place.clone());
+                    self.kept.insert(place, known);
+                }
+                None => missing.push(place),
+            }
+        }
+        if keeps_failed {
+            self.kept.extend(before.into_iter().filter(|(_, known)| known.content.is_err()));
+        }
+        for (place, content) in fetched(&self.http, missing) {
+            self.renew(place, content, &mut complaints);
         }
         let value = |manager: &SecretManager, secret: &SecretReference| {
             let kept = self.kept.get(&(manager.clone(), secret.path.clone())).expect("it was fetched above");
-            kept.content.as_ref().map_err(Clone::clone).and_then(|content| secret.of(content))
+            kept.content.as_ref().map_err(|failure| failure.problem.clone()).and_then(|content| secret.of(content))
         };
         (document.with_secrets(value), complaints)
     }
@@ -68,78 +102,203 @@ impl Secrets {
         self.distrusted = true;
     }
 
-    /// Fetches secrets again whose time to live is over. Returns whether any has changed, and the failures.
+    /// Fetches secrets again whose time to live is over, and those that could not be read. Does not wait for them: a later call
+    /// has the results. Returns whether any has changed, and the failures.
     pub(super) fn refresh(&mut self) -> (bool, Vec<String>) {
         let (mut changed, mut complaints) = (false, Vec::new());
-        for (place, kept) in &mut self.kept {
-            if kept.at.elapsed() < place.0.ttl {
-                continue;
+        if let Some((since, renewing)) = self.renewing.take_if(|(_, renewing)| renewing.is_finished()) {
+            // A panic of the thread is like no answer: it is asked again.
+            for (place, content) in renewing.join().unwrap_or_default() {
+                // It may have been dropped or fetched meanwhile.
+                if self.kept.get(&place).is_some_and(|kept| kept.at <= since) {
+                    changed |= self.renew(place, content, &mut complaints);
+                }
             }
-            let before = kept.content.clone();
-            *kept = renewed(&self.http, place, Some(before.clone()), &mut complaints);
-            changed |= kept.content != before;
+        }
+        if self.renewing.is_none() {
+            let due = self.kept.iter().filter(|(place, kept)| kept.at.elapsed() >= kept.lifetime(place.0.ttl));
+            let due: Vec<SecretPath> = due.map(|(place, _)| place.clone()).collect();
+            if !due.is_empty() {
+                let http = self.http.clone();
+                let asking = move || fetched(&http, due);
+                let thread = thread::Builder::new().name("weir-secrets".to_owned()).spawn(asking);
+                // If there is no thread to be had, the next call tries it again.
+                self.renewing = thread.ok().map(|thread| (Instant::now(), thread));
+            }
         }
         (changed, complaints)
     }
-}
 
-fn renewed(
-    http: &HttpClient,
-    place: &SecretPath,
-    before: Option<Result<SecretContent, String>>,
-    complaints: &mut Vec<String>,
-) -> CachedSecret {
-    let content = match (asked(http, place), before) {
-        (Err(problem), Some(Ok(content))) => {
-            complaints.push(format!(
-                "secrets of `{}` under `{}` could not be refreshed and may be out of date: {problem}",
-                place.0.id, place.1
-            ));
-            Ok(content)
+    /// Keeps what was fetched, or what is known if nothing could be fetched. Returns whether there is another value.
+    fn renew(
+        &mut self,
+        place: SecretPath,
+        content: Result<SecretContent, SecretFailure>,
+        complaints: &mut Vec<String>,
+    ) -> bool {
+        let at = Instant::now();
+        let known = self.kept.get_mut(&place).map(|kept| {
+            kept.at = at;
+            &mut kept.content
+        });
+        match (content, known) {
+            (Err(failure), Some(Ok(_))) => {
+                let (manager, path) = (&place.0.id, &place.1);
+                complaints.push(format!(
+                    "secrets of `{manager}` under `{path}` could not be refreshed and may be out of date: {}",
+                    failure.problem
+                ));
+                false
+            }
+            (content, Some(known)) => {
+                let is_new = content.is_ok() && content.as_ref().ok() != known.as_ref().ok();
+                *known = content;
+                is_new
+            }
+            (content, None) => {
+                self.kept.insert(place, CachedSecret { content, at });
+                true
+            }
         }
-        (content, _) => content,
-    };
-    CachedSecret { content, at: Instant::now() }
+    }
 }
 
+impl CachedSecret {
+    /// Whether a load uses it without asking the manager. What is old is renewed beside, and so is what a silent manager has.
+    fn is_usable(&self) -> bool {
+        self.content.as_ref().map_or_else(|failure| failure.is_silent, |_| true)
+    }
+
+    fn lifetime(&self, ttl: Duration) -> Duration {
+        if self.content.is_ok() { ttl } else { ttl.min(RETRY) }
+    }
+}
+
+/// Fetches secrets, several at a time. Once a manager has not answered, it is not asked for its other secrets.
+///
 /// Runs on a separate thread, since the caller may be inside an async runtime, where blocking is not allowed.
-fn asked(http: &HttpClient, place: &SecretPath) -> Result<SecretContent, String> {
+fn fetched(http: &HttpClient, places: Vec<SecretPath>) -> Vec<FetchedSecret> {
+    if places.is_empty() {
+        return Vec::new();
+    }
+    let failed = |problem: String| {
+        let failure = SecretFailure { problem, is_silent: true };
+        places.iter().map(|place| (place.clone(), Err(failure.clone()))).collect()
+    };
     let asking = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|error| error.to_string())?.block_on(read(http, place))
+        runtime.map_or_else(|error| failed(error.to_string()), |runtime| runtime.block_on(fetch_all(http, &places)))
     };
-    thread::scope(|scope| scope.spawn(asking).join()).unwrap_or_else(|_| Err("the request failed".to_owned()))
+    thread::scope(|scope| scope.spawn(asking).join()).unwrap_or_else(|_| failed("the request failed".to_owned()))
+}
+
+/// The managers that have not answered.
+type SilentManagers<'p> = RefCell<HashMap<&'p SecretManager, SecretFailure>>;
+
+async fn fetch_all(http: &HttpClient, places: &[SecretPath]) -> Vec<FetchedSecret> {
+    let silent = SilentManagers::default();
+    stream::iter(places).map(|place| fetch_one(http, place, &silent)).buffer_unordered(MOST_AT_ONCE).collect().await
+}
+
+async fn fetch_one<'p>(http: &HttpClient, place: &'p SecretPath, silent: &SilentManagers<'p>) -> FetchedSecret {
+    let known = silent.borrow().get(&place.0).cloned();
+    let content = match known {
+        Some(failure) => Err(failure),
+        None => read(http, place).await,
+    };
+    if let Err(failure) = &content
+        && failure.is_silent
+    {
+        silent.borrow_mut().insert(&place.0, failure.clone());
+    }
+    (place.clone(), content)
+}
+
+impl From<&str> for SecretFailure {
+    fn from(problem: &str) -> SecretFailure {
+        SecretFailure { problem: problem.to_owned(), is_silent: false }
+    }
 }
 
 /// Reads a path of a key/value engine, version 1 or 2 (Vault's HTTP API).
-async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretContent, String> {
+async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretContent, SecretFailure> {
+    let answered = |problem: String| SecretFailure { problem, is_silent: false };
     let SecretManager { uri, prefix, token, namespace, .. } = manager;
-    let url = ServiceUrl::parse(&format!("{uri}/v1/{prefix}/{path}")).map_err(|error| error.to_string())?;
+    let url = ServiceUrl::parse(&format!("{uri}/v1/{prefix}/{path}")).map_err(|error| answered(error.to_string()))?;
     let mut request = Request::get(url.target().as_str()).header("X-Vault-Token", &**token);
     if let Some(namespace) = namespace {
         request = request.header("X-Vault-Namespace", &**namespace);
     }
-    let request = request.body(Bytes::new()).map_err(|error| error.to_string())?;
+    let request = request.body(Bytes::new()).map_err(|error| answered(error.to_string()))?;
     let settings = CallSettings { connect_timeout: TIMEOUT, timeout: TIMEOUT, ..CallSettings::default() };
-    let answer = http.call(&url, request, &settings).await.map_err(|error| error.to_string())?;
+    let silent = |problem: String| SecretFailure { problem, is_silent: true };
+    let answer = http.call(&url, request, &settings).await.map_err(|error| silent(error.to_string()))?;
     match answer.status() {
         StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return Err("there is no secret under this path".to_owned()),
-        StatusCode::FORBIDDEN => return Err("the token is not allowed to read this path".to_owned()),
-        status => return Err(format!("the secrets manager answered with {status}")),
+        StatusCode::NOT_FOUND => return Err("there is no secret under this path".into()),
+        StatusCode::FORBIDDEN => return Err("the token is not allowed to read this path".into()),
+        status => return Err(answered(format!("the secrets manager answered with {status}"))),
     }
     let Ok(Value::Object(mut answer)) = serde_json::from_slice(answer.body()) else {
-        return Err("the answer of the secrets manager is not JSON".to_owned());
+        return Err("the answer of the secrets manager is not JSON".into());
     };
     match answer.remove("data") {
         // Version 2 nests the content one level deeper, beside its metadata.
         Some(Value::Object(mut data)) if data.get("metadata").is_some_and(Value::is_object) => {
             match data.remove("data") {
                 Some(Value::Object(content)) => Ok(content),
-                _ => Err("the secret has been deleted".to_owned()),
+                _ => Err("the secret has been deleted".into()),
             }
         }
         Some(Value::Object(content)) => Ok(content),
-        _ => Err("the answer of the secrets manager has no `data`".to_owned()),
+        _ => Err("the answer of the secrets manager has no `data`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::text::yaml::TextLimits;
+
+    fn document(text: &str) -> Document {
+        Document::parse("weir.yaml", text, &|_| None, TextLimits::default()).expect("YAML")
+    }
+
+    /// The number of connections since the last call.
+    fn connections(listener: &TcpListener) -> usize {
+        std::iter::from_fn(|| listener.accept().ok()).count()
+    }
+
+    #[test]
+    fn a_manager_that_does_not_answer_is_waited_for_once() {
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        silent.set_nonblocking(true).expect("a socket");
+        let address = silent.local_addr().expect("an address");
+        let mut text =
+            format!("secrets: [{{ id: vault/1, uri: 'http://{address}', prefix: kv, token: t }}]\nconsumers:\n");
+        for number in 0..100 {
+            text += &format!(
+                "  - {{ username: u{number}, plugins: {{ key-auth: {{ key: $secret://vault/1/p{number}/key }} }} }}\n"
+            );
+        }
+        let mut secrets = Secrets::default();
+        let (first, _) = secrets.put_into(document(&text), HttpClient::default(), false);
+        assert_eq!(first.faults.len(), 100, "{:?}", first.faults);
+        let asked = connections(&silent);
+        assert!((1..=2 * MOST_AT_ONCE).contains(&asked), "not once for each secret: {asked}");
+        let (second, _) = secrets.put_into(document(&text), HttpClient::default(), false);
+        assert_eq!(second.faults, first.faults);
+        assert_eq!(connections(&silent), 0, "another load does not wait for it");
+        let (none, _) = secrets.put_into(document("routes: []"), HttpClient::default(), true);
+        assert!(none.faults.is_empty());
+        assert_eq!(
+            secrets.kept.len(),
+            100,
+            "they are asked for again, since the resources that need them are set aside"
+        );
+        secrets.put_into(document("routes: []"), HttpClient::default(), false);
+        assert!(secrets.kept.is_empty());
     }
 }

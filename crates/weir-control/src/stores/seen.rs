@@ -1,5 +1,6 @@
 //! The files that a configuration was read from, and their state at that time.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,13 @@ impl SeenFiles {
 
     pub(super) fn append(&mut self, mut others: SeenFiles) {
         self.0.append(&mut others.0);
+    }
+
+    /// Adds those of `others` that are not here.
+    pub(super) fn add_missing(&mut self, others: &SeenFiles) {
+        let here: HashSet<&Path> = self.0.iter().map(|(path, _)| &**path).collect();
+        let missing: Vec<_> = others.0.iter().filter(|(path, _)| !here.contains(&**path)).cloned().collect();
+        self.0.extend(missing);
     }
 
     pub(super) fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> SeenFiles {

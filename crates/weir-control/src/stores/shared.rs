@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::failure::StoreFailure;
-use super::resources::{ResourceKey, ResourceSet, StoredResource};
+use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::source::Wake;
 
 /// A change that another node has made.
@@ -26,6 +26,12 @@ pub trait SharedStore: Send + Sync {
 
     /// Waits, up to a limit, until everything written so far can be taken. Returns whether there is something to take.
     fn catch_up(&self) -> bool;
+
+    /// Whether the store accepts this many changes, of this size, in one transaction.
+    ///
+    /// # Errors
+    /// The limit that is exceeded.
+    fn fits(&self, record: &RevisionRecord) -> Result<(), StoreFailure>;
 
     /// Reports the revision and content that this node serves.
     fn serves(&self, served: ServedContent);

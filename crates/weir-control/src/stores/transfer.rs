@@ -12,11 +12,12 @@ use super::live::{LiveResources, ResourceEdit};
 use super::loader::DocumentLoader;
 use super::open::with_store;
 use super::resources::{Author, ResourceKey};
+use super::shared::SharedStore;
 use super::store::{CommitFailure, StoreFailure};
 use crate::compile::compile;
 use crate::text::diagnostic::Diagnostic;
 
-/// The most changes in one transaction of a shared store.
+/// The most changes in one transaction of a shared store, if they are small.
 const AT_A_TIME: usize = 100;
 
 /// All resources, as lists of a configuration file.
@@ -54,13 +55,15 @@ pub fn import_into_store(
     // Resources encrypted with an old key are written again.
     let outdated = live.store().outdated();
     let edits = live.view(|view| {
-        let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
-        let mut edits: Vec<ResourceEdit> = gone.map(|key| ResourceEdit::Delete { key: key.clone() }).collect();
+        let mut edits: Vec<ResourceEdit> = Vec::new();
         for (key, value) in &resources {
             if outdated.contains(key) || view.get(key).is_none_or(|stored| *stored.json != *value.to_string()) {
                 edits.push(ResourceEdit::Put { key: key.clone(), value: value.clone(), expires_ms: None });
             }
         }
+        // Last: where there are several transactions, nothing is gone before its replacement is there.
+        let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
+        edits.extend(gone.map(|key| ResourceEdit::Delete { key: key.clone() }));
         edits
     });
     if edits.is_empty() {
@@ -77,18 +80,49 @@ pub fn import_into_store(
             vec![told(loader.source_name(), failure)]
         }
     };
-    if live.store().shared().is_none() {
+    let Some(shared) = live.store().shared() else {
         live.commit().map_err(failed)?;
         return Ok((record.changes.len(), record.revision));
-    }
-    // A transaction of a shared store is limited, so there are several; nodes may serve the states in between.
+    };
+    // A transaction of a shared store is limited, so there are several; nodes may serve the states in between. Nothing is written
+    // unless all of them fit.
     live.drop_trial();
-    let mut revision = 0;
+    let mut transactions = Vec::new();
     for some in edits.chunks(AT_A_TIME) {
+        split(&live, shared, some, &record.author, &mut transactions)
+            .map_err(|failure| vec![told(loader.source_name(), failure)])?;
+    }
+    let mut revision = 0;
+    for some in transactions {
         live.stage(some.to_vec(), record.author.clone());
         revision = live.commit().map_err(failed)?.unwrap_or(revision);
     }
     Ok((record.changes.len(), revision))
+}
+
+/// Splits edits into transactions that the store accepts.
+fn split<'e>(
+    live: &LiveResources,
+    shared: &dyn SharedStore,
+    edits: &'e [ResourceEdit],
+    author: &Author,
+    into: &mut Vec<&'e [ResourceEdit]>,
+) -> Result<(), StoreFailure> {
+    let record = live.stage(edits.to_vec(), author.clone());
+    live.drop_trial();
+    match (shared.fits(&record), &record.changes[..]) {
+        (Ok(()), _) => into.push(edits),
+        (Err(failure), [only]) => {
+            let problem = format!("{}: {}; nothing was imported", only.key, failure.problem);
+            return Err(StoreFailure::new(problem, "make this resource smaller"));
+        }
+        (Err(_), _) => {
+            let (first, second) = edits.split_at(edits.len() / 2);
+            split(live, shared, first, author, into)?;
+            split(live, shared, second, author, into)?;
+        }
+    }
+    Ok(())
 }
 
 fn opened(file: &Path) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {

@@ -4,7 +4,7 @@
 mod changes;
 mod expiry;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -113,6 +113,7 @@ pub fn watch(
         held,
         looks,
         is_stalled: false,
+        expiry_failed_at: None,
         store: StoreState::default(),
         reminders: ExpiryReminders::default(),
     };
@@ -146,6 +147,8 @@ struct Watching {
     looks: Arc<AtomicBool>,
     /// The source did not respond to the last check, which has been reported.
     is_stalled: bool,
+    /// When expired resources could not be deleted; `None` if the last attempt was successful.
+    expiry_failed_at: Option<Instant>,
     /// The state of a shared store that was reported last.
     store: StoreState,
     reminders: ExpiryReminders,
@@ -259,7 +262,22 @@ impl Watching {
         true
     }
 
+    /// Loads the document. Resources that are set aside are tried again: what they lacked (a secret, a file) may be there now.
     fn load(&mut self, asked_for: bool) {
+        let live = self.loader.live().map(Arc::clone);
+        let aside = live.as_ref().map(|live| live.set_aside()).unwrap_or_default();
+        if let Some(live) = live.as_ref().filter(|_| !aside.is_empty()) {
+            live.put_aside(BTreeMap::new());
+        }
+        if !self.try_load(asked_for)
+            && let Some(live) = live
+        {
+            live.put_aside(aside);
+        }
+    }
+
+    /// Returns whether a document was published.
+    fn try_load(&mut self, asked_for: bool) -> bool {
         let before = self.loader.inputs_now(&self.inputs);
         if asked_for {
             self.loader.distrust_secrets();
@@ -272,7 +290,7 @@ impl Watching {
                     self.inputs = before;
                 }
                 self.publisher.refuse(diagnostics);
-                return;
+                return false;
             }
         };
         self.inputs.clone_from(&loaded.inputs);
@@ -280,16 +298,26 @@ impl Watching {
             && !asked_for
         {
             self.publisher.refuse(vec![incomplete.clone()]);
-            return;
+            return false;
         }
-        if let Ok((loaded, _)) = publish_first(&mut self.loader, loaded, &self.publisher) {
-            self.accept(loaded);
+        match publish_first(&mut self.loader, loaded, &self.publisher) {
+            Ok((loaded, _)) => {
+                self.inputs.clone_from(&loaded.inputs);
+                self.accept(loaded);
+                true
+            }
+            Err(_) => false,
         }
+    }
+
+    /// Accepts a document with changed resources.
+    fn accept_trial(&mut self, loaded: LoadedDocument) {
+        self.inputs.take(&loaded.inputs);
+        self.accept(loaded);
     }
 
     fn accept(&mut self, loaded: LoadedDocument) {
         self.loader.accepted();
-        self.inputs.clone_from(&loaded.inputs);
         if let Some(live) = self.loader.live() {
             live.served();
         }

@@ -1,6 +1,7 @@
 //! Diagnostics: a problem in a configuration, its place, and advice.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::text::tree::{TextPosition, TreePath};
 /// One fault of a configuration. A configuration with any fault is refused as a whole.
 ///
 /// Displays as `weir.yaml:12:7: routes[2].upstream.nodes: <problem>; <advice>`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Diagnostic {
     /// The file, or another source of the configuration.
     pub source: Arc<str>,
@@ -72,7 +73,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The most diagnostics that are listed; further ones are only counted.
+/// The most diagnostics of a file that are listed; further ones are only counted.
 const KEPT: usize = 1_000;
 
 /// Collects the diagnostics of one document, so that all are reported at once.
@@ -80,12 +81,21 @@ const KEPT: usize = 1_000;
 pub(crate) struct Faults {
     source: Arc<str>,
     kept: RefCell<Vec<Diagnostic>>,
+    /// The same diagnostics as in `kept`.
+    known: RefCell<HashSet<Diagnostic>>,
     unlisted: Cell<usize>,
+    /// The most diagnostics that are listed.
+    limit: usize,
 }
 
 impl Faults {
     pub(crate) fn new(source: Arc<str>) -> Self {
-        Faults { source, kept: RefCell::default(), unlisted: Cell::new(0) }
+        Faults { source, kept: RefCell::default(), known: RefCell::default(), unlisted: Cell::new(0), limit: KEPT }
+    }
+
+    /// Lists all diagnostics, however many there are: the faults of a store's resources, each of which sets its resource aside.
+    pub(crate) fn unlimited(source: Arc<str>) -> Self {
+        Faults { limit: usize::MAX, ..Faults::new(source) }
     }
 
     pub(crate) fn report(
@@ -98,7 +108,7 @@ impl Faults {
         self.report_text(&path.to_string(), place, problem, advice);
     }
 
-    /// Whether further faults are only counted, so that advice for them need not be computed.
+    /// Whether there are so many faults that advice for further ones need not be computed.
     pub(crate) fn is_full(&self) -> bool {
         self.kept.borrow().len() >= KEPT
     }
@@ -122,15 +132,14 @@ impl Faults {
 
     pub(crate) fn add(&self, diagnostic: Diagnostic) {
         let mut kept = self.kept.borrow_mut();
-        if kept.len() == KEPT {
+        if kept.len() == self.limit {
             self.unlisted.set(self.unlisted.get() + 1);
             return;
         }
         // A fault of something that several resources refer to is reported once.
-        if kept.contains(&diagnostic) {
-            return;
+        if self.known.borrow_mut().insert(diagnostic.clone()) {
+            kept.push(diagnostic);
         }
-        kept.push(diagnostic);
     }
 
     /// All diagnostics, in the order of the text.

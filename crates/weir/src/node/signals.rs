@@ -19,25 +19,40 @@ pub enum SignalRequest {
     Upgrade,
 }
 
-pub struct Signals {
-    terminate: Signal,
-    quit: Signal,
-    interrupt: Signal,
+/// The signals that request something of a node other than its end. A node that still starts keeps them until it serves: by
+/// default they would end it.
+pub struct ServiceSignals {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
 }
 
-impl Signals {
+impl ServiceSignals {
     /// Installs handlers, so that these signals no longer end the process by default.
     pub fn take() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
+        })
+    }
+}
+
+pub struct Signals {
+    terminate: Signal,
+    quit: Signal,
+    interrupt: Signal,
+    service: ServiceSignals,
+}
+
+impl Signals {
+    /// Installs handlers for the other signals as well. Until then, they end a node that starts.
+    pub fn take(service: ServiceSignals) -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             quit: signal(SignalKind::quit())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            user1: signal(SignalKind::user_defined1())?,
-            user2: signal(SignalKind::user_defined2())?,
+            service,
         })
     }
 
@@ -48,9 +63,9 @@ impl Signals {
             _ = self.interrupt.recv() => SignalRequest::Stop,
             _ = self.terminate.recv() => SignalRequest::Drain,
             _ = self.quit.recv() => SignalRequest::Drain,
-            _ = self.hangup.recv() => SignalRequest::Reload,
-            _ = self.user1.recv() => SignalRequest::ReopenLogs,
-            _ = self.user2.recv() => SignalRequest::Upgrade,
+            _ = self.service.hangup.recv() => SignalRequest::Reload,
+            _ = self.service.user1.recv() => SignalRequest::ReopenLogs,
+            _ = self.service.user2.recv() => SignalRequest::Upgrade,
         }
     }
 }

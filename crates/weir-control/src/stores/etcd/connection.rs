@@ -2,12 +2,13 @@
 //! the loss and opens a new one.
 
 use std::error::Error as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream;
 use http::uri::PathAndQuery;
 use prost::Message;
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 use tonic::client::Grpc;
@@ -50,8 +51,24 @@ pub(super) struct EtcdConnection {
     /// The URL of the member.
     pub(super) member: Arc<str>,
     grpc: Grpc<Channel>,
-    token: Option<MetadataValue<Ascii>>,
+    login: Option<Arc<EtcdLogin>>,
     timeout: Duration,
+}
+
+/// The user of a connection, and the token that etcd has given it last. etcd forgets tokens: simple ones that were not used for
+/// five minutes (`--auth-token-ttl`), JWTs at the end of their life, and both when users or roles are changed.
+struct EtcdLogin {
+    user: Box<str>,
+    password: Box<str>,
+    token: StdMutex<Option<MetadataValue<Ascii>>>,
+    /// Held while a new token is requested, so that requests that fail together request one.
+    renewing: Mutex<()>,
+}
+
+impl EtcdLogin {
+    fn token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a request to a member failed.
@@ -60,12 +77,14 @@ pub(super) struct EtcdError {
     pub(super) problem: String,
     /// Whether etcd may have carried out the request nevertheless, or may still do so.
     pub(super) may_be_made: bool,
+    /// Whether etcd has refused the token. The request was not carried out then.
+    is_token_refused: bool,
 }
 
 impl EtcdError {
     /// The request was not sent, or was refused.
     pub(super) fn not_made(problem: impl Into<String>) -> EtcdError {
-        EtcdError { problem: problem.into(), may_be_made: false }
+        EtcdError { problem: problem.into(), may_be_made: false, is_token_refused: false }
     }
 
     /// The error, with the member that it is of.
@@ -75,12 +94,14 @@ impl EtcdError {
 
     /// The request was sent, and its outcome is unknown.
     pub(super) fn unknown(problem: impl Into<String>) -> EtcdError {
-        EtcdError { problem: problem.into(), may_be_made: true }
+        EtcdError { problem: problem.into(), may_be_made: true, is_token_refused: false }
     }
 }
 
 /// What a member says before it looks at a request, if its cluster has no leader (`hasleader`).
 const NO_LEADER: &str = "etcdserver: no leader";
+/// What a member says of a token that was given before users or roles were changed (`ErrAuthOldRevision`).
+const OLD_TOKEN: &str = "etcdserver: revision of auth store is old";
 
 impl From<Status> for EtcdError {
     fn from(status: Status) -> EtcdError {
@@ -102,7 +123,8 @@ impl From<Status> for EtcdError {
             | Code::Unauthenticated => true,
             _ => status.message() == NO_LEADER,
         };
-        EtcdError { problem, may_be_made: !is_refusal }
+        let is_token_refused = status.code() == Code::Unauthenticated || status.message() == OLD_TOKEN;
+        EtcdError { problem, may_be_made: !is_refusal, is_token_refused }
     }
 }
 
@@ -132,33 +154,75 @@ impl EtcdConnection {
         let channel = timeout(CONNECT, endpoint.connect()).await;
         let channel = channel.map_err(|_| EtcdError::not_made("it does not accept connections"))?.map_err(wrong)?;
         let grpc = Grpc::new(channel).max_decoding_message_size(MOST_ANSWER).max_encoding_message_size(MOST_ANSWER);
-        let mut connection = EtcdConnection { member: url.into(), grpc, token: None, timeout: access.timeout };
-        if let Some((name, password)) = &access.user {
-            let asked = AuthenticateRequest { name: name.to_string(), password: password.to_string() };
-            let answer: AuthenticateResponse = connection.ask("/etcdserverpb.Auth/Authenticate", asked).await?;
-            connection.token = answer.token.parse().ok();
+        let login = access.user.clone().map(|(user, password)| {
+            Arc::new(EtcdLogin { user, password, token: StdMutex::default(), renewing: Mutex::default() })
+        });
+        let connection = EtcdConnection { member: url.into(), grpc, login, timeout: access.timeout };
+        if let Some(login) = &connection.login {
+            connection.authenticate(login, None).await?;
         }
         Ok(connection)
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    /// Requests a token in place of `refused`, unless another request has done so meanwhile.
+    async fn authenticate(&self, login: &EtcdLogin, refused: Option<&MetadataValue<Ascii>>) -> Result<(), EtcdError> {
+        let _renewing = login.renewing.lock().await;
+        if refused.is_some() && login.token().as_ref() != refused {
+            return Ok(());
+        }
+        let asked = AuthenticateRequest { name: login.user.to_string(), password: login.password.to_string() };
+        // It needs no token, and an old one would be refused.
+        let answer: AuthenticateResponse = self.ask_with("/etcdserverpb.Auth/Authenticate", asked, None).await?;
+        *login.token() = answer.token.parse().ok();
+        Ok(())
+    }
+
+    fn token(&self) -> Option<MetadataValue<Ascii>> {
+        self.login.as_ref().and_then(|login| login.token().clone())
+    }
+
+    fn request<T>(message: T, token: Option<MetadataValue<Ascii>>) -> Request<T> {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();
         // With this, a member that is cut off from the others fails instead of serving stale data.
         metadata.insert("hasleader", MetadataValue::from_static("true"));
-        if let Some(token) = &self.token {
-            metadata.insert("token", token.clone());
+        if let Some(token) = token {
+            metadata.insert("token", token);
         }
         request
     }
 
+    /// Sends a request, and once more with a new token if etcd refuses the token.
     async fn ask<Q, A>(&self, path: &'static str, message: Q) -> Result<A, EtcdError>
+    where
+        Q: Message + Clone + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        let Some(login) = &self.login else { return self.ask_with(path, message, None).await };
+        let token = self.token();
+        match self.ask_with(path, message.clone(), token.clone()).await {
+            Err(error) if error.is_token_refused => {
+                let renewed = self.authenticate(login, token.as_ref()).await;
+                // The request itself was not carried out.
+                renewed.map_err(|error| EtcdError { may_be_made: false, ..error })?;
+                self.ask_with(path, message, self.token()).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn ask_with<Q, A>(
+        &self,
+        path: &'static str,
+        message: Q,
+        token: Option<MetadataValue<Ascii>>,
+    ) -> Result<A, EtcdError>
     where
         Q: Message + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,
     {
         let mut grpc = self.grpc.clone();
-        let request = self.request(message);
+        let request = Self::request(message, token);
         let asked = async {
             grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
             let path = PathAndQuery::from_static(path);
@@ -189,7 +253,7 @@ impl EtcdConnection {
     /// Renews a lease. Returns whether it is still alive.
     pub(super) async fn keep_lease(&self, id: i64) -> Result<bool, EtcdError> {
         let mut grpc = self.grpc.clone();
-        let request = self.request(stream::iter([LeaseId { id }]));
+        let request = Self::request(stream::iter([LeaseId { id }]), self.token());
         let kept = async {
             grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
             let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseKeepAlive");
@@ -211,7 +275,7 @@ impl EtcdConnection {
         let _ = asking.send(first);
         let requests = stream::poll_fn(move |context| asked.poll_recv(context));
         let mut grpc = self.grpc.clone();
-        let request = self.request(requests);
+        let request = Self::request(requests, self.token());
         let opened = async {
             grpc.ready().await.map_err(|error| EtcdError::not_made(told(&error)))?;
             let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");

@@ -9,11 +9,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep_until, timeout};
 use tonic::Streaming;
 
 use super::connection::{EtcdAccess, EtcdConnection, EtcdError};
+use super::disk_copy::DiskCopy;
 use super::layout::{KeyLayout, end_of};
 use super::wire::{
     EtcdOperation, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchAsked, WatchCreateRequest,
@@ -22,9 +22,8 @@ use super::wire::{
 use super::{EtcdCommand, Mailbox};
 use crate::stores::embedded::EmbeddedStore;
 use crate::stores::live::now_ms;
-use crate::stores::resources::{Author, ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
+use crate::stores::resources::{ResourceKey, ResourceSet, StoredResource};
 use crate::stores::shared::{NodeReport, OutsideChange, ServedContent};
-use crate::stores::store::ResourceStore;
 
 /// The page size of reads, in resources.
 const PAGE: i64 = 1_000;
@@ -68,6 +67,11 @@ impl Presence {
         let (told_at, kept_at) = (Instant::now(), Instant::now());
         Presence { report, told: None, told_at, kept_at, lease: None, is_lent: node.is_empty() }
     }
+
+    fn lend(&mut self, lent: bool) {
+        self.is_lent = lent;
+        self.told = None;
+    }
 }
 
 /// Follows one cluster.
@@ -77,7 +81,7 @@ pub(super) struct Follower {
     layout: KeyLayout,
     mailbox: Arc<Mailbox>,
     presence: Presence,
-    copy: CopyOnDisk,
+    copy: DiskCopy,
     /// The index of the member to connect to next.
     next: usize,
     /// The id of the cluster that was read; `None` before that.
@@ -91,15 +95,6 @@ pub(super) struct Follower {
     /// The start waits until etcd answers, since there is no copy to start with: failures are not its result.
     is_awaited: bool,
     failures: usize,
-}
-
-/// The copy on disk, and the changes that it lacks.
-struct CopyOnDisk {
-    store: Option<Arc<EmbeddedStore>>,
-    /// The changes to write next.
-    lacks: Vec<ResourceChange>,
-    revision: u64,
-    writing: Option<JoinHandle<()>>,
 }
 
 /// The reason for the end of a session.
@@ -123,7 +118,7 @@ impl Follower {
         presence: Presence,
         known: ResourceSet,
     ) -> Follower {
-        let copy = CopyOnDisk { store: copy, lacks: Vec::new(), revision: known.revision, writing: None };
+        let copy = DiskCopy::new(copy, known.revision);
         // A random first member, so that nodes that start together do not all use the same one.
         let next = rand::random_range(0..hosts.len().max(1));
         Follower {
@@ -162,7 +157,7 @@ impl Follower {
         loop {
             let member = self.hosts[self.next % self.hosts.len()].clone();
             match self.session(&member, commands).await {
-                SessionEnd::Finished => return self.copy.finish().await,
+                SessionEnd::Finished => return self.finish().await,
                 SessionEnd::ReadAgain => self.reads_all = true,
                 SessionEnd::Lost(EtcdError { problem, .. }) => {
                     let problem = format!("{member}: {problem}");
@@ -174,10 +169,17 @@ impl Follower {
                         self.tell_first(Err(problem.clone()));
                     }
                     if !self.pause(&problem, commands).await {
-                        return self.copy.finish().await;
+                        return self.finish().await;
                     }
                 }
             }
+        }
+    }
+
+    async fn finish(&mut self) {
+        // A process that has taken over has the copy, too.
+        if !self.presence.is_lent {
+            self.copy.finish().await;
         }
     }
 
@@ -193,7 +195,7 @@ impl Follower {
     }
 
     /// Pauses before the next attempt. The pause grows only after a round of all members. Returns false if all users have gone.
-    async fn pause(&self, problem: &str, commands: &mut Commands) -> bool {
+    async fn pause(&mut self, problem: &str, commands: &mut Commands) -> bool {
         let rounds = self.failures / self.hosts.len();
         let pause =
             (FIRST_PAUSE * 2_u32.pow(rounds.min(8) as u32)).min(MOST_PAUSE).mul_f64(rand::random_range(0.5..1.5));
@@ -202,7 +204,7 @@ impl Follower {
             tokio::select! {
                 () = sleep_until(until) => return true,
                 command = commands.recv() => match command {
-                    Some(command) => refuse(command, problem),
+                    Some(command) => self.carry_out_offline(command, problem),
                     None => return false,
                 }
             }
@@ -313,7 +315,9 @@ impl Follower {
                     }
                     self.keep(connection).await?;
                     self.tell(connection).await?;
-                    self.copy.write();
+                    if !self.presence.is_lent {
+                        self.copy.write().await;
+                    }
                 }
             }
         }
@@ -370,10 +374,18 @@ impl Follower {
                 let _ = reply.send(connection.range(request).await.map_err(|error| error.of(&connection.member)));
             })),
             EtcdCommand::Serves(served) => self.presence.report.served = served,
-            EtcdCommand::Lend(lent) => {
-                self.presence.is_lent = lent;
-                self.presence.told = None;
-            }
+            EtcdCommand::Lend(lent) => self.presence.lend(lent),
+        }
+    }
+
+    /// Carries out a command while there is no connection: what needs one fails with `problem`, and the report of this node is sent
+    /// with the next one.
+    fn carry_out_offline(&mut self, command: EtcdCommand, problem: &str) {
+        match command {
+            EtcdCommand::Txn(_, _, reply) => drop(reply.send(Err(EtcdError::not_made(problem)))),
+            EtcdCommand::Range(_, reply) => drop(reply.send(Err(EtcdError::not_made(problem)))),
+            EtcdCommand::Serves(served) => self.presence.report.served = served,
+            EtcdCommand::Lend(lent) => self.presence.lend(lent),
         }
     }
 
@@ -433,70 +445,6 @@ fn put_under(request: &mut TxnRequest, lease: i64) {
     // The first operation is the resource; the others are not bound to the lease.
     if let Some(EtcdOperation::Put(put)) = request.success.first_mut().and_then(|first| first.operation.as_mut()) {
         put.lease = lease;
-    }
-}
-
-fn refuse(command: EtcdCommand, problem: &str) {
-    match command {
-        EtcdCommand::Txn(_, _, reply) => drop(reply.send(Err(EtcdError::not_made(problem)))),
-        EtcdCommand::Range(_, reply) => drop(reply.send(Err(EtcdError::not_made(problem)))),
-        // Sent again once there is a connection.
-        EtcdCommand::Serves(_) | EtcdCommand::Lend(_) => {}
-    }
-}
-
-impl CopyOnDisk {
-    /// Called when everything has been read.
-    fn replace(&mut self, set: &ResourceSet) {
-        let Some(store) = &self.store else { return };
-        let known = store.load().unwrap_or_default();
-        let gone = known.all.keys().filter(|key| !set.all.contains_key(*key)).map(|key| (key.clone(), None));
-        let is_new = |(key, resource): &(&ResourceKey, &StoredResource)| known.all.get(*key) != Some(*resource);
-        let new = set.all.iter().filter(is_new).map(|(key, resource)| (key.clone(), Some(resource.clone())));
-        let changes: Vec<_> = gone.chain(new).collect();
-        self.lacks.clear();
-        self.add(set.revision, &changes);
-    }
-
-    fn add(&mut self, revision: u64, resources: &[(ResourceKey, Option<StoredResource>)]) {
-        if self.store.is_none() {
-            return;
-        }
-        self.revision = revision;
-        let change = |(key, after): &(ResourceKey, Option<StoredResource>)| ResourceChange {
-            key: key.clone(),
-            before: None,
-            after: after.clone(),
-        };
-        self.lacks.extend(resources.iter().map(change));
-    }
-
-    /// Writes the missing changes on another thread, unless a write is in progress.
-    fn write(&mut self) {
-        let Some(store) = &self.store else { return };
-        if self.lacks.is_empty() || self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
-            return;
-        }
-        let changes = std::mem::take(&mut self.lacks);
-        let author = Author { name: "etcd".to_owned(), ..Author::default() };
-        let record = RevisionRecord { revision: self.revision, at_ms: now_ms(), author, changes };
-        let store = Arc::clone(store);
-        self.writing = Some(tokio::task::spawn_blocking(move || {
-            // A full disk affects only the copy: the next start then needs etcd.
-            let _ = store.commit(&[record]);
-        }));
-    }
-
-    async fn finish(&mut self) {
-        for _ in 0..2 {
-            if let Some(writing) = self.writing.take() {
-                let _ = writing.await;
-            }
-            self.write();
-        }
-        if let Some(writing) = self.writing.take() {
-            let _ = writing.await;
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::super::live::{LiveResources, ResourceEdit, SortedFaults};
 use super::super::loader::{DocumentLoader, LoadedDocument};
@@ -19,6 +20,9 @@ use crate::text::diagnostic::Diagnostic;
 const MOST_TOGETHER: usize = 256;
 /// The most rounds of setting resources aside before the whole document is refused; each round sets at least one aside.
 const MOST_ROUNDS: usize = 64;
+
+/// The pause after expired resources could not be deleted.
+const EXPIRY_RETRY: Duration = Duration::from_secs(10);
 
 /// The most attempts to plan a change again after other nodes have changed the same resources.
 const MOST_TRIES: usize = 50;
@@ -63,7 +67,10 @@ pub fn publish_first(
             Err(faults) => live.sort(&faults),
         };
         match sorted.only_resources() {
-            Some(found) if !found.is_empty() => aside.extend(found),
+            Some(found) if !found.is_empty() => {
+                live.drop_replacements(found.keys());
+                aside.extend(found);
+            }
             _ => return Err(publisher.refuse(sorted.into_all())),
         }
         live.put_aside(aside.clone());
@@ -183,7 +190,7 @@ impl Watching {
             let published =
                 self.publisher.try_publish(&loaded.document, revision, warnings, Some(&mut nothing_to_commit));
             let faults = match published {
-                Ok(_) => return self.accept(loaded),
+                Ok(_) => return self.accept_trial(loaded),
                 Err(faults) => faults,
             };
             let sorted = live.sort(&faults);
@@ -256,7 +263,7 @@ impl Watching {
         });
         match published {
             Ok((loaded, publication, revision)) => {
-                self.accept(loaded);
+                self.accept_trial(loaded);
                 Ok((publication, revision))
             }
             Err(rejection) => {
@@ -303,7 +310,10 @@ impl Watching {
             }
             let sorted = live.sort(&faults);
             match acceptable(&sorted, &may_be_set_aside) {
-                Some(found) => aside.extend(found),
+                Some(found) => {
+                    live.drop_replacements(found.keys());
+                    aside.extend(found);
+                }
                 // Resources that could be set aside are not the reason.
                 None => return Err(Rejection::Invalid(sorted.into_all_but(&may_be_set_aside))),
             }
@@ -356,6 +366,9 @@ impl Watching {
     /// Deletes expired resources.
     pub(super) fn remove_expired(&mut self) {
         let Some(live) = self.loader.live().map(Arc::clone) else { return };
+        if self.expiry_failed_at.is_some_and(|at| at.elapsed() < EXPIRY_RETRY) {
+            return;
+        }
         let expired = live.expired();
         if expired.is_empty() {
             return;
@@ -366,13 +379,17 @@ impl Watching {
         let before = live.set_aside();
         live.put_aside(BTreeMap::new());
         match self.attempt_setting_aside(&live, None, |_| true) {
-            Ok((loaded, ..)) => self.accept(loaded),
+            Ok((loaded, ..)) => {
+                self.expiry_failed_at = None;
+                self.accept_trial(loaded);
+            }
             Err(rejection) => {
                 live.drop_trial();
                 live.put_aside(before);
-                // It is tried again at the next check, so the failure is reported only once.
+                // It is tried again, so only the first failure is reported.
+                let is_known = self.expiry_failed_at.replace(Instant::now()).is_some();
                 if let Rejection::Failed(failure) = rejection
-                    && !std::mem::replace(&mut self.is_stalled, true)
+                    && !is_known
                 {
                     tracing::error!(problem = %failure, "expired resources cannot be deleted from the store; it is tried again");
                 }

@@ -1,0 +1,94 @@
+//! Resources of a store that cannot be served because of something outside the store, and what brings them back.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use serde_json::json;
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually};
+
+use crate::api::{Api, file};
+use crate::weir;
+
+fn kept_in(directory: &TempDir) -> String {
+    format!("{}data_dir: {directory}\nresource_files: [{directory}]\n", file(), directory = directory.path().display())
+}
+
+fn status_with(gateway: &Gateway, key: &str) -> u16 {
+    let request = format!("GET /r HTTP/1.1\r\nHost: h\r\napikey: {key}\r\n\r\n");
+    gateway.client().ask(request).expect("an answer").status
+}
+
+#[test]
+fn a_secret_that_can_be_read_again_brings_its_resource_back() {
+    let is_open = Arc::new(AtomicBool::new(true));
+    let opened = Arc::clone(&is_open);
+    let vault = Origin::serving(move |request| match (&*request.target, opened.load(Relaxed)) {
+        ("/v1/kv/jack", true) => Answer::ok(r#"{"data": {"key": "of-jack"}}"#),
+        _ => Answer::status(503, r#"{"errors": ["sealed"]}"#),
+    });
+    let directory = TempDir::new();
+    let mut gateway = weir().start(&kept_in(&directory));
+    let mut api = Api::of(&gateway);
+    let manager = json!({"uri": format!("http://{}", vault.addr()), "prefix": "kv", "token": "t"});
+    api.put("secrets/vault/1", &manager.to_string());
+    let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "$secret://vault/1/jack/key"}}});
+    api.put("consumers/jack", &jack.to_string());
+    let route = json!({"uri": "/r", "plugins": {"key-auth": {}, "mocking": {"response_example": "r"}}});
+    api.put("routes/r", &route.to_string());
+    assert_eq!(status_with(&gateway, "of-jack"), 200);
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+
+    is_open.store(false, Relaxed);
+    let gateway = weir().start(&kept_in(&directory));
+    assert_eq!(status_with(&gateway, "of-jack"), 401);
+    let warnings = gateway.status()["configuration"]["warnings"].to_string();
+    assert!(warnings.contains("consumers/jack") && warnings.contains("503"), "{warnings}");
+    is_open.store(true, Relaxed);
+    eventually("the consumer is back", DEADLINE, || status_with(&gateway, "of-jack") == 200);
+    let warnings = || gateway.status()["configuration"]["warnings"].to_string();
+    eventually("no warning is left", DEADLINE, || !warnings().contains("consumers/jack"));
+}
+
+#[test]
+fn a_file_that_appears_brings_its_resource_back() {
+    let directory = TempDir::new();
+    let list = directory.write("nodes.json", "[]");
+    let mut gateway = weir().start(&kept_in(&directory));
+    let origin = Origin::serving(|_| Answer::ok("hello"));
+    let nodes = json!([{"host": origin.addr().ip().to_string(), "port": origin.addr().port(), "weight": 1}]);
+    fs::write(&list, nodes.to_string()).expect("a file");
+    let route = json!({"uri": "/r", "upstream": {"nodes_file": list}});
+    Api::of(&gateway).put("routes/r", &route.to_string());
+    assert_eq!(gateway.get("/r").text(), "hello");
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+
+    fs::remove_file(&list).expect("it is there");
+    let gateway = weir().start(&kept_in(&directory));
+    assert_eq!(gateway.get("/r").status, 404);
+    let warnings = || gateway.status()["configuration"]["warnings"].to_string();
+    assert!(warnings().contains("routes/r: upstream.nodes_file"), "{}", warnings());
+    fs::write(&list, "[{}]").expect("a file");
+    eventually("a file that is wrong is named", DEADLINE, || warnings().contains("has a fault"));
+    fs::write(&list, nodes.to_string()).expect("a file");
+    eventually("the route is back", DEADLINE, || gateway.get("/r").status == 200);
+}
+
+#[test]
+fn a_refused_file_is_not_read_again_for_each_change_of_a_resource() {
+    let directory = TempDir::new();
+    let gateway = weir().start(&kept_in(&directory));
+    gateway.replace_file("listen: [");
+    let state = |gateway: &Gateway| gateway.status()["configuration"].clone();
+    eventually("the file is refused", DEADLINE, || !state(&gateway)["last_error"].is_null());
+    let refused = state(&gateway)["last_error"].clone();
+    let route = json!({"uri": "/r", "plugins": {"mocking": {"response_example": "r"}}});
+    for _ in 0..3 {
+        Api::of(&gateway).put("routes/r?ttl=1", &route.to_string());
+        // Files are looked at meanwhile.
+        eventually("it has expired", DEADLINE, || gateway.get("/r").status == 404);
+    }
+    assert_eq!(state(&gateway)["last_error"], refused);
+}
