@@ -1,7 +1,7 @@
 //! API-driven standalone mode, as ADC and APISIX's ingress controller use it: the whole configuration in one request.
 
 use serde_json::{Value, json};
-use weir_testkit::Response;
+use weir_testkit::{Response, Signal};
 
 use crate::api::{Api, VIEWER, admin_addr, file, json as json_of};
 use crate::weir;
@@ -13,6 +13,19 @@ fn put(api: &mut Api, digest: &str, body: &Value) -> Response {
 
 fn route(id: &str, answer: &str) -> Value {
     json!({"id": id, "modifiedIndex": 7, "uri": format!("/{id}"), "plugins": {"mocking": {"response_example": answer}}})
+}
+
+/// A new process would answer 404 to everything until the controller sends its configuration again, which it may not.
+#[test]
+fn resources_in_memory_are_not_given_up_for_an_upgrade() {
+    let gateway = weir().start(&format!("{}store: standalone\n", file()));
+    let mut api = Api::of(&gateway);
+    assert_eq!(put(&mut api, "d1", &json!({"routes": [route("a", "first")]})).status, 202);
+    gateway.signal(Signal::USR2);
+    gateway
+        .wait_stderr("that it is refused", |line| line.contains("upgrade failed") && line.contains("in memory only"));
+    assert_eq!(gateway.get("/a").text(), "first");
+    assert_eq!(put(&mut api, "d2", &json!({"routes": [route("a", "second")]})).status, 202);
 }
 
 #[test]

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
-use weir_control::document::{AdminAddress, NodeSettings};
+use weir_control::document::{AdminAddress, NodeSettings, StoreKind};
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
 use weir_gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
@@ -107,6 +107,8 @@ struct Control {
     state: Arc<NodeState>,
     invocation: Invocation,
     options: NodeOptions,
+    /// The resources are in memory only, so that another process cannot take them over.
+    is_volatile: bool,
 }
 
 /// The reason why a node ends.
@@ -251,6 +253,7 @@ impl GatewayNode {
             state,
             invocation,
             options,
+            is_volatile: settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone),
         };
         control.announce(&listening, status_on, admin_on.as_deref(), &mut inherited)?;
         Ok(Self { runtime, control })
@@ -383,6 +386,9 @@ impl Control {
     fn upgrade(&self, attempt: &mut Option<UpgradeAttempt>) {
         if attempt.is_some() {
             return say!("an upgrade is already in progress");
+        }
+        if self.is_volatile {
+            return self.upgrade_failed(&Failed::Volatile);
         }
         // The authority might validate an order that is begun now at the new process, which does not know it. And only one
         // process may write to the store.

@@ -30,10 +30,10 @@ fn an_import_is_split_by_size_and_writes_nothing_if_a_resource_is_too_large() {
     let node = directory.write("node.yaml", etcd.node(&directory)).display().to_string();
     etcd.ctl(&["put", "/apisix/routes/before", &mocking("before").replace("/r", "/before")]);
 
-    let protos = json!([{"id": "large", "content": "x".repeat(1_000_000)}]);
-    let refused = import(&node, &json!({"routes": routes(10, 100), "protos": protos}), &directory);
+    let configs = json!([{"id": "large", "plugins": {"mocking": {"response_example": "x".repeat(1_000_000)}}}]);
+    let refused = import(&node, &json!({"routes": routes(10, 100), "plugin_configs": configs}), &directory);
     let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && told.contains("protos/large: etcd accepts 1572864 bytes"), "{told}");
+    assert!(!refused.status.success() && told.contains("plugin_configs/large: etcd accepts 1572864 bytes"), "{told}");
     let left = etcd.ctl(&["get", "--prefix", "--keys-only", "/apisix/routes/"]);
     assert_eq!(left.trim(), "/apisix/routes/before", "nothing was written, and nothing deleted");
 

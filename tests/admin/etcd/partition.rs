@@ -63,7 +63,12 @@ fn routes(gateway: &Gateway) -> Value {
 /// Cuts the network, makes changes on both sides, and joins it again.
 fn cut_and_join(cluster: &SplitCluster, name: &str) {
     let before = format!("before the cut, {name}");
-    cluster.right(|node| Api::of(node).put("routes/r?wait=10s", &mocking(&before)));
+    // A member that has just been led anew may not know its leader yet.
+    cluster.right(|node| {
+        eventually("a change before the cut", CONVERGENCE, || {
+            matches!(Api::of(node).ask("PUT", "routes/r?wait=10s", "", &mocking(&before)).status, 200 | 201)
+        });
+    });
     cluster.network.cut(true);
     let began = Instant::now();
     let path = |number: usize| format!("/{}-{number}", name.replace(' ', "-"));

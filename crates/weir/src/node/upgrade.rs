@@ -44,6 +44,8 @@ pub enum Failed {
     Short(ExitStatus),
     Silent(Duration),
     System(io::Error),
+    /// The resources are in memory only, and are not handed over.
+    Volatile,
 }
 
 impl fmt::Display for Failed {
@@ -60,6 +62,10 @@ impl fmt::Display for Failed {
                 write!(out, "the new process was not ready after {} s and was ended", patience.as_secs_f32())
             }
             Failed::System(error) => write!(out, "waiting for the new process failed: {error}"),
+            Failed::Volatile => out.write_str(
+                "the resources of this node are in memory only (`store: standalone`), and a new process would serve \
+                 none of them; restart the node, and let its controller send them again",
+            ),
         }
     }
 }
