@@ -67,7 +67,9 @@ impl UnsentBytes {
                 Poll::Pending => break,
             }
         }
-        self.append(&worker.buffers, &bytes[sent..]);
+        if sent < bytes.len() {
+            self.append(&worker.buffers, &bytes[sent..]);
+        }
         Ok(sent)
     }
 
