@@ -283,3 +283,11 @@ fn where_one_has_no_room_another_has_the_turn() {
         assert!(waiting.iter().all(|&count| count > 150), "{balance:?}: {waiting:?}");
     }
 }
+
+#[test]
+fn an_endpoint_that_was_tried_is_known_whatever_its_number() {
+    for endpoint in [0, 63, 64, 127, 128, 200, 4095] {
+        let tried = TriedEndpoints::default().with(endpoint);
+        assert!(tried.contains(endpoint) && !tried.contains(endpoint + 1), "{endpoint}");
+    }
+}
