@@ -1,8 +1,9 @@
 //! The directives of nginx by what becomes of them: converted elsewhere, without need of a counterpart, or without one.
 
+use super::settings::{OF_THE_NODE, SAME};
 use super::syntax::Directive;
 
-/// Directives that other modules convert.
+/// Directives that other modules convert, besides those of [`super::settings`].
 const CARRIED: &[&str] = &[
     "http",
     "server",
@@ -70,19 +71,7 @@ const CARRIED: &[&str] = &[
     "ssl_verify_client",
     "ssl_verify_depth",
     "worker_processes",
-    "keepalive_timeout",
-    "client_header_timeout",
-    "send_timeout",
-    "keepalive_requests",
-    "underscores_in_headers",
-    "worker_shutdown_timeout",
-    "set_real_ip_from",
-    "real_ip_header",
-    "real_ip_recursive",
-    "resolver",
-    "access_log",
     "log_format",
-    "error_log",
     "default_type",
 ];
 
@@ -353,7 +342,7 @@ pub fn fate(name: &str) -> DirectiveFate {
         name == begin || (begin.ends_with('_') || name.starts_with(&format!("{begin}_"))) && name.starts_with(begin)
     };
     let is_lua = |begin: &str| begin.ends_with("_by_lua") && is_it(begin);
-    if CARRIED.contains(&name) {
+    if CARRIED.contains(&name) || SAME.contains(&name) || OF_THE_NODE.contains(&name) {
         DirectiveFate::Carried
     } else if NEEDLESS.contains(&name) {
         DirectiveFate::Needless

@@ -36,9 +36,9 @@ pub fn upstream(
     let route = exchange.route.as_ref().map(MatchedRoute::number)?;
     let (worker, current, client) = (Rc::clone(worker), Rc::clone(current), exchange.client);
     let forwarded = ForwardedAttempt::default();
-    let attempt = Rc::clone(&forwarded);
-    let target = Rc::new(SubrequestTarget { worker, current, route, upstream, client, forwarded });
-    Some(ResponderUpstream { target, forwarded: attempt })
+    let noted = Rc::clone(&forwarded);
+    let target = Rc::new(SubrequestTarget { worker, current, route, upstream, client, forwarded: noted });
+    Some(ResponderUpstream { target, forwarded })
 }
 
 struct SubrequestTarget {
