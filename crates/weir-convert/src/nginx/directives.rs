@@ -1,9 +1,22 @@
 //! The directives of nginx by what becomes of them: converted elsewhere, without need of a counterpart, or without one.
 
-use super::settings::{OF_THE_NODE, SAME};
 use super::syntax::Directive;
 
-/// Directives that other modules convert, besides those of [`super::settings`].
+/// Settings with the same name and meaning.
+pub const SAME: [&str; 6] = [
+    "keepalive_timeout",
+    "client_header_timeout",
+    "send_timeout",
+    "keepalive_requests",
+    "underscores_in_headers",
+    "worker_shutdown_timeout",
+];
+
+/// More directives that servers and locations may contain in nginx, and that apply to the whole node here.
+pub const OF_THE_NODE: [&str; 6] =
+    ["set_real_ip_from", "real_ip_header", "real_ip_recursive", "resolver", "access_log", "error_log"];
+
+/// Directives that other modules convert, besides the two lists above.
 const CARRIED: &[&str] = &[
     "http",
     "server",

@@ -1,25 +1,12 @@
 //! Directives that apply to the whole node, as settings.
 
 use super::Conversion;
+use super::directives::SAME;
 use super::policies::body_size_of_node;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
-
-/// Settings with the same name and meaning.
-pub const SAME: [&str; 6] = [
-    "keepalive_timeout",
-    "client_header_timeout",
-    "send_timeout",
-    "keepalive_requests",
-    "underscores_in_headers",
-    "worker_shutdown_timeout",
-];
-
-/// More directives that servers and locations may contain in nginx, and that apply to the whole node here.
-pub const OF_THE_NODE: [&str; 6] =
-    ["set_real_ip_from", "real_ip_header", "real_ip_recursive", "resolver", "access_log", "error_log"];
 
 pub fn carry_over(conversion: &mut Conversion) {
     let main = BlockScope::new(conversion.main);

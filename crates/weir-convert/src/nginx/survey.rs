@@ -1,8 +1,7 @@
 //! Reports the directives that no other module converts, with the alternatives.
 
 use super::Conversion;
-use super::directives::{CLOSED, DirectiveFate, REFUSING, UNREAD, fate, is_as_here, is_off};
-use super::settings::{OF_THE_NODE, SAME};
+use super::directives::{CLOSED, DirectiveFate, OF_THE_NODE, REFUSING, SAME, UNREAD, fate, is_as_here, is_off};
 use super::syntax::Directive;
 
 /// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
