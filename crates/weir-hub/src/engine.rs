@@ -8,8 +8,12 @@
 mod attempts;
 mod callback_requests;
 mod dead_letters;
+#[cfg(test)]
+mod fairness;
 mod fan_out;
+mod host_requests;
 mod hosts;
+mod lanes;
 mod limits;
 mod listing;
 mod names;
@@ -20,6 +24,7 @@ mod subscriptions;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topics;
+mod turns;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,7 +41,7 @@ use callback_requests::OpenDenials;
 pub use callback_requests::{CallbackRequest, Denial, Verification};
 use dead_letters::DeadLetters;
 use fan_out::FanOuts;
-use hosts::CallbackHosts;
+use hosts::{CallbackHosts, DeliveryEnd, DeliveryTurn};
 use limits::{DeliveryLimits, LimitVerdict};
 pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 use requests::{OpenRequests, RequestStep};
@@ -333,8 +338,11 @@ impl Engine {
     /// Removes an open request.
     fn close_request(&mut self, number: u64) -> Option<SubscriptionRequest> {
         let open = self.requests.remove(number)?;
+        if open.step == RequestStep::Asked {
+            self.asking -= 1;
+            self.hosts.request_ended(open.host);
+        }
         self.hosts.release(open.host);
-        self.asking -= usize::from(open.step == RequestStep::Asked);
         Some(open.request)
     }
 
@@ -450,7 +458,7 @@ impl Engine {
         let subscription = self.subscriptions.remove(slot);
         if subscription.delivery == DeliveryState::Sending {
             self.in_flight -= 1;
-            self.hosts.release_unsent(subscription.host);
+            self.hosts.release_unsent(subscription.host, subscription.standing);
         }
         self.ended += Tally { cancelled, ..subscription.tally() };
         self.dead_letters.forget(subscription.id);
@@ -472,7 +480,7 @@ impl Engine {
         }
         subscription.delivery = DeliveryState::Queued;
         subscription.since_ms = now_ms;
-        self.hosts.queue(subscription.host, slot);
+        self.hosts.queue(subscription.host, subscription.standing, subscription.owner, slot);
     }
 
     /// The next event of a subscription. An event that was tried before comes first, then dead letters, then newer events.
@@ -502,10 +510,11 @@ impl Engine {
             if !self.may_deliver(now_ms) {
                 return None;
             }
-            let (host, slot) = self.hosts.next(delivery.in_flight_per_host)?;
+            let turn = self.hosts.next(delivery.in_flight_per_host)?;
+            let DeliveryTurn { host, slot, standing } = turn;
             // The subscription may have ended meanwhile, and its slot may be used by another one.
-            if !self.subscriptions.waits_at(slot, host) {
-                self.hosts.release_unsent(host);
+            if !self.subscriptions.waits_for(&turn) {
+                self.hosts.release_unsent(host, standing);
                 continue;
             }
             let next = self.next_event(slot);
@@ -513,11 +522,11 @@ impl Engine {
             let id = subscription.id;
             let Some(seq) = next else {
                 subscription.delivery = DeliveryState::Idle;
-                self.hosts.release_unsent(host);
+                self.hosts.release_unsent(host, standing);
                 continue;
             };
             if !self.is_within_limits(slot, seq, now_ms) {
-                self.hosts.release_unsent(host);
+                self.hosts.release_unsent(host, standing);
                 continue;
             }
             let subscription = self.subscriptions.get_mut(slot);
@@ -564,13 +573,15 @@ impl Engine {
         }
         self.in_flight -= 1;
         let at = self.subscriptions.get_mut(slot);
-        let (host, failure, is_replay) = (at.host, outcome.failure(), at.is_replay(seq));
+        let (failure, is_replay, before) = (outcome.failure(), at.is_replay(seq), at.standing);
+        at.standing = before.after(outcome);
+        let end = DeliveryEnd { host: at.host, slot, outcome, before, after: at.standing };
         let took_ms = u32::try_from(now_ms.saturating_sub(at.sent_ms)).unwrap_or(u32::MAX);
         if outcome != DeliveryOutcome::ContentGone {
             at.latest.add(&DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
         }
-        if let Some(at_ms) = self.hosts.ended(host, outcome, self.settings.delivery.in_flight_per_host, now_ms) {
-            self.due.push(Reverse((at_ms, Due::Host(host))));
+        if let Some(at_ms) = self.hosts.ended(&end, self.settings.delivery.in_flight_per_host, now_ms) {
+            self.due.push(Reverse((at_ms, Due::Host(end.host))));
         }
         if outcome == DeliveryOutcome::Gone {
             self.subscriptions.get_mut(slot).delivery = DeliveryState::Idle;
@@ -606,9 +617,9 @@ impl Engine {
             return;
         }
         at.delivery = DeliveryState::Waiting;
-        let (id, host) = (at.id, at.host);
+        let (id, host, standing) = (at.id, at.host, at.standing);
         (self.in_flight, self.attempts) = (self.in_flight - 1, self.attempts - 1);
-        self.hosts.release_unsent(host);
+        self.hosts.release_unsent(host, standing);
         self.due.push(Reverse((until_ms, Due::Retry { slot, id })));
     }
 
@@ -709,7 +720,7 @@ impl Engine {
                     let subscription = self.subscriptions.get_mut(slot);
                     if subscription.delivery == DeliveryState::Waiting {
                         subscription.delivery = DeliveryState::Queued;
-                        self.hosts.queue(subscription.host, slot);
+                        self.hosts.queue(subscription.host, subscription.standing, subscription.owner, slot);
                     }
                 }
                 Due::Limit { slot, id, .. } if self.subscriptions.id_of(slot) == Some(id) => {
@@ -717,7 +728,7 @@ impl Engine {
                         self.queue(slot, now_ms);
                     }
                 }
-                Due::Host(host) => self.hosts.probe(host),
+                Due::Host(host) => self.hosts.probe(host, now_ms),
                 Due::HostRequest(host) => self.hosts.wake_request(host),
                 Due::Retry { .. } | Due::Limit { .. } => {}
             }
