@@ -27,7 +27,7 @@ mod topics;
 mod turns;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use crate::account::{Account, RefusedRequests, RequestRefusal, Tally};
@@ -42,6 +42,7 @@ pub use callback_requests::{CallbackRequest, Denial, Verification};
 use dead_letters::DeadLetters;
 use fan_out::FanOuts;
 use hosts::{CallbackHosts, DeliveryEnd, DeliveryTurn};
+use lanes::Standing;
 use limits::{DeliveryLimits, LimitVerdict};
 pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 use requests::{OpenRequests, RequestStep};
@@ -112,6 +113,8 @@ pub struct Engine {
     dead_letters: DeadLetters,
     limits: DeliveryLimits,
     in_flight: usize,
+    /// Deliveries in flight whose subscriptions have ended meanwhile, with the host and the standing whose permits they hold.
+    ended_in_flight: HashMap<u64, (u32, Standing)>,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,
     /// Subscriptions that have ended in this process.
@@ -179,6 +182,7 @@ impl Engine {
             dead_letters: DeadLetters::default(),
             limits: DeliveryLimits::default(),
             in_flight: 0,
+            ended_in_flight: HashMap::new(),
             attempts: 0,
             ends: SubscriptionEnds::default(),
             refused: RefusedRequests::default(),
@@ -457,8 +461,7 @@ impl Engine {
     fn remove(&mut self, slot: u32, cancelled: u64) {
         let subscription = self.subscriptions.remove(slot);
         if subscription.delivery == DeliveryState::Sending {
-            self.in_flight -= 1;
-            self.hosts.release_unsent(subscription.host, subscription.standing);
+            self.ended_in_flight.insert(subscription.id, (subscription.host, subscription.standing));
         }
         self.ended += Tally { cancelled, ..subscription.tally() };
         self.dead_letters.forget(subscription.id);
@@ -567,7 +570,13 @@ impl Engine {
 
     /// Reports the result of a delivery. The subscription goes on with [`Engine::recorded`], once the outcome is written.
     pub fn delivered(&mut self, subscription: u64, seq: u64, outcome: DeliveryOutcome, now_ms: u64) {
-        let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
+        let Some(slot) = self.subscriptions.slot_of(subscription) else {
+            if let Some((host, standing)) = self.ended_in_flight.remove(&subscription) {
+                self.in_flight -= 1;
+                self.hosts.release_unsent(host, standing);
+            }
+            return;
+        };
         if !self.subscriptions.get(slot).is_sending() {
             return;
         }

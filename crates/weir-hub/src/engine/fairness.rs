@@ -8,7 +8,7 @@ use super::lanes::Standing;
 use super::tests::{TOPIC, request, settings};
 use super::{CallbackRequest, Delivery, Engine};
 use crate::attempt::{DeliveryOutcome, NoAnswerReason};
-use crate::form::SubscriptionRequest;
+use crate::form::{SubscriptionMode, SubscriptionRequest};
 use crate::settings::HubSettings;
 
 const NOT_CONNECTED: DeliveryOutcome = DeliveryOutcome::NoAnswer(NoAnswerReason::Connect);
@@ -188,6 +188,30 @@ fn failures_of_deliveries_from_before_a_pause_do_not_lengthen_it() {
         engine.look(until_ms - 1);
         assert_eq!(engine.next_delivery(until_ms - 1), None, "the next pause is twice as long");
     }
+}
+
+#[test]
+fn deliveries_under_way_keep_their_permits_when_their_subscriptions_end() {
+    let mut engine = engine();
+    let take_all = |engine: &mut Engine| std::iter::from_fn(|| engine.next_delivery(0)).collect::<Vec<Delivery>>();
+    let mut under_way = Vec::new();
+    for round in 1..=10 {
+        for number in 0..10 {
+            subscribe(&mut engine, &format!("http://c.example/{round}/{number}"), "");
+        }
+        publish(&mut engine, round, 0);
+        under_way.extend(take_all(&mut engine));
+        for number in 0..10 {
+            let callback = format!("http://c.example/{round}/{number}");
+            let number = engine
+                .request(SubscriptionRequest { mode: SubscriptionMode::Unsubscribe, ..request(&callback) })
+                .expect("taken");
+            engine.verified(number, true, 0, 0);
+        }
+    }
+    assert_eq!((engine.subscription_count(), under_way.len(), engine.in_flight()), (0, 4, 4));
+    under_way.iter().for_each(|delivery| end(&mut engine, delivery, SILENT, 0));
+    assert_eq!((engine.in_flight(), engine.account().is_even()), (0, true));
 }
 
 #[test]
