@@ -12,6 +12,7 @@ mod etcd;
 mod mcp;
 mod membership;
 mod migration;
+mod own_addresses;
 mod samples;
 mod security;
 mod set_aside;

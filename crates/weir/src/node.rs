@@ -5,6 +5,8 @@ mod certificates;
 mod configuration;
 mod health;
 mod hubs;
+#[cfg(test)]
+mod listeners_page;
 mod logs;
 mod metrics_export;
 mod metrics_export_tally;

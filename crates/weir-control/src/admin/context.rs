@@ -50,7 +50,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const LOOK_AT_NODES: Duration = Duration::from_millis(20);
 const MOST_WAIT: Duration = Duration::from_secs(60);
 /// The most requests that wait at a time. Each of them has a connection meanwhile, of which there are to be enough for others.
-pub(super) const MOST_WAITS: usize = 32;
+pub const MOST_WAITS: usize = 32;
 
 impl AdminContext {
     /// The response to a change, once every worker serves it, or after the time-out of `?wait=`: the status is then 202, and the

@@ -257,7 +257,7 @@ impl SharedServer {
 /// The response to more requests than may be in progress on a connection. HTTP/1 has one at a time, and HTTP/2 has its limit of
 /// streams; more are only those that a client has reset while the node still works for them.
 fn too_many() -> Response<AnswerBody> {
-    let mut answer = Response::new(AnswerBody::Whole(None, None));
+    let mut answer = Response::new(AnswerBody::empty());
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     answer
 }

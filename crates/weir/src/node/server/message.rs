@@ -101,8 +101,12 @@ pub enum ServerAnswer {
 
 /// A response that is being sent.
 pub enum AnswerBody {
-    /// The piece that is left to send, and the request if the whole body is empty.
-    Whole(Option<Bytes>, Option<Arc<RequestProgress>>),
+    Whole {
+        /// What is left to send.
+        left: Option<Bytes>,
+        /// The request, unless the bytes have it.
+        _progress: Option<Arc<RequestProgress>>,
+    },
     Stream {
         stream: Arc<SharedStream>,
         progress: Arc<RequestProgress>,
@@ -110,11 +114,17 @@ pub enum AnswerBody {
     },
 }
 
+impl AnswerBody {
+    pub fn empty() -> AnswerBody {
+        AnswerBody::Whole { left: None, _progress: None }
+    }
+}
+
 /// Prepares a response for sending. If there is no room for its body, the response is a 503.
 pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
     let (head, body) = answer.into_parts();
     let body = match body {
-        ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole(None, Some(progress)),
+        ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole { left: None, _progress: Some(progress) },
         ServerAnswer::Whole(bytes) => {
             let mut room = progress.holder();
             if !room.grow(bytes.len()) {
@@ -122,7 +132,7 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
             }
             progress.enter(RequestPhase::Sending);
             let bytes = Bytes::from_owner(HeldBytes { bytes, _room: room, _progress: Some(progress) });
-            AnswerBody::Whole(Some(bytes), None)
+            AnswerBody::Whole { left: Some(bytes), _progress: None }
         }
         ServerAnswer::Stream { permit, source, last_words } => {
             let stream = Arc::new(SharedStream::new(source, last_words));
@@ -135,7 +145,7 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
 
 /// The response if the responses that others do not read take all the memory that there is for responses.
 fn no_room(progress: Arc<RequestProgress>) -> Response<AnswerBody> {
-    let mut answer = Response::new(AnswerBody::Whole(None, Some(progress)));
+    let mut answer = Response::new(AnswerBody::Whole { left: None, _progress: Some(progress) });
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     answer
 }
@@ -149,7 +159,7 @@ impl Body for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = match &mut *self {
-            AnswerBody::Whole(bytes, _) => Poll::Ready(bytes.take()),
+            AnswerBody::Whole { left, .. } => Poll::Ready(left.take()),
             AnswerBody::Stream { stream, progress, .. } => {
                 let piece = stream.poll_piece(context);
                 progress.set_wanted(piece.is_pending());
@@ -160,12 +170,12 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, AnswerBody::Whole(None, _))
+        matches!(self, AnswerBody::Whole { left: None, .. })
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            AnswerBody::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            AnswerBody::Whole { left, .. } => SizeHint::with_exact(left.as_ref().map_or(0, Bytes::len) as u64),
             AnswerBody::Stream { .. } => SizeHint::default(),
         }
     }
