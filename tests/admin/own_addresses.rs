@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weir_testkit::{Authority, Client, DEADLINE, Gateway, TlsClient, eventually, is_full, scaled};
+use weir_testkit::{Authority, Client, DEADLINE, Gateway, TlsClient, eventually, eventually_some, is_full, scaled};
 
 use crate::api::{ADMIN, VIEWER, admin_addr, file};
 use crate::weir;
@@ -145,6 +145,40 @@ fn u05_connections_that_send_little_or_nothing_lock_nobody_out_of_the_own_addres
     });
 }
 
+/// A request with a key that only reads, from another client address, whose body of a megabyte and a half lacks its end.
+fn half_body(site: &Site) -> Option<Client> {
+    let body = "x".repeat(1_400_000);
+    let head = request("POST", "configs/validate", VIEWER, "").replace("Length: 0", "Length: 1500000");
+    let mut client = Client::connect_from([127, 0, 0, 2].into(), site.admin()).ok()?;
+    let _ = client.try_send(head + &body);
+    Some(client)
+}
+
+#[test]
+fn u05_half_bodies_of_one_client_are_bounded_in_bytes_and_delay_no_other_client() {
+    for workers in [1, 2] {
+        let site = Site::start(Mode::Clear, workers);
+        site.serves("nobody");
+        let before = site.gateway.rss();
+        let mut half: Vec<Client> = (0..60).filter_map(|_| half_body(&site)).collect();
+        site.serves("half bodies");
+        let grown = site.gateway.rss().saturating_sub(before);
+        println!("{} KiB more", grown / 1024);
+        // Half of what may be held, and as much again for how memory is handed out.
+        assert!(grown <= 128 * MIB, "{grown} bytes more");
+        half.iter().for_each(|client| client.set_deadline(Duration::from_millis(10)));
+        // They are read side by side, so that any of them may be the one too many.
+        let refused =
+            eventually_some("one is refused", DEADLINE, || half.iter_mut().find_map(|half| half.response().ok()));
+        assert_eq!(refused.status, 503, "{}", refused.text());
+        assert!(refused.text().contains("all the memory that there is for bodies"), "{}", refused.text());
+        drop(half);
+        let mut whole = site.client();
+        let answer = whole.ask(request("POST", "configs/validate", VIEWER, "{}")).expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
 #[test]
 fn u05_the_commands_reach_an_admin_api_that_is_attacked() {
     let site = Site::start(Mode::Clear, 1);
@@ -210,6 +244,10 @@ fn u05_rapid_resets_and_endless_heads_end_their_connection_of_http2() {
         }));
     }
     site.serves("resets and endless heads");
+    for server in ["admin", "status"] {
+        // The one that asks for the metrics, and one of `serves` that is closing.
+        eventually("nothing is left of them", DEADLINE, || site.server("weir_server_connections", server) <= 1.0);
+    }
     let grown = site.gateway.rss().saturating_sub(before);
     assert!(grown <= 16 * MIB, "{grown} bytes more");
 }
@@ -265,6 +303,31 @@ fn u05_streams_that_nobody_reads_delay_nobody_and_end() {
         traffic.store(false, Relaxed);
         assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
     });
+}
+
+#[test]
+fn u05_streams_of_http2_that_nobody_reads_end() {
+    let site = Site::start(Mode::Clear, 1);
+    site.serves("nobody");
+    let mut client = Client::connect(site.status());
+    client.send(PREFACE);
+    for number in 0..8 {
+        let block = b"\x82\x86\x04\x05/tail\x41\x01t";
+        let stream = 2 * number + 1_u32;
+        client.send([&[0, 0, block.len() as u8, 1, 5][..], &stream.to_be_bytes(), block].concat());
+    }
+    eventually("they are open", DEADLINE, || site.server("weir_server_streams", "status") == 8.0);
+    let mut traffic = site.gateway.client();
+    let long = format!("/r?{}", "a".repeat(4_000));
+    eventually("they are ended", 3 * DEADLINE, || {
+        for _ in 0..100 {
+            assert_eq!(traffic.get(&long).expect("an answer").status, 200);
+        }
+        site.serves("streams of HTTP/2");
+        site.server("weir_server_streams_unread_total", "status") == 8.0
+    });
+    eventually("their connection is closed", 2 * DEADLINE, || site.server("weir_server_streams", "status") == 0.0);
+    eventually("nothing is left of it", DEADLINE, || site.server("weir_server_connections", "status") <= 1.0);
 }
 
 #[test]

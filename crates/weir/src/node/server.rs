@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::oneshot;
@@ -36,7 +36,7 @@ use tracing::warn;
 use super::server_tally::ServerTally;
 use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
 use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
-use message::{AnswerBody, ReceivedBody, sent};
+use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
 use places::{EndOrder, ServerPlace, ServerPlaces};
@@ -245,7 +245,7 @@ impl SharedServer {
     ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + Send + use<> {
         let (service, progress) = (Arc::clone(&self.service), place.begin().map(Arc::new));
         async move {
-            let Some(progress) = progress else { return Ok(too_many()) };
+            let Some(progress) = progress else { return Ok(refused(TOO_MANY)) };
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
@@ -254,13 +254,9 @@ impl SharedServer {
     }
 }
 
-/// The response to more requests than may be in progress on a connection. HTTP/1 has one at a time, and HTTP/2 has its limit of
-/// streams; more are only those that a client has reset while the node still works for them.
-fn too_many() -> Response<AnswerBody> {
-    let mut answer = Response::new(AnswerBody::empty());
-    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    answer
-}
+/// HTTP/1 has one request at a time, and HTTP/2 has its limit of streams; more are only those that a client has reset while the node
+/// still works for them.
+const TOO_MANY: &str = "requests that you have cancelled are still in progress; try again later\n";
 
 /// A response with a whole body.
 pub fn whole(answer: Response<Bytes>) -> Response<ServerAnswer> {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tokio::time::timeout;
@@ -114,12 +115,6 @@ pub enum AnswerBody {
     },
 }
 
-impl AnswerBody {
-    pub fn empty() -> AnswerBody {
-        AnswerBody::Whole { left: None, _progress: None }
-    }
-}
-
 /// Prepares a response for sending. If there is no room for its body, the response is a 503.
 pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
     let (head, body) = answer.into_parts();
@@ -128,7 +123,9 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
         ServerAnswer::Whole(bytes) => {
             let mut room = progress.holder();
             if !room.grow(bytes.len()) {
-                return no_room(progress);
+                return refused(
+                    "responses that are not read take all the memory that there is for responses; try again later\n",
+                );
             }
             progress.enter(RequestPhase::Sending);
             let bytes = Bytes::from_owner(HeldBytes { bytes, _room: room, _progress: Some(progress) });
@@ -143,10 +140,13 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
     Response::from_parts(head, body)
 }
 
-/// The response if the responses that others do not read take all the memory that there is for responses.
-fn no_room(progress: Arc<RequestProgress>) -> Response<AnswerBody> {
-    let mut answer = Response::new(AnswerBody::Whole { left: None, _progress: Some(progress) });
+/// A response that the server gives itself, without asking the service.
+pub fn refused(problem: &'static str) -> Response<AnswerBody> {
+    let left = Some(Bytes::from_static(problem.as_bytes()));
+    let mut answer = Response::new(AnswerBody::Whole { left, _progress: None });
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
     answer
 }
 
