@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_early_is_refused_or_waits() {
+    fn request_that_is_too_early_is_refused_or_waits() {
         let slow = json!({"rate": 0.1, "burst": 0, "key": "remote_addr", "rejected_code": 429, "rejected_msg": "slow"});
         let step = build::<LimitReq>(slow);
         let mut exchange = get("/");
