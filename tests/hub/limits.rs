@@ -31,7 +31,7 @@ fn account(node: &HubNode) -> [u64; 3] {
 }
 
 #[test]
-fn what_exceeds_a_limit_can_be_left_out_and_is_accounted_for() {
+fn deliveries_beyond_a_limit_can_be_dropped_and_are_accounted_for() {
     let (node, subscriber) = (node("count: 2, time_window: 86400, action: drop"), Subscriber::start());
     subscribe(&node, "/limited", TOPIC, &subscriber.url("/limited"));
     subscribe(&node, "/hub", TOPIC, &subscriber.url("/all"));
@@ -53,7 +53,7 @@ fn what_exceeds_a_limit_can_be_left_out_and_is_accounted_for() {
 }
 
 #[test]
-fn what_exceeds_a_limit_waits_and_keeps_its_order() {
+fn deliveries_beyond_a_limit_wait_and_keep_their_order() {
     let (node, subscriber) = (node("count: 2, time_window: 1"), Subscriber::start());
     subscribe(&node, "/limited", TOPIC, &subscriber.url("/"));
     (0..5).for_each(|number| node.publish(number.to_string()));
