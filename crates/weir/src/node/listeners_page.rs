@@ -36,7 +36,7 @@ fn table() -> String {
     let mut table = "| | `listen` | `admin` | `status` |\n|---|--:|--:|--:|\n".to_owned();
     table += &row("connections", "by the limit of open files", |own| own.connections.to_string());
     table += &row("connections of other machines", "all", |own| own.remote().to_string());
-    table += &row("connections of one client address", "half (`client_max_connections`)", |own| {
+    table += &row("connections of one client address of another machine", "half (`client_max_connections`)", |own| {
         (own.connections / 2).to_string()
     });
     table += &row(
@@ -87,11 +87,11 @@ fn the_table_of_listeners_has_the_numbers_of_the_code() {
     for phrase in [
         format!("{} of lines wait", bytes(MOST_READER_BYTES)),
         format!("for all readers together {};", bytes(MOST_BYTES)),
-        format!("is not read for {} ends", seconds(UNREAD)),
+        format!("that is not read for {} ends", seconds(UNREAD)),
         format!("At most {MOST_WAITS} changes wait"),
         format!("at most {PENDING_RESETS} streams that the client has reset"),
         format!("and {LOCAL_RESETS} that it made the node reset"),
-        format!("a PING after {}, and has {} to answer", seconds(PING), seconds(PONG)),
+        format!("gets a PING after {}, and has {} to answer", seconds(PING), seconds(PONG)),
         format!("pauses for {} ms", ACCEPT_PAUSE.as_millis()),
     ] {
         assert!(text.contains(&phrase), "docs/guide/security.md is to say: {phrase}");

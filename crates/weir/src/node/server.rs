@@ -172,11 +172,13 @@ impl SharedServer {
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
                 Err(error) => {
-                    self.tally.accept_errors.fetch_add(1, Relaxed);
-                    if self.accept_errors.is_due() {
-                        warn!("{} cannot accept a connection: {error}", self.title);
+                    if socket.has_client() {
+                        self.tally.accept_errors.fetch_add(1, Relaxed);
+                        if self.accept_errors.is_due() {
+                            warn!("{} cannot accept a connection: {error}", self.title);
+                        }
+                        self.places.shed_one();
                     }
-                    self.places.shed_one();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

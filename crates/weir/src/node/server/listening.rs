@@ -1,13 +1,13 @@
 //! The sockets of a server.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::peer::ServerPeer;
@@ -36,6 +36,16 @@ impl ServerSocket {
             }
             ServerSocket::Unix(listener) => Ok((Box::new(listener.accept().await?.0), ServerPeer::Unix)),
         }
+    }
+
+    /// Whether a client waits to be accepted. Without file descriptors, `accept` fails also if nobody does.
+    pub fn has_client(&self) -> bool {
+        let socket = match self {
+            ServerSocket::Tcp(listener) => listener.as_fd(),
+            ServerSocket::Unix(listener) => listener.as_fd(),
+        };
+        let mut ready = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 }
 

@@ -107,7 +107,8 @@ impl ServerPlaces {
     /// The groups of connections that a new one of this client counts in, each with the most that there may be.
     fn groups(&self, client: ServerClient) -> [(usize, impl Fn(ServerClient) -> bool); 3] {
         let is_remote = client.is_remote();
-        let remote = if is_remote { self.bounds.remote() } else { usize::MAX };
+        let (all, remote) = (self.bounds.connections, self.bounds.remote());
+        let (own, remote) = if is_remote { (share(all, client), remote) } else { (all, usize::MAX) };
         let group = |scope: u8| {
             move |other: ServerClient| match scope {
                 0 => other == client,
@@ -115,7 +116,7 @@ impl ServerPlaces {
                 _ => true,
             }
         };
-        [(share(self.bounds.connections, client), group(0)), (remote, group(1)), (self.bounds.connections, group(2))]
+        [(own, group(0)), (remote, group(1)), (all, group(2))]
     }
 
     fn end(&self, table: &mut PlaceTable, id: u64, why: ConnectionEnd) {
@@ -345,5 +346,79 @@ impl Drop for StreamPermit {
             entry.streams -= 1;
             places.tally.streams.fetch_sub(1, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    type Entered = (ServerPlace, oneshot::Receiver<EndOrder>);
+
+    fn enter(places: &Arc<ServerPlaces>, address: &str) -> Option<Entered> {
+        places.try_enter(ServerClient::Network(address.parse::<IpAddr>().expect("an address")))
+    }
+
+    /// Connections that the node works for.
+    fn busy(places: &Arc<ServerPlaces>, address: &str) -> Option<(Arc<ServerPlace>, RequestProgress)> {
+        let (place, _) = enter(places, address)?;
+        let place = Arc::new(place);
+        let request = place.begin().expect("it has none yet");
+        Some((place, request))
+    }
+
+    fn places() -> Arc<ServerPlaces> {
+        let bounds = ServerBounds { connections: 16, streams: 4 };
+        Arc::new(ServerPlaces::new(bounds, false, Arc::default()))
+    }
+
+    #[test]
+    fn u05_one_client_address_locks_out_itself_and_other_machines_not_this_one() {
+        let places = places();
+        let greedy: Vec<_> = (0..8).filter_map(|_| busy(&places, "192.0.2.1")).collect();
+        assert_eq!(greedy.len(), 8);
+        assert!(enter(&places, "192.0.2.1").is_none(), "half of the connections is its share");
+        let others: Vec<_> = (2..20).filter_map(|last| busy(&places, &format!("192.0.2.{last}"))).collect();
+        assert_eq!(others.len(), 6, "an eighth is left for this machine");
+        let local: Vec<_> = (0..3).filter_map(|_| busy(&places, "127.0.0.1")).collect();
+        assert_eq!(local.len(), 2);
+        drop(others);
+        assert!(busy(&places, "127.0.0.1").is_some());
+        assert!(enter(&places, "192.0.2.1").is_none());
+        drop(greedy);
+        assert!(enter(&places, "192.0.2.1").is_some());
+    }
+
+    #[test]
+    fn u05_a_client_at_its_share_loses_its_own_idle_connection() {
+        let places = places();
+        let (_other, mut of_other) = enter(&places, "192.0.2.2").expect("room");
+        let mut own: Vec<Entered> = (0..9).filter_map(|_| enter(&places, "192.0.2.1")).collect();
+        assert_eq!(own.len(), 9, "the first gives way");
+        assert_eq!(own[0].1.try_recv(), Ok(EndOrder::AtOnce));
+        assert!(own[1].1.try_recv().is_err() && of_other.try_recv().is_err());
+        assert_eq!(places.tally.ended(ConnectionEnd::Shed).load(Relaxed), 1);
+        drop(own);
+        assert_eq!(places.tally.connections.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn u05_streams_and_bytes_are_shared_too() {
+        let places = places();
+        let clients = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let requests: Vec<_> = clients.iter().map(|address| busy(&places, address).expect("room")).collect();
+        let permits: Vec<bool> =
+            requests.iter().map(|(_, request)| request.open_stream().map(std::mem::forget).is_some()).collect();
+        assert_eq!(permits, [true, true, false, true, true]);
+        let mut rooms: Vec<HeldRoom> = requests.iter().map(|(_, request)| request.holder()).collect();
+        assert!(rooms[0].grow(HELD_BYTES / 2) && !rooms[1].grow(1), "half of the bytes for one client");
+        assert!(rooms[3].grow(HELD_BYTES / 4) && rooms[4].grow(HELD_BYTES / 4));
+        assert!(!rooms[3].grow(1), "all of them are held");
+        rooms.clear();
+        let mut alone = requests[0].1.holder();
+        assert!(alone.grow(2 * HELD_BYTES), "a response that is larger is sent alone");
+        assert!(!requests[3].1.holder().grow(1));
     }
 }
