@@ -191,7 +191,11 @@ impl PlaceTable {
 
     /// The connection of these that is the first to give way.
     fn longest_idle(&self, counts: &impl Fn(ServerClient) -> bool, now: Instant) -> Option<u64> {
-        let give_way = self.among(counts).filter_map(|(id, entry)| Some((entry.progress.gives_way(now)?, id)));
+        let of_client = |client| self.count(&|other| other == client);
+        let give_way = self.among(counts).filter_map(|(id, entry)| {
+            let order = entry.progress.gives_way(now)?.among(|| of_client(entry.client));
+            Some((order, id))
+        });
         give_way.min().map(|(_, id)| id)
     }
 
@@ -402,6 +406,15 @@ mod tests {
         assert_eq!(places.tally.ended(ConnectionEnd::Shed).load(Relaxed), 1);
         drop(own);
         assert_eq!(places.tally.connections.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn u05_who_connects_without_end_takes_no_place_of_another_client() {
+        let places = places();
+        let (_other, mut of_other) = enter(&places, "127.0.0.1").expect("room");
+        let flood: Vec<Entered> = (0..100).filter_map(|_| enter(&places, "127.0.0.2")).collect();
+        assert_eq!(flood.len(), 100);
+        assert!(of_other.try_recv().is_err(), "it has been there for less than a second");
     }
 
     #[test]

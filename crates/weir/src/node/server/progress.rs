@@ -1,5 +1,6 @@
 //! How far a connection has come, and which of its bounds it exceeds. Decisions only: no sockets, no clock.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,6 +51,14 @@ pub struct GivesWay {
     /// least: a client that is about to send a request is then not closed for others who send nothing.
     young: Option<ClientEffort>,
     since: Instant,
+}
+
+impl GivesWay {
+    /// The order with the number of connections of the same client: of young ones, those of the client with the most come first.
+    /// A client is then not closed for another one that makes new connections without end.
+    pub fn among(self, of_client: impl FnOnce() -> usize) -> (bool, Option<Reverse<usize>>, GivesWay) {
+        (self.has_request, self.young.map(|_| Reverse(of_client())), self)
+    }
 }
 
 impl ConnectionProgress {

@@ -12,9 +12,9 @@ pub trait AnswerStream: Send {
 }
 
 /// A stream that the server can end while its client reads nothing.
-pub struct SharedStream(Mutex<StreamState>);
+pub struct SharedStream(Mutex<SharedStreamState>);
 
-enum StreamState {
+enum SharedStreamState {
     Open {
         source: Box<dyn AnswerStream>,
         /// Sent if the server ends the stream.
@@ -27,35 +27,35 @@ enum StreamState {
 
 impl SharedStream {
     pub fn new(source: Box<dyn AnswerStream>, last_words: Bytes) -> SharedStream {
-        SharedStream(Mutex::new(StreamState::Open { source, last_words }))
+        SharedStream(Mutex::new(SharedStreamState::Open { source, last_words }))
     }
 
     pub fn poll_piece(&self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.state();
         match &mut *state {
-            StreamState::Open { source, .. } => source.poll_piece(context),
-            StreamState::Ending(words) => {
+            SharedStreamState::Open { source, .. } => source.poll_piece(context),
+            SharedStreamState::Ending(words) => {
                 let words = std::mem::take(words);
-                *state = StreamState::Ended;
+                *state = SharedStreamState::Ended;
                 Poll::Ready(Some(words))
             }
-            StreamState::Ended => Poll::Ready(None),
+            SharedStreamState::Ended => Poll::Ready(None),
         }
     }
 
     /// Drops the source with all that waits there, if the stream is still open. Its client gets the last words if it reads again.
     pub fn end(&self) -> bool {
         let mut state = self.state();
-        let StreamState::Open { last_words, .. } = &mut *state else { return false };
+        let SharedStreamState::Open { last_words, .. } = &mut *state else { return false };
         let last_words = std::mem::take(last_words);
         // The source is dropped after the lock is given back.
-        let source = std::mem::replace(&mut *state, StreamState::Ending(last_words));
+        let source = std::mem::replace(&mut *state, SharedStreamState::Ending(last_words));
         drop(state);
         drop(source);
         true
     }
 
-    fn state(&self) -> MutexGuard<'_, StreamState> {
+    fn state(&self) -> MutexGuard<'_, SharedStreamState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
