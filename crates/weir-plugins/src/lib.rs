@@ -32,7 +32,7 @@ pub use observe::trace::otlp::metrics::MetricsPeriod;
 pub use observe::trace::otlp::service::OtlpProtocol;
 pub use traffic::proxy_cache::totals as cache_totals;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
-pub use traffic::sse_fanout::totals as fanout_totals;
+pub use traffic::sse_fanout::{StreamLimit, totals as fanout_totals};
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
@@ -84,7 +84,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::request_validation::RequestValidation>(),
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>(),
-    Entry::of::<traffic::sse_fanout::SseFanout>(),
+    Entry::described::<traffic::sse_fanout::SseFanout>(),
     Entry::of::<security::sse_policy::SsePolicy>(),
     Entry::described::<log::syslog::Syslog>(),
     Entry::described::<log::tcp_logger::TcpLogger>(),
