@@ -141,7 +141,7 @@ async fn replace(
         answer.headers_mut().remove(CONTENT_TYPE);
         return Ok(answer);
     }
-    if let Some(error) = validate::errors(context.registry, &lists).first() {
+    if let Some(error) = validate::errors(context, &lists).first() {
         return refuse(error.problem.clone());
     }
     let mut next = next_state(&state, &lists)?;

@@ -12,6 +12,9 @@ use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceChange, ResourceKey, ResourceView, StoredResource};
 use crate::stores::writes::{Plan, PlanRefusal};
 
+/// Lists whose resources have an effect on those of others, whatever their labels are: a scope includes them only if it names them.
+const SHARED_LISTS: &[&str] = &["global_rules", "plugin_metadata", "secrets"];
+
 /// Whether scopes include a resource. A credential has the labels of its consumer, which `consumer` looks up.
 fn covers(
     scopes: &[AdminScope],
@@ -29,7 +32,8 @@ fn covers(
         label == Some(text)
     };
     let is_of = |scope: &AdminScope| {
-        (scope.kinds.is_empty() || scope.kinds.contains(&key.list()))
+        let is_meant = scope.kinds.is_empty() && !SHARED_LISTS.contains(&key.list());
+        (is_meant || scope.kinds.contains(&key.list()))
             && key.id().starts_with(&*scope.id_prefix)
             && scope.labels.iter().all(|(name, text)| has_label(name, text))
     };
@@ -110,6 +114,10 @@ mod tests {
         let of = |key: &str, value: Value| covers(&scopes, &ResourceKey::parse(key).expect("a key"), &value, none);
         assert!(of("routes/a-1", json!({})));
         assert!(!of("routes/b-1", json!({})));
+        for list in ["global_rules", "plugin_metadata", "secrets"] {
+            let key = format!("{list}/a-1");
+            assert!(!of(&key, json!({"labels": {"team": "a"}})), "{list} concern others, so they have to be named");
+        }
         assert!(!of("services/a-1", json!({"labels": {"team": "b"}})));
         assert!(of("services/b-1", json!({"labels": {"team": "a", "x": "y"}})));
         assert!(!of("consumers/jack/credentials/1", json!({"labels": {"team": "a"}})), "the consumer decides");
