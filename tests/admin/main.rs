@@ -12,6 +12,7 @@ mod etcd;
 mod mcp;
 mod membership;
 mod migration;
+mod resource_access;
 mod samples;
 mod security;
 mod set_aside;
