@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_a_file_is_the_end_of_it() {
+    fn cut_removes_the_end_of_the_file() {
         let directory = TempDir::new();
         let path = directory.path().join("records.log");
         let of = |path: &Path| AppendedFile::new(path.to_owned(), None);
