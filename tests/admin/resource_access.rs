@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use serde_json::{Value, json};
 use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Launcher, Origin, Signal, TempDir, eventually};
 
-use crate::api::{ADMIN, Api, admin_addr, file};
+use crate::api::{ADMIN, Api, EDITOR, admin_addr, file};
 
 const SCOPED: &str = "the-key-of-an-editor-of-team-a";
 /// The values of the variables that the node's file uses.
@@ -280,6 +280,19 @@ fn a_resource_stored_before_the_lists_existed_is_set_aside_until_it_is_listed() 
             gateway.status()["configuration"].to_string().contains("`resource_env`")
         }
     });
+}
+
+#[test]
+fn an_editor_of_a_standalone_node_adds_no_secret_manager() {
+    let gateway = weir().start(&node_file("store: standalone\n"));
+    let mut editor = Api::with_key(admin_addr(&gateway), EDITOR);
+    let manager = json!({"id": "vault/1", "uri": "http://127.0.0.1:9", "prefix": "kv", "token": "t"});
+    let mut put = |digest: &str, lists: Value| {
+        editor.ask("PUT", "configs", &format!("X-Digest: {digest}\r\n"), &lists.to_string())
+    };
+    let answer = put("d1", json!({"secrets": [manager]}));
+    assert!(answer.status == 403 && answer.text().contains("the role editor"), "{}", answer.text());
+    assert_eq!(put("d2", json!({"routes": []})).status, 202);
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::log::options::{FormatOptions, LoggerMetadata};
 #[serde(deny_unknown_fields)]
 pub struct FileLogger {
     /// The path of the file. Required, unless the plugin metadata has a `path`.
+    #[schemars(extend("x-weir-reaches" = "file"))]
     path: Option<String>,
     /// An expression, such as `[[status, ">=", 400]]`. Only exchanges for which the expression is true are recorded.
     #[serde(rename = "match")]
@@ -43,6 +44,7 @@ pub struct FileLogger {
 #[serde(deny_unknown_fields, default)]
 pub struct FileLoggerMetadata {
     /// The path of the file for plugins that do not set `path`.
+    #[schemars(extend("x-weir-reaches" = "file"))]
     path: Option<String>,
     /// The `log_format` of plugins that do not set this option.
     log_format: Option<Map<String, Value>>,
