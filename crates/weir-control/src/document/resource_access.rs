@@ -116,7 +116,9 @@ impl ResourceAccess {
 
     /// Whether a resource may read an environment variable. Says nothing about whether the variable is set.
     pub(super) fn variable(&self, resource: &str, name: &str) -> Result<(), ReferenceFault> {
-        if OWN_VARIABLES.contains(&name) || self.own_variables.contains(name) {
+        // A reference may name a member of the JSON in a variable.
+        let whole = name.split('/').next().unwrap_or_default();
+        if OWN_VARIABLES.contains(&whole) || self.own_variables.contains(whole) {
             let problem = format!("the environment variable `{}` is used by the node itself", shortened(name));
             return Err((problem, "use another variable: resources of a store cannot read this one".to_owned()));
         }
