@@ -13,6 +13,7 @@ mod mcp;
 mod membership;
 mod migration;
 mod own_addresses;
+mod resource_access;
 mod samples;
 mod security;
 mod set_aside;

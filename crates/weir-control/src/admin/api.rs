@@ -254,7 +254,7 @@ impl AdminApi {
                 Some(schema) => answer::json_of(StatusCode::OK, &schema),
                 None => answer::wrong(format!("not found schema: {name}")),
             }),
-            (["configs", "validate"], &Method::POST) => validate::lists(context.registry, request),
+            (["configs", "validate"], &Method::POST) => validate::lists(context, request),
             (["configs"], _) => configs::answer(context, request).await,
             (["nodes"], &Method::GET) => nodes::answer(context).await,
             (["history", rest @ ..], _) => history::answer(context, request, rest).await,
