@@ -396,3 +396,6 @@ impl Routes for WorkerSnapshot {
         &self.snapshot.routes[route].facts
     }
 }
+
+#[cfg(test)]
+mod tests;
