@@ -56,7 +56,7 @@ pub struct Pools {
     /// Machines with idle or shared connections.
     connected: RefCell<Vec<Rc<Machine>>>,
     sweep: Cell<Sweep>,
-    /// Machines that a retired upstream has released.
+    /// Machines that a retired upstream has released, each once.
     released: RefCell<VecDeque<Rc<Machine>>>,
     /// The number of workers of the node, among which the concurrency of a machine is divided.
     workers: u32,
@@ -215,7 +215,9 @@ impl Pools {
     /// Takes back the endpoints of an upstream that is no longer used. Machines without other references are dropped, with
     /// their idle connections, during the next ticks.
     pub fn release(&self, endpoints: Vec<Rc<EndpointPool>>) {
-        self.released.borrow_mut().extend(endpoints.iter().map(|endpoint| Rc::clone(&endpoint.machine)));
+        let machines = endpoints.iter().map(|endpoint| &endpoint.machine);
+        let new = machines.filter(|machine| !machine.is_released.replace(true));
+        self.released.borrow_mut().extend(new.cloned());
     }
 
     fn drop_unused_machines(&self, worker: &WorkerContext) {
@@ -223,11 +225,12 @@ impl Pools {
         let few = released.len().saturating_sub(RELEASED_AT_ONCE);
         let looked_at = released.split_off(few);
         for machine in looked_at {
+            machine.drop_unused_connections(worker);
             if machine.in_flight.get() > 0 {
                 released.push_front(machine);
                 continue;
             }
-            machine.drop_unused_connections(worker);
+            machine.is_released.set(false);
             let lists = usize::from(machine.is_connected.get());
             if Rc::strong_count(&machine) == 2 + lists {
                 self.machines.shard_of(&machine.key).remove(&machine.key);

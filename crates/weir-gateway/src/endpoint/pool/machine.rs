@@ -43,8 +43,9 @@ pub(super) struct Machine {
     pub(super) latency: LatencyEstimate,
     /// The limit of the upstreams with `concurrency: auto`.
     found_limit: OnceCell<Rc<AdmissionLimit>>,
-    /// Whether it is in [`Pools::connected`].
+    /// Whether it is in [`Pools::connected`], and in [`Pools::released`].
     pub(super) is_connected: Cell<bool>,
+    pub(super) is_released: Cell<bool>,
     /// The health that upstreams see. Two of them may check the machine differently.
     health: RefCell<Vec<Weak<Health>>>,
 }
@@ -96,6 +97,7 @@ impl Machine {
             latency: LatencyEstimate::default(),
             found_limit: OnceCell::new(),
             is_connected: Cell::new(false),
+            is_released: Cell::new(false),
             health: RefCell::default(),
         }
     }
