@@ -99,7 +99,7 @@ impl Full {
 }
 
 #[test]
-fn who_waits_is_served_in_turn_by_whoever_has_a_place_first() {
+fn waiting_clients_are_served_in_turn_by_the_first_free_endpoint() {
     for kind in ["roundrobin", "random"] {
         let full = Full::new(&format!("type: {kind}"));
         let mut clients = waiting(&full.gateway, 6);
@@ -113,7 +113,7 @@ fn who_waits_is_served_in_turn_by_whoever_has_a_place_first() {
 }
 
 #[test]
-fn who_leaves_the_line_is_passed_by() {
+fn client_that_leaves_the_queue_is_passed_over() {
     let full = Full::new("type: roundrobin");
     let mut clients = waiting(&full.gateway, 4);
     drop(clients.remove(2));
@@ -126,7 +126,7 @@ fn who_leaves_the_line_is_passed_by() {
 }
 
 #[test]
-fn who_waits_while_the_configuration_changes_is_served() {
+fn client_that_waits_while_the_configuration_changes_is_served() {
     let full = Full::new("type: roundrobin");
     let mut clients = waiting(&full.gateway, 3);
     let revision = full.gateway.revision();
@@ -145,7 +145,7 @@ fn who_waits_while_the_configuration_changes_is_served() {
 }
 
 #[test]
-fn where_all_fall_ill_nobody_goes_on_waiting() {
+fn waiting_clients_are_answered_when_all_endpoints_become_unhealthy() {
     let (one, other) = (Held::new("one"), Held::new("other"));
     let origins = [one.origin, other.origin];
     let checks = "checks: { active: { http_path: /health, timeout: 1, healthy: { interval: 50ms, successes: 1 }, \

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_counted() {
+    fn tail_counts_lines_that_were_not_read() {
         let mut slow = tail(233);
         for _ in 0..MOST_LINES + 5 {
             show(&exchange(233));

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_within_follows_once_also_where_it_contains_itself() {
+    fn nested_options_are_listed_once_even_if_they_are_recursive() {
         let rows = found();
         assert_eq!(rows["rules"].kind, "array of objects, 1 or more");
         assert_eq!(rows["rules[].share"].kind, "number, above 0");

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_from_others_or_given_to_them() {
+    fn scope_allows_no_change_of_labels_into_or_out_of_it() {
         let scopes: Arc<[AdminScope]> = [scope(&[], "", &[("team", "a")])].into();
         let key = ResourceKey::new("routes", "r");
         let value = |team: &str| json!({"labels": {"team": team}});

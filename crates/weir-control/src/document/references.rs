@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_fault_with_its_place() {
+    fn missing_reference_is_a_fault_with_its_place() {
         let (_, faults) =
             resolved(json!({"plugin_metadata": [{"a": "$env://NO", "b": "$env://KEY/a", "c": "$env://JSON/a"}]}));
         assert_eq!(

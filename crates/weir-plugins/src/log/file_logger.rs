@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_a_file_is_the_end_of_it() {
+    fn cut_removes_the_end_of_the_file() {
         let directory = TempDir::new();
         let path = directory.path().join("records.log");
         assert_eq!(append(&path, b"one\ntwo\n", &[4, 8]).0, 2);

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_behind_is_rejected_and_the_rest_is_stored() {
+    fn entries_too_far_behind_are_rejected_and_the_others_delivered() {
         let answer = |status: u16, text: &'static str| {
             Response::builder().status(status).body(Bytes::from_static(text.as_bytes())).expect("valid")
         };

@@ -179,7 +179,7 @@ fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
 }
 
 #[test]
-fn where_descriptors_run_out_fewer_do_for_a_while() {
+fn limit_is_lowered_for_a_while_when_descriptors_run_out() {
     for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
         let limiter = Limiter::new(setting);
         assert!(limiter.lower_for_shortage(8000, 1));
@@ -226,7 +226,7 @@ fn group(count: usize) -> Vec<Limiter> {
 }
 
 #[test]
-fn nobody_gains_by_taking_from_fellows() {
+fn limits_do_not_grow_at_the_cost_of_other_limiters() {
     let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     let limits = run_together(&limiters, 50_000.0, 50_000.0, 60.0, &mut now_ns);
     assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");

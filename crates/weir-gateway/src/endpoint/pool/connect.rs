@@ -35,3 +35,19 @@ pub(super) async fn connect(addr: SocketAddr, send_timeout: Duration) -> io::Res
     raw.set_tcp_user_timeout(Some(user_timeout(send_timeout)))?;
     refuse_self_connection(socket.connect(addr).await?, addr)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_is_given_up_by_the_kernel_no_sooner_than_by_the_send_timeout() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let addr = listener.local_addr().expect("a bound socket has an address");
+        for (send_s, want_s) in [(1, 30), (50, 50)] {
+            let stream = connect(addr, Duration::from_secs(send_s)).await.expect("it listens");
+            let found = SockRef::from(&stream).tcp_user_timeout().expect("an option of the socket");
+            assert_eq!(found, Some(Duration::from_secs(want_s)), "timeout.send: {send_s}");
+        }
+    }
+}

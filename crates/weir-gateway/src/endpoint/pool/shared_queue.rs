@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_just_come_back_takes_its_share_unless_nobody_else_is_there() {
+    fn endpoint_that_has_just_come_back_takes_only_its_share_beside_others() {
         let (shared_queue, health) = shared_queue(Some(1000 * LONG));
         let back_ns = 2 * LONG.as_nanos() as u64;
         health[0].checked_down(LONG, &"checks fail", 2);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_left_it_is_asked_again() {
+    fn waiting_exchange_picks_again_when_no_endpoint_is_left() {
         let (shared_queue, health) = shared_queue(None);
         let ticket = enter(&shared_queue);
         shared_queue.look(2);

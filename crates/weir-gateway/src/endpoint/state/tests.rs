@@ -95,7 +95,7 @@ fn f25_who_relapses_rests_twice_as_long() {
 }
 
 #[test]
-fn what_began_before_an_endpoint_fell_out_says_nothing_new() {
+fn failures_that_began_before_the_endpoint_left_do_not_count_again() {
     let health = health();
     fails(&health, Stop::ReadTimeout, 10);
     for _ in 0..50 {
@@ -133,7 +133,7 @@ fn statuses_count_as_configured() {
 }
 
 #[test]
-fn what_is_not_the_endpoints_fault_is_not_counted() {
+fn failures_of_others_do_not_count_against_the_endpoint() {
     let health = health();
     for stop in [Stop::ClientGone, Stop::Internal, Stop::Shutdown, Stop::BodyTooLarge] {
         fails(&health, stop, 10);
@@ -142,7 +142,7 @@ fn what_is_not_the_endpoints_fault_is_not_counted() {
 }
 
 #[test]
-fn what_checks_took_out_only_checks_or_answers_bring_back() {
+fn endpoint_taken_out_by_checks_comes_back_by_checks_or_answers_only() {
     let health = health();
     health.checked_down(PATIENCE, &"checks fail", 10);
     assert!(!health.is_up(u64::MAX - 1));

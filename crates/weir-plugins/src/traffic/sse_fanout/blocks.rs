@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_and_no_time_is_ignored() {
+    fn invalid_id_and_retry_are_ignored() {
         let (blocks, retry) = read(&[b"id: a\0b\nretry: 5s\ndata\n\n"]);
         assert_eq!((blocks[0].1.as_deref(), retry), (None, None));
     }

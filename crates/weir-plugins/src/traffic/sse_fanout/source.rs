@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_client_is_not_shared() {
+    fn fields_for_one_client_are_not_shared() {
         let fields = head(200, &[("Set-Cookie", "a=b"), ("X-A", "1"), ("Date", "x"), ("Content-Length", "3")]).fields;
         assert_eq!(shared_fields(fields), [(b"x-a"[..].into(), b"1"[..].into())]);
     }

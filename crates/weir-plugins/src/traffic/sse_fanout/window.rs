@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_once_is_there_until_the_next() {
+    fn window_keeps_a_burst_until_the_next_event() {
         let mut window = filled(WindowLimits { events: 3, ..WIDE }, 0..3);
         window.extend((3..20).map(block));
         assert_eq!((window.at(0), window.end()), (At::Block(&block(0)), 20));
