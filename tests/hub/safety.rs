@@ -53,6 +53,18 @@ fn failed_verifications(node: &HubNode, reason: &str) -> f64 {
 }
 
 #[test]
+fn a_callback_that_sends_interim_responses_for_ever_is_given_up() {
+    let (node, endless, other) = (HubNode::start(), Subscriber::start(), Subscriber::start());
+    endless.answer(|_| Some(Answer::raw("HTTP/1.1 102 Processing\r\n\r\n".repeat(100_000))));
+    subscribe(&node, &endless.url("/"));
+    node.subscribe(&other, "/", &[]);
+    node.publish("one");
+    other.wait_deliveries(1);
+    // As an answer that breaks the protocol, not as one that takes too long.
+    eventually("it is counted", DEADLINE, || failed_verifications(&node, "broken") == 1.0);
+}
+
+#[test]
 fn a_callback_that_does_not_confirm_is_logged_and_counted() {
     let (node, subscriber) = (HubNode::start(), Subscriber::start());
     subscriber.answer(|request| (request.method == "GET").then(|| Answer::status(404, "")));

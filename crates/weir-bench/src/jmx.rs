@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_counterpart_is_said() {
+    fn element_without_a_counterpart_is_noted() {
         let more = PLAN.replace(
             "<ResultCollector",
             "<XPathAssertion testclass=\"XPathAssertion\" testname=\"Check\" enabled=\"true\"/><hashTree/><ResultCollector",

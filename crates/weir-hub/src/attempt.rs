@@ -76,7 +76,7 @@ impl NoAnswerReason {
             CallError::AddressDenied { .. } => NoAnswerReason::AddressDenied,
             CallError::Connect { .. } => NoAnswerReason::Connect,
             CallError::Tls { .. } => NoAnswerReason::Tls,
-            CallError::Broken { .. } => NoAnswerReason::Broken,
+            CallError::Broken { .. } | CallError::Excess { .. } => NoAnswerReason::Broken,
             _ => NoAnswerReason::Unknown,
         }
     }

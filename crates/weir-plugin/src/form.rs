@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_encoded_decodes_to_itself() {
+    fn every_byte_survives_encoding_and_decoding() {
         let all: Vec<u8> = (0..=u8::MAX).collect();
         let mut out = Vec::new();
         write_encoded(&all, &mut out);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_requests_have_changed_counts_when_a_request_is_verified() {
+    fn request_is_checked_again_when_it_is_verified() {
         let mut settings = settings();
         settings.consumers = ["jack", "jill"].map(|name| (name.into(), "".into())).into_iter().collect();
         settings.subscribe.max_per_consumer = 1;

@@ -654,7 +654,7 @@ impl World {
 }
 
 #[test]
-fn whatever_happens_nothing_is_lost_and_the_account_is_even() {
+fn engine_loses_nothing_and_keeps_its_account_even_over_random_steps() {
     for seed in 0..200 {
         let mut world = World::new(seed);
         for _ in 0..1_500 {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_key_can_be_is_said() {
+    fn key_without_a_variable_is_refused_and_an_unknown_one_warned_of() {
         let mut build = Build::default();
         LimitKey::compile("consumer", KeyType::Var, "key", &mut build).expect("accepted");
         assert!(build.warnings[0].to_string().starts_with("key: names the variable `consumer`"));

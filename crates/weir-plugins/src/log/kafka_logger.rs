@@ -38,6 +38,7 @@ pub struct KafkaLogger {
     brokers: Vec<BrokerOptions>,
     /// The bootstrap brokers as `host: port`, in the form of older versions of APISIX.
     #[serde(default)]
+    #[schemars(extend("x-weir-reaches" = "server"))]
     broker_list: BTreeMap<String, u16>,
     /// The topic.
     kafka_topic: String,
@@ -100,6 +101,7 @@ pub struct KafkaLogger {
 #[serde(deny_unknown_fields)]
 struct BrokerOptions {
     /// The name or address of the broker.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The port of the broker.
     #[schemars(range(min = 1))]

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_grpc_is_judged_by_its_http_status() {
+    fn answer_that_is_not_grpc_is_judged_by_its_http_status() {
         for (status, retries) in [(200, false), (404, false), (503, true), (429, true)] {
             let answer = Response::builder().status(status).body(Bytes::from_static(b"<html>")).expect("valid");
             assert_eq!(matches!(read(&answer), ExportAnswer::Retry { .. }), retries, "{status}");
