@@ -18,6 +18,7 @@ mod lanes;
 mod limits;
 mod listing;
 mod names;
+mod numbers;
 mod pacing;
 mod permissions;
 mod recovery;
@@ -48,6 +49,7 @@ use hosts::CallbackHosts;
 use lanes::Standing;
 use limits::DeliveryLimits;
 pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
+use numbers::{HostNumber, Slot};
 use pacing::DeliveryPacing;
 use requests::OpenRequests;
 use subscriptions::{DeliveryState, Subscriptions};
@@ -61,19 +63,19 @@ const DUE_AT_ONCE: usize = 1_024;
 enum Due {
     /// Try a failed delivery again.
     Retry {
-        slot: u32,
+        slot: Slot,
         id: u64,
     },
     /// A limit of a subscription has something left. Of several that count together, the one that was sent an event the longest time
     /// ago comes first.
     Limit {
         sent_ms: u64,
-        slot: u32,
+        slot: Slot,
         id: u64,
     },
     /// The pause of a failing host is over; or, below, a host may get another verification or denial.
-    Host(u32),
-    HostRequest(u32),
+    Host(HostNumber),
+    HostRequest(HostNumber),
 }
 
 pub struct Engine {
@@ -100,7 +102,7 @@ pub struct Engine {
     limits: DeliveryLimits,
     in_flight: usize,
     /// Deliveries in flight whose subscriptions have ended meanwhile, with the host and the standing whose permits they hold.
-    ended_in_flight: HashMap<u64, (u32, Standing)>,
+    ended_in_flight: HashMap<u64, (HostNumber, Standing)>,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,
     /// Subscriptions that have ended in this process.

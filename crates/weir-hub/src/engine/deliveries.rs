@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use super::hosts::{DeliveryEnd, DeliveryTurn};
 use super::limits::LimitVerdict;
+use super::numbers::Slot;
 use super::subscriptions::{DeliveryState, Subscription};
 use super::{Due, Engine};
 use crate::attempt::{DeliveryAttempt, DeliveryOutcome};
@@ -26,7 +27,7 @@ const LOOKS_PER_DELIVERY: usize = 256;
 
 impl Engine {
     /// Queues a subscription at its host if it has an event to deliver.
-    pub(super) fn queue(&mut self, slot: u32, now_ms: u64) {
+    pub(super) fn queue(&mut self, slot: Slot, now_ms: u64) {
         let next = self.next_event(slot);
         let subscription = self.subscriptions.get_mut(slot);
         if next.is_none() {
@@ -39,7 +40,7 @@ impl Engine {
     }
 
     /// The next event of a subscription. An event that was tried before comes first, then dead letters, then newer events.
-    pub(super) fn next_event(&self, slot: u32) -> Option<u64> {
+    pub(super) fn next_event(&self, slot: Slot) -> Option<u64> {
         let subscription = self.subscriptions.get(slot);
         let new = || self.topics.get(subscription.topic).next_after(subscription.done);
         let replay = || self.dead_letters.next_replay(subscription.id);
@@ -100,7 +101,7 @@ impl Engine {
 
     /// Counts an event against the limits of its subscription, unless it was tried before. If one is used up, the event waits, or
     /// gets its outcome.
-    pub(super) fn is_within_limits(&mut self, slot: u32, seq: u64, now_ms: u64) -> bool {
+    pub(super) fn is_within_limits(&mut self, slot: Slot, seq: u64, now_ms: u64) -> bool {
         let subscription = self.subscriptions.get(slot);
         if subscription.limits().is_empty() || subscription.attempts > 0 {
             return true;
@@ -185,7 +186,7 @@ impl Engine {
     }
 
     /// Plans a retry within the limits (§7); `false` if the notification is to be given up, which does not end the subscription.
-    pub(super) fn retry(&mut self, slot: u32, wait_ms: u64, now_ms: u64) -> bool {
+    pub(super) fn retry(&mut self, slot: Slot, wait_ms: u64, now_ms: u64) -> bool {
         let delivery = self.settings.delivery;
         let subscription = self.subscriptions.get_mut(slot);
         let millis = |duration: std::time::Duration| duration.as_millis() as u64;
@@ -204,7 +205,7 @@ impl Engine {
         true
     }
 
-    pub(super) fn mark(&mut self, slot: u32, mark: Mark) {
+    pub(super) fn mark(&mut self, slot: Slot, mark: Mark) {
         self.apply(slot, mark);
         match self.records.last_mut() {
             Some(StateRecord::Marks(marks)) => marks.push(mark),
@@ -212,7 +213,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn apply(&mut self, slot: u32, mark: Mark) {
+    pub(super) fn apply(&mut self, slot: Slot, mark: Mark) {
         self.subscriptions.get_mut(slot).apply(mark);
         if mark.is_replay {
             self.dead_letters.replayed(mark.subscription, mark.seq);
@@ -235,7 +236,7 @@ impl Engine {
     /// Called when all outcomes and all requests are written, by a snapshot.
     pub fn recorded_all(&mut self, now_ms: u64) {
         let is_recording =
-            |(_, subscription): &(u32, &Subscription)| subscription.delivery == DeliveryState::PersistingOutcome;
+            |(_, subscription): &(Slot, &Subscription)| subscription.delivery == DeliveryState::PersistingOutcome;
         let all: Vec<u64> = self.subscriptions.iter().filter(is_recording).map(|(_, one)| one.id).collect();
         self.recorded(all, now_ms);
         let open: Vec<u64> = self.requests.iter().map(|(number, _)| number).collect();

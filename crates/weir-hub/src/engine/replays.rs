@@ -1,5 +1,6 @@
 //! Further deliveries of dead letters.
 
+use super::numbers::Slot;
 use super::subscriptions::DeliveryState;
 use super::{DeadLetterFilter, Engine};
 use crate::record::StateRecord;
@@ -24,7 +25,7 @@ impl Engine {
         Some((number, count))
     }
 
-    pub(super) fn begin_replay(&mut self, subscription: u64, seq: u64) -> Option<u32> {
+    pub(super) fn begin_replay(&mut self, subscription: u64, seq: u64) -> Option<Slot> {
         let slot = self.subscriptions.slot_of(subscription)?;
         self.dead_letters.replay(subscription, seq);
         self.subscriptions.get_mut(slot).count_replay();

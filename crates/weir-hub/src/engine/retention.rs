@@ -1,6 +1,7 @@
 //! Events that retention removes, and their account.
 
 use super::Engine;
+use super::numbers::Slot;
 use super::subscriptions::Subscription;
 use crate::record::{Mark, MarkOutcome};
 
@@ -11,8 +12,8 @@ impl Engine {
         let last = self.topics.beyond(max_bytes).max(self.topics.before(not_before_ms));
         self.dropped = self.topics.drop_up_to(last)?;
         let missed =
-            |(slot, subscription): (u32, &Subscription)| Some((slot, self.missed(subscription))).filter(|it| it.1 > 0);
-        let behind: Vec<(u32, u64)> = self.subscriptions.iter().filter_map(missed).collect();
+            |(slot, subscription): (Slot, &Subscription)| Some((slot, self.missed(subscription))).filter(|it| it.1 > 0);
+        let behind: Vec<(Slot, u64)> = self.subscriptions.iter().filter_map(missed).collect();
         for (slot, missed) in behind {
             let subscription = self.subscriptions.get_mut(slot);
             let is_sending = subscription.is_sending();
@@ -43,7 +44,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn expire(&mut self, slot: u32, seq: u64, count: u64) {
+    pub(super) fn expire(&mut self, slot: Slot, seq: u64, count: u64) {
         if count > 0 {
             let subscription = self.subscriptions.get(slot).id;
             self.mark(slot, Mark { subscription, seq, is_replay: false, outcome: MarkOutcome::Expired(count) });

@@ -1,5 +1,6 @@
 //! The life of a subscription: a request, its verification, the subscription, and its end.
 
+use super::numbers::Slot;
 use super::requests::RequestStep;
 use super::subscriptions::{DeliveryState, Subscription};
 use super::{Engine, permissions};
@@ -188,12 +189,12 @@ impl Engine {
         self.subscriptions.saved(subscription, topic, &self.limits)
     }
 
-    pub(super) fn find(&self, request: &SubscriptionRequest) -> Option<u32> {
+    pub(super) fn find(&self, request: &SubscriptionRequest) -> Option<Slot> {
         self.subscriptions.find(self.topics.find(&request.topic)?, &request.callback)
     }
 
     /// Ends a subscription. Its pending events are cancelled.
-    pub(super) fn end(&mut self, slot: u32, reason: EndReason) {
+    pub(super) fn end(&mut self, slot: Slot, reason: EndReason) {
         let subscription = self.subscriptions.get(slot);
         let topic = self.topics.get(subscription.topic);
         let tally = subscription.tally();
@@ -203,7 +204,7 @@ impl Engine {
         self.remove(slot, cancelled);
     }
 
-    pub(super) fn remove(&mut self, slot: u32, cancelled: u64) {
+    pub(super) fn remove(&mut self, slot: Slot, cancelled: u64) {
         let subscription = self.subscriptions.remove(slot);
         if subscription.delivery == DeliveryState::Sending {
             self.ended_in_flight.insert(subscription.id, (subscription.host, subscription.standing));
