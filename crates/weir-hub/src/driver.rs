@@ -272,13 +272,7 @@ impl HubDriver {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Request(request, reply) => match self.engine.request(request) {
-                Ok(number) => {
-                    let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
-                    self.replies.insert(number, (Duration::from_millis(wait_ms), reply));
-                }
-                Err(refusal) => drop(reply.send(Err(refusal))),
-            },
+            Message::Request(request, reply) => self.request(request, reply),
             Message::Fetch(topic, reply) => {
                 let sender = Rc::clone(&self.sender);
                 spawn_local(async move { drop(reply.send(sender.fetch(&topic).await)) });
@@ -330,6 +324,16 @@ impl HubDriver {
             }
             Message::Verified { verification, outcome, asked_ms } => self.verified(&verification, outcome, asked_ms),
             Message::Close => {}
+        }
+    }
+
+    fn request(&mut self, request: SubscriptionRequest, reply: oneshot::Sender<Result<Duration, Refusal>>) {
+        match self.engine.request(request) {
+            Ok(number) => {
+                let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
+                self.replies.insert(number, (Duration::from_millis(wait_ms), reply));
+            }
+            Err(refusal) => drop(reply.send(Err(refusal))),
         }
     }
 
