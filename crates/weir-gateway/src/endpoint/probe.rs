@@ -24,6 +24,7 @@ use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
 use weir_net::tls::connect;
 use weir_proto::h1::{Limits, Tolerance, parse_response};
+use weir_proto::head::MAX_INTERIM_RESPONSES;
 use weir_proto::{Method, ResponseHead};
 
 use crate::endpoint::balance::BalancerRandom;
@@ -332,6 +333,7 @@ async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
     let mut received = Vec::new();
     let mut buffer = [0; 4096];
     let mut head = ResponseHead::default();
+    let mut interim = InterimCount::default();
     loop {
         match poll_fn(|context| stream.poll_read(context, &mut buffer)).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -342,10 +344,27 @@ async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
             match parse_response(&received, &Limits::default(), Tolerance::default(), method, &mut head) {
                 Ok(None) => break,
                 // RFC 9110 §15.2: an interim response, the final one is still to come.
-                Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),
+                Ok(Some(length)) if head.status < 200 => {
+                    interim.add()?;
+                    received.drain(..length);
+                }
                 Ok(Some(_)) => return Ok(CheckAnswer::Status(head.status)),
                 Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad.name())),
             }
+        }
+    }
+}
+
+/// Counts the interim responses to a check.
+#[derive(Debug, Default)]
+struct InterimCount(u8);
+
+impl InterimCount {
+    fn add(&mut self) -> io::Result<()> {
+        self.0 += 1;
+        match self.0 {
+            0..=MAX_INTERIM_RESPONSES => Ok(()),
+            _ => Err(io::Error::other(format!("more than {MAX_INTERIM_RESPONSES} interim responses (1xx)"))),
         }
     }
 }
@@ -375,8 +394,45 @@ fn request(CheckRequest { method, path, host, headers, body }: &CheckRequest) ->
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
     use crate::snapshot::CheckSpec;
+
+    /// The error of a check of a server that sends these bytes again and again once it has a request.
+    async fn failure(http2: bool, first: &'static [u8], again: &'static [u8]) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut request = [0; 4096];
+            let count = stream.read(&mut request).expect("a request");
+            assert!(count > 0);
+            let mut sent = stream.write_all(first);
+            while sent.is_ok() {
+                sent = stream.write_all(again);
+            }
+        });
+        let stream = Stream::plain(TcpStream::connect(addr).await.expect("it listens"));
+        let asked = CheckRequest::of("a");
+        let answer = if http2 { http2::status(stream, &asked).await } else { status(stream, &asked).await };
+        server.join().expect("it ends with the connection");
+        answer.expect_err("it never answers").to_string()
+    }
+
+    #[test]
+    fn a_server_that_sends_interim_responses_for_ever_fails_its_check() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let over_http1 = failure(false, b"", b"HTTP/1.1 102 Processing\r\n\r\n").await;
+            // SETTINGS, and HEADERS with `:status: 102`.
+            let settings = b"\0\0\0\x04\0\0\0\0\0";
+            let over_http2 = failure(true, settings, b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03102").await;
+            for error in [over_http1, over_http2] {
+                assert_eq!(error, "more than 8 interim responses (1xx)");
+            }
+        });
+    }
 
     fn checks() -> ActiveChecks {
         ActiveChecks {
