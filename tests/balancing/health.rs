@@ -210,11 +210,11 @@ fn a_check_by_tcp_finds_who_takes_no_connections() {
 
 #[test]
 fn f25_when_all_are_down_all_are_tried() {
-    // They say that they are ill. No answer brings them back, as 404 is a sign neither of health nor of a failure.
+    // They say that they are ill. No answer brings them back, as 501 is a sign neither of health nor of a failure.
     let ill = |name: &'static str| {
         Origin::serving(move |request| match &*request.target {
             "/health" => Answer::status(503, ""),
-            _ => Answer::with(404, "", name),
+            _ => Answer::with(501, "", name),
         })
     };
     let origins = [ill("a"), ill("b")];
