@@ -36,8 +36,8 @@ fn queued(gateway: &Gateway, count: usize) {
     eventually("so many wait", DEADLINE, || gateway.metrics().get("weir_upstream_queued") == wanted);
 }
 
-/// Clients that have asked, each after the one before is where it has to wait. Every second one asks another upstream
-/// of the same endpoints, if there is one.
+/// Clients that have asked, each after the one before is where it has to wait. Every second one asks another route of the
+/// same upstream, if there is one.
 fn waiting(gateway: &Gateway, count: usize) -> Vec<Client> {
     let ask = |number: usize| {
         let mut client = gateway.client();
@@ -60,7 +60,7 @@ fn busy(gateway: &Gateway, arrived: impl FnOnce()) -> Client {
     client
 }
 
-/// Two origins that hold a request each, and a gateway before them, with one upstream for `/one/*` and one for the rest.
+/// Two origins that hold a request each, and a gateway before them, with one route for `/one/*` and one for the rest.
 struct Full {
     slow: Held,
     quick: Held,
@@ -73,10 +73,11 @@ impl Full {
     fn new(upstream: &str) -> Full {
         let (slow, quick) = (Held::new("slow"), Held::new("quick"));
         let nodes = format!("\"{}\": 1, \"{}\": 1", slow.origin.addr(), quick.origin.addr());
-        let upstream =
-            format!("upstream: {{ nodes: {{ {nodes} }}, concurrency: 1, queue: {{ timeout: 600 }}, {upstream} }}");
-        let file =
-            format!("routes:\n  - {{ id: one, uri: /one/*, {upstream} }}\n  - {{ id: other, uri: /*, {upstream} }}\n");
+        let settings = format!("concurrency: 1, queue: {{ timeout: 600 }}, {upstream}");
+        let file = format!(
+            "upstreams:\n  - {{ id: both, nodes: {{ {nodes} }}, {settings} }}\n\
+             routes:\n  - {{ id: one, uri: /one/*, upstream_id: both }}\n  - {{ id: other, uri: /*, upstream_id: both }}\n"
+        );
         let mut full = Full { gateway: weir().start(&file), slow, quick, file, busy: Vec::new() };
         for count in 1..=2 {
             let all = || full.slow.origin.requests().len() + full.quick.origin.requests().len();

@@ -325,6 +325,23 @@ fn a_client_that_leaves_does_not_end_what_others_wait_for() {
 }
 
 #[test]
+fn requests_that_nobody_waits_for_any_more_are_ended() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.request().is_ok() {
+            connection.wait_gone();
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    for number in 0..20 {
+        let mut client = Client::connect(gateway.addr());
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: t\r\n\r\n"));
+        origin.wait_requests(number + 1);
+        client.reset();
+    }
+    eventually("the upstream is not asked any more", DEADLINE, || origin.open_connections() == 0);
+}
+
+#[test]
 fn a_stream_that_nobody_reads_any_more_is_ended() {
     let (gate, gone) = (Gate::new(), Gate::new());
     let (waiting, missed) = (gate.clone(), gone.clone());

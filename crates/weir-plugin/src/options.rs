@@ -13,6 +13,9 @@ pub struct Row {
     /// As JSON.
     pub default: Option<String>,
     pub meaning: String,
+    /// What the option names outside of the gateway (`x-weir-reaches` in the schema): a `server` that requests or records are sent
+    /// to, or a `file` that is written.
+    pub reaches: Option<String>,
 }
 
 /// Every option of a schema, each followed by those nested in it.
@@ -80,6 +83,7 @@ impl<'a> SchemaWalk<'a> {
             is_required,
             default: default.filter(|_| !is_required).map(Value::to_string),
             meaning,
+            reaches: option["x-weir-reaches"].as_str().map(str::to_owned),
         }
     }
 

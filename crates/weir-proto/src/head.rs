@@ -583,6 +583,9 @@ impl RequestHead {
     }
 }
 
+/// Limit of the interim responses (1xx) to one request, for whoever reads them.
+pub const MAX_INTERIM_RESPONSES: u8 = 8;
+
 /// A response's head.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHead {

@@ -28,6 +28,7 @@ use crate::log::receivers::{ReceiverOptions, Receivers};
 pub struct LokiLogger {
     /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
     /// for 30 seconds, as long as another server works.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint_addrs: Vec<String>,
     /// The path of the push API.
     #[serde(default = "default_endpoint_uri")]

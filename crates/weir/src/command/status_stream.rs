@@ -54,14 +54,17 @@ impl ExchangeStream {
         Ok(stream)
     }
 
-    /// The next exchange; `None` when the node has ended the stream.
+    /// The next exchange; `None` when the node has ended the stream without a reason.
     ///
     /// # Errors
     /// Why the stream has failed.
     pub async fn next(&mut self) -> Result<Option<Value>, String> {
         loop {
             if let Some(line) = self.lines.pop_front() {
-                return Ok(Some(line));
+                return match line["ended"].as_str() {
+                    Some(why) => Err(format!("{} has ended the stream: {why}", self.address)),
+                    None => Ok(Some(line)),
+                };
             }
             let piece = self.content.next().await;
             let piece = piece.map_err(|error| format!("the stream from {} has broken: {error}", self.address))?;

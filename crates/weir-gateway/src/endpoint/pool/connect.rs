@@ -12,6 +12,11 @@ use weir_net::connect::refuse_self_connection;
 /// closed, so this time-out is raised to the send time-out if that is longer.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The time-out of a connection on which requests with this send time-out are sent.
+pub(super) fn user_timeout(send_timeout: Duration) -> Duration {
+    USER_TIMEOUT.max(send_timeout)
+}
+
 /// No file descriptor or memory is left here: not the endpoint's fault, and no reason to try another.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
@@ -27,7 +32,7 @@ pub(super) async fn connect(addr: SocketAddr, send_timeout: Duration) -> io::Res
     raw.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
     )?;
-    raw.set_tcp_user_timeout(Some(USER_TIMEOUT.max(send_timeout)))?;
+    raw.set_tcp_user_timeout(Some(user_timeout(send_timeout)))?;
     refuse_self_connection(socket.connect(addr).await?, addr)
 }
 
