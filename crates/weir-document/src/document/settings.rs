@@ -163,7 +163,7 @@ const DNS_PORT: u16 = 53;
 
 /// What a change of a setting compiles again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SettingScope {
+pub enum SettingScope {
     /// No route, or only those that depend on it in a way of their own (`compile::dependencies`).
     Node,
     /// Every route: routes and plugins are compiled from it.
@@ -171,7 +171,7 @@ pub(crate) enum SettingScope {
 }
 
 /// All settings of a node.
-pub(crate) const SETTINGS: &[(&str, SettingScope)] = &[
+pub const SETTINGS: &[(&str, SettingScope)] = &[
     ("listen", SettingScope::Node),
     ("worker_processes", SettingScope::Node),
     ("enable_access_log", SettingScope::Node),

@@ -37,7 +37,7 @@ struct Splice {
 
 impl Substituted {
     #[cfg(test)]
-    pub(crate) fn text<'a>(&'a self, original: &'a str) -> &'a str {
+    pub fn text<'a>(&'a self, original: &'a str) -> &'a str {
         self.text.as_deref().unwrap_or(original)
     }
 

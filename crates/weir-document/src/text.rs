@@ -2,11 +2,11 @@
 //! diagnostics refer to these positions. Only `foreign` knows what the keys of a configuration mean.
 
 pub mod diagnostic;
-pub(crate) mod fingerprint;
-pub(crate) mod foreign;
-pub(crate) mod json;
-pub(crate) mod read;
-pub(crate) mod substitute;
+pub mod fingerprint;
+pub mod foreign;
+pub mod json;
+pub mod read;
+pub mod substitute;
 pub mod tree;
 mod units;
 pub mod yaml;

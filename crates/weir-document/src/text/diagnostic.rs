@@ -41,16 +41,16 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn at_place(source: &Arc<str>, place: TextPosition, problem: impl Into<String>) -> Self {
+    pub fn at_place(source: &Arc<str>, place: TextPosition, problem: impl Into<String>) -> Self {
         Self::of_source(source, problem).placed(place)
     }
 
-    pub(crate) fn placed(mut self, place: TextPosition) -> Self {
+    pub fn placed(mut self, place: TextPosition) -> Self {
         (self.line, self.column) = (place.known().then_some(place.line), place.known().then_some(place.column));
         self
     }
 
-    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
@@ -78,7 +78,7 @@ const KEPT: usize = 1_000;
 
 /// Collects the diagnostics of one document, so that all are reported at once.
 #[derive(Debug)]
-pub(crate) struct Faults {
+pub struct Faults {
     source: Arc<str>,
     kept: RefCell<Vec<Diagnostic>>,
     /// The same diagnostics as in `kept`.
@@ -89,48 +89,36 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) fn new(source: Arc<str>) -> Self {
+    pub fn new(source: Arc<str>) -> Self {
         Faults { source, kept: RefCell::default(), known: RefCell::default(), unlisted: Cell::new(0), limit: KEPT }
     }
 
     /// Lists all diagnostics, however many there are: the faults of a store's resources, each of which sets its resource aside.
-    pub(crate) fn unlimited(source: Arc<str>) -> Self {
+    pub fn unlimited(source: Arc<str>) -> Self {
         Faults { limit: usize::MAX, ..Faults::new(source) }
     }
 
-    pub(crate) fn report(
-        &self,
-        path: &TreePath<'_>,
-        place: TextPosition,
-        problem: impl Into<String>,
-        advice: Option<String>,
-    ) {
+    pub fn report(&self, path: &TreePath<'_>, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {
         self.report_text(&path.to_string(), place, problem, advice);
     }
 
     /// Whether there are so many faults that advice for further ones need not be computed.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.kept.borrow().len() >= KEPT
     }
 
     /// The number of faults reported, listed or not.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.kept.borrow().len() + self.unlisted.get()
     }
 
     /// Like [`Faults::report`], with the path as text.
-    pub(crate) fn report_text(
-        &self,
-        path: &str,
-        place: TextPosition,
-        problem: impl Into<String>,
-        advice: Option<String>,
-    ) {
+    pub fn report_text(&self, path: &str, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {
         let diagnostic = Diagnostic::at_place(&self.source, place, problem);
         self.add(Diagnostic { path: path.to_owned(), advice, ..diagnostic });
     }
 
-    pub(crate) fn add(&self, diagnostic: Diagnostic) {
+    pub fn add(&self, diagnostic: Diagnostic) {
         let mut kept = self.kept.borrow_mut();
         if kept.len() == self.limit {
             self.unlisted.set(self.unlisted.get() + 1);
@@ -143,7 +131,7 @@ impl Faults {
     }
 
     /// All diagnostics, in the order of the text.
-    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+    pub fn into_diagnostics(self) -> Vec<Diagnostic> {
         let mut all = self.kept.into_inner();
         // The sort is stable: faults at one position stay in the order in which they were found.
         all.sort_by_key(|found| (found.line, found.column));

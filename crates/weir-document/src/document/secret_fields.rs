@@ -34,7 +34,7 @@ const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =
 
 /// How Apache APISIX stores a secret in etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ApisixStorage {
+pub enum ApisixStorage {
     Plain,
     Encrypted,
     /// A private key; encrypted if it is PEM.
@@ -42,21 +42,21 @@ pub(crate) enum ApisixStorage {
 }
 
 /// A secret in a resource.
-pub(crate) struct SecretField<'a> {
+pub struct SecretField<'a> {
     /// Such as `plugins.key-auth.key` or `keys[0]`.
-    pub(crate) path: &'a str,
-    pub(crate) apisix: ApisixStorage,
+    pub path: &'a str,
+    pub apisix: ApisixStorage,
 }
 
 /// Calls `visit` with each secret in a resource of this list, and its text. References such as `$secret://vault/1/jack/key`
 /// contain no secret and are left out.
-pub(crate) fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
+pub fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
     let mut walk = SecretWalk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
     walk.value(resource);
 }
 
 /// Whether a text is a reference to a value kept elsewhere.
-pub(crate) fn is_reference(text: &str) -> bool {
+pub fn is_reference(text: &str) -> bool {
     ["$secret://", "$env://"]
         .iter()
         .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
@@ -103,8 +103,7 @@ impl SecretWalk<'_> {
 }
 
 /// Whether a text under these names is a secret.
-#[cfg(test)]
-pub(crate) fn is_secret_at(list: &str, names: &[&str]) -> bool {
+pub fn is_secret_at(list: &str, names: &[&str]) -> bool {
     kind_of(list, names).is_some()
 }
 

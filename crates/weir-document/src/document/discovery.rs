@@ -70,7 +70,7 @@ pub(super) fn service(kind: &str, at: &NodeReader) -> Option<NameQuery> {
 
 impl DiscoverySettings {
     /// What a node lacks that an upstream of this kind needs: the problem and its correction.
-    pub(crate) fn missing_for(&self, query: &NameQuery) -> Option<(&'static str, &'static str)> {
+    pub fn missing_for(&self, query: &NameQuery) -> Option<(&'static str, &'static str)> {
         match query {
             NameQuery::Eureka(_) if self.eureka.is_none() => Some((
                 "needs the address of a Eureka server, and this node has none",

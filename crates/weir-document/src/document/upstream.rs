@@ -28,12 +28,12 @@ use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 pub struct UpstreamSpec {
     pub origin: ResourceOrigin,
     /// The fingerprint of the whole upstream.
-    pub(crate) content: Fingerprint,
+    pub content: Fingerprint,
     /// Empty for an inline upstream without an id.
     pub id: Box<str>,
     pub nodes: Vec<NodeSpec>,
     /// The endpoints do not follow from its text alone: nodes have host names, come from a service or from a file.
-    pub(crate) is_elsewhere: bool,
+    pub is_elsewhere: bool,
     pub scheme: Scheme,
     /// Requests to its nodes use HTTP/2.
     pub http2: bool,

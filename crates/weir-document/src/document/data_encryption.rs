@@ -5,7 +5,7 @@ use std::fmt;
 use crate::text::read::{MapReader, NodeReader, listed};
 
 /// The prefix of a secret that no key of the ring decrypts; it is never used as a value.
-pub(crate) const UNREADABLE: &str = "$encrypted://";
+pub const UNREADABLE: &str = "$encrypted://";
 
 /// How a store encrypts secrets (APISIX `apisix.data_encryption`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,13 +71,13 @@ fn key(at: &NodeReader, encrypts: bool) -> Option<EncryptionKey> {
 }
 
 /// The problem and the advice for one secret that cannot be decrypted.
-pub(crate) fn unreadable() -> (String, String) {
+pub fn unreadable() -> (String, String) {
     let problem = "is encrypted, and no key of `data_encryption.keyring` decrypts it".to_owned();
     (problem, "add the key that it was encrypted with, or write the value again".to_owned())
 }
 
 /// The same for several secrets, given by their places.
-pub(crate) fn all_unreadable(places: &[String]) -> (String, String) {
+pub fn all_unreadable(places: &[String]) -> (String, String) {
     const TOLD: usize = 3;
     let told: Vec<&str> = places.iter().take(TOLD).map(String::as_str).collect();
     let more = match places.len().saturating_sub(TOLD) {

@@ -16,34 +16,34 @@ use weir_plugin::suggest::closest;
 
 /// A value with its path, and the collector for its faults.
 #[derive(Clone, Copy)]
-pub(crate) struct NodeReader<'a> {
+pub struct NodeReader<'a> {
     node: &'a TreeNode,
     path: TreePath<'a>,
     faults: &'a Faults,
 }
 
 impl<'a> NodeReader<'a> {
-    pub(crate) fn root(node: &'a TreeNode, faults: &'a Faults) -> Self {
+    pub fn root(node: &'a TreeNode, faults: &'a Faults) -> Self {
         NodeReader { node, path: TreePath::ROOT, faults }
     }
 
-    pub(crate) fn at(node: &'a TreeNode, path: TreePath<'a>, faults: &'a Faults) -> Self {
+    pub fn at(node: &'a TreeNode, path: TreePath<'a>, faults: &'a Faults) -> Self {
         NodeReader { node, path, faults }
     }
 
-    pub(crate) fn path(&self) -> &TreePath<'a> {
+    pub fn path(&self) -> &TreePath<'a> {
         &self.path
     }
 
-    pub(crate) fn node(&self) -> &'a TreeNode {
+    pub fn node(&self) -> &'a TreeNode {
         self.node
     }
 
-    pub(crate) fn place(&self) -> TextPosition {
+    pub fn place(&self) -> TextPosition {
         self.node.place
     }
 
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         matches!(self.node.kind, NodeKind::Null)
     }
 
@@ -55,7 +55,7 @@ impl<'a> NodeReader<'a> {
         matches!(self.node.kind, NodeKind::Map(_))
     }
 
-    pub(crate) fn report(&self, problem: impl Into<String>) {
+    pub fn report(&self, problem: impl Into<String>) {
         self.faults.report(&self.path, self.place(), problem, self.variable_advice());
     }
 
@@ -155,7 +155,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The fields of a map. Keys that are not in `known` are reported.
-    pub(crate) fn fields(&'a self, known: &[&str]) -> Option<MapReader<'a>> {
+    pub fn fields(&'a self, known: &[&str]) -> Option<MapReader<'a>> {
         let entries = self.entries()?;
         for MapEntry { key, key_place, .. } in entries {
             if known.contains(&&**key) {
@@ -176,7 +176,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The entries of a map with arbitrary keys.
-    pub(crate) fn entries(&self) -> Option<&'a [MapEntry]> {
+    pub fn entries(&self) -> Option<&'a [MapEntry]> {
         match &self.node.kind {
             NodeKind::Map(entries) => Some(entries),
             _ => {
@@ -187,7 +187,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The value of an entry of this map.
-    pub(crate) fn below(&'a self, entry: &'a MapEntry) -> NodeReader<'a> {
+    pub fn below(&'a self, entry: &'a MapEntry) -> NodeReader<'a> {
         NodeReader {
             node: &entry.value,
             path: TreePath::below(&self.path, PathStep::Key(&entry.key)),
@@ -196,7 +196,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The items of a list.
-    pub(crate) fn items(&'a self) -> impl Iterator<Item = NodeReader<'a>> {
+    pub fn items(&'a self) -> impl Iterator<Item = NodeReader<'a>> {
         let items: &[TreeNode] = match &self.node.kind {
             NodeKind::List(items) => items,
             _ => {
@@ -213,7 +213,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The texts of a list; an empty list and duplicates are reported.
-    pub(crate) fn texts(&self, read: impl Fn(&NodeReader<'_>) -> Option<String>) -> Vec<String> {
+    pub fn texts(&self, read: impl Fn(&NodeReader<'_>) -> Option<String>) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
         if matches!(&self.node.kind, NodeKind::List(items) if items.is_empty()) {
@@ -229,7 +229,7 @@ impl<'a> NodeReader<'a> {
         all
     }
 
-    pub(crate) fn text(&self) -> Option<&'a str> {
+    pub fn text(&self) -> Option<&'a str> {
         match &self.node.kind {
             NodeKind::Text(text) => Some(text),
             _ => {
@@ -240,7 +240,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// A text with a number of characters in this range.
-    pub(crate) fn text_of(&self, length: RangeInclusive<usize>) -> Option<&'a str> {
+    pub fn text_of(&self, length: RangeInclusive<usize>) -> Option<&'a str> {
         let text = self.text()?;
         let count = text.chars().count();
         if length.contains(&count) {
@@ -251,7 +251,7 @@ impl<'a> NodeReader<'a> {
         None
     }
 
-    pub(crate) fn boolean(&self) -> Option<bool> {
+    pub fn boolean(&self) -> Option<bool> {
         match self.node.kind {
             NodeKind::Bool(value) => Some(value),
             _ => {
@@ -262,7 +262,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// A whole number of any size.
-    pub(crate) fn whole(&self) -> Option<i64> {
+    pub fn whole(&self) -> Option<i64> {
         let whole = match &self.node.kind {
             NodeKind::Number(number) => as_whole(number),
             _ => None,
@@ -273,7 +273,7 @@ impl<'a> NodeReader<'a> {
         whole
     }
 
-    pub(crate) fn integer<T>(&self, range: RangeInclusive<T>) -> Option<T>
+    pub fn integer<T>(&self, range: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
@@ -291,7 +291,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// A duration greater than zero: seconds as a number, or `500ms`, `10s`, `5m`, `1h`.
-    pub(crate) fn duration(&self) -> Option<Duration> {
+    pub fn duration(&self) -> Option<Duration> {
         match self.any_duration()? {
             Duration::ZERO => {
                 self.report_advising("must be more than zero", "try `10s`");
@@ -321,7 +321,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// A size: bytes as a number, or `8k`, `8KB`, `8KiB` and so on.
-    pub(crate) fn size(&self) -> Option<u64> {
+    pub fn size(&self) -> Option<u64> {
         let size = match &self.node.kind {
             NodeKind::Number(bytes) => bytes.as_u64(),
             NodeKind::Text(text) => units::size(text),
@@ -340,7 +340,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// One of the given words; returns its value.
-    pub(crate) fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
+    pub fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
         let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
         let NodeKind::Text(text) = &self.node.kind else {
             self.mismatch(&format!("one of {}", listed(&words())));
@@ -360,28 +360,28 @@ impl<'a> NodeReader<'a> {
 
 /// The fields of one map.
 #[derive(Clone, Copy)]
-pub(crate) struct MapReader<'a> {
+pub struct MapReader<'a> {
     at: &'a NodeReader<'a>,
     entries: &'a [MapEntry],
 }
 
 impl<'a> MapReader<'a> {
     /// The value under `key`. A key without a value counts as absent.
-    pub(crate) fn get(&self, key: &str) -> Option<NodeReader<'a>> {
+    pub fn get(&self, key: &str) -> Option<NodeReader<'a>> {
         let entry = self.entries.iter().find(|entry| &*entry.key == key)?;
         Some(self.at.below(entry)).filter(|at| !at.is_null())
     }
 
-    pub(crate) fn has(&self, key: &str) -> bool {
+    pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    pub(crate) fn at(&self) -> &'a NodeReader<'a> {
+    pub fn at(&self) -> &'a NodeReader<'a> {
         self.at
     }
 
     /// Reports each of `keys` that is present as not supported.
-    pub(crate) fn unsupported(&self, keys: &[&str]) {
+    pub fn unsupported(&self, keys: &[&str]) {
         for at in keys.iter().filter_map(|key| self.get(key)) {
             at.report_advising("is not supported yet by this version", "leave it out");
         }
@@ -416,7 +416,7 @@ fn as_whole(number: &Number) -> Option<i64> {
 }
 
 /// Shortens a value for a diagnostic: it may be long, or contain secrets.
-pub(crate) fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN).is_some() {
@@ -425,12 +425,12 @@ pub(crate) fn shortened(text: &str) -> String {
     shown
 }
 
-pub(crate) fn listed(words: &[&str]) -> String {
+pub fn listed(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Joins a path and a path below it.
-pub(crate) fn join(outer: &str, inner: &str) -> String {
+pub fn join(outer: &str, inner: &str) -> String {
     match inner.strip_prefix('.').unwrap_or(inner) {
         "" => outer.to_owned(),
         inner if inner.starts_with('[') || outer.is_empty() => format!("{outer}{inner}"),

@@ -17,7 +17,7 @@ use crate::text::substitute::VariableLookup;
 use crate::text::tree::{PathStep, TreeNode, TreePath};
 
 /// A resource of a list that may be long.
-pub(crate) trait ListedSpec: Sized {
+pub trait ListedSpec: Sized {
     const LIST: &'static str;
 
     fn read(at: &NodeReader, index: usize) -> Option<Self>;
@@ -78,7 +78,7 @@ impl<T> SpecList<T> {
     }
 
     /// Whether the resources from this index on begin with these, by their fingerprints.
-    pub(crate) fn continues_with(&self, index: usize, contents: &[Fingerprint]) -> bool {
+    pub fn continues_with(&self, index: usize, contents: &[Fingerprint]) -> bool {
         self.contents.continues_with(index, contents)
     }
 
@@ -87,7 +87,6 @@ impl<T> SpecList<T> {
     }
 }
 
-#[expect(private_bounds, reason = "only lists of this crate's own resources are put together")]
 impl<T: ListedSpec> SpecList<T> {
     /// Reads a list and frees its tree meanwhile, since it may be long.
     fn of_nodes(nodes: Option<Vec<TreeNode>>, faults: &Faults) -> SpecList<T> {
@@ -104,17 +103,17 @@ impl<T: ListedSpec> SpecList<T> {
     }
 
     /// The resource with this id in a list sorted by id.
-    pub(crate) fn find(&self, id: &str) -> Option<&T> {
+    pub fn find(&self, id: &str) -> Option<&T> {
         self.position(id).and_then(|at| self.get(at))
     }
 
     /// The index of the resource with this id. Lists of a store are sorted by id; in an unsorted list it may not be found.
-    pub(crate) fn position(&self, id: &str) -> Option<usize> {
+    pub fn position(&self, id: &str) -> Option<usize> {
         Self::position_of(&self.all, id).ok()
     }
 
     /// Inserts, replaces or removes a resource in a list sorted by id. Other documents that share the list are not affected.
-    pub(crate) fn set(&mut self, id: &str, resource: Option<Arc<T>>) {
+    pub fn set(&mut self, id: &str, resource: Option<Arc<T>>) {
         let SpecList { all, contents, noted } = self;
         let was_noted = match (Self::position_of(all, id), &resource) {
             (Ok(at), Some(resource)) => {
@@ -147,22 +146,22 @@ impl<T: ListedSpec> SpecList<T> {
 
 /// The lists of a document that may be long.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LongLists {
-    pub(crate) routes: SpecList<RouteSpec>,
+pub struct LongLists {
+    pub routes: SpecList<RouteSpec>,
     /// The number of routes that are not switched off.
-    pub(crate) enabled_routes: usize,
-    pub(crate) services: SpecList<ServiceSpec>,
-    pub(crate) upstreams: SpecList<UpstreamSpec>,
-    pub(crate) plugin_configs: SpecList<PluginSet>,
+    pub enabled_routes: usize,
+    pub services: SpecList<ServiceSpec>,
+    pub upstreams: SpecList<UpstreamSpec>,
+    pub plugin_configs: SpecList<PluginSet>,
     /// The faults of resources of these lists.
-    pub(crate) faults: Vec<Diagnostic>,
+    pub faults: Vec<Diagnostic>,
     /// The resources of these lists that refer to secrets.
-    pub(crate) referring: Vec<Arc<ReferringResource>>,
+    pub referring: Vec<Arc<ReferringResource>>,
 }
 
 impl LongLists {
     /// Their keys in the document, in the order in which [`LongLists::of_nodes`] takes them.
-    pub(crate) const KEYS: [&str; 4] =
+    pub const KEYS: [&str; 4] =
         [RouteSpec::LIST, ServiceSpec::LIST, UpstreamSpec::LIST, <PluginSet as ListedSpec>::LIST];
 
     pub(super) fn of_nodes(lists: [Option<Vec<TreeNode>>; 4], faults: &Faults) -> LongLists {
@@ -193,7 +192,7 @@ impl LongLists {
 
 /// A resource that refers to secrets, with the references in it.
 #[derive(Debug)]
-pub(crate) struct ReferringResource {
+pub struct ReferringResource {
     list: &'static str,
     id: Box<str>,
     tree: TreeNode,
@@ -217,16 +216,16 @@ impl ReferringResource {
 }
 
 /// One resource of a store's list, read separately.
-pub(crate) struct ReadResource<T> {
+pub struct ReadResource<T> {
     /// `None` if it cannot be read.
-    pub(crate) spec: Option<Arc<T>>,
-    pub(crate) faults: Vec<Diagnostic>,
-    pub(crate) referring: Option<Arc<ReferringResource>>,
+    pub spec: Option<Arc<T>>,
+    pub faults: Vec<Diagnostic>,
+    pub referring: Option<Arc<ReferringResource>>,
 }
 
 impl<T: ListedSpec> ReadResource<T> {
     /// Reads one resource. The paths of its faults contain its id: `routes[r1].uri`.
-    pub(crate) fn of(source: &Arc<str>, id: &str, mut tree: TreeNode, lookup: VariableLookup) -> ReadResource<T> {
+    pub fn of(source: &Arc<str>, id: &str, mut tree: TreeNode, lookup: VariableLookup) -> ReadResource<T> {
         let mut faults = references::resolve(source, &mut tree, lookup);
         let (secrets, wrong) = references::secrets(source, &mut tree);
         faults.extend(wrong);

@@ -1,6 +1,6 @@
 //! The configuration as written: node settings and resources side by side, with Apache APISIX's names and defaults.
 //!
-//! Reading goes on after a fault: faults of the content are collected in the document; [`crate::compile`] adds its own and
+//! Reading goes on after a fault: faults of the content are collected in the document; compiling adds its own and
 //! reports all of them together.
 
 mod access_log;
@@ -18,7 +18,7 @@ mod discovery;
 mod hub;
 mod hub_log;
 mod include;
-pub(crate) mod lists;
+pub mod lists;
 mod names;
 mod otlp_metrics;
 mod persistence;
@@ -29,7 +29,7 @@ mod route;
 mod scheme;
 mod secret_fields;
 mod secrets;
-pub(crate) mod settings;
+pub mod settings;
 mod shared_list;
 mod shares;
 mod upstream;
@@ -61,11 +61,10 @@ pub use balance::BalanceSpec;
 pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
-pub use data_encryption::{DataEncryption, EncryptionKey};
-pub(crate) use data_encryption::{UNREADABLE, all_unreadable};
+pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreadable};
 pub use discovery::{ConsulSettings, DiscoverySettings, EurekaServer, EurekaSettings};
 pub use hub::HubSpec;
-pub(crate) use include::{IncludedFile, IncludedFiles, ReadIncluded};
+pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
@@ -75,9 +74,7 @@ pub use references::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
-#[cfg(test)]
-pub(crate) use secret_fields::is_secret_at;
-pub(crate) use secret_fields::{ApisixStorage, for_each_secret};
+pub use secret_fields::{ApisixStorage, SecretField, for_each_secret, is_secret_at};
 pub use secrets::SecretManager;
 pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
 pub use shares::TrafficShare;
@@ -93,7 +90,7 @@ pub struct Document {
     pub acme: Option<AcmeSpec>,
     pub routes: SpecList<RouteSpec>,
     /// The number of routes that are not switched off (`status: 0`).
-    pub(crate) enabled_routes: usize,
+    pub enabled_routes: usize,
     pub services: SpecList<ServiceSpec>,
     pub upstreams: SpecList<UpstreamSpec>,
     pub plugin_configs: SpecList<PluginSet>,
@@ -153,7 +150,7 @@ pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
 pub struct PluginSet {
     pub origin: ResourceOrigin,
     /// The fingerprint of the whole resource.
-    pub(crate) content: Fingerprint,
+    pub content: Fingerprint,
     pub id: Box<str>,
     pub plugins: PluginSpecs,
 }
@@ -162,7 +159,7 @@ pub struct PluginSet {
 const NOT_YET: &[&str] = &["protos", "stream_routes"];
 
 /// The lists of resources that a store holds, one key for each resource.
-pub(crate) const RESOURCE_LISTS: &[&str] = &[
+pub const RESOURCE_LISTS: &[&str] = &[
     "routes",
     "services",
     "upstreams",
@@ -193,7 +190,7 @@ const RESOURCES: &[&str] = &[
 ];
 
 /// What to do if a resource of a store may not name a file.
-pub(crate) const RESOURCE_FILES: &str =
+pub const RESOURCE_FILES: &str =
     "write the content itself, or add the file's directory to `resource_files` in the configuration file of the node";
 
 /// Whether a file is in a directory or below it, by their names.
@@ -222,7 +219,7 @@ impl Document {
     ///
     /// # Errors
     /// If the text is not valid YAML. If the included files have faults, the document contains only these faults.
-    pub(crate) fn parse_including(
+    pub fn parse_including(
         source: &str,
         text: &str,
         lookup: VariableLookup,
@@ -250,17 +247,12 @@ impl Document {
     }
 
     /// Reads a tree, after its references to the environment are resolved. `faults` are faults found earlier.
-    pub(crate) fn of_tree(
-        source: Arc<str>,
-        tree: TreeNode,
-        faults: Vec<Diagnostic>,
-        lookup: VariableLookup,
-    ) -> Document {
+    pub fn of_tree(source: Arc<str>, tree: TreeNode, faults: Vec<Diagnostic>, lookup: VariableLookup) -> Document {
         Document::of_parts(source, tree, None, faults, lookup)
     }
 
     /// Like [`Document::of_tree`], for the resources of a store: the long lists are already read, everything else is in the tree.
-    pub(crate) fn of_resources(source: Arc<str>, tree: TreeNode, lists: LongLists, lookup: VariableLookup) -> Document {
+    pub fn of_resources(source: Arc<str>, tree: TreeNode, lists: LongLists, lookup: VariableLookup) -> Document {
         Document::of_parts(source, tree, Some(lists), Vec::new(), lookup)
     }
 
@@ -338,7 +330,7 @@ impl Document {
 
     /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none). Such a value
     /// is not a fault of the options.
-    pub(crate) fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
+    pub fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
         !self.has_secrets && !self.secrets.is_empty() && references::is_secret(options, path)
     }
 
@@ -358,7 +350,7 @@ impl Document {
     ///
     /// The first lookup inside a list parses the text again: positions are rarely needed, and a tree with all of them would add a
     /// third to the memory of each document.
-    pub(crate) fn place_at(&self, path: &str) -> TextPosition {
+    pub fn place_at(&self, path: &str) -> TextPosition {
         if !path.contains(['.', '[']) {
             return self.places.iter().find(|(key, _)| **key == *path).map(|(_, place)| *place).unwrap_or_default();
         }
@@ -367,7 +359,7 @@ impl Document {
     }
 
     /// The same diagnostic, with the name, line and path in the included file that it concerns.
-    pub(crate) fn located(&self, diagnostic: Diagnostic) -> Diagnostic {
+    pub fn located(&self, diagnostic: Diagnostic) -> Diagnostic {
         match &self.text {
             Some(text) => text.located(diagnostic),
             None => diagnostic,
@@ -375,7 +367,7 @@ impl Document {
     }
 
     /// The path of a resource, for diagnostics about another one; with file and line if it is in an included file.
-    pub(crate) fn named(&self, origin: &ResourceOrigin) -> String {
+    pub fn named(&self, origin: &ResourceOrigin) -> String {
         let told = Diagnostic::at_place(&self.source, origin.place, "");
         let told = self.located(Diagnostic { path: origin.path.to_string(), ..told });
         match told.line.filter(|_| told.source != self.source) {
@@ -414,7 +406,7 @@ impl Document {
 
     /// The combined fingerprint of the top-level keys that `wanted` accepts. The long lists (routes, services, upstreams,
     /// plugin_configs) are not included.
-    pub(crate) fn sections(&self, wanted: impl Fn(&str) -> bool) -> Fingerprint {
+    pub fn sections(&self, wanted: impl Fn(&str) -> bool) -> Fingerprint {
         Fingerprint::of_all(self.sections.iter().filter(|(key, _)| wanted(key)).map(Fingerprint::of))
     }
 
@@ -614,7 +606,7 @@ impl Document {
 
     /// The upstreams that need more than their own text (see `ListedSpec::is_noted`), in their list, inline, or in options of
     /// plugins.
-    pub(crate) fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
+    pub fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
         let inline = self.routes.noted().filter_map(|route| route.upstream.as_deref());
         let of_services = self.services.noted().filter_map(|service| service.upstream.as_ref());
         let of_plugins = self.shares().filter_map(|(_, _, share)| share.upstream.as_ref());
@@ -622,7 +614,7 @@ impl Document {
     }
 
     /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource that contains the plugin.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &TrafficShare)> {
+    pub fn shares(&self) -> impl Iterator<Item = (&'static str, &str, &TrafficShare)> {
         let routes = self.routes.noted().map(|route| ("route", &*route.id, &route.plugins));
         let services = self.services.noted().map(|service| ("service", &*service.id, &service.plugins));
         let consumers = self.consumers.iter().map(|consumer| ("consumer", &*consumer.username, &consumer.plugins));

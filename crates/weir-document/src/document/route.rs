@@ -17,7 +17,7 @@ use crate::text::read::{MapReader, NodeReader, shortened};
 pub struct RouteSpec {
     pub origin: ResourceOrigin,
     /// The fingerprint of the whole route, with its id.
-    pub(crate) content: Fingerprint,
+    pub content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
     /// At least one in a valid document.
@@ -48,7 +48,7 @@ pub struct RouteSpec {
 pub struct ServiceSpec {
     pub origin: ResourceOrigin,
     /// The fingerprint of the whole service.
-    pub(crate) content: Fingerprint,
+    pub content: Fingerprint,
     pub id: Box<str>,
     pub name: Box<str>,
     /// For routes without hosts of their own.

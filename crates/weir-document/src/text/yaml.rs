@@ -81,12 +81,12 @@ impl SourceText {
     }
 
     /// The name in its diagnostics.
-    pub(crate) fn source(&self) -> &Arc<str> {
+    pub fn source(&self) -> &Arc<str> {
         &self.source
     }
 
     /// An upper bound of its line numbers.
-    pub(crate) fn lines(&self) -> u32 {
+    pub fn lines(&self) -> u32 {
         // Replacing variables may have added lines, but removed none.
         self.text.matches(['\n', '\r']).count() as u32 + 2
     }

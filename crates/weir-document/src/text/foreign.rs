@@ -172,7 +172,7 @@ pub(crate) fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
 }
 
 /// The name of an environment variable in shell syntax, `${NAME}`, which is not replaced here.
-pub(crate) fn shell_variable(text: &str) -> Option<&str> {
+pub fn shell_variable(text: &str) -> Option<&str> {
     text.match_indices("${").find_map(|(start, _)| {
         let (name, _) = text[start + 2..].split_once('}')?;
         let name = name.split([':', '-']).next().unwrap_or_default();
@@ -183,7 +183,7 @@ pub(crate) fn shell_variable(text: &str) -> Option<&str> {
 }
 
 /// The advice for such a variable.
-pub(crate) fn variable_advice(name: &str) -> String {
+pub fn variable_advice(name: &str) -> String {
     format!("write `${{{{{name}}}}}` for the environment variable `{name}`")
 }
 

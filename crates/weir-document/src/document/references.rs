@@ -14,7 +14,7 @@ use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, Tr
 
 /// Replaces references to the environment by their values. A reference that cannot be resolved is a fault: the text of the
 /// reference must not become the password.
-pub(crate) fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup) -> Vec<Diagnostic> {
+pub fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup) -> Vec<Diagnostic> {
     replace(source, tree, &mut |text, _| variable(text, lookup))
 }
 
@@ -30,10 +30,7 @@ pub struct SecretReference {
 }
 
 /// The references to secrets in options, with their positions. An incomplete reference is a fault.
-pub(crate) fn secrets(
-    source: &Arc<str>,
-    tree: &mut TreeNode,
-) -> (Vec<(SecretReference, TextPosition)>, Vec<Diagnostic>) {
+pub fn secrets(source: &Arc<str>, tree: &mut TreeNode) -> (Vec<(SecretReference, TextPosition)>, Vec<Diagnostic>) {
     let mut found = Vec::new();
     let faults = replace(source, tree, &mut |text, place| match SecretReference::parse(text)? {
         Ok(secret) => {
@@ -46,7 +43,7 @@ pub(crate) fn secrets(
 }
 
 /// Whether the value at a path of options, such as `auth.password` or `keys[0]`, is a reference to a secret.
-pub(crate) fn is_secret(options: &Value, path: &str) -> bool {
+pub fn is_secret(options: &Value, path: &str) -> bool {
     let step = |value, step: &str| match step.parse::<usize>() {
         Ok(index) => Value::get(value, index).or_else(|| value.get(step)),
         Err(_) => value.get(step),
@@ -57,7 +54,7 @@ pub(crate) fn is_secret(options: &Value, path: &str) -> bool {
 }
 
 /// Returns the value of a secret, or why it cannot be read.
-pub(crate) type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, String>;
+pub type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, String>;
 
 /// Replaces references to secrets by their values.
 pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretLookup) -> Vec<Diagnostic> {
@@ -90,7 +87,7 @@ impl SecretReference {
     }
 
     /// The value of the key in what the manager returned for the path.
-    pub(crate) fn of(&self, kept: &Map<String, Value>) -> Result<String, String> {
+    pub fn of(&self, kept: &Map<String, Value>) -> Result<String, String> {
         match kept.get(&*self.key) {
             Some(Value::String(text)) => Ok(text.clone()),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),

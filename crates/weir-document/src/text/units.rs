@@ -6,12 +6,12 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Seconds, with fractions, up to [`LONGEST`].
-pub(crate) fn seconds(seconds: f64) -> Option<Duration> {
+pub fn seconds(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| *duration <= LONGEST)
 }
 
 /// `500ms`, `10s`, `5m`, `1h`, `1d`; a bare number is seconds.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let scale = match unit {
         "ms" => 0.001,
@@ -25,7 +25,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
 }
 
 /// `16k`, `8m` and `1g` count in 1024 as nginx does; `KB`, `MB`, `GB` in 1000; `KiB`, `MiB`, `GiB` in 1024.
-pub(crate) fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let scale: u64 = match unit {
         "" | "B" => 1,

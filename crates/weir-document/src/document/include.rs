@@ -15,21 +15,21 @@ use crate::text::yaml::{Parsed, SourceText};
 
 /// An included file, and the tree that was read from it.
 #[derive(Debug)]
-pub(crate) struct IncludedFile {
-    pub(crate) name: Arc<str>,
-    pub(crate) text: SourceText,
-    pub(crate) tree: TreeNode,
+pub struct IncludedFile {
+    pub name: Arc<str>,
+    pub text: SourceText,
+    pub tree: TreeNode,
 }
 
 /// The included files of a document, and the faults in them.
 #[derive(Debug, Default)]
-pub(crate) struct IncludedFiles {
-    pub(crate) files: Vec<IncludedFile>,
-    pub(crate) faults: Vec<Diagnostic>,
+pub struct IncludedFiles {
+    pub files: Vec<IncludedFile>,
+    pub faults: Vec<Diagnostic>,
 }
 
 /// Reads the files that the value of `include` names.
-pub(crate) type ReadIncluded<'a> = &'a mut dyn FnMut(&TreeNode) -> IncludedFiles;
+pub type ReadIncluded<'a> = &'a mut dyn FnMut(&TreeNode) -> IncludedFiles;
 
 /// All texts that a document was read from.
 #[derive(Debug)]
@@ -50,11 +50,7 @@ struct IncludedText {
 
 impl DocumentText {
     /// Adds the items of the files to the tree of the main text. Also returns the faults found by that.
-    pub(crate) fn merge(
-        main: SourceText,
-        tree: &mut TreeNode,
-        files: Vec<IncludedFile>,
-    ) -> (DocumentText, Vec<Diagnostic>) {
+    pub fn merge(main: SourceText, tree: &mut TreeNode, files: Vec<IncludedFile>) -> (DocumentText, Vec<Diagnostic>) {
         let mut merger = Merger { known: HashMap::new(), faults: Vec::new() };
         let mut text = DocumentText { included: Vec::new(), main };
         if files.is_empty() {
@@ -75,7 +71,7 @@ impl DocumentText {
     }
 
     /// The merged tree, with the position of every value.
-    pub(crate) fn tree(&self) -> TreeNode {
+    pub fn tree(&self) -> TreeNode {
         const PARSED: &str = "it has been parsed before";
         let mut tree = self.main.parse().expect(PARSED).tree;
         for IncludedText { text, lines_before, .. } in &self.included {
@@ -87,7 +83,7 @@ impl DocumentText {
     }
 
     /// The same diagnostic with the name, the line and the path that it has in its own file.
-    pub(crate) fn located(&self, mut diagnostic: Diagnostic) -> Diagnostic {
+    pub fn located(&self, mut diagnostic: Diagnostic) -> Diagnostic {
         let Some(line) = diagnostic.line.filter(|_| diagnostic.source == *self.main.source()) else {
             return diagnostic;
         };
@@ -248,7 +244,7 @@ pub(crate) fn refuse_files(source: &Arc<str>, include: &TreeNode) -> IncludedFil
 impl IncludedFile {
     /// # Errors
     /// If the text is not YAML, or has duplicate keys.
-    pub(crate) fn parse(name: Arc<str>, text: SourceText) -> Result<IncludedFile, Vec<Diagnostic>> {
+    pub fn parse(name: Arc<str>, text: SourceText) -> Result<IncludedFile, Vec<Diagnostic>> {
         let Parsed { tree, faults } = text.parse()?;
         if faults.is_empty() { Ok(IncludedFile { name, text, tree }) } else { Err(faults) }
     }
