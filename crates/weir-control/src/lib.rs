@@ -20,4 +20,4 @@ pub use hubs::Hubs;
 pub use publish::{ConfigStatus, Publication, Publisher, RefusedChange, Subscriber};
 pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, NameLookups, publish_first, watch};
 pub use text::substitute::{VariableLookup, process_environment};
-pub use weir_document::{Diagnostic, Document, document, text};
+pub use weir_document::{Diagnostic, Document, document, keys, text};

@@ -18,10 +18,12 @@ mod discovery;
 mod hub;
 mod hub_log;
 mod include;
+pub mod kinds;
 pub mod lists;
 mod names;
 mod otlp_metrics;
 mod persistence;
+mod plugin_set;
 mod plugins;
 mod references;
 mod resource;
@@ -65,10 +67,12 @@ pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreada
 pub use discovery::{ConsulSettings, DiscoverySettings, EurekaServer, EurekaSettings};
 pub use hub::HubSpec;
 pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
+pub use kinds::RESOURCE_LISTS;
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
 pub use persistence::PersistenceSpec;
+pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use references::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
@@ -144,50 +148,6 @@ pub struct Document {
 
 /// The content of each file by its name as written, or why it cannot be read. Reading is I/O, so it is done before compiling.
 pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
-
-/// A set of plugins that other resources share: a plugin_config, a consumer_group, or a global_rule.
-#[derive(Clone, Debug)]
-pub struct PluginSet {
-    pub origin: ResourceOrigin,
-    /// The fingerprint of the whole resource.
-    pub content: Fingerprint,
-    pub id: Box<str>,
-    pub plugins: PluginSpecs,
-}
-
-/// Lists of APISIX that are known and not supported yet. An empty list is accepted.
-const NOT_YET: &[&str] = &["protos", "stream_routes"];
-
-/// The lists of resources that a store holds, one key for each resource.
-pub const RESOURCE_LISTS: &[&str] = &[
-    "routes",
-    "services",
-    "upstreams",
-    "plugin_configs",
-    "global_rules",
-    "consumers",
-    "consumer_groups",
-    "plugin_metadata",
-    "ssls",
-    "secrets",
-    "protos",
-    "stream_routes",
-];
-
-const RESOURCES: &[&str] = &[
-    "routes",
-    "services",
-    "upstreams",
-    "plugin_configs",
-    "global_rules",
-    "consumers",
-    "consumer_groups",
-    "plugin_metadata",
-    "ssls",
-    "hubs",
-    "secrets",
-    "plugins",
-];
 
 /// What to do if a resource of a store may not name a file.
 pub const RESOURCE_FILES: &str =
@@ -389,7 +349,7 @@ impl Document {
         let root = NodeReader::root(&tree, &faults);
         let settings = settings::SETTINGS.iter().map(|(name, _)| *name);
         let known: Vec<&str> =
-            settings.chain(["acme", "include"]).chain(RESOURCES.iter().chain(NOT_YET).copied()).collect();
+            settings.chain(["acme", "include", "plugins"]).chain(kinds::KINDS.iter().map(|kind| kind.list)).collect();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
             document.acme = fields.get("acme").and_then(|at| acme::read(&at));
@@ -478,8 +438,8 @@ impl Document {
         let sets = |key, read: fn(&NodeReader, usize) -> Option<PluginSet>| {
             resource::list(fields, key, read, |set: &PluginSet| (&*set.id).into())
         };
-        self.global_rules = sets("global_rules", read_global_rule);
-        self.consumer_groups = sets("consumer_groups", read_plugin_config);
+        self.global_rules = sets("global_rules", plugin_set::read_global_rule);
+        self.consumer_groups = sets("consumer_groups", plugin_set::read);
         for item in resource::list(fields, "consumers", consumer::read, |item| item.key().into()) {
             match item {
                 consumer::ConsumerItem::Consumer(consumer) => self.consumers.push(consumer),
@@ -647,26 +607,6 @@ fn places(tree: &TreeNode) -> Vec<(Box<str>, TextPosition)> {
     entries.iter().map(|entry| (entry.key.clone(), entry.value.place)).collect()
 }
 
-fn read_plugin_config(at: &NodeReader, index: usize) -> Option<PluginSet> {
-    let fields = at.fields(&["id", "name", "desc", "labels", "create_time", "update_time", "plugins"])?;
-    resource::common(&fields);
-    read_plugin_set(&fields, index)
-}
-
-fn read_global_rule(at: &NodeReader, index: usize) -> Option<PluginSet> {
-    let fields = at.fields(&["id", "create_time", "update_time", "plugins"])?;
-    read_plugin_set(&fields, index)
-}
-
-fn read_plugin_set(fields: &MapReader, index: usize) -> Option<PluginSet> {
-    if !fields.has("plugins") {
-        fields.at().report_advising("has no `plugins`", "add `plugins: {}`");
-    }
-    let plugins = plugins::read(fields);
-    let content = Fingerprint::of_node(fields.at().node());
-    Some(PluginSet { origin: ResourceOrigin::of(fields.at()), content, id: resource::id(fields, index), plugins })
-}
-
 /// APISIX's list of enabled plugins: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`. Stream plugins are left out.
 fn read_enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
     let list = fields.get("plugins")?;
@@ -683,7 +623,8 @@ fn read_enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
 }
 
 fn refuse_what_is_not_served(fields: &MapReader) {
-    for list in NOT_YET.iter().filter_map(|key| fields.get(key)) {
+    let not_served = kinds::KINDS.iter().filter(|kind| !kind.is_served);
+    for list in not_served.filter_map(|kind| fields.get(kind.list)) {
         if !list.is_list() {
             list.report_advising("expected a list", "write `[]` or leave it out");
             continue;

@@ -7,6 +7,7 @@
 //! Nothing here reads files, knows plugins or compiles: `weir-control` does.
 
 pub mod document;
+pub mod keys;
 pub mod text;
 
 pub use document::Document;

@@ -8,5 +8,5 @@ pub mod json;
 pub mod read;
 pub mod substitute;
 pub mod tree;
-mod units;
+pub(crate) mod units;
 pub mod yaml;

@@ -148,7 +148,7 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
         tls.report_advising("is not used on a Unix socket", "remove `tls`, or listen on an IP address");
     }
     let texts = |key: &str| -> Vec<Box<str>> {
-        let list = fields.get(key).map(|list| list.texts(|item| item.text_of(1..=256).map(str::to_lowercase)));
+        let list = fields.get(key).map(|list| list.distinct(|item| item.text_of(1..=256).map(str::to_lowercase)));
         list.unwrap_or_default().into_iter().map(Box::from).collect()
     };
     Some(AdminSettings {
@@ -201,7 +201,7 @@ fn read_etcd(at: &NodeReader) -> Option<EtcdSettings> {
     let fields = at.fields(&["hosts", "prefix", "user", "password", "timeout", "tls"])?;
     let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
     let tls = fields.get("tls").map(|at| read_etcd_tls(&at));
-    let hosts = fields.get("hosts").map(|list| list.texts(|item| etcd_host(item, tls.is_some())));
+    let hosts = fields.get("hosts").map(|list| list.distinct(|item| etcd_host(item, tls.is_some())));
     let hosts: Vec<Box<str>> = hosts.unwrap_or_default().into_iter().map(Box::from).collect();
     if hosts.is_empty() {
         at.report_advising("has no `hosts`", "write `hosts: [\"http://127.0.0.1:2379\"]`, with all members");

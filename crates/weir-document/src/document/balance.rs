@@ -18,8 +18,9 @@ pub enum BalanceSpec {
     Hash(HashKey),
 }
 
+/// APISIX `type`.
 #[derive(Clone, Copy, PartialEq)]
-enum BalanceType {
+pub(super) enum BalanceType {
     RoundRobin,
     Random,
     LeastConn,
@@ -29,7 +30,7 @@ enum BalanceType {
     IpHash,
 }
 
-const TYPES: &[(&str, BalanceType)] = &[
+pub(super) const TYPES: &[(&str, BalanceType)] = &[
     ("roundrobin", BalanceType::RoundRobin),
     ("chash", BalanceType::Chash),
     ("ewma", BalanceType::Ewma),
@@ -39,8 +40,9 @@ const TYPES: &[(&str, BalanceType)] = &[
     ("ip_hash", BalanceType::IpHash),
 ];
 
+/// APISIX `hash_on`.
 #[derive(Clone, Copy, PartialEq)]
-enum HashOn {
+pub(super) enum HashOn {
     Vars,
     Header,
     Cookie,
@@ -48,7 +50,7 @@ enum HashOn {
     Combination,
 }
 
-const HASH_ON: &[(&str, HashOn)] = &[
+pub(super) const HASH_ON: &[(&str, HashOn)] = &[
     ("vars", HashOn::Vars),
     ("header", HashOn::Header),
     ("cookie", HashOn::Cookie),
@@ -70,10 +72,13 @@ const VARS: &[&str] = &[
     "mqtt_client_id",
 ];
 
-pub(super) fn read(fields: &MapReader) -> BalanceSpec {
-    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(BalanceType::RoundRobin);
-    let hash_on = fields.get("hash_on").and_then(|at| at.choice(HASH_ON)).unwrap_or(HashOn::Vars);
-    let key = fields.get("key").and_then(|at| Some((at.text()?, at)));
+/// `key` is the value of the key `key`, and `fields` are those of the upstream.
+pub(super) fn of(
+    kind: BalanceType,
+    hash_on: HashOn,
+    key: Option<(NodeReader, Option<Box<str>>)>,
+    fields: &MapReader,
+) -> BalanceSpec {
     match kind {
         BalanceType::RoundRobin => BalanceSpec::RoundRobin,
         BalanceType::Random => BalanceSpec::Random,
@@ -82,10 +87,10 @@ pub(super) fn read(fields: &MapReader) -> BalanceSpec {
         BalanceType::Ewma => BalanceSpec::Ewma,
         BalanceType::IpHash => BalanceSpec::Hash(HashKey::ClientAddr),
         BalanceType::Chash => {
-            if key.is_none() && hash_on != HashOn::Consumer && !fields.has("key") {
+            if key.is_none() && hash_on != HashOn::Consumer {
                 fields.at().report_advising("`type: chash` needs a `key`", "add `key: remote_addr`");
             }
-            let key = key.map_or(HashKey::ClientAddr, |(key, at)| hash_key(hash_on, key, &at));
+            let key = key.and_then(|(at, key)| Some(hash_key(hash_on, &key?, &at))).unwrap_or(HashKey::ClientAddr);
             BalanceSpec::Hash(if hash_on == HashOn::Consumer { HashKey::Variable(Variable::ConsumerName) } else { key })
         }
     }

@@ -2,11 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
 use weir_net::tls::Versions;
 
 use super::data_encryption::{UNREADABLE, unreadable};
-use super::resource::{self, Reference, ResourceOrigin};
-use crate::text::read::{MapReader, NodeReader, shortened};
+use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, id_of};
+use crate::keys::kinds::{
+    Anything, Custom, Flag, List, Or, Parsed, Section, Whole, Words, anything, custom, flag, list, section, text,
+    whole, words,
+};
+use crate::keys::schema::Definitions;
+use crate::keys::{KeyRule, keys};
+use crate::text::read::{KeyName, MapReader, NodeReader, shortened};
 use crate::text::tree::TextPosition;
 
 /// APISIX `ssl`.
@@ -90,60 +97,90 @@ impl std::fmt::Debug for PemSource {
 const MOST_PEM: usize = 64 * 1024;
 const MOST_PATTERN: usize = 4096;
 /// The longest certificate chain that `depth` allows.
-const MOST_DEPTH: usize = 16;
+const MOST_DEPTH: u32 = 16;
+
+keys! {
+    /// Certificates for clients, or one that the gateway shows to upstreams.
+    pub(super) static SSL: SslKeys = "ssl", shared COMMON;
+
+    /// For `server`, the certificate is shown to clients; for `client`, to upstreams that refer to it by `tls.client_cert_id`.
+    r#type: Or<Words<SslType>> = words(TYPES).or(SslType::Server);
+    /// The host name: `example.com`, `*.example.com` (one label), or `*` for all that no other entry has and for clients that send none.
+    sni: Parsed<ServerName> = NAME, example("www.example.com");
+    /// Several host names.
+    snis: List<Parsed<ServerName>> = list(NAME).not_empty("add a host name, or `*` for all other names"),
+        example("[example.com, \"*.example.com\"]");
+    /// A certificate chain: PEM text, the name of a file, or `$env://NAME`. File names are relative to the configuration file.
+    cert: Custom<Pem> = PEM, required("add PEM text, or the name of a PEM file"), example("example.crt");
+    /// The key of `cert`.
+    key: Custom<Pem> = PEM, secret_pem(), required("add PEM text, or the name of a PEM file"), example("example.key");
+    /// Further certificates for the same names, for example with another kind of key.
+    certs: List<Custom<Pem>> = list(PEM);
+    /// The keys of `certs`, in the same order.
+    keys: List<Custom<Pem>> = list(PEM), secret_pem();
+    /// Clients must present a certificate.
+    client: Section<ClientVerification> = section(&SSL_CLIENT, clients), guide("tls.md#client-certificates");
+    /// 0 disables the entry.
+    status: Or<Whole<u32>> = whole(0, 1).or(1);
+    /// The versions of TLS that are allowed.
+    ssl_protocols: Custom<Versions> = custom("list: `TLSv1.2`, `TLSv1.3`", versions_schema, versions),
+        absent("`[TLSv1.2, TLSv1.3]`"), example("[TLSv1.3]");
+    /// When the certificate begins to be valid. The Admin API of APISIX writes it; it has no effect.
+    validity_start: Anything = anything();
+    /// When the certificate ends to be valid. The Admin API of APISIX writes it; it has no effect.
+    validity_end: Anything = anything();
+}
+
+keys! {
+    /// How certificates of clients are verified.
+    pub(super) static SSL_CLIENT: SslClientKeys = "ssl_client";
+
+    /// The CA certificates that must have issued those of clients: PEM text, the name of a file, or `$env://NAME`.
+    ca: Custom<Pem> = PEM, required("add the CA certificate that client certificates are verified with"), example("ca.crt");
+    /// The most intermediate certificates between that of a client and a CA certificate.
+    depth: Or<Whole<u32>> = whole(0, MOST_DEPTH).or(1);
+    /// Regular expressions for paths that need no certificate.
+    skip_mtls_uri_regex: List<Parsed<(String, ResourceOrigin)>> = list(text(1, MOST_PATTERN).parsed(pattern)),
+        example("[\"^/health$\"]");
+}
+
+/// APISIX `type` of an `ssl`.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum SslType {
+    Server,
+    Client,
+}
+
+const TYPES: &[(&str, SslType)] = &[("server", SslType::Server), ("client", SslType::Client)];
+const NAME: Parsed<ServerName> = text(1, 253).pattern(r"^(\*|(\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]*)$").parsed(name);
 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
-    const OWN: &[&str] = &[
-        "type",
-        "sni",
-        "snis",
-        "cert",
-        "key",
-        "certs",
-        "keys",
-        "client",
-        "status",
-        "ssl_protocols",
-        "validity_start",
-        "validity_end",
-    ];
-    let fields = at.fields(&[OWN, resource::COMMON].concat())?;
+    let fields = at.keys(&SSL)?;
     resource::common(&fields);
-    const TYPES: &[(&str, bool)] = &[("server", false), ("client", true)];
-    let for_upstreams = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(false);
-    let names = match for_upstreams {
-        true => Vec::new(),
-        false => names(&fields),
-    };
-    let client = fields.get("client");
+    fields.read(&SSL.validity_start);
+    fields.read(&SSL.validity_end);
+    let for_upstreams = fields.value(&SSL.r#type) == SslType::Client;
     Some(Ssl {
         origin: ResourceOrigin::of(at),
         id: resource::id(&fields, index),
         for_upstreams,
-        names,
+        names: if for_upstreams { Vec::new() } else { names(&fields) },
         pairs: pairs(&fields),
-        clients: client.as_ref().and_then(clients),
-        versions: fields.get("ssl_protocols").and_then(|at| versions(&at)).unwrap_or(Versions::ALL),
-        enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
+        clients: fields.read(&SSL.client),
+        versions: fields.read(&SSL.ssl_protocols).unwrap_or(Versions::ALL),
+        enabled: fields.value(&SSL.status) == 1,
     })
 }
 
 fn names(fields: &MapReader) -> Vec<ServerName> {
-    if !fields.exactly_one("sni", "snis") {
+    if !fields.exactly_one(SSL.sni.name(), SSL.snis.name()) {
         return Vec::new();
     }
-    if let Some(at) = fields.get("sni") {
-        return name(&at).into_iter().collect();
-    }
-    let Some(list) = fields.get("snis") else { return Vec::new() };
-    if list.is_list() && list.items().next().is_none() {
-        list.report_advising("is empty", "add a host name, or `*` for all other names");
-    }
-    list.items().filter_map(|item| name(&item)).collect()
+    let one = fields.read(&SSL.sni).into_iter();
+    one.chain(fields.read(&SSL.snis).unwrap_or_default()).collect()
 }
 
-fn name(at: &NodeReader) -> Option<ServerName> {
-    let text = at.text_of(1..=253)?;
+fn name(at: &NodeReader, text: &str) -> Option<ServerName> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let is_name = !name.is_empty() && name.bytes().all(plain) && !name.starts_with('.') && !name.ends_with('.');
@@ -160,19 +197,8 @@ fn name(at: &NodeReader) -> Option<ServerName> {
 }
 
 fn pairs(fields: &MapReader) -> Vec<(Pem, Pem)> {
-    let mut pairs = Vec::new();
-    let mut pair = |cert: Option<NodeReader>, key: Option<NodeReader>| {
-        if let (Some(cert), Some(key)) = (cert.and_then(|at| pem(&at)), key.and_then(|at| pem(&at))) {
-            pairs.push((cert, key));
-        }
-    };
-    for key in ["cert", "key"] {
-        if !fields.has(key) {
-            fields.at().report_advising(format!("has no `{key}`"), "add PEM text, or the name of a PEM file");
-        }
-    }
-    pair(fields.get("cert"), fields.get("key"));
-    let (certs, keys) = (fields.get("certs"), fields.get("keys"));
+    let mut pairs: Vec<(Pem, Pem)> = fields.read(&SSL.cert).zip(fields.read(&SSL.key)).into_iter().collect();
+    let (certs, keys) = (fields.get(&SSL.certs), fields.get(&SSL.keys));
     let count = |at: &Option<NodeReader>| at.as_ref().filter(|at| at.is_list()).map_or(0, |at| at.items().count());
     if count(&certs) != count(&keys)
         && let Some(at) = keys.as_ref().or(certs.as_ref())
@@ -183,10 +209,19 @@ fn pairs(fields: &MapReader) -> Vec<(Pem, Pem)> {
         );
         return pairs;
     }
+    // A pair with a fault is of no use, but no other pair may form from its half.
     if let (Some(certs), Some(keys)) = (&certs, &keys) {
-        certs.items().zip(keys.items()).for_each(|(cert, key)| pair(Some(cert), Some(key)));
+        let further = certs.items().zip(keys.items()).map(|(cert, key)| (pem(&cert), pem(&key)));
+        pairs.extend(further.filter_map(|(cert, key)| cert.zip(key)));
     }
     pairs
+}
+
+/// PEM text, or the name of its source.
+pub(super) const PEM: Custom<Pem> = custom("PEM text, the name of a file, or `$env://NAME`", pem_schema, pem);
+
+fn pem_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": MOST_PEM })
 }
 
 pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
@@ -217,21 +252,18 @@ pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
     Some(Pem { origin: ResourceOrigin::of(at), source })
 }
 
-fn clients(at: &NodeReader) -> Option<ClientVerification> {
-    let fields = at.fields(&["ca", "depth", "skip_mtls_uri_regex"])?;
-    let Some(ca) = fields.get("ca") else {
-        at.report_advising("has no `ca`", "add the CA certificate that client certificates are verified with");
-        return None;
-    };
-    let except = fields.get("skip_mtls_uri_regex");
-    let except = except.iter().flat_map(|list| list.items());
-    Some(ClientVerification {
-        authorities: pem(&ca)?,
-        depth: fields.get("depth").and_then(|at| at.integer(0..=MOST_DEPTH as u32)).map_or(1, |depth| depth as usize),
-        except: except
-            .filter_map(|item| Some((item.text_of(1..=MOST_PATTERN)?.to_owned(), ResourceOrigin::of(&item))))
-            .collect(),
-    })
+fn clients(fields: &MapReader) -> Option<ClientVerification> {
+    let except = fields.read(&SSL_CLIENT.skip_mtls_uri_regex).unwrap_or_default();
+    let depth = fields.value(&SSL_CLIENT.depth) as usize;
+    Some(ClientVerification { authorities: fields.read(&SSL_CLIENT.ca)?, depth, except })
+}
+
+fn pattern(at: &NodeReader, text: &str) -> Option<(String, ResourceOrigin)> {
+    Some((text.to_owned(), ResourceOrigin::of(at)))
+}
+
+fn versions_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "array", "items": { "type": "string", "enum": ["TLSv1.2", "TLSv1.3"] }, "minItems": 1 })
 }
 
 fn versions(at: &NodeReader) -> Option<Versions> {
@@ -252,10 +284,28 @@ fn versions(at: &NodeReader) -> Option<Versions> {
     Some(versions)
 }
 
-pub(super) fn read_upstream(at: &NodeReader) -> Option<UpstreamTls> {
-    let fields = at.fields(&["client_cert", "client_key", "client_cert_id", "verify", "ca"])?;
-    let own = match (fields.get("client_cert"), fields.get("client_key")) {
-        (Some(cert), Some(key)) => pem(&cert).zip(pem(&key)).map(|(cert, key)| UpstreamIdentity::Own(cert, key)),
+keys! {
+    /// TLS to the endpoints of an upstream.
+    pub(super) static UPSTREAM_TLS: UpstreamTlsKeys = "upstream_tls", rules &[KeyRule::AtMostOne("client_cert", "client_cert_id")];
+
+    /// The client certificate for endpoints that ask for one: PEM text, the name of a file, or `$env://NAME`.
+    client_cert: Custom<Pem> = PEM, example("client.crt");
+    /// The key of `client_cert`.
+    client_key: Custom<Pem> = PEM, secret_pem(), example("client.key");
+    /// The entry of `ssls` with `type: client` that has the client certificate and its key.
+    client_cert_id: IdOf = id_of("ssls");
+    /// Whether the certificates of endpoints are verified. In APISIX the default is `false`.
+    verify: Flag = flag(), absent("as `upstream_tls_verify` says");
+    /// The CA certificates that verify the endpoints: PEM text, the name of a file, or `$env://NAME`.
+    ca: Custom<Pem> = PEM, own(), absent("`ssl_trusted_certificate`, or those of the system"), example("ca.crt");
+}
+
+pub(super) fn read_upstream(fields: &MapReader) -> Option<UpstreamTls> {
+    let own = match (fields.get(&UPSTREAM_TLS.client_cert), fields.get(&UPSTREAM_TLS.client_key)) {
+        (Some(_), Some(_)) => {
+            let pair = fields.read(&UPSTREAM_TLS.client_cert).zip(fields.read(&UPSTREAM_TLS.client_key));
+            pair.map(|(cert, key)| UpstreamIdentity::Own(cert, key))
+        }
         (None, None) => None,
         (cert, key) => {
             if let Some(at) = cert.or(key) {
@@ -264,11 +314,10 @@ pub(super) fn read_upstream(at: &NodeReader) -> Option<UpstreamTls> {
             None
         }
     };
-    fields.at_most_one("client_cert", "client_cert_id");
-    let named = resource::reference(&fields, "client_cert_id").map(UpstreamIdentity::Named);
+    let named = fields.read(&UPSTREAM_TLS.client_cert_id).map(UpstreamIdentity::Named);
     Some(UpstreamTls {
-        verify: fields.get("verify").and_then(|at| at.boolean()),
-        authorities: fields.get("ca").and_then(|at| pem(&at)).map(Box::new),
+        verify: fields.read(&UPSTREAM_TLS.verify),
+        authorities: fields.read(&UPSTREAM_TLS.ca).map(Box::new),
         identity: own.or(named).map(Box::new),
     })
 }

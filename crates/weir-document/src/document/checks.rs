@@ -6,9 +6,14 @@ use std::time::Duration;
 use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckSpec, CheckTls, PassiveChecks};
 use weir_net::tls;
 
-use super::resource::host_pattern;
+use super::resource::host;
 use super::scheme::Scheme;
-use crate::text::read::{MapReader, NodeReader};
+use crate::keys::keys;
+use crate::keys::kinds::{
+    Flag, List, Or, Parsed, Section, Set, Text, Time, Whole, Words, any_text, flag, list, section, set, text, time,
+    whole, words,
+};
+use crate::text::read::{KeyName, MapReader, NodeReader};
 
 /// APISIX `checks.active`: requests that the gateway sends to endpoints to check their health.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,146 +116,269 @@ const METHODS: &[(&str, &str)] = &[
 /// How long after a failure an endpoint without active checks is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// Reads `checks`. Passive checks are allowed without active ones, which APISIX requires: here, an endpoint comes back by being
-/// tried again.
-pub(super) fn read(at: &NodeReader) -> (Option<ActiveChecksSpec>, Option<PassiveChecks>) {
-    let Some(fields) = at.fields(&["active", "passive"]) else { return (None, None) };
-    if !fields.has("active") && !fields.has("passive") {
-        at.report_advising("contains no check", "add `passive: {}`");
-    }
-    let active = fields.get("active").and_then(|at| active(&at));
-    let passive = fields.get("passive").and_then(|at| passive(&at));
-    (active, passive)
+keys! {
+    /// Health checks of the endpoints of an upstream.
+    pub(super) static CHECKS: ChecksKeys = "checks";
+
+    /// Requests that Weir sends to endpoints.
+    active: Section<ActiveChecksSpec> = section(&ACTIVE, active);
+    /// The results of ordinary traffic. Without active checks, an endpoint that was taken out is tried again after 10 seconds.
+    passive: Section<PassiveChecks> = section(&PASSIVE, passive);
 }
 
-const ACTIVE_KEYS: &[&str] = &[
-    "type",
-    "timeout",
-    "concurrency",
-    "host",
-    "port",
-    "http_method",
-    "http_path",
-    "http_req_body",
-    "req_headers",
-    "https_verify_certificate",
-    "grpc_service",
-    "healthy",
-    "unhealthy",
-];
+keys! {
+    /// Requests that the gateway sends to endpoints to check their health.
+    static ACTIVE: ActiveKeys = "active_checks";
 
-fn active(at: &NodeReader) -> Option<ActiveChecksSpec> {
-    let fields = at.fields(ACTIVE_KEYS)?;
-    let healthy_at = fields.get("healthy");
-    let healthy = healthy_at.as_ref().and_then(|at| at.fields(&["interval", "http_statuses", "successes"]));
-    let unhealthy_at = fields.get("unhealthy");
-    let unhealthy = unhealthy_at
-        .as_ref()
-        .and_then(|at| at.fields(&["interval", "http_statuses", "http_failures", "tcp_failures", "timeouts"]));
-    let kind = fields.get("type").and_then(|at| at.choice(TYPES)).unwrap_or(CheckType::Http);
-    fitting(&fields, [healthy, unhealthy], kind);
-    let verify = fields.get("https_verify_certificate").and_then(|at| at.boolean());
-    let port = fields.get("port").and_then(|at| at.integer(1..=u16::MAX));
+    /// The protocol of the check; for `tcp`, a connection is enough. `grpc` and `grpcs` call the health service of gRPC, which APISIX does
+    /// not.
+    r#type: Or<Words<CheckType>> = words(TYPES).or(CheckType::Http);
+    /// The longest time that a check takes.
+    timeout: Or<Time> = time().or(Duration::from_secs(1));
+    /// The most endpoints of the upstream that are checked at the same time.
+    concurrency: Or<Whole<u32>> = whole(1, 1_000).or(10);
+    /// The `Host` of the request.
+    host: Parsed<String> = host(), absent("the name of the node"), example("api.example.com");
+    /// The port to check.
+    port: Whole<u16> = whole(1, 65_535), absent("that of the node");
+    /// The method of the request.
+    http_method: Or<Words<&'static str>> = words(METHODS).or("GET"), own();
+    /// The path of the request.
+    http_path: Parsed<Box<str>> = any_text().pattern("^/").parsed(path), absent("`/`"), example("/health");
+    /// The content of the request.
+    http_req_body: Or<Text> = any_text().or(""), own();
+    /// Header fields of the request.
+    req_headers: Set<Parsed<Box<str>>> = set(any_text().pattern("^[^:]+:").parsed(header)), example("[\"X-Check: weir\"]");
+    /// Whether the certificate of an endpoint is verified.
+    https_verify_certificate: Flag = flag(), absent("as `tls.verify` says");
+    /// The service of the endpoint whose health is asked for.
+    grpc_service: Text = text(1, 1_024), own(), only_if("type", &["grpc", "grpcs"]), absent("the server as a whole"),
+        example("orders.v1.Orders");
+    /// When an endpoint that is out of rotation returns.
+    healthy: Section<HealthySpec> = section(&ACTIVE_HEALTHY, active_healthy);
+    /// When an endpoint is taken out of rotation.
+    unhealthy: Section<UnhealthySpec> = section(&ACTIVE_UNHEALTHY, active_unhealthy);
+}
+
+keys! {
+    /// When active checks return an endpoint to rotation.
+    static ACTIVE_HEALTHY: ActiveHealthyKeys = "active_healthy";
+
+    /// The time from one check to the next while the endpoint is out of rotation.
+    interval: Or<Time> = time().or(INTERVAL);
+    /// The statuses that count as a success.
+    http_statuses: Or<List<Whole<u16>>> = STATUSES.or(&[200, 302]);
+    /// The successes in a row after which it returns.
+    successes: Or<Whole<u32>> = whole(1, 254).or(2);
+}
+
+keys! {
+    /// When active checks take an endpoint out of rotation.
+    static ACTIVE_UNHEALTHY: ActiveUnhealthyKeys = "active_unhealthy";
+
+    /// The time from one check to the next while the endpoint is in rotation.
+    interval: Or<Time> = time().or(INTERVAL);
+    /// The statuses that count as a failure.
+    http_statuses: Or<List<Whole<u16>>> = STATUSES.or(&[429, 404, 500, 501, 502, 503, 504, 505]);
+    /// The failures in a row by status after which it is taken out.
+    http_failures: Or<Whole<u32>> = whole(1, 254).or(5);
+    /// The failed connections in a row after which it is taken out.
+    tcp_failures: Or<Whole<u32>> = whole(1, 254).or(2);
+    /// The time-outs in a row after which it is taken out.
+    timeouts: Or<Whole<u32>> = whole(1, 254).or(3);
+}
+
+keys! {
+    /// What the results of ordinary traffic say of the health of endpoints.
+    static PASSIVE: PassiveKeys = "passive_checks";
+
+    /// Without effect; APISIX requires it.
+    r#type: Words<CheckType> = words(PASSIVE_TYPES);
+    /// When an endpoint that is out of rotation returns.
+    healthy: Section<HealthySpec> = section(&PASSIVE_HEALTHY, passive_healthy);
+    /// When an endpoint is taken out of rotation.
+    unhealthy: Section<UnhealthySpec> = section(&PASSIVE_UNHEALTHY, passive_unhealthy);
+}
+
+keys! {
+    /// When the results of traffic return an endpoint to rotation.
+    static PASSIVE_HEALTHY: PassiveHealthyKeys = "passive_healthy";
+
+    /// The statuses that count as a success.
+    http_statuses: Or<List<Whole<u16>>> = STATUSES.or(HEALTHY);
+    /// The successes in a row after which it returns.
+    successes: Or<Whole<u32>> = whole(0, 254).or(5);
+}
+
+keys! {
+    /// When the results of traffic take an endpoint out of rotation. A count of 0 is never reached.
+    static PASSIVE_UNHEALTHY: PassiveUnhealthyKeys = "passive_unhealthy";
+
+    /// The statuses that count as a failure.
+    http_statuses: Or<List<Whole<u16>>> = STATUSES.or(&[429, 500, 503]);
+    /// The failures in a row by status after which it is taken out.
+    http_failures: Or<Whole<u32>> = whole(0, 254).or(5);
+    /// The failed connections in a row after which it is taken out.
+    tcp_failures: Or<Whole<u32>> = whole(0, 254).or(2);
+    /// The time-outs in a row after which it is taken out.
+    timeouts: Or<Whole<u32>> = whole(0, 254).or(7);
+}
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const HEALTHY: &[u16] =
+    &[200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 306, 307, 308];
+const STATUSES: List<Whole<u16>> = list(whole(200, 599)).not_empty("leave the key out, or add a status code");
+
+/// Both kinds of checks.
+#[derive(Default)]
+pub(super) struct ReadChecks {
+    pub(super) active: Option<ActiveChecksSpec>,
+    pub(super) passive: Option<PassiveChecks>,
+}
+
+/// Passive checks are allowed without active ones, which APISIX requires: here, an endpoint comes back by being tried again.
+pub(super) fn read(fields: &MapReader) -> Option<ReadChecks> {
+    if !fields.has(&CHECKS.active) && !fields.has(&CHECKS.passive) {
+        fields.at().report_advising("contains no check", "add `passive: {}`");
+    }
+    Some(ReadChecks { active: fields.read(&CHECKS.active), passive: fields.read(&CHECKS.passive) })
+}
+
+/// `healthy` of either kind of checks.
+struct HealthySpec {
+    interval: Duration,
+    statuses: Vec<u16>,
+    successes: u32,
+}
+
+/// `unhealthy` of either kind of checks.
+struct UnhealthySpec {
+    interval: Duration,
+    statuses: Vec<u16>,
+    http_failures: u32,
+    tcp_failures: u32,
+    timeouts: u32,
+}
+
+fn active(fields: &MapReader) -> Option<ActiveChecksSpec> {
+    let kind = fields.value(&ACTIVE.r#type);
+    fitting(fields, kind);
+    let (healthy, unhealthy) = (fields.section(&ACTIVE.healthy)?, fields.section(&ACTIVE.unhealthy)?);
     let checks = ActiveChecks {
-        question: CheckSpec { port, proxy_protocol: None, kind: CheckKind::Tcp },
+        question: CheckSpec { port: fields.read(&ACTIVE.port), proxy_protocol: None, kind: CheckKind::Tcp },
         tls: None,
-        timeout: fields.get("timeout").and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1)),
-        concurrency: count(Some(fields), "concurrency", 1, 1_000, 10) as usize,
-        healthy_interval: interval(healthy),
-        healthy_statuses: statuses(healthy, &[200, 302]),
-        healthy_successes: count(healthy, "successes", 1, 254, 2),
-        unhealthy_interval: interval(unhealthy),
-        unhealthy_statuses: statuses(unhealthy, &[429, 404, 500, 501, 502, 503, 504, 505]),
-        http_failures: count(unhealthy, "http_failures", 1, 254, 5),
-        tcp_failures: count(unhealthy, "tcp_failures", 1, 254, 2),
-        timeouts: count(unhealthy, "timeouts", 1, 254, 3),
+        timeout: fields.value(&ACTIVE.timeout),
+        concurrency: fields.value(&ACTIVE.concurrency) as usize,
+        healthy_interval: healthy.interval,
+        healthy_statuses: healthy.statuses,
+        healthy_successes: healthy.successes,
+        unhealthy_interval: unhealthy.interval,
+        unhealthy_statuses: unhealthy.statuses,
+        http_failures: unhealthy.http_failures,
+        tcp_failures: unhealthy.tcp_failures,
+        timeouts: unhealthy.timeouts,
     };
-    let service = fields.get("grpc_service").and_then(|at| at.text_of(1..=1_024)).unwrap_or_default().into();
-    Some(ActiveChecksSpec { checks, kind, asked: asked(&fields), service, verify })
+    let verify = fields.read(&ACTIVE.https_verify_certificate);
+    let service = fields.read(&ACTIVE.grpc_service).unwrap_or_default();
+    Some(ActiveChecksSpec { checks, kind, asked: asked(fields), service, verify })
+}
+
+fn active_healthy(fields: &MapReader) -> Option<HealthySpec> {
+    Some(HealthySpec {
+        interval: fields.value(&ACTIVE_HEALTHY.interval),
+        statuses: fields.value(&ACTIVE_HEALTHY.http_statuses),
+        successes: fields.value(&ACTIVE_HEALTHY.successes),
+    })
+}
+
+fn active_unhealthy(fields: &MapReader) -> Option<UnhealthySpec> {
+    Some(UnhealthySpec {
+        interval: fields.value(&ACTIVE_UNHEALTHY.interval),
+        statuses: fields.value(&ACTIVE_UNHEALTHY.http_statuses),
+        http_failures: fields.value(&ACTIVE_UNHEALTHY.http_failures),
+        tcp_failures: fields.value(&ACTIVE_UNHEALTHY.tcp_failures),
+        timeouts: fields.value(&ACTIVE_UNHEALTHY.timeouts),
+    })
 }
 
 /// The request of an HTTP check.
 fn asked(fields: &MapReader) -> CheckRequest {
-    let path = fields.get("http_path").and_then(|at| {
-        let path = at.text()?;
-        if !path.starts_with('/') {
-            at.report_advising("every path begins with `/`", format!("try `/{path}`"));
-        } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            at.report_advising("has characters that are not allowed in a path", "percent-encode them");
-        }
-        Some(path)
-    });
-    let headers = fields.get("req_headers").map(|at| {
-        at.texts(|item| {
-            let header = item.text()?;
-            let name = header.split_once(':').map(|(name, _)| name);
-            let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
-            if !name.is_some_and(is_name) || header.contains(char::is_control) {
-                item.report_advising("is not a header", "write as `Name: value`");
-            }
-            Some(header.to_owned())
-        })
-    });
     CheckRequest {
-        method: fields.get("http_method").and_then(|at| at.choice(METHODS)).unwrap_or("GET").into(),
-        path: path.unwrap_or("/").into(),
-        host: fields.get("host").and_then(|at| host_pattern(&at)).unwrap_or_default().into(),
-        headers: headers.unwrap_or_default().into_iter().map(Box::from).collect(),
-        body: fields.get("http_req_body").and_then(|at| at.text()).unwrap_or_default().into(),
+        method: fields.value(&ACTIVE.http_method).into(),
+        path: fields.read(&ACTIVE.http_path).unwrap_or_else(|| "/".into()),
+        host: fields.read(&ACTIVE.host).unwrap_or_default().into(),
+        headers: fields.read(&ACTIVE.req_headers).unwrap_or_default().into(),
+        body: fields.value(&ACTIVE.http_req_body),
     }
 }
 
-/// Reports settings that have no effect in a check of this kind.
-fn fitting(fields: &MapReader, verdicts: [Option<MapReader>; 2], kind: CheckType) {
+fn path(at: &NodeReader, path: &str) -> Option<Box<str>> {
+    if !path.starts_with('/') {
+        at.report_advising("every path begins with `/`", format!("try `/{path}`"));
+    } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        at.report_advising("has characters that are not allowed in a path", "percent-encode them");
+    }
+    Some(path.into())
+}
+
+fn header(at: &NodeReader, header: &str) -> Option<Box<str>> {
+    let name = header.split_once(':').map(|(name, _)| name);
+    let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
+    if !name.is_some_and(is_name) || header.contains(char::is_control) {
+        at.report_advising("is not a header", "write as `Name: value`");
+    }
+    Some(header.into())
+}
+
+/// Reports settings that have no effect in a gRPC check.
+fn fitting(fields: &MapReader, kind: CheckType) {
     if !kind.is_grpc() {
-        if let Some(at) = fields.get("grpc_service") {
-            at.report_advising("has an effect in gRPC checks only", "add `type: grpc`, or leave it out");
-        }
         return;
     }
-    let requests = ["http_method", "http_path", "http_req_body", "req_headers"].map(|key| fields.get(key));
-    let statuses = verdicts.map(|fields| fields.and_then(|fields| fields.get("http_statuses")));
-    for at in requests.into_iter().chain(statuses).flatten() {
-        at.report_advising("has no effect in a gRPC check", "leave it out");
+    let report = |at: &NodeReader| at.report_advising("has no effect in a gRPC check", "leave it out");
+    let request = [
+        fields.get(&ACTIVE.http_method),
+        fields.get(&ACTIVE.http_path),
+        fields.get(&ACTIVE.http_req_body),
+        fields.get(&ACTIVE.req_headers),
+    ];
+    request.iter().flatten().for_each(report);
+    for verdict in [fields.get(&ACTIVE.healthy), fields.get(&ACTIVE.unhealthy)].iter().flatten() {
+        if let Some(entry) = verdict.node().entry(ACTIVE_HEALTHY.http_statuses.name()) {
+            report(&verdict.below(entry));
+        }
     }
 }
 
-fn passive(at: &NodeReader) -> Option<PassiveChecks> {
-    const HEALTHY: &[u16] =
-        &[200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 306, 307, 308];
-    let fields = at.fields(&["type", "healthy", "unhealthy"])?;
-    fields.get("type").and_then(|at| at.choice(PASSIVE_TYPES));
-    let healthy_at = fields.get("healthy");
-    let healthy = healthy_at.as_ref().and_then(|at| at.fields(&["http_statuses", "successes"]));
-    let unhealthy_at = fields.get("unhealthy");
-    let unhealthy =
-        unhealthy_at.as_ref().and_then(|at| at.fields(&["http_statuses", "http_failures", "tcp_failures", "timeouts"]));
+fn passive(fields: &MapReader) -> Option<PassiveChecks> {
+    fields.read(&PASSIVE.r#type);
+    let (healthy, unhealthy) = (fields.section(&PASSIVE.healthy)?, fields.section(&PASSIVE.unhealthy)?);
     Some(PassiveChecks {
-        healthy_successes: count(healthy, "successes", 0, 254, 5),
-        healthy_statuses: statuses(healthy, HEALTHY),
-        unhealthy_statuses: statuses(unhealthy, &[429, 500, 503]),
-        http_failures: count(unhealthy, "http_failures", 0, 254, 5),
-        tcp_failures: count(unhealthy, "tcp_failures", 0, 254, 2),
-        timeouts: count(unhealthy, "timeouts", 0, 254, 7),
+        healthy_successes: healthy.successes,
+        healthy_statuses: healthy.statuses,
+        unhealthy_statuses: unhealthy.statuses,
+        http_failures: unhealthy.http_failures,
+        tcp_failures: unhealthy.tcp_failures,
+        timeouts: unhealthy.timeouts,
         retry_after: RETRY_AFTER,
         until_checked: false,
     })
 }
 
-fn count(fields: Option<MapReader>, key: &str, least: u32, most: u32, default: u32) -> u32 {
-    fields.and_then(|fields| fields.get(key)).and_then(|at| at.integer(least..=most)).unwrap_or(default)
+fn passive_healthy(fields: &MapReader) -> Option<HealthySpec> {
+    Some(HealthySpec {
+        interval: INTERVAL,
+        statuses: fields.value(&PASSIVE_HEALTHY.http_statuses),
+        successes: fields.value(&PASSIVE_HEALTHY.successes),
+    })
 }
 
-fn interval(fields: Option<MapReader>) -> Duration {
-    let at = fields.and_then(|fields| fields.get("interval"));
-    at.and_then(|at| at.duration()).unwrap_or(Duration::from_secs(1))
-}
-
-fn statuses(fields: Option<MapReader>, default: &[u16]) -> Vec<u16> {
-    let Some(at) = fields.and_then(|fields| fields.get("http_statuses")) else { return default.to_vec() };
-    let found: Vec<u16> = at.items().filter_map(|item| item.integer(200..=599)).collect();
-    if at.is_list() && at.items().next().is_none() {
-        at.report_advising("is empty", "leave the key out, or add a status code");
-    }
-    found
+fn passive_unhealthy(fields: &MapReader) -> Option<UnhealthySpec> {
+    Some(UnhealthySpec {
+        interval: INTERVAL,
+        statuses: fields.value(&PASSIVE_UNHEALTHY.http_statuses),
+        http_failures: fields.value(&PASSIVE_UNHEALTHY.http_failures),
+        tcp_failures: fields.value(&PASSIVE_UNHEALTHY.tcp_failures),
+        timeouts: fields.value(&PASSIVE_UNHEALTHY.timeouts),
+    })
 }

@@ -1,8 +1,13 @@
 //! Consumers and their credentials, which are in one list, as in Apache APISIX.
 
-use super::plugins::{self, PluginSpecs};
-use super::resource::{self, Reference, ResourceOrigin};
+use serde_json::json;
+
+use super::plugins::{PLUGINS, PluginSpecs};
+use super::resource::{self, IdOf, RESOURCE, Reference, ResourceOrigin, id_of};
+use crate::keys::keys;
+use crate::keys::kinds::{Custom, Form, Parsed, form, text};
 use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::{MapEntry, NodeKind};
 
 /// APISIX `consumer`.
 #[derive(Clone, Debug)]
@@ -45,13 +50,27 @@ impl ConsumerItem {
     }
 }
 
+keys! {
+    /// A client of the API, or, with an id such as `jack/credentials/one`, a further credential of one.
+    pub(super) static CONSUMER: ConsumerKeys = "consumer", shared RESOURCE;
+
+    /// Of a credential: `CONSUMER/credentials/ID`. Of a consumer it has no effect: the consumer's id is its `username`.
+    id: Form = form("text", |_| json!({ "type": ["string", "integer"] })), example("jack/credentials/one");
+    /// Of a consumer: options of auth plugins, which identify it, and plugins for all of its requests. Of a credential: exactly one auth
+    /// plugin.
+    plugins: Custom<PluginSpecs> = PLUGINS, example("{ key-auth: { key: jack-key } }");
+    /// The name of the consumer, which upstreams get.
+    username: Parsed<Box<str>> = text(1, 256).pattern("^[a-zA-Z0-9_-]+$").parsed(username), example("jack");
+    /// The group of the consumer, whose plugins apply to its requests.
+    group_id: IdOf = id_of("consumer_groups");
+}
+
 pub(super) fn read(at: &NodeReader, _: usize) -> Option<ConsumerItem> {
-    const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_time", "update_time", "plugins"];
-    let fields = at.fields(&[COMMON, &["username", "group_id"]].concat())?;
+    let fields = at.keys(&CONSUMER)?;
     resource::common(&fields);
-    let id = fields.get("id");
+    let id = fields.get(&CONSUMER.id);
     let text = id.as_ref().and_then(|id| match &id.node().kind {
-        crate::text::tree::NodeKind::Text(text) => Some(&**text),
+        NodeKind::Text(text) => Some(&**text),
         _ => None,
     });
     if let Some((id, (consumer, credential))) = id.as_ref().zip(text.and_then(|text| text.split_once("/credentials/")))
@@ -69,10 +88,10 @@ fn read_credential(
     consumer: &str,
     credential: &str,
 ) -> Option<CredentialSpec> {
-    for key in ["username", "group_id"].iter().filter_map(|key| fields.get(key)) {
+    for key in [fields.get(&CONSUMER.username), fields.get(&CONSUMER.group_id)].iter().flatten() {
         key.report_advising("has no effect on a credential", "leave it out, or give the item no `id`");
     }
-    let plugins = plugins::read(fields);
+    let plugins = fields.read(&CONSUMER.plugins).unwrap_or_default();
     if plugins.len() != 1 {
         at.report_advising("a credential has exactly one plugin", "write `plugins: { key-auth: { key: ... } }`");
     }
@@ -85,33 +104,36 @@ fn read_credential(
 }
 
 fn read_consumer(at: &NodeReader, fields: &MapReader) -> Option<ConsumerSpec> {
-    let Some(username) = fields.get("username") else {
+    if !fields.has(&CONSUMER.username) {
         at.report_advising("has no `username`", "add `username: <name>`, or `id: <consumer>/credentials/<id>`");
-        return None;
-    };
-    let name = username.text_of(1..=256)?;
-    // The name is sent in a header field.
-    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
-        let problem = format!("`{}` is not the name of a consumer", shortened(name));
-        username.report_advising(problem, "use letters, digits, `-` and `_`");
-        return None;
     }
-    let labels = fields.get("labels").filter(NodeReader::is_map);
+    let username = fields.read(&CONSUMER.username)?;
+    let labels = fields.get(&RESOURCE.labels).filter(NodeReader::is_map);
     let labels: Box<[_]> = labels.as_ref().map(read_labels).unwrap_or_default();
     let custom_id = labels.iter().find(|(name, _)| **name == *"custom_id").map(|(_, value)| value.clone());
     Some(ConsumerSpec {
         origin: ResourceOrigin::of(at),
-        username: name.into(),
+        username,
         custom_id: custom_id.unwrap_or_default(),
         labels,
-        group_id: resource::reference(fields, "group_id"),
-        plugins: plugins::read(fields),
+        group_id: fields.read(&CONSUMER.group_id),
+        plugins: fields.read(&CONSUMER.plugins).unwrap_or_default(),
     })
+}
+
+fn username(at: &NodeReader, name: &str) -> Option<Box<str>> {
+    // The name is sent in a header field.
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
+        let problem = format!("`{}` is not the name of a consumer", shortened(name));
+        at.report_advising(problem, "use letters, digits, `-` and `_`");
+        return None;
+    }
+    Some(name.into())
 }
 
 /// What is wrong with labels in general has been reported with those of all resources.
 fn read_labels(labels: &NodeReader) -> Box<[(Box<str>, Box<str>)]> {
-    let read = |entry: &crate::text::tree::MapEntry| {
+    let read = |entry: &MapEntry| {
         let at = labels.below(entry);
         let text = at.text()?;
         if &*entry.key == "custom_id" && !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {

@@ -3,7 +3,10 @@
 mod consul;
 mod eureka;
 
+use serde_json::{Value, json};
+
 use crate::document::names::NameQuery;
+use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, listed, shortened};
 
 pub use consul::ConsulSettings;
@@ -20,7 +23,7 @@ pub struct DiscoverySettings {
 }
 
 /// The kinds of service discovery, as values of `discovery_type`.
-pub(super) const KINDS: [&str; 3] = ["dns", "eureka", "consul"];
+const KINDS: [&str; 3] = ["dns", "eureka", "consul"];
 
 /// Registries of APISIX that are known and not built, each with what to use in its place.
 const NOT_BUILT: &[(&str, &str)] = &[
@@ -31,8 +34,22 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("zookeeper", "use `nodes_file`"),
 ];
 
+pub(super) fn kinds_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "string", "enum": KINDS })
+}
+
+/// Reads a `discovery_type`.
+pub(super) fn kind(at: &NodeReader) -> Option<Box<str>> {
+    let name = at.text()?;
+    if !KINDS.contains(&name) {
+        report_unknown(at, name, &KINDS);
+        return None;
+    }
+    Some(name.into())
+}
+
 /// Reports a value of `discovery_type`, or a key of `discovery`, that is not `known`.
-pub(super) fn report_unknown(at: &NodeReader, kind: &str, known: &[&str]) {
+fn report_unknown(at: &NodeReader, kind: &str, known: &[&str]) {
     match NOT_BUILT.iter().find(|(name, _)| *name == kind) {
         Some((name, advice)) => at.report_advising(format!("discovery by `{name}` is not built"), *advice),
         None => {

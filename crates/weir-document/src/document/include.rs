@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
-use super::RESOURCE_LISTS;
+use super::kinds;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::read::shortened;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
@@ -110,7 +110,7 @@ impl IncludedText {
 }
 
 fn is_list_of_resources(key: &str) -> bool {
-    key == "hubs" || RESOURCE_LISTS.contains(&key)
+    kinds::find(key).is_some()
 }
 
 /// Appends the items of the lists of one tree to those of another. Returns how many items each list had before.

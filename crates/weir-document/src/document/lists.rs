@@ -9,7 +9,7 @@ use super::references::{self, SecretReference};
 use super::resource;
 use super::shared_list::SharedList;
 use super::upstream::UpstreamSpec;
-use super::{PluginSet, RouteSpec, ServiceSpec, plugins::PluginSpecs, read_plugin_config, route, upstream};
+use super::{PluginSet, RouteSpec, ServiceSpec, plugin_set, plugins::PluginSpecs, route, upstream};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::NodeReader;
@@ -327,7 +327,7 @@ impl ListedSpec for PluginSet {
     const LIST: &'static str = "plugin_configs";
 
     fn read(at: &NodeReader, index: usize) -> Option<PluginSet> {
-        read_plugin_config(at, index)
+        plugin_set::read(at, index)
     }
 
     fn id(&self) -> &str {

@@ -1,11 +1,13 @@
 //! The `plugins` of a resource, each with its `_meta`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
 use super::shares::{self, TrafficShare};
-use crate::text::read::{MapReader, NodeReader};
+use crate::keys::kinds::{Custom, custom};
+use crate::keys::schema::Definitions;
+use crate::text::read::NodeReader;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition};
 
 /// The plugins of one resource, in the order of the text. Names are unique.
@@ -37,9 +39,16 @@ pub enum ErrorResponse {
     Json(Value),
 }
 
-pub(super) fn read(fields: &MapReader) -> PluginSpecs {
-    let Some(at) = fields.get("plugins") else { return Vec::new() };
-    at.entries().unwrap_or_default().iter().filter_map(|entry| read_plugin(&at.below(entry), entry)).collect()
+/// The plugins of a resource.
+pub(super) const PLUGINS: Custom<PluginSpecs> = custom("map: names of plugins to their options", plugins_schema, read);
+
+/// Which options a plugin has is not known here.
+fn plugins_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "object", "additionalProperties": { "type": ["object", "null"] }, "x-weir-plugins": true })
+}
+
+fn read(at: &NodeReader) -> Option<PluginSpecs> {
+    Some(at.entries()?.iter().filter_map(|entry| read_plugin(&at.below(entry), entry)).collect())
 }
 
 fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {

@@ -3,6 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use serde_json::{Map, Value, json};
+
+use crate::keys::keys;
+use crate::keys::kinds::{AnyWhole, Kind, MapOf, Parsed, Text, any_text, any_whole, map_of, text};
+use crate::keys::schema::Definitions;
 use crate::text::diagnostic::Faults;
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
@@ -29,8 +34,86 @@ pub struct Reference {
     pub place: TextPosition,
 }
 
-/// Metadata that every resource may have besides `id`.
-pub(super) const COMMON: &[&str] = &["id", "name", "desc", "labels", "create_time", "update_time"];
+keys! {
+    /// What most resources may say about themselves.
+    pub(crate) static COMMON: CommonKeys = "common", shared RESOURCE;
+
+    /// Names the resource among all of its kind. Without an id, the items of a file are named `arr_1`, `arr_2` and so on, by their
+    /// position in the list.
+    id: Id = own_id();
+}
+
+keys! {
+    /// What most resources may say about themselves, besides their id.
+    pub(crate) static RESOURCE: ResourceKeys = "resource";
+
+    /// A name for people. It stands in logs and metrics.
+    name: Text = text(1, 256), example("orders");
+    /// A description for people.
+    desc: Text = text(0, 256);
+    /// Names and values, by which resources are found, and rights in the Admin API limited. Of a consumer, `custom_id` is sent to
+    /// upstreams.
+    labels: MapOf<Text> = map_of(text(1, 256).pattern(r"^\S+$")), example("{ team: orders }");
+    /// When the resource was created, in seconds since 1970. The Admin API writes it.
+    create_time: AnyWhole = any_whole();
+    /// When the resource was changed last, in seconds since 1970. The Admin API writes it.
+    update_time: AnyWhole = any_whole();
+}
+
+/// The kind of a resource's own id.
+pub(crate) struct Id;
+
+pub(super) const fn own_id() -> Id {
+    Id
+}
+
+impl Kind for Id {
+    type Value = Box<str>;
+
+    fn read(&self, at: &NodeReader) -> Option<Box<str>> {
+        read_id(at)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        let text = json!({ "type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$" });
+        Map::from_iter([("oneOf".to_owned(), json!([text, { "type": "integer", "minimum": 1 }]))])
+    }
+
+    fn form(&self) -> String {
+        "letters, digits, `-`, `_` and `.`, or a number".to_owned()
+    }
+}
+
+/// The kind of a reference to a resource of a list.
+pub(crate) struct IdOf {
+    list: &'static str,
+}
+
+pub(super) const fn id_of(list: &'static str) -> IdOf {
+    IdOf { list }
+}
+
+impl Kind for IdOf {
+    type Value = Reference;
+
+    fn read(&self, at: &NodeReader) -> Option<Reference> {
+        read_id(at).map(|id| Reference { id, place: at.place() })
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Map<String, Value> {
+        let mut schema = Id.schema(definitions);
+        schema.insert("x-weir-reference".to_owned(), self.list.into());
+        schema
+    }
+
+    fn form(&self) -> String {
+        format!("an id in `{}`", self.list)
+    }
+
+    fn refers_to(&self) -> Option<&'static str> {
+        Some(self.list)
+    }
+}
 
 /// Reads a list of resources. A duplicate id is reported.
 pub(super) fn list<T>(
@@ -94,7 +177,12 @@ impl<'k, T> Resources<'k, T> {
 
 /// The id; if absent, the id that APISIX gives to such an item: `arr_1` for the first.
 pub(super) fn id(fields: &MapReader, index: usize) -> Box<str> {
-    fields.get("id").and_then(|at| read_id(&at)).unwrap_or_else(|| format!("arr_{}", index + 1).into())
+    fields.read(&COMMON.id).unwrap_or_else(|| numbered(index))
+}
+
+/// The id that APISIX gives to an item without one.
+pub(super) fn numbered(index: usize) -> Box<str> {
+    format!("arr_{}", index + 1).into()
 }
 
 pub(super) fn reference(fields: &MapReader, key: &str) -> Option<Reference> {
@@ -102,7 +190,7 @@ pub(super) fn reference(fields: &MapReader, key: &str) -> Option<Reference> {
     read_id(&at).map(|id| Reference { id, place: at.place() })
 }
 
-fn read_id(at: &NodeReader) -> Option<Box<str>> {
+pub(crate) fn read_id(at: &NodeReader) -> Option<Box<str>> {
     if let NodeKind::Number(number) = &at.node().kind
         && number.as_u64().is_some_and(|number| number > 0)
     {
@@ -123,29 +211,31 @@ fn read_id(at: &NodeReader) -> Option<Box<str>> {
 
 /// Checks the common fields and returns the name.
 pub(super) fn common(fields: &MapReader) -> Box<str> {
-    let name = fields.get("name").and_then(|at| at.text_of(1..=256));
-    if let Some(at) = fields.get("desc") {
-        at.text_of(0..=256);
-    }
-    for at in ["create_time", "update_time"].iter().filter_map(|key| fields.get(key)) {
-        at.whole();
-    }
-    if let Some(at) = fields.get("labels") {
-        for entry in at.entries().unwrap_or_default() {
-            let label = at.below(entry);
-            let Some(text) = label.text_of(1..=256) else { continue };
-            if text.contains(char::is_whitespace) {
-                label.report("a label must not contain spaces");
-            }
+    let name = fields.read(&RESOURCE.name);
+    fields.read(&RESOURCE.desc);
+    fields.read(&RESOURCE.create_time);
+    fields.read(&RESOURCE.update_time);
+    if let Some(at) = fields.get(&RESOURCE.labels) {
+        let labels = fields.read(&RESOURCE.labels).unwrap_or_default();
+        for (label, _) in labels.iter().filter(|(_, text)| text.contains(char::is_whitespace)) {
+            let entry = at.node().entry(label).expect("it was read from there");
+            at.below(entry).report("a label must not contain spaces");
         }
     }
-    name.unwrap_or_default().into()
+    name.unwrap_or_default()
+}
+
+/// The pattern of [`host_pattern`].
+const HOST: &str = r"^\*?[0-9a-zA-Z._:\[\]-]*$";
+
+/// A host name, address or pattern with a leading `*`.
+pub(super) const fn host() -> Parsed<String> {
+    any_text().pattern(HOST).parsed(host_pattern)
 }
 
 /// A host name, address or pattern with a leading `*`, in lower case. Stricter than APISIX: a port, or a `*` elsewhere, would
 /// never match and is reported.
-pub(super) fn host_pattern(at: &NodeReader) -> Option<String> {
-    let text = at.text()?;
+fn host_pattern(at: &NodeReader, text: &str) -> Option<String> {
     let name = text.strip_prefix('*').unwrap_or(text);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':' | b'[' | b']');
     if text.is_empty() || !name.bytes().all(plain) {

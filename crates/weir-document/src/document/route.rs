@@ -1,16 +1,22 @@
 //! Routes and services.
 
 use ipnet::IpNet;
+use serde_json::json;
 use weir_gateway::snapshot::Timeouts;
 use weir_plugin::vars::parse_network;
 use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
-use super::plugins::{self, PluginSpecs};
-use super::resource::{self, COMMON, Reference, ResourceOrigin};
-use super::upstream::{self, UpstreamSpec};
+use super::plugins::{PLUGINS, PluginSpecs};
+use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, host, id_of};
+use super::upstream::{self, TIMEOUT, UPSTREAM, UpstreamSpec};
+use crate::keys::kinds::{
+    AnyWhole, Custom, Flag, Or, Parsed, Refused, Section, Set, Whole, Words, any_text, any_whole, custom, flag,
+    refused, section, set, text, whole, words,
+};
+use crate::keys::{KeyRule, keys};
 use crate::text::fingerprint::Fingerprint;
-use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::read::{NodeReader, shortened};
 
 /// APISIX `route`.
 #[derive(Clone, Debug)]
@@ -72,117 +78,144 @@ const METHODS: &[(&str, &str)] = &[
     ("PURGE", "PURGE"),
 ];
 
-const LUA: &[&str] = &["filter_func", "script", "script_id"];
+keys! {
+    /// Which requests a route takes, and how they are handled.
+    pub(super) static ROUTE: RouteKeys = "route", shared COMMON, rules &[
+        KeyRule::AnyOf {
+            keys: &["upstream", "upstream_id", "service_id", "hub_id", "plugins", "plugin_config_id", "script"],
+            problem: "does not say how to handle a request",
+            advice: "add `upstream`, `upstream_id`, `service_id`, `hub_id`, `plugins` or `plugin_config_id`",
+        },
+        KeyRule::ExactlyOne("uri", "uris"),
+        KeyRule::AtMostOne("host", "hosts"),
+        KeyRule::AtMostOne("remote_addr", "remote_addrs"),
+        KeyRule::AtMostOne("upstream", "upstream_id"),
+        KeyRule::AtMostOne("upstream", "hub_id"),
+        KeyRule::AtMostOne("upstream_id", "hub_id"),
+    ];
+
+    /// The path: `/orders` matches only this one, `/orders/*` every one below it, `/orders/:id` any single segment in place of `:id`, and
+    /// `*` every path.
+    uri: Parsed<String> = URI, example("/orders/*");
+    /// Several paths.
+    uris: Set<Parsed<String>> = set(URI), example("[/orders, /orders/*]");
+    /// The host name, or a wildcard such as `*.example.com`.
+    host: Parsed<String> = host(), absent("the hosts of the service, or any"), example("api.example.com");
+    /// Several hosts.
+    hosts: Set<Parsed<String>> = set(host()), absent("the hosts of the service, or any"),
+        example("[api.example.com, \"*.example.org\"]");
+    /// The methods. An empty list stands for all.
+    methods: Set<Words<&'static str>> = set(words(METHODS)).may_be_empty(), absent("any"), example("[GET, POST]");
+    /// The address of the client, or a range of addresses.
+    remote_addr: Parsed<String> = NETWORK, absent("any"), example("10.0.0.0/8");
+    /// Several addresses and ranges.
+    remote_addrs: Set<Parsed<String>> = set(NETWORK), absent("any"), example("[10.0.0.0/8, \"fd00::/8\"]");
+    /// Among routes with the same path, the one with the higher priority is tried first.
+    priority: Or<AnyWhole> = any_whole().or(0);
+    /// Conditions on variables, all of which must hold.
+    vars: Custom<Expression> = custom("list of conditions", |_| json!({ "type": "array" }),
+        |at| condition::read(at, ExchangePhase::Routing)), absent("none"), example("[[arg_version, \"==\", \"2\"]]"),
+        guide("configuration.md#conditions");
+    /// The plugins that are applied, each with its options.
+    plugins: Custom<PluginSpecs> = PLUGINS, example("{ key-auth: {} }");
+    /// The `plugin_configs` entry whose plugins are applied.
+    plugin_config_id: IdOf = id_of("plugin_configs");
+    /// The upstream that requests are sent to.
+    upstream: Section<UpstreamSpec> = section(&UPSTREAM, upstream::of_fields);
+    /// The same by its id.
+    upstream_id: IdOf = id_of("upstreams");
+    /// The service that provides what the route does not say.
+    service_id: IdOf = id_of("services");
+    /// The hub that answers requests, in place of an upstream.
+    hub_id: IdOf = id_of("hubs"), own(), guide("hub.md");
+    /// How long steps of an exchange may take, in place of the upstream's `timeout`.
+    timeout: Section<Timeouts> = section(&TIMEOUT, upstream::timeouts), absent("that of the upstream");
+    /// Whether WebSockets are passed on. With `false`, the upstream gets requests without `Upgrade`. In APISIX the default is `false`.
+    enable_websocket: Flag = flag(), absent("as the service says, or `true`"), guide("websocket.md");
+    /// 0 disables the route.
+    status: Or<Whole<u32>> = whole(0, 1).or(1);
+
+    refused {
+        filter_func: LUA;
+        script: LUA;
+        script_id: LUA;
+    }
+}
+
+keys! {
+    /// Settings that several routes share.
+    pub(super) static SERVICE: ServiceKeys = "service", shared COMMON, rules &[KeyRule::AtMostOne("upstream", "upstream_id")];
+
+    /// The plugins that are applied, each with its options.
+    plugins: Custom<PluginSpecs> = PLUGINS;
+    /// The upstream that requests are sent to.
+    upstream: Section<UpstreamSpec> = section(&UPSTREAM, upstream::of_fields);
+    /// The same by its id.
+    upstream_id: IdOf = id_of("upstreams");
+    /// Whether WebSockets are passed on. With `false`, the upstream gets requests without `Upgrade`. In APISIX the default is `false`.
+    enable_websocket: Flag = flag(), absent("`true`"), guide("websocket.md");
+    /// Hosts for routes that have none.
+    hosts: Set<Parsed<String>> = set(host()), absent("any"), example("[api.example.com]");
+
+    refused {
+        script: LUA;
+    }
+}
+
+const LUA: Refused = refused("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
+const URI: Parsed<String> = text(1, 4096).pattern(r"^(/[^?#]*|\*)$").parsed(uri);
+const NETWORK: Parsed<String> = any_text().parsed(network);
 
 pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
-    const OWN: &[&str] = &[
-        "uri",
-        "uris",
-        "host",
-        "hosts",
-        "methods",
-        "remote_addr",
-        "remote_addrs",
-        "priority",
-        "vars",
-        "filter_func",
-        "script",
-        "script_id",
-        "plugins",
-        "plugin_config_id",
-        "upstream",
-        "upstream_id",
-        "service_id",
-        "hub_id",
-        "timeout",
-        "enable_websocket",
-        "status",
-    ];
-    let fields = at.fields(&[OWN, COMMON].concat())?;
+    let fields = at.keys(&ROUTE)?;
     let id = resource::id(&fields, index);
-    refuse_lua(&fields);
-    require_something_to_do(&fields);
-    fields.exactly_one("uri", "uris");
-    fields.at_most_one("host", "hosts");
-    fields.at_most_one("remote_addr", "remote_addrs");
+    let remote_addrs = one_or_many(fields.get(&ROUTE.remote_addr).is_some(), fields.read(&ROUTE.remote_addr), || {
+        fields.read(&ROUTE.remote_addrs)
+    });
     Some(RouteSpec {
         origin: ResourceOrigin::of(at),
         content: Fingerprint::of((&id, Fingerprint::of_node(at.node()))),
         id,
         name: resource::common(&fields),
-        uris: one_or_many(&fields, "uri", "uris", uri),
-        hosts: one_or_many(&fields, "host", "hosts", resource::host_pattern),
-        methods: methods(&fields),
-        remote_addrs: networks(&fields),
-        priority: fields.get("priority").and_then(|at| at.whole()).unwrap_or(0),
-        vars: fields.get("vars").and_then(|at| condition::read(&at, ExchangePhase::Routing)),
-        enabled: fields.get("status").and_then(|at| at.integer(0..=1)).unwrap_or(1) == 1,
-        timeouts: fields.get("timeout").and_then(|at| upstream::timeouts(&at)),
-        enable_websocket: fields.get("enable_websocket").and_then(|at| at.boolean()),
-        plugins: plugins::read(&fields),
-        plugin_config_id: resource::reference(&fields, "plugin_config_id"),
-        service_id: resource::reference(&fields, "service_id"),
-        upstream_id: upstream_id(&fields),
-        upstream: fields.get("upstream").and_then(|at| upstream::read_inline(&at)).map(Box::new),
-        hub_id: hub_id(&fields),
+        uris: one_or_many(fields.has(&ROUTE.uri), fields.read(&ROUTE.uri), || fields.read(&ROUTE.uris)),
+        hosts: one_or_many(fields.has(&ROUTE.host), fields.read(&ROUTE.host), || fields.read(&ROUTE.hosts)),
+        methods: fields.read(&ROUTE.methods).unwrap_or_default().into_iter().map(str::to_owned).collect(),
+        remote_addrs: remote_addrs.iter().filter_map(|text| parse_network(text)).collect(),
+        priority: fields.value(&ROUTE.priority),
+        vars: fields.read(&ROUTE.vars),
+        enabled: fields.value(&ROUTE.status) == 1,
+        timeouts: fields.read(&ROUTE.timeout),
+        enable_websocket: fields.read(&ROUTE.enable_websocket),
+        plugins: fields.read(&ROUTE.plugins).unwrap_or_default(),
+        plugin_config_id: fields.read(&ROUTE.plugin_config_id),
+        service_id: fields.read(&ROUTE.service_id),
+        upstream_id: fields.read(&ROUTE.upstream_id),
+        upstream: fields.read(&ROUTE.upstream).map(Box::new),
+        hub_id: fields.read(&ROUTE.hub_id),
     })
 }
 
 pub(super) fn read_service(at: &NodeReader, index: usize) -> Option<ServiceSpec> {
-    const OWN: &[&str] = &["plugins", "upstream", "upstream_id", "script", "enable_websocket", "hosts"];
-    let fields = at.fields(&[OWN, COMMON].concat())?;
-    refuse_lua(&fields);
+    let fields = at.keys(&SERVICE)?;
     Some(ServiceSpec {
         origin: ResourceOrigin::of(at),
         content: Fingerprint::of_node(at.node()),
         id: resource::id(&fields, index),
         name: resource::common(&fields),
-        hosts: fields.get("hosts").map(|at| at.texts(resource::host_pattern)).unwrap_or_default(),
-        enable_websocket: fields.get("enable_websocket").and_then(|at| at.boolean()),
-        plugins: plugins::read(&fields),
-        upstream_id: upstream_id(&fields),
-        upstream: fields.get("upstream").and_then(|at| upstream::read_inline(&at)),
+        hosts: fields.read(&SERVICE.hosts).unwrap_or_default(),
+        enable_websocket: fields.read(&SERVICE.enable_websocket),
+        plugins: fields.read(&SERVICE.plugins).unwrap_or_default(),
+        upstream_id: fields.read(&SERVICE.upstream_id),
+        upstream: fields.read(&SERVICE.upstream),
     })
 }
 
-fn refuse_lua(fields: &MapReader) {
-    for at in LUA.iter().filter_map(|key| fields.get(key)) {
-        at.report_advising("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
-    }
+/// The value of the first of two keys if it is there, otherwise those of the second.
+fn one_or_many(has_one: bool, one: Option<String>, many: impl FnOnce() -> Option<Vec<String>>) -> Vec<String> {
+    if has_one { one.into_iter().collect() } else { many().unwrap_or_default() }
 }
 
-fn require_something_to_do(fields: &MapReader) {
-    const ONE_OF: &[&str] =
-        &["upstream", "upstream_id", "service_id", "hub_id", "plugins", "plugin_config_id", "script"];
-    if !ONE_OF.iter().any(|key| fields.has(key)) {
-        fields.at().report_advising(
-            "does not say how to handle a request",
-            "add `upstream`, `upstream_id`, `service_id`, `hub_id`, `plugins` or `plugin_config_id`",
-        );
-    }
-}
-
-fn upstream_id(fields: &MapReader) -> Option<Reference> {
-    fields.at_most_one("upstream", "upstream_id");
-    resource::reference(fields, "upstream_id")
-}
-
-fn hub_id(fields: &MapReader) -> Option<Reference> {
-    fields.at_most_one("upstream", "hub_id");
-    fields.at_most_one("upstream_id", "hub_id");
-    resource::reference(fields, "hub_id")
-}
-
-fn one_or_many(fields: &MapReader, one: &str, many: &str, read: impl Fn(&NodeReader) -> Option<String>) -> Vec<String> {
-    match (fields.get(one), fields.get(many)) {
-        (Some(at), _) => read(&at).into_iter().collect(),
-        (None, Some(at)) => at.texts(read),
-        (None, None) => Vec::new(),
-    }
-}
-
-fn uri(at: &NodeReader) -> Option<String> {
-    let text = at.text_of(1..=4096)?;
+fn uri(at: &NodeReader, text: &str) -> Option<String> {
     if text == "*" {
         return Some("/*".to_owned());
     }
@@ -210,24 +243,11 @@ fn uri(at: &NodeReader) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn methods(fields: &MapReader) -> Vec<String> {
-    let Some(at) = fields.get("methods") else { return Vec::new() };
-    // An empty list means all, as in APISIX.
-    if at.is_list() && at.items().next().is_none() {
-        return Vec::new();
+fn network(at: &NodeReader, text: &str) -> Option<String> {
+    if parse_network(text).is_none() {
+        let problem = format!("`{}` is neither an address nor a range", shortened(text));
+        at.report_advising(problem, "write as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`");
+        return None;
     }
-    at.texts(|item| item.choice(METHODS).map(str::to_owned))
-}
-
-fn networks(fields: &MapReader) -> Vec<IpNet> {
-    let texts = one_or_many(fields, "remote_addr", "remote_addrs", |at| {
-        let text = at.text()?;
-        if parse_network(text).is_none() {
-            let problem = format!("`{}` is neither an address nor a range", shortened(text));
-            at.report_advising(problem, "write as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`");
-            return None;
-        }
-        Some(text.to_owned())
-    });
-    texts.iter().filter_map(|text| parse_network(text)).collect()
+    Some(text.to_owned())
 }

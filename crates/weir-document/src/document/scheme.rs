@@ -1,7 +1,5 @@
 //! APISIX `scheme`: the protocol between the gateway and an upstream.
 
-use crate::text::read::MapReader;
-
 /// The protocol of an upstream (APISIX `scheme`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
@@ -31,24 +29,5 @@ impl Scheme {
     }
 }
 
-pub(super) fn read(fields: &MapReader) -> Scheme {
-    const SCHEMES: &[(&str, Option<Scheme>)] = &[
-        ("http", Some(Scheme::Http)),
-        ("https", Some(Scheme::Https)),
-        ("grpc", Some(Scheme::Grpc)),
-        ("grpcs", Some(Scheme::Grpcs)),
-        ("tcp", None),
-        ("tls", None),
-        ("udp", None),
-        ("kafka", None),
-    ];
-    let Some(at) = fields.get("scheme") else { return Scheme::default() };
-    match at.choice(SCHEMES) {
-        Some(Some(scheme)) => scheme,
-        Some(None) => {
-            at.report_advising("is not supported yet by this version", "write `http`, `https`, `grpc` or `grpcs`");
-            Scheme::default()
-        }
-        None => Scheme::default(),
-    }
-}
+pub(super) const SCHEMES: &[(&str, Scheme)] =
+    &[("http", Scheme::Http), ("https", Scheme::Https), ("grpc", Scheme::Grpc), ("grpcs", Scheme::Grpcs)];

@@ -3,6 +3,9 @@
 use serde_json::Value;
 use weir_plugin::secret_name::SECRET_NAMES;
 
+use super::kinds::{self, ResourceKind};
+use crate::keys::{AboutKey, KeyTable};
+
 /// Plugins whose `key` is a secret; in other plugins it names what is counted or hashed. In consumers, `key` is a secret in every
 /// plugin.
 const KEY_IS_SECRET: &[&str] = &["csrf"];
@@ -110,11 +113,10 @@ pub fn is_secret_at(list: &str, names: &[&str]) -> bool {
 /// Whether the value under these names is a secret, and how APISIX stores it.
 fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
     let is_named = |name: &&str| SECRET_NAMES.contains(name);
+    if let Some(about) = kinds::find(list).and_then(ResourceKind::table).and_then(|table| declared(table, names)) {
+        return Some(if about.is_pem { ApisixStorage::EncryptedPem } else { ApisixStorage::Plain });
+    }
     match (list, names) {
-        ("ssls", ["key" | "keys"]) => Some(ApisixStorage::EncryptedPem),
-        ("routes" | "services", ["upstream", "tls", "client_key"]) | ("upstreams", ["tls", "client_key"]) => {
-            Some(ApisixStorage::EncryptedPem)
-        }
         (_, ["plugins", plugin, option @ ..]) => {
             let is_consumer = list == "consumers";
             let is_of = |table: &[(&str, &[&str])]| {
@@ -134,6 +136,16 @@ fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
         ("plugin_metadata", ["collector", "request_headers", _]) => Some(ApisixStorage::Plain),
         (_, [.., last]) => is_named(last).then_some(ApisixStorage::Plain),
         (_, []) => None,
+    }
+}
+
+/// What is declared of the key under these names, if it is a secret.
+fn declared(table: &'static KeyTable, names: &[&str]) -> Option<&'static AboutKey> {
+    let (first, rest) = names.split_first()?;
+    let key = table.find(first)?;
+    match key.inner() {
+        Some(inner) if !rest.is_empty() => declared(inner, rest),
+        _ => Some(key.about()).filter(|about| about.is_secret),
     }
 }
 

@@ -279,7 +279,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
 
 fn resource_files(fields: &MapReader) -> Vec<Box<str>> {
     let list = fields.get("resource_files");
-    let directories = list.map(|list| list.texts(|item| item.text_of(1..=4096).map(str::to_owned)));
+    let directories = list.map(|list| list.distinct(|item| item.text_of(1..=4096).map(str::to_owned)));
     directories.unwrap_or_default().into_iter().map(Box::from).collect()
 }
 

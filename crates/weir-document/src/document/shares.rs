@@ -45,8 +45,7 @@ pub(super) fn read(plugin: &str, options: &NodeReader) -> Vec<TrafficShare> {
 /// `None` for the share that stays with the route's own upstream.
 fn share(item: &NodeReader, path: String) -> Option<TrafficShare> {
     // Unknown keys are reported by the plugin, so all are accepted here.
-    let known: Vec<&str> = item.entries()?.iter().map(|entry| &*entry.key).collect();
-    let fields = item.fields(&known)?;
+    let fields = item.map("")?;
     fields.at_most_one("upstream", "upstream_id");
     let upstream = fields.get("upstream").and_then(|at| upstream::read_inline(&at));
     let upstream_id = resource::reference(&fields, "upstream_id");

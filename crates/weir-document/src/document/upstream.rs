@@ -1,25 +1,32 @@
 //! Upstreams and their nodes.
 
+mod keys;
+
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use weir_gateway::snapshot::{AllDownPolicy, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_proto::h1::Tolerance;
 
 use super::balance::{self, BalanceSpec};
-use super::certificate::{self, UpstreamTls};
-use super::checks::{self, ActiveChecksSpec};
+use super::certificate::UpstreamTls;
+use super::checks::ActiveChecksSpec;
 use super::discovery;
 use super::names::NameQuery;
-use super::persistence::{self, PersistenceSpec};
+use super::persistence::PersistenceSpec;
 use super::resource::{self, COMMON, ResourceOrigin};
-use super::scheme::{self, Scheme};
+use super::scheme::Scheme;
+use crate::keys::Keys;
+use crate::keys::schema::Definitions;
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind, TextPosition};
+use keys::{KEEPALIVE_POOL, NODE, QUEUE};
+pub(super) use keys::{TIMEOUT, UPSTREAM};
 
 /// APISIX `upstream`, in a list of its own or inside a route or service.
 ///
@@ -109,10 +116,40 @@ impl NodeSpec {
 /// Enough for shares of a thousandth of a percent, and small enough that products of weights do not overflow.
 const MAX_WEIGHT: u32 = 100_000;
 
-/// In percent of requests: enough for an endpoint that fails now and then, too little to make an outage worse.
-const RETRY_BUDGET: u32 = 20;
-
 const ALL_DOWN: &[(&str, AllDownPolicy)] = &[("try", AllDownPolicy::Try), ("refuse", AllDownPolicy::Refuse)];
+
+/// A read time-out, and statuses with the names of nginx.
+const RETRY_REASONS: &[(&str, Option<u16>)] = &[
+    ("read_timeout", None),
+    ("http_403", Some(403)),
+    ("http_404", Some(404)),
+    ("http_429", Some(429)),
+    ("http_500", Some(500)),
+    ("http_502", Some(502)),
+    ("http_503", Some(503)),
+    ("http_504", Some(504)),
+];
+
+const TOLERABLE: &[(&str, Tolerance)] = &[
+    ("extended_status", Tolerance { extended_status: true, repeated_length: false }),
+    ("repeated_content_length", Tolerance { extended_status: false, repeated_length: true }),
+];
+
+const PROXY_VERSIONS: &[(&str, ProxyProtocolVersion)] =
+    &[("v1", ProxyProtocolVersion::V1), ("v2", ProxyProtocolVersion::V2)];
+
+/// APISIX `pass_host`.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum HostChoice {
+    Pass,
+    Node,
+    Rewrite,
+}
+
+const HOSTS: &[(&str, HostChoice)] =
+    &[("pass", HostChoice::Pass), ("node", HostChoice::Node), ("rewrite", HostChoice::Rewrite)];
+
+const MOST_IN_FLIGHT: u32 = 1_000_000;
 
 pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> {
     let upstream = read_inline(at)?;
@@ -124,94 +161,74 @@ pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> 
     Some(UpstreamSpec { id, content, ..upstream })
 }
 
-const OWN: &[&str] = &[
-    "type",
-    "nodes",
-    "nodes_file",
-    "hash_on",
-    "key",
-    "checks",
-    "retries",
-    "retry_timeout",
-    "retry_budget",
-    "retry_on",
-    "all_down",
-    "tolerate",
-    "timeout",
-    "scheme",
-    "http2",
-    "proxy_protocol",
-    "pass_host",
-    "upstream_host",
-    "keepalive_pool",
-    "concurrency",
-    "queue",
-    "slow_start",
-    "persistence",
-    "tls",
-    "service_name",
-    "discovery_type",
-    "discovery_args",
-];
-
 pub(super) fn read_inline(at: &NodeReader) -> Option<UpstreamSpec> {
-    let fields = at.fields(&[OWN, COMMON].concat())?;
-    resource::common(&fields);
-    report_sources_of_nodes(at, &fields);
-    let (found, service) = match discovered(&fields) {
+    of_fields(&at.keys(&UPSTREAM)?)
+}
+
+pub(super) fn of_fields(fields: &MapReader) -> Option<UpstreamSpec> {
+    let at = fields.at();
+    resource::common(fields);
+    report_sources_of_nodes(fields);
+    let (found, service) = match discovered(fields) {
         Some(Discovered::Node(node)) => (Some(vec![node]), None),
         Some(Discovered::Service(query, place)) => (None, Some((query, place))),
         None => (None, None),
     };
-    let scheme = scheme::read(&fields);
-    let http2 = scheme.is_http2() || fields.get("http2").and_then(|at| at.boolean()).unwrap_or(false);
-    let nodes = found.unwrap_or_else(|| fields.get("nodes").map(|at| nodes(&at, scheme.port())).unwrap_or_default());
-    let (active, passive) = fields.get("checks").map(|at| checks::read(&at)).unwrap_or_default();
-    let (retry_read_timeouts, retry_statuses) = fields.get("retry_on").map(|at| retry_reasons(&at)).unwrap_or_default();
+    let scheme = fields.value(&UPSTREAM.scheme);
+    let http2 = fields.value(&UPSTREAM.http2) || scheme.is_http2();
+    let nodes =
+        found.unwrap_or_else(|| fields.get(&UPSTREAM.nodes).map(|at| nodes(&at, scheme.port())).unwrap_or_default());
+    let checks = fields.read(&UPSTREAM.checks).unwrap_or_default();
+    let retry_reasons = fields.read(&UPSTREAM.retry_on).unwrap_or_default();
+    let nodes_file = fields.get(&UPSTREAM.nodes_file).zip(fields.read(&UPSTREAM.nodes_file));
     Some(UpstreamSpec {
         origin: ResourceOrigin::of(at),
         content: Fingerprint::of_node(at.node()),
-        id: resource::reference(&fields, "id").map(|id| id.id).unwrap_or_default(),
+        id: fields.read(&COMMON.id).unwrap_or_default(),
         is_elsewhere: service.is_some()
-            || fields.has("nodes_file")
+            || fields.has(&UPSTREAM.nodes_file)
             || nodes.iter().any(|node| node.host_name().is_some()),
         nodes,
         scheme,
         http2,
-        proxy_protocol: fields.get("proxy_protocol").and_then(|at| proxy_protocol(&at, http2)),
-        tls: fields.get("tls").and_then(|at| certificate::read_upstream(&at)).unwrap_or_default(),
+        proxy_protocol: proxy_protocol(fields, http2),
+        tls: fields.read(&UPSTREAM.tls).unwrap_or_default(),
         service,
-        nodes_file: fields.get("nodes_file").and_then(|at| {
-            Some(NodesFile { path: at.text_of(1..=4_096)?.into(), place: at.place(), default_port: scheme.port() })
-        }),
-        balance: balance::read(&fields),
-        persistence: fields.get("persistence").and_then(|at| persistence::read(&at)),
-        slow_start: fields.get("slow_start").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
-        timeouts: fields.get("timeout").and_then(|at| timeouts(&at)).unwrap_or_default(),
-        retries: fields.get("retries").and_then(|at| at.integer(0..=u16::MAX.into())),
+        nodes_file: nodes_file.map(|(at, path)| NodesFile { path, place: at.place(), default_port: scheme.port() }),
+        balance: balance::of(
+            fields.value(&UPSTREAM.r#type),
+            fields.value(&UPSTREAM.hash_on),
+            fields.get(&UPSTREAM.key).map(|at| (at, fields.read(&UPSTREAM.key))),
+            fields,
+        ),
+        persistence: fields.read(&UPSTREAM.persistence),
+        slow_start: fields.read(&UPSTREAM.slow_start).filter(|time| !time.is_zero()),
+        timeouts: fields.read(&UPSTREAM.timeout).unwrap_or_default(),
+        retries: fields.read(&UPSTREAM.retries),
         // In APISIX, 0 means no limit.
-        retry_timeout: fields.get("retry_timeout").and_then(|at| at.any_duration()).filter(|time| !time.is_zero()),
-        retry_budget: fields.get("retry_budget").and_then(|at| at.integer(0..=1_000)).unwrap_or(RETRY_BUDGET),
-        retry_read_timeouts,
-        retry_statuses,
-        all_down: fields.get("all_down").and_then(|at| at.choice(ALL_DOWN)).unwrap_or_default(),
-        tolerance: fields.get("tolerate").map(|at| tolerance(&at)).unwrap_or_default(),
-        pass_host: pass_host(&fields),
-        keepalive: fields.get("keepalive_pool").and_then(|at| keepalive(&at)).unwrap_or_default(),
-        concurrency: fields.get("concurrency").and_then(|at| concurrency(&at)).unwrap_or_default(),
-        queue: fields.get("queue").and_then(|at| queue(&at)).unwrap_or_default(),
-        active: active.map(Box::new),
-        passive: passive.map(Arc::new),
+        retry_timeout: fields.read(&UPSTREAM.retry_timeout).filter(|time| !time.is_zero()),
+        retry_budget: fields.value(&UPSTREAM.retry_budget),
+        retry_read_timeouts: retry_reasons.contains(&None),
+        retry_statuses: retry_reasons.into_iter().flatten().collect(),
+        all_down: fields.value(&UPSTREAM.all_down),
+        tolerance: tolerance(fields),
+        pass_host: pass_host(fields),
+        keepalive: fields.read(&UPSTREAM.keepalive_pool).unwrap_or_default(),
+        concurrency: fields.read(&UPSTREAM.concurrency).unwrap_or_default(),
+        queue: fields.read(&UPSTREAM.queue).unwrap_or_default(),
+        active: checks.active.map(Box::new),
+        passive: checks.passive.map(Arc::new),
     })
 }
 
 /// Reports an upstream without nodes, and one with several sources of nodes.
-fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
-    if !["nodes", "service_name", "nodes_file"].iter().any(|key| fields.has(key)) {
-        at.report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
+fn report_sources_of_nodes(fields: &MapReader) {
+    let (in_file, of_service) = (fields.get(&UPSTREAM.nodes_file), fields.has(&UPSTREAM.service_name));
+    if !fields.has(&UPSTREAM.nodes) && in_file.is_none() && !of_service {
+        fields.at().report_advising("has no `nodes`", "add `nodes: { \"127.0.0.1:8080\": 1 }`");
     }
-    if let Some(at) = fields.get("nodes_file")
-        && (fields.has("nodes") || fields.has("service_name"))
+    if let Some(at) = in_file
+        && (fields.has(&UPSTREAM.nodes) || of_service)
     {
         at.report_advising(
             "cannot be combined with other nodes",
@@ -220,30 +237,10 @@ fn report_sources_of_nodes(at: &NodeReader, fields: &MapReader) {
     }
 }
 
-/// Not in APISIX: what besides a failed connection is a reason to try another endpoint: `read_timeout`, and statuses with the
-/// names of nginx. Whether a time-out is one, and the statuses.
-fn retry_reasons(at: &NodeReader) -> (bool, Box<[u16]>) {
-    const REASONS: &[(&str, Option<u16>)] = &[
-        ("read_timeout", None),
-        ("http_403", Some(403)),
-        ("http_404", Some(404)),
-        ("http_429", Some(429)),
-        ("http_500", Some(500)),
-        ("http_502", Some(502)),
-        ("http_503", Some(503)),
-        ("http_504", Some(504)),
-    ];
-    let reasons: Vec<Option<u16>> = at.items().filter_map(|item| item.choice(REASONS)).collect();
-    (reasons.contains(&None), reasons.into_iter().flatten().collect())
-}
-
-/// Not in APISIX: the faults in responses that are tolerated, by name.
-fn tolerance(at: &NodeReader) -> Tolerance {
-    const FAULTS: &[(&str, Tolerance)] = &[
-        ("extended_status", Tolerance { extended_status: true, repeated_length: false }),
-        ("repeated_content_length", Tolerance { extended_status: false, repeated_length: true }),
-    ];
-    at.items().filter_map(|item| item.choice(FAULTS)).fold(Tolerance::default(), |sum, one| Tolerance {
+/// All faults in responses that are tolerated.
+fn tolerance(fields: &MapReader) -> Tolerance {
+    let tolerated = fields.read(&UPSTREAM.tolerate).unwrap_or_default();
+    tolerated.into_iter().fold(Tolerance::default(), |sum, one| Tolerance {
         extended_status: sum.extended_status | one.extended_status,
         repeated_length: sum.repeated_length | one.repeated_length,
     })
@@ -258,40 +255,34 @@ enum Discovered {
 
 /// APISIX `service_name` and `discovery_type`.
 fn discovered(fields: &MapReader) -> Option<Discovered> {
-    let kind = fields.get("discovery_type");
-    let named = match kind.as_ref().map(|at| at.text()) {
-        Some(None) => return None,
-        Some(Some(name)) if !discovery::KINDS.contains(&name) => {
-            discovery::report_unknown(kind.as_ref()?, name, &discovery::KINDS);
-            return None;
-        }
-        Some(Some(name)) => name,
-        None => "dns",
+    let kind = fields.get(&UPSTREAM.discovery_type);
+    let named = match kind {
+        Some(_) => fields.read(&UPSTREAM.discovery_type)?,
+        None => "dns".into(),
     };
-    fields.unsupported(&["discovery_args"]);
-    let Some(at) = fields.get("service_name") else {
-        if named != "dns"
+    let Some(at) = fields.get(&UPSTREAM.service_name) else {
+        if *named != *"dns"
             && let Some(at) = kind
         {
             at.report_advising("needs `service_name`", "add the name of the service, as `service_name: orders`");
         }
         return None;
     };
-    if fields.has("nodes") {
+    if fields.has(&UPSTREAM.nodes) {
         at.report_advising("cannot be combined with `nodes`", "keep one of them");
     }
-    if !fields.has("discovery_type") {
+    if kind.is_none() {
         let advice = "add `discovery_type: dns`, `discovery_type: eureka` or `discovery_type: consul`";
         at.report_advising("needs `discovery_type`", advice);
     }
-    match named {
-        "dns" => in_dns(&at),
+    match &*named {
+        "dns" => in_dns(&at, &fields.read(&UPSTREAM.service_name)?),
         registry => Some(Discovered::Service(discovery::service(registry, &at)?, at.place())),
     }
 }
 
-fn in_dns(at: &NodeReader) -> Option<Discovered> {
-    match host_and_port(at.text()?) {
+fn in_dns(at: &NodeReader, name: &str) -> Option<Discovered> {
+    match host_and_port(name) {
         Ok((host, Some(port))) => {
             Some(Discovered::Node(NodeSpec { host, port, weight: 1, priority: 0, place: at.place() }))
         }
@@ -309,36 +300,23 @@ fn in_dns(at: &NodeReader) -> Option<Discovered> {
     }
 }
 
-/// APISIX `timeout`: all three fields are required.
-pub(super) fn timeouts(at: &NodeReader) -> Option<Timeouts> {
-    let fields = at.fields(&["connect", "send", "read"])?;
-    let one = |key: &str| match fields.get(key) {
-        Some(at) => at.duration(),
-        None => {
-            at.report_advising(format!("has no `{key}`"), format!("add `{key}: 60`"));
-            None
-        }
-    };
-    let (connect, send, read) = (one("connect"), one("send"), one("read"));
+/// APISIX `timeout`.
+pub(super) fn timeouts(fields: &MapReader) -> Option<Timeouts> {
+    let (connect, send, read) = (fields.read(&TIMEOUT.connect), fields.read(&TIMEOUT.send), fields.read(&TIMEOUT.read));
     Some(Timeouts { connect: connect?, send: send?, read: read? })
 }
 
-fn keepalive(at: &NodeReader) -> Option<Keepalive> {
-    let default = Keepalive::default();
-    let fields = at.fields(&["size", "idle_timeout", "requests"])?;
+fn keepalive(fields: &MapReader) -> Option<Keepalive> {
     Some(Keepalive {
-        size: fields
-            .get("size")
-            .and_then(|at| at.integer(1..=1_000_000_u32))
-            .map_or(default.size, |size| size as usize),
-        idle_timeout: fields.get("idle_timeout").and_then(|at| at.any_duration()).unwrap_or(default.idle_timeout),
-        requests: fields.get("requests").and_then(|at| at.integer(1..=u32::MAX)).map_or(default.requests, u64::from),
+        size: fields.value(&KEEPALIVE_POOL.size) as usize,
+        idle_timeout: fields.value(&KEEPALIVE_POOL.idle_timeout),
+        requests: fields.value(&KEEPALIVE_POOL.requests).into(),
     })
 }
 
-fn proxy_protocol(at: &NodeReader, http2: bool) -> Option<ProxyProtocolVersion> {
-    let version = at.choice(&[("v1", ProxyProtocolVersion::V1), ("v2", ProxyProtocolVersion::V2)])?;
-    if http2 {
+fn proxy_protocol(fields: &MapReader, http2: bool) -> Option<ProxyProtocolVersion> {
+    let version = fields.read(&UPSTREAM.proxy_protocol)?;
+    if http2 && let Some(at) = fields.get(&UPSTREAM.proxy_protocol) {
         at.report_advising(
             "cannot be used with HTTP/2: clients share connections, and the PROXY header describes one client",
             "remove it, or use HTTP/1.1 for this upstream",
@@ -350,35 +328,45 @@ fn proxy_protocol(at: &NodeReader, http2: bool) -> Option<ProxyProtocolVersion> 
 fn concurrency(at: &NodeReader) -> Option<Concurrency> {
     match at.node().kind {
         NodeKind::Text(_) => at.choice(&[("auto", Concurrency::Auto), ("unlimited", Concurrency::Unlimited)]),
-        _ => at.integer(1..=1_000_000).map(Concurrency::Fixed),
+        _ => at.integer(1..=MOST_IN_FLIGHT).map(Concurrency::Fixed),
     }
 }
 
-fn queue(at: &NodeReader) -> Option<Queue> {
-    let fields = at.fields(&["size", "timeout"])?;
-    let size = fields.get("size").and_then(|at| at.integer(0..=1_000_000_u32));
-    Some(Queue {
-        size: size.map_or(Queue::default().size, |size| size as usize),
-        timeout: fields.get("timeout").and_then(|at| at.any_duration()),
-    })
+fn concurrency_schema(_: &mut Definitions) -> Value {
+    json!({ "oneOf": [
+        { "type": "string", "enum": ["auto", "unlimited"] },
+        { "type": "integer", "minimum": 1, "maximum": MOST_IN_FLIGHT },
+    ] })
+}
+
+fn queue(fields: &MapReader) -> Option<Queue> {
+    Some(Queue { size: fields.value(&QUEUE.size) as usize, timeout: fields.read(&QUEUE.timeout) })
 }
 
 fn pass_host(fields: &MapReader) -> PassHost {
-    const CHOICES: &[(&str, &str)] = &[("pass", "pass"), ("node", "node"), ("rewrite", "rewrite")];
-    let host = fields.get("upstream_host").and_then(|at| resource::host_pattern(&at));
-    match fields.get("pass_host").map(|at| (at.choice(CHOICES), at)) {
-        Some((Some("node"), _)) => PassHost::Node,
-        Some((Some("rewrite"), at)) => match host {
+    let host = fields.read(&UPSTREAM.upstream_host);
+    match fields.value(&UPSTREAM.pass_host) {
+        HostChoice::Pass => PassHost::Pass,
+        HostChoice::Node => PassHost::Node,
+        HostChoice::Rewrite => match host {
             Some(host) => PassHost::Rewrite(host.into()),
             None => {
-                if !fields.has("upstream_host") {
+                if let Some(at) = fields.get(&UPSTREAM.pass_host)
+                    && !fields.has(&UPSTREAM.upstream_host)
+                {
                     at.report_advising("needs `upstream_host`", "add `upstream_host: example.com`");
                 }
                 PassHost::Pass
             }
         },
-        _ => PassHost::Pass,
     }
+}
+
+/// Both forms of `nodes`.
+fn nodes_schema(definitions: &mut Definitions) -> Value {
+    let weight = json!({ "type": "integer", "minimum": 0, "maximum": MAX_WEIGHT });
+    let node = json!({ "$ref": definitions.reference(NODE.table()) });
+    json!({ "oneOf": [{ "type": "object", "additionalProperties": weight }, { "type": "array", "items": node }] })
 }
 
 /// Either form: `{ "host:port": weight }` or `[{ host, port, weight, priority, metadata }]`.
@@ -431,21 +419,12 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
         );
         return None;
     }
-    let fields = at.fields(&["host", "port", "weight", "priority", "metadata"])?;
-    let Some(host_at) = fields.get("host") else {
-        at.report_advising("has no `host`", "add `host: 127.0.0.1`");
-        return None;
-    };
-    if !fields.has("weight") {
-        at.report_advising("has no `weight`", "add `weight: 1`");
-    }
-    if let Some(metadata) = fields.get("metadata") {
-        metadata.entries();
-    }
-    let weight = fields.get("weight").and_then(|at| at.integer(0..=MAX_WEIGHT)).unwrap_or(1);
-    let priority = fields.get("priority").and_then(|at| at.whole()).unwrap_or(0);
-    let port = fields.get("port").map(|at| at.integer(1..=u16::MAX));
-    let text = host_at.text()?;
+    let fields = at.keys(&NODE)?;
+    let host_at = fields.get(&NODE.host)?;
+    fields.read(&NODE.metadata);
+    let (weight, priority) = (fields.value(&NODE.weight), fields.value(&NODE.priority));
+    let port = fields.get(&NODE.port).map(|_| fields.read(&NODE.port));
+    let text = &*fields.read(&NODE.host)?;
     let host = match host_and_port(text) {
         Ok((host, None)) => host,
         // `port` is a field of its own here, so IPv6 needs no brackets.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
+use std::hash::Hash;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -155,24 +156,38 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The fields of a map. Keys that are not in `known` are reported.
-    pub fn fields(&'a self, known: &[&str]) -> Option<MapReader<'a>> {
-        let entries = self.entries()?;
-        for MapEntry { key, key_place, .. } in entries {
-            if known.contains(&&**key) {
-                continue;
-            }
+    pub(crate) fn fields(&'a self, known: &[&'static str]) -> Option<MapReader<'a>> {
+        let fields = self.map("")?;
+        self.report_unknown(&|| known.to_vec(), |key| known.contains(&key));
+        Some(fields)
+    }
+
+    /// The fields of a map, whatever its keys are. `table` names their declarations.
+    pub(crate) fn map(&'a self, table: &'static str) -> Option<MapReader<'a>> {
+        Some(MapReader { at: self, entries: self.entries()?, table })
+    }
+
+    /// A map without entries, in place of one that is absent here.
+    pub(crate) fn empty_map(&'a self) -> MapReader<'a> {
+        MapReader { at: self, entries: &[], table: "" }
+    }
+
+    /// Reports the keys of a map that are not known. `known` lists all that are.
+    pub(crate) fn report_unknown(&self, known: &dyn Fn() -> Vec<&'static str>, is_known: impl Fn(&str) -> bool) {
+        let NodeKind::Map(entries) = &self.node.kind else { return };
+        for MapEntry { key, key_place, .. } in entries.iter().filter(|entry| !is_known(&entry.key)) {
+            let known = known();
             let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
             // The advice is never to leave the key out: it may be meant to restrict access.
-            let advice = match (foreign_key(key, known), suggestion) {
+            let advice = match (foreign_key(key, &known), suggestion) {
                 (Some(advice), _) => advice,
                 (None, Some(word)) => format!("did you mean `{word}`?"),
-                (None, None) if known.len() <= 8 => format!("the known keys are {}", listed(known)),
+                (None, None) if known.len() <= 8 => format!("the known keys are {}", listed(&known)),
                 (None, None) => "the guide to configuration lists the known keys".to_owned(),
             };
             let path = TreePath::below(&self.path, PathStep::Key(key));
             self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
         }
-        Some(MapReader { at: self, entries })
     }
 
     /// The entries of a map with arbitrary keys.
@@ -212,17 +227,17 @@ impl<'a> NodeReader<'a> {
         items.iter().enumerate().map(item)
     }
 
-    /// The texts of a list; an empty list and duplicates are reported.
-    pub fn texts(&self, read: impl Fn(&NodeReader<'_>) -> Option<String>) -> Vec<String> {
-        let mut all: Vec<String> = Vec::new();
-        let mut seen: HashSet<String> = HashSet::new();
+    /// The items of a list; an empty list and duplicates are reported.
+    pub(crate) fn distinct<T: Clone + Eq + Hash>(&self, read: impl Fn(&NodeReader<'_>) -> Option<T>) -> Vec<T> {
+        let mut all: Vec<T> = Vec::new();
+        let mut seen: HashSet<T> = HashSet::new();
         if matches!(&self.node.kind, NodeKind::List(items) if items.is_empty()) {
             self.report_advising("is empty", "leave the key out, or add an entry");
         }
         for item in self.items() {
-            let Some(text) = read(&item) else { continue };
-            match seen.insert(text.clone()) {
-                true => all.push(text),
+            let Some(value) = read(&item) else { continue };
+            match seen.insert(value.clone()) {
+                true => all.push(value),
                 false => item.report(format!("{} is listed twice", item.quoted())),
             }
         }
@@ -363,17 +378,49 @@ impl<'a> NodeReader<'a> {
 pub struct MapReader<'a> {
     at: &'a NodeReader<'a>,
     entries: &'a [MapEntry],
+    /// The name of the table that declares its keys.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares what is declared with what is asked for"))]
+    table: &'static str,
+}
+
+/// The name of a key.
+pub(crate) trait KeyName {
+    fn name(&self) -> &str;
+}
+
+impl KeyName for str {
+    fn name(&self) -> &str {
+        self
+    }
+}
+
+impl<N: KeyName + ?Sized> KeyName for &N {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
 }
 
 impl<'a> MapReader<'a> {
     /// The value under `key`. A key without a value counts as absent.
-    pub fn get(&self, key: &str) -> Option<NodeReader<'a>> {
+    pub(crate) fn get<N: KeyName + ?Sized>(&self, key: &N) -> Option<NodeReader<'a>> {
+        #[cfg(test)]
+        asked::note(self.table, key.name());
+        self.find(key.name())
+    }
+
+    pub(crate) fn has<N: KeyName + ?Sized>(&self, key: &N) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Like [`MapReader::get`], for what is not a reader of the key's meaning.
+    pub(crate) fn find(&self, key: &str) -> Option<NodeReader<'a>> {
         let entry = self.entries.iter().find(|entry| &*entry.key == key)?;
         Some(self.at.below(entry)).filter(|at| !at.is_null())
     }
 
-    pub fn has(&self, key: &str) -> bool {
-        self.get(key).is_some()
+    /// The keys that are present.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.iter().map(|entry| &*entry.key)
     }
 
     pub fn at(&self) -> &'a NodeReader<'a> {
@@ -382,14 +429,14 @@ impl<'a> MapReader<'a> {
 
     /// Reports each of `keys` that is present as not supported.
     pub fn unsupported(&self, keys: &[&str]) {
-        for at in keys.iter().filter_map(|key| self.get(key)) {
+        for at in keys.iter().filter_map(|key| self.get(*key)) {
             at.report_advising("is not supported yet by this version", "leave it out");
         }
     }
 
     /// Reports unless exactly one of two keys is present. Returns whether that is so.
     pub(crate) fn exactly_one(&self, one: &str, other: &str) -> bool {
-        if !self.has(one) && !self.has(other) {
+        if self.find(one).is_none() && self.find(other).is_none() {
             self.at.report_advising(format!("`{one}` or `{other}` is required"), format!("add `{one}`"));
             return false;
         }
@@ -398,7 +445,7 @@ impl<'a> MapReader<'a> {
 
     /// Reports if both of two keys are present. Returns whether that is not so.
     pub(crate) fn at_most_one(&self, one: &str, other: &str) -> bool {
-        match self.get(one).zip(self.get(other)) {
+        match self.find(one).zip(self.find(other)) {
             Some((_, second)) => {
                 let problem = format!("`{one}` and `{other}` exclude each other");
                 second.report_advising(problem, "keep one of them");
@@ -406,6 +453,25 @@ impl<'a> MapReader<'a> {
             }
             None => true,
         }
+    }
+}
+
+/// The keys that readers have asked for, each with the table that declares it.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
+    }
+
+    pub(super) fn note(table: &'static str, key: &str) {
+        ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
+    }
+
+    pub(crate) fn take() -> BTreeSet<(&'static str, String)> {
+        ASKED.take()
     }
 }
 
