@@ -12,6 +12,8 @@ mod etcd;
 mod mcp;
 mod membership;
 mod migration;
+mod own_addresses;
+mod resource_access;
 mod samples;
 mod security;
 mod set_aside;

@@ -14,13 +14,13 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, StatusCode};
 use serde_json::json;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
-use super::context::{AdminContext, ServedRevisions, StandaloneState, check_wait};
+use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneState, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::query::{Query, decoded_path};
 use super::request::{AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_check, unreadable};
@@ -86,7 +86,7 @@ impl AdminApi {
         let AdminParts { live, hubs, writer, registry, keys, tokens, hosts, origins, is_standalone, served, audit } =
             parts;
         let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
-        let context = AdminContext { live, writer, registry, served, standalone };
+        let context = AdminContext { live, writer, registry, served, standalone, waits: Semaphore::new(MOST_WAITS) };
         AdminApi { context, hubs, keys, tokens, hosts, origins, audit }
     }
 
@@ -254,7 +254,7 @@ impl AdminApi {
                 Some(schema) => answer::json_of(StatusCode::OK, &schema),
                 None => answer::wrong(format!("not found schema: {name}")),
             }),
-            (["configs", "validate"], &Method::POST) => validate::lists(context.registry, request),
+            (["configs", "validate"], &Method::POST) => validate::lists(context, request),
             (["configs"], _) => configs::answer(context, request).await,
             (["nodes"], &Method::GET) => nodes::answer(context).await,
             (["history", rest @ ..], _) => history::answer(context, request, rest).await,

@@ -24,7 +24,7 @@ use super::validate;
 use crate::document::{AdminRole, RESOURCE_LISTS};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
-use crate::stores::writes::{Plan, PlanRefusal, WriteOutcome, WriteReceipt, WriteRequest};
+use crate::stores::writes::{PlanRefusal, WriteOutcome, WriteReceipt, WriteRequest};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
@@ -62,7 +62,7 @@ async fn transaction(context: &AdminContext, request: &AdminRequest) -> Refused<
     if request.query.is_true("force") {
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
-    let plan = within(&request.caller.scopes, Box::new(move |view| transaction.plan(view)));
+    let plan = within(&request.caller, Box::new(move |view| transaction.plan(view)));
     let requests = dry_run::requests(request, body.get("requests"))?;
     let write = WriteRequest { plan, author, forced: request.query.is_true("force"), dry_run, requests };
     Ok(match context.writer.write(write).await {
@@ -141,12 +141,12 @@ async fn replace(
         answer.headers_mut().remove(CONTENT_TYPE);
         return Ok(answer);
     }
-    if let Some(error) = validate::errors(context.registry, &lists).first() {
+    if let Some(error) = validate::errors(context, &lists).first() {
         return refuse(error.problem.clone());
     }
     let mut next = next_state(&state, &lists)?;
     let wanted = resources_of(&next.lists)?;
-    let plan: Box<Plan> = Box::new(move |view| Ok(edits(view, &wanted)));
+    let plan = within(&request.caller, Box::new(move |view| Ok(edits(view, &wanted))));
     let (dry_run, requests) = (request.query.is_true("dry_run"), dry_run::requests(request, None)?);
     let write = WriteRequest { plan, author: request.author(), forced: false, dry_run, requests };
     let receipt = match context.writer.write(write).await {

@@ -114,7 +114,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
         author.message = format!("rollback to revision {to}");
     }
     let dry_run = request.query.is_true("dry_run");
-    let plan = within(&request.caller.scopes, Box::new(plan));
+    let plan = within(&request.caller, Box::new(plan));
     let write = WriteRequest { plan, author, forced: false, dry_run, requests: dry_run::requests(request, None)? };
     Ok(match context.writer.write(write).await {
         WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
-use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, message, refuse, text, wrong};
+use super::context::AdminContext;
 use super::kinds::{self, IdRule};
 use super::references::id_text;
 use super::request::AdminRequest;
@@ -36,9 +36,9 @@ pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> 
 
 /// `POST configs/validate`: validates lists of resources with their plugins. References are not checked, since they may be to
 /// resources outside of the lists.
-pub(super) fn lists(registry: Registry, request: &AdminRequest) -> Refused<AdminResponse> {
+pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let lists = body(request)?;
-    let errors = errors(registry, &lists);
+    let errors = errors(context, &lists);
     Ok(match errors.is_empty() {
         true => answer::json_of(StatusCode::OK, &json!({})),
         false => {
@@ -94,7 +94,7 @@ impl ListError {
 }
 
 /// All faults of lists of resources, in order.
-pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<ListError> {
+pub(super) fn errors(context: &AdminContext, lists: &Map<String, Value>) -> Vec<ListError> {
     let mut errors = Vec::new();
     let mut known = Map::new();
     for list in RESOURCE_LISTS.iter().copied() {
@@ -106,9 +106,8 @@ pub(super) fn errors(registry: Registry, lists: &Map<String, Value>) -> Vec<List
             known.insert(list.to_owned(), items);
         }
     }
-    let document =
-        Document::of_tree(Arc::from("request"), Value::Object(known).into(), Vec::new(), &|_| Some(String::new()));
-    let faults = match compile(&document, &registry, None) {
+    let document = Document::of_lists(Arc::from("request"), Value::Object(known).into(), context.live.access());
+    let faults = match compile(&document, &context.registry, None) {
         Ok(_) => Vec::new(),
         Err(faults) => faults,
     };

@@ -11,7 +11,8 @@ use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, Client
 use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
-use crate::document::{Pem, PemSource, RESOURCE_FILES, ServerName, Ssl};
+use crate::document::resource_access::RESOURCE_FILES;
+use crate::document::{Pem, PemSource, ServerName, Ssl};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::read::shortened;
 
@@ -180,7 +181,9 @@ impl Compiler<'_> {
         let (problem, advice) = match self.document.files.get(name) {
             Some(Ok(text)) => return Some(Arc::clone(text)),
             Some(Err(reason)) => (format!("{} cannot be read: {reason}", named(pem, name)), None),
-            None if self.document.store_revision.is_some() => {
+            // It may not be read, which was reported with the reference.
+            None if name.starts_with("$env://") && self.document.access.is_some() => return None,
+            None if self.document.access.is_some() => {
                 let problem = format!("the file {} may not be named by a resource of the store", named(pem, name));
                 (problem, Some(RESOURCE_FILES.to_owned()))
             }

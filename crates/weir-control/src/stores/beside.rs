@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_net::tls::CertificateDer;
+use weir_plugin::AllowedFolders;
 
-use super::file_access::{self, FileAccess, FileStall};
+use super::file_access::{self, FileAccess, FileStall, Unreadable};
 use super::seen::SeenFiles;
 use crate::document::Files;
 use crate::text::substitute::process_environment;
@@ -21,11 +22,12 @@ pub(super) struct FilesBeside {
     pub(super) seen: SeenFiles,
 }
 
-/// Reads each of `names`: files, relative to `directory`, and `$env://NAME`.
+/// Reads each of `names`: files, relative to `directory`, and `$env://NAME`. With `folders`, files are read only there.
 pub(super) fn read<'n>(
     names: impl Iterator<Item = &'n str>,
     directory: &Path,
     access: &FileAccess,
+    folders: Option<Arc<AllowedFolders>>,
 ) -> Result<FilesBeside, FileStall> {
     let mut all = FilesBeside::default();
     let mut paths: Vec<(Box<str>, PathBuf)> = Vec::new();
@@ -45,7 +47,10 @@ pub(super) fn read<'n>(
     access.run(move || {
         for (name, path) in paths {
             all.seen.add(&path);
-            let content = file_access::read(&path, MAX_BYTES, deadline);
+            let opened =
+                folders.as_ref().map_or_else(|| file_access::open(&path), |folders| folders.open_to_read(&path));
+            let content = opened.map_err(Unreadable::Io);
+            let content = content.and_then(|file| file_access::content(file, MAX_BYTES, deadline));
             all.content.insert(name, content.map(Arc::from).map_err(|unreadable| unreadable.to_string()));
         }
         all

@@ -16,6 +16,7 @@ use super::shared::{OutsideChange, ServedContent};
 use super::store::{CommitFailure, ResourceStore, StoreFailure};
 use crate::document::RESOURCE_LISTS;
 use crate::document::lists::LongLists;
+use crate::document::resource_access::ResourceAccess;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
@@ -324,11 +325,19 @@ impl LiveResources {
         }
     }
 
+    /// What the resources of the last document may use of the node.
+    pub(crate) fn access(&self) -> Arc<ResourceAccess> {
+        Arc::clone(self.trial().read.access())
+    }
+
     /// The lists for a document, without the resources that are set aside. Of long lists, only resources that may have changed
     /// are read again.
-    pub(super) fn lists(&self, source: &Arc<str>) -> DocumentLists {
+    pub(super) fn lists(&self, source: &Arc<str>, access: &Arc<ResourceAccess>) -> DocumentLists {
         let (mut trial, set) = (self.trial(), self.committed());
         let DocumentTrial { pending, set_aside, instead, order, read, unread, .. } = &mut *trial;
+        if read.set_access(access) {
+            unread.extend(set.all.keys().chain(pending.keys()).cloned());
+        }
         let view = ResourceView { set: &set, pending: &*pending, revision: set.revision };
         for key in std::mem::take(unread).iter().filter(|key| is_long(key.list())) {
             let json = if set_aside.contains_key(key) {

@@ -193,8 +193,15 @@ impl DocumentLoader {
 
     fn put_files_into(&self, document: &mut Document, directory: &Path) -> Result<SeenFiles, FileStall> {
         let to_come: Vec<String> = document.files_to_come().collect();
-        let names = document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
-        let read = beside::read(names, directory, &self.files)?;
+        let mut own = document.files_of_settings();
+        own.extend(to_come.iter().map(String::as_str));
+        let of_resources = document.files_of_resources();
+        let others = of_resources.difference(&own).copied();
+        let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
+        let mut read = beside::read(own.iter().copied(), directory, &self.files, None)?;
+        let of_resources = beside::read(others, directory, &self.files, folders)?;
+        read.content.extend(of_resources.content);
+        read.seen.append(of_resources.seen);
         document.files = read.content;
         if document.needs_system_roots() {
             document.system_roots = self.files.run(beside::system_roots)?;

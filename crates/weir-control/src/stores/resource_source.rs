@@ -1,12 +1,15 @@
 //! A source that joins node settings from a file with resources from a store.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::file::FileSource;
 use super::live::{DocumentLists, LiveResources};
+use super::open::data_directory;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
+use crate::document::resource_access::{NodeOwned, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -27,6 +30,8 @@ struct SettingsFile {
     version: SourceVersion,
     revision: String,
     incomplete: Option<Diagnostic>,
+    /// What resources may use, by this version of the file.
+    access: Arc<ResourceAccess>,
 }
 
 impl ResourceSource {
@@ -42,13 +47,28 @@ impl ResourceSource {
         {
             return Ok(accepted.clone());
         }
-        let SourceDocument { document, version, revision, incomplete, .. } = self.settings.read()?;
+        let SourceDocument { document, version, revision, incomplete, variables, .. } = self.settings.read()?;
         if !document.faults.is_empty() {
             return Err(document.faults);
         }
-        let file = SettingsFile { tree: self.settings.tree()?, version, revision, incomplete };
+        let access = Arc::new(self.access_by(&document, variables));
+        let file = SettingsFile { tree: self.settings.tree()?, version, revision, incomplete, access };
         self.read = Some(file.clone());
         Ok(file)
+    }
+
+    /// What resources may use, by a version of the file that uses these variables.
+    fn access_by(&self, document: &Document, mut variables: BTreeSet<Box<str>>) -> ResourceAccess {
+        let directory = self.settings.directory();
+        let of_settings = document.files_of_settings();
+        variables.extend(of_settings.iter().filter_map(|name| name.strip_prefix("$env://")).map(Box::from));
+        let settings = &document.settings;
+        // Some start at the directory of the process.
+        let files = settings.own_files().into_iter().flat_map(|file| [directory.join(&file), file]).collect();
+        let certificates = document.acme.iter().map(|acme| directory.join(&*acme.storage));
+        let folders = certificates.chain([data_directory(settings, directory)]).collect();
+        let owned = NodeOwned { variables, files, folders };
+        ResourceAccess::new(settings.resources.clone(), owned, self.settings.path(), directory)
     }
 }
 
@@ -67,20 +87,21 @@ impl Source for ResourceSource {
     }
 
     fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
-        let SettingsFile { tree, version, revision, incomplete } = self.settings_file()?;
+        let SettingsFile { tree, version, revision, incomplete, access } = self.settings_file()?;
         let mut entries = match tree.kind {
             NodeKind::Map(entries) => entries,
             _ => Vec::new(),
         };
         let name = Arc::clone(self.settings.name());
-        let DocumentLists { short, long } = self.live.lists(&name);
+        let DocumentLists { short, long } = self.live.lists(&name, &access);
         // The file may contain these lists, if they are empty.
         entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
         entries.extend(short);
         let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
-        let mut document = Document::of_resources(name, tree, long, &process_environment);
+        let mut document = Document::of_resources(name, tree, long, &process_environment, access);
         document.store_revision = Some(self.live.revision());
-        Ok(SourceDocument { document, version, included: SeenFiles::default(), revision, incomplete })
+        let included = SeenFiles::default();
+        Ok(SourceDocument { document, version, included, revision, incomplete, variables: BTreeSet::new() })
     }
 
     fn notify(&mut self, wake: Wake) {

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use std::ops::Index;
 use std::sync::Arc;
 
-use super::references::{self, SecretReference};
+use super::references::{self, ReferringText, SecretReference};
 use super::resource;
+use super::resource_access::ResourceAccess;
 use super::shared_list::SharedList;
 use super::upstream::UpstreamSpec;
 use super::{PluginSet, RouteSpec, ServiceSpec, plugin_set, plugins::PluginSpecs, route, upstream};
@@ -82,7 +83,7 @@ impl<T> SpecList<T> {
         self.contents.continues_with(index, contents)
     }
 
-    pub(crate) fn noted(&self) -> impl Iterator<Item = &T> {
+    pub fn noted(&self) -> impl Iterator<Item = &T> {
         self.noted.iter().map(|one| &**one)
     }
 }
@@ -225,9 +226,17 @@ pub struct ReadResource<T> {
 
 impl<T: ListedSpec> ReadResource<T> {
     /// Reads one resource. The paths of its faults contain its id: `routes[r1].uri`.
-    pub fn of(source: &Arc<str>, id: &str, mut tree: TreeNode, lookup: VariableLookup) -> ReadResource<T> {
-        let mut faults = references::resolve(source, &mut tree, lookup);
-        let (secrets, wrong) = references::secrets(source, &mut tree);
+    pub fn of(
+        source: &Arc<str>,
+        id: &str,
+        mut tree: TreeNode,
+        lookup: VariableLookup,
+        access: &ResourceAccess,
+    ) -> ReadResource<T> {
+        let key = format!("{}/{id}", T::LIST);
+        let of = ReferringText::Resource(&key, access);
+        let mut faults = references::resolve(source, &mut tree, lookup, of);
+        let (secrets, wrong) = references::secrets(source, &mut tree, of);
         faults.extend(wrong);
         let mut faults = in_its_place(T::LIST, id, faults);
         let (spec, found) = read_one(source, id, &tree);
@@ -352,7 +361,13 @@ mod tests {
     fn read(id: &str, mut value: Value) -> ReadResource<RouteSpec> {
         value["id"] = id.into();
         let lookup = |name: &str| (name == "KEY").then(|| "k".to_owned());
-        ReadResource::of(&"store".into(), id, value.into(), &lookup)
+        ReadResource::of(
+            &"store".into(),
+            id,
+            value.into(),
+            &lookup,
+            &ResourceAccess::of_tests(&["NO", "KEY"], &["vault/1/a/b"]),
+        )
     }
 
     #[test]
