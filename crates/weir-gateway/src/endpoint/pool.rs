@@ -39,7 +39,7 @@ use crate::snapshot::{self, Concurrency, Timeouts};
 
 use connect::{connect, is_shortage, user_timeout};
 use limit::AdmissionLimit;
-use machine::{ConnectionPool, IdleConnection, Machine, MachineKey};
+use machine::{IdleConnection, KeptConnections, MachineKey, UpstreamMachine};
 pub use permit::Permit;
 use queue::WaitQueue;
 use secure::EndpointTls;
@@ -54,24 +54,24 @@ pub struct Pools {
     /// The limits that exchanges wait under; only these need work for their queues at each tick.
     waited_for: RefCell<Vec<Rc<AdmissionLimit>>>,
     /// Machines with idle or shared connections.
-    connected: RefCell<Vec<Rc<Machine>>>,
+    connected: RefCell<Vec<Rc<UpstreamMachine>>>,
     sweep: Cell<Sweep>,
     /// Machines that a retired upstream has released, each once.
-    released: RefCell<VecDeque<Rc<Machine>>>,
+    released: RefCell<VecDeque<Rc<UpstreamMachine>>>,
     /// The number of workers of the node, among which the concurrency of a machine is divided.
     workers: u32,
 }
 
 /// Machines by their keys, in several tables: a table that grows moves all its entries at once.
 struct MachineTable {
-    shards: [RefCell<HashMap<MachineKey, Rc<Machine>>>; MachineTable::SHARDS],
+    shards: [RefCell<HashMap<MachineKey, Rc<UpstreamMachine>>>; MachineTable::SHARDS],
     random: RandomState,
 }
 
 impl MachineTable {
     const SHARDS: usize = 64;
 
-    fn shard_of(&self, key: &MachineKey) -> RefMut<'_, HashMap<MachineKey, Rc<Machine>>> {
+    fn shard_of(&self, key: &MachineKey) -> RefMut<'_, HashMap<MachineKey, Rc<UpstreamMachine>>> {
         self.shards[self.random.hash_one(key) as usize % Self::SHARDS].borrow_mut()
     }
 }
@@ -101,8 +101,8 @@ const RELEASED_AT_ONCE: usize = 256;
 
 /// One worker's state of an endpoint of an upstream.
 pub struct EndpointPool {
-    machine: Rc<Machine>,
-    connections: Rc<ConnectionPool>,
+    machine: Rc<UpstreamMachine>,
+    connections: Rc<KeptConnections>,
     limit: Rc<AdmissionLimit>,
     /// Exchanges that wait for this endpoint and no other.
     queue: Rc<WaitQueue>,
@@ -117,7 +117,7 @@ pub struct EndpointBuilder<'a> {
     upstream: &'a snapshot::Upstream,
     group: Rc<LimiterGroup>,
     /// By machine: the endpoints that have been built, and before that those of the earlier settings.
-    known: HashMap<*const Machine, Rc<EndpointPool>>,
+    known: HashMap<*const UpstreamMachine, Rc<EndpointPool>>,
 }
 
 impl<'a> EndpointBuilder<'a> {
@@ -180,10 +180,10 @@ impl Pools {
     }
 
     /// The machine of an endpoint of an upstream.
-    fn machine(self: &Rc<Pools>, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<Machine> {
+    fn machine(self: &Rc<Pools>, endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Rc<UpstreamMachine> {
         let (key, tls) = MachineKey::of(endpoint, upstream);
         let mut machines = self.machines.shard_of(&key);
-        Rc::clone(machines.entry(key.clone()).or_insert_with(|| Rc::new(Machine::new(key, tls, self))))
+        Rc::clone(machines.entry(key.clone()).or_insert_with(|| Rc::new(UpstreamMachine::new(key, tls, self))))
     }
 
     /// Called when an exchange enters an empty shared queue: registers the queue with all endpoints, and for the regular
@@ -206,7 +206,7 @@ impl Pools {
     }
 
     /// Has the machine's connections checked by the sweeps.
-    fn connected(&self, machine: &Rc<Machine>) {
+    fn connected(&self, machine: &Rc<UpstreamMachine>) {
         if !machine.is_connected.replace(true) {
             self.connected.borrow_mut().push(Rc::clone(machine));
         }

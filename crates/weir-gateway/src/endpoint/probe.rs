@@ -50,10 +50,10 @@ struct ProberThread {
     wanted: mpsc::UnboundedSender<WantedChecks>,
     thread: JoinHandle<()>,
     /// How many checks of an upstream may run at a time: by its name the number, and what counts them.
-    places: Places,
+    places: CheckPlaces,
 }
 
-type Places = HashMap<Box<str>, (usize, Arc<Semaphore>)>;
+type CheckPlaces = HashMap<Box<str>, (usize, Arc<Semaphore>)>;
 
 /// All checks that should run from now on: one for each health.
 type WantedChecks = HashMap<HealthId, CheckOrder>;
@@ -97,7 +97,7 @@ impl Prober {
         let thread = std::thread::Builder::new()
             .name("health".into())
             .spawn(move || runtime.block_on(supervise(inbox, table, clock)))?;
-        Ok(ProberThread { wanted, thread, places: Places::new() })
+        Ok(ProberThread { wanted, thread, places: CheckPlaces::new() })
     }
 }
 
@@ -105,10 +105,10 @@ impl Prober {
 /// as one of the upstream whose name comes first.
 fn wanted<'u>(
     upstreams: impl Iterator<Item = (&'u Upstream, &'u [Arc<Health>])>,
-    before: Option<&Places>,
-) -> (WantedChecks, Places) {
+    before: Option<&CheckPlaces>,
+) -> (WantedChecks, CheckPlaces) {
     let mut wanted: HashMap<HealthId, (&str, CheckOrder)> = HashMap::new();
-    let mut all_places = Places::new();
+    let mut all_places = CheckPlaces::new();
     for (upstream, health) in upstreams {
         for (endpoint, health) in upstream.endpoints.iter().zip(health) {
             let Some(checks) = &endpoint.checks else { continue };

@@ -137,7 +137,7 @@ impl LimitKey {
 /// The first half of the SHA-256 in hexadecimal: the same in all processes and versions.
 pub fn digest(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&digest.as_ref()[..16])
 }
 
 fn of_address<C: PackedCounter>(table: &CounterTable<C>, name: u64, address: IpAddr) -> CounterKey {

@@ -221,11 +221,11 @@ mod tests {
         let key = table.key(1, b"a");
         // All threads are in the same millisecond, and one of them has its turn.
         let millisecond = Barrier::new(4);
+        let take = |ms: &u64| {
+            millisecond.wait();
+            bucket.take(&table, key, Duration::from_millis(*ms)).is_some()
+        };
         let passed: usize = std::thread::scope(|scope| {
-            let take = |ms: &u64| {
-                millisecond.wait();
-                bucket.take(&table, key, Duration::from_millis(*ms)).is_some()
-            };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| (1..=1000).filter(take).count())).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });

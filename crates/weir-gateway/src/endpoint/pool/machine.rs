@@ -30,13 +30,13 @@ pub(super) struct MachineKey {
     tls: Option<TlsIdentity>,
 }
 
-pub(super) struct Machine {
+pub(super) struct UpstreamMachine {
     pub(super) key: MachineKey,
     pub(super) pools: rc::Weak<Pools>,
     /// How its connections are secured; `None` without TLS.
     pub(super) tls: Option<EndpointTls>,
     /// The connections of the upstreams with equal `keepalive_pool` settings.
-    connections: RefCell<Vec<Rc<ConnectionPool>>>,
+    connections: RefCell<Vec<Rc<KeptConnections>>>,
     /// Exchanges that have been granted a permit and have not ended.
     pub(super) in_flight: Cell<u32>,
     /// Recorded only for upstreams whose balancer uses it.
@@ -51,7 +51,7 @@ pub(super) struct Machine {
 }
 
 /// Connections to one machine, of the upstreams that keep connections in the same way.
-pub(super) struct ConnectionPool {
+pub(super) struct KeptConnections {
     pub(super) keepalive: Keepalive,
     pub(super) idle: RefCell<Vec<IdleConnection>>,
     pub(super) multiplexed: RefCell<Vec<Rc<SharedConnection>>>,
@@ -86,9 +86,9 @@ impl MachineKey {
     }
 }
 
-impl Machine {
-    pub(super) fn new(key: MachineKey, tls: Option<EndpointTls>, pools: &Rc<Pools>) -> Machine {
-        Machine {
+impl UpstreamMachine {
+    pub(super) fn new(key: MachineKey, tls: Option<EndpointTls>, pools: &Rc<Pools>) -> UpstreamMachine {
+        UpstreamMachine {
             key,
             pools: Rc::downgrade(pools),
             tls: tls.map(EndpointTls::with_own_sessions),
@@ -108,12 +108,12 @@ impl Machine {
     }
 
     /// The connections of upstreams with this setting.
-    pub(super) fn connections(&self, keepalive: Keepalive) -> Rc<ConnectionPool> {
+    pub(super) fn connections(&self, keepalive: Keepalive) -> Rc<KeptConnections> {
         let mut all = self.connections.borrow_mut();
         if let Some(known) = all.iter().find(|known| known.keepalive == keepalive) {
             return Rc::clone(known);
         }
-        let new = Rc::new(ConnectionPool {
+        let new = Rc::new(KeptConnections {
             keepalive,
             idle: RefCell::default(),
             multiplexed: RefCell::default(),
@@ -144,7 +144,7 @@ impl Machine {
     }
 
     /// Called when it has a connection that is idle or shared.
-    pub(super) fn register_connection(self: &Rc<Machine>) {
+    pub(super) fn register_connection(self: &Rc<UpstreamMachine>) {
         if !self.is_connected.get()
             && let Some(pools) = self.pools.upgrade()
         {
@@ -163,7 +163,7 @@ impl Machine {
         let Some(oldest_ns) = self.oldest_idle_ns() else { return false };
         let connections = self.connections.borrow();
         let is_oldest =
-            |pool: &&Rc<ConnectionPool>| pool.idle.borrow().first().is_some_and(|idle| idle.since_ns == oldest_ns);
+            |pool: &&Rc<KeptConnections>| pool.idle.borrow().first().is_some_and(|idle| idle.since_ns == oldest_ns);
         let Some(pool) = connections.iter().find(is_oldest) else { return false };
         pool.idle.borrow_mut().remove(0);
         worker.metrics.upstream_connections_closed.increment();
@@ -194,7 +194,7 @@ impl Machine {
     }
 }
 
-impl ConnectionPool {
+impl KeptConnections {
     fn close_idle(&self, worker: &WorkerContext) {
         worker.metrics.upstream_connections_closed.add(self.idle.borrow_mut().drain(..).len() as u64);
         self.multiplexed.borrow_mut().clear();
