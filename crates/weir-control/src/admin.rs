@@ -22,7 +22,6 @@ mod redact;
 mod references;
 mod request;
 mod resources;
-mod schema;
 mod scopes;
 mod tokens;
 mod transaction;
