@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_nodes_own_is_refused_in_an_allowed_directory_as_well() {
+    fn files_of_the_node_itself_are_refused_in_an_allowed_directory_as_well() {
         let node = NodeDirectory::new();
         node.refuses("logs/data/store.redb");
         node.refuses("logs/audit.log");
