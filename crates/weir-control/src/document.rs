@@ -41,7 +41,7 @@ use std::time::SystemTime;
 
 use weir_net::tls::CertificateDer;
 
-use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, join};
 use crate::text::substitute::VariableLookup;
@@ -50,6 +50,7 @@ use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
 
 use include::DocumentText;
 use lists::{LongLists, ReferringResource};
+use references::PlacedReference;
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
@@ -108,11 +109,9 @@ pub struct Document {
     /// The managers of the secrets that options of plugins refer to.
     managers: Vec<SecretManager>,
     /// The references to secrets, each with its position.
-    secrets: Vec<(SecretReference, TextPosition)>,
+    secrets: Vec<PlacedReference>,
     /// The resources of long lists that refer to secrets, if the document comes from a store.
     referring: Vec<Arc<ReferringResource>>,
-    /// Set by [`Document::with_secrets`]: the references have been replaced by their values.
-    has_secrets: bool,
     /// APISIX's list `plugins`: if present, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// The names to look up, collected on first use.
@@ -279,7 +278,7 @@ impl Document {
         let mut document = Document::build(source, tree, lists);
         document.secrets = secrets;
         let of_lists = referring.iter().flat_map(|one| &one.secrets);
-        document.secrets.extend(of_lists.map(|secret| (secret.clone(), TextPosition::default())));
+        document.secrets.extend(of_lists.cloned());
         document.referring = referring;
         document.with_references = with_references;
         faults.append(&mut document.faults);
@@ -304,7 +303,7 @@ impl Document {
 
     /// The references to secrets, each with the manager that keeps the secret.
     pub fn secrets(&self) -> impl Iterator<Item = (&SecretManager, &SecretReference)> {
-        self.secrets.iter().filter_map(|(secret, _)| Some((self.manager(secret)?, secret)))
+        self.secrets.iter().filter_map(|found| Some((self.manager(&found.secret)?, &found.secret)))
     }
 
     /// The same document with references replaced by the values of the secrets. A secret that cannot be read is a fault.
@@ -313,7 +312,7 @@ impl Document {
         value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>,
     ) -> Document {
         let Some(mut tree) = self.with_references.take() else {
-            return Document { has_secrets: true, ..self };
+            return self;
         };
         let lists = self.store_revision.is_some().then(|| self.take_lists());
         let Document { source, text, managers, secrets, store_revision, .. } = self;
@@ -330,16 +329,15 @@ impl Document {
         let mut document = Document::build(source, tree, lists);
         document.secrets = secrets;
         document.store_revision = store_revision;
-        document.has_secrets = true;
         document.text = text;
         document.faults.extend(faults);
         document
     }
 
-    /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none). Such a value
-    /// is not a fault of the options.
+    /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none), or cannot be read,
+    /// which is a fault of its own. Such a value is not a fault of the options.
     pub(crate) fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
-        !self.has_secrets && !self.secrets.is_empty() && references::is_secret(options, path)
+        !self.secrets.is_empty() && references::is_secret(options, path)
     }
 
     fn manager(&self, secret: &SecretReference) -> Option<&SecretManager> {
@@ -347,10 +345,12 @@ impl Document {
     }
 
     fn without_manager(&self) -> impl Iterator<Item = Diagnostic> {
-        let unknown = self.secrets.iter().filter(|(secret, _)| self.manager(secret).is_none());
-        unknown.map(|(secret, place)| {
+        let unknown = self.secrets.iter().filter(|found| self.manager(&found.secret).is_none());
+        unknown.map(|PlacedReference { secret, path, place }| {
             let problem = format!("there is no secrets manager `{}`", secret.manager);
-            Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`")
+            let fault = Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`");
+            let cause = FaultCause::Missing(format!("secrets/{}", secret.manager).into());
+            Diagnostic { path: path.clone(), cause, ..fault }
         })
     }
 
@@ -439,7 +439,6 @@ impl Document {
             managers: Vec::new(),
             secrets: Vec::new(),
             referring: Vec::new(),
-            has_secrets: false,
             enabled_plugins: None,
             queries: OnceLock::new(),
             found: ResolvedNames::new(),
@@ -587,7 +586,7 @@ impl Document {
                 Ok(Err(faults)) => faults,
                 Err(reason) => {
                     let problem = format!("the file `{path}` cannot be read: {reason}");
-                    let fault = Diagnostic::at_place(&self.source, place, problem);
+                    let fault = Diagnostic::at_place(&self.source, place, problem).outside();
                     self.faults.push(Diagnostic { path: at, ..fault });
                     continue;
                 }
@@ -598,7 +597,7 @@ impl Document {
                 // It is a fault of the resource, which is set aside.
                 let fault =
                     Diagnostic::at_place(&self.source, place, format!("the file `{path}` has a fault: {fault}"));
-                self.faults.push(Diagnostic { path: at, ..fault });
+                self.faults.push(Diagnostic { path: at, ..fault }.outside());
             }
         }
     }

@@ -9,6 +9,7 @@
 //! `ResourceWriter`: planned, compiled, committed and published, in this order.
 
 mod beside;
+pub mod checker;
 mod consul;
 pub mod embedded;
 mod encrypted;
@@ -30,14 +31,18 @@ pub mod resources;
 mod secret_cipher;
 mod secrets;
 mod seen;
+mod served_form;
+mod settle;
 pub mod shared;
 pub mod source;
 pub mod store;
 mod transfer;
+mod trial;
 mod trusted;
 pub mod watch;
 pub mod writes;
 
+pub use checker::{CheckRequest, ResourceChecker};
 pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use live::{LiveResources, ResourceEdit};

@@ -226,7 +226,10 @@ impl GatewayNode {
         // Watches from the state that was loaded above, so that no change since then is missed.
         let live = loader.live().map(Arc::clone);
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
-        let resources = live.map(|live| NodeResources { live, hubs: Arc::clone(&hubs), writer: watch.writer() });
+        let resources = live.zip(watch.checker()).map(|(live, checker)| {
+            let (hubs, writer) = (Arc::clone(&hubs), watch.writer());
+            NodeResources { live, hubs, writer, checker }
+        });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
             let sockets = admin::sockets(sockets, &settings, beside, limits.backlog)?;

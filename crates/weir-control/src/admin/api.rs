@@ -1,5 +1,6 @@
 //! The Admin API: from a request to its response. Start reading at [`AdminApi::answer`].
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +15,23 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, StatusCode};
 use serde_json::json;
-use tokio::sync::Mutex;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
-use super::context::{AdminContext, ServedRevisions, StandaloneState, check_wait};
+use super::context::{AdminContext, ServedRevisions, StandaloneResources, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
+use super::lanes::{ClientPresence, Lanes};
 use super::query::{Query, decoded_path};
-use super::request::{AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_check, unreadable};
+use super::request::{
+    AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
+};
 use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, hubs, nodes, plugins, resources, schema, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
+use crate::stores::checker::ResourceChecker;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
 
@@ -47,6 +51,7 @@ pub struct AdminParts {
     pub live: Arc<LiveResources>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
+    pub checker: Arc<ResourceChecker>,
     pub registry: Registry,
     pub keys: AdminKeys,
     /// Tokens that are accepted in place of keys.
@@ -72,8 +77,8 @@ struct AdminTarget {
 
 /// Responds to requests.
 pub struct AdminApi {
-    context: AdminContext,
-    hubs: Arc<Hubs>,
+    handlers: Arc<AdminHandlers>,
+    lanes: Lanes,
     keys: AdminKeys,
     tokens: Option<AcceptedTokens>,
     hosts: Vec<Box<str>>,
@@ -81,13 +86,21 @@ pub struct AdminApi {
     audit: Option<AuditSink>,
 }
 
+/// Answers requests whose senders are known.
+struct AdminHandlers {
+    context: AdminContext,
+    hubs: Arc<Hubs>,
+}
+
 impl AdminApi {
-    pub fn new(parts: AdminParts) -> AdminApi {
-        let AdminParts { live, hubs, writer, registry, keys, tokens, hosts, origins, is_standalone, served, audit } =
-            parts;
-        let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
-        let context = AdminContext { live, writer, registry, served, standalone };
-        AdminApi { context, hubs, keys, tokens, hosts, origins, audit }
+    /// # Errors
+    /// If no threads can be started.
+    pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
+        let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, .. } = parts;
+        let standalone = parts.is_standalone.then(StandaloneResources::default);
+        let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone };
+        let handlers = Arc::new(AdminHandlers { context, hubs });
+        Ok(AdminApi { handlers, lanes: Lanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
     }
 
     /// Checks a request in the order of Apache APISIX; the first failed check determines the response. `read` reads at most the
@@ -96,6 +109,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
+        client: ClientPresence,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let origin = head.headers.get(ORIGIN).cloned();
@@ -103,7 +117,7 @@ impl AdminApi {
         let audited = self.audit.as_ref().map(|sink| (sink, AuditedRequest::of(&head, peer)));
         let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
             Some(refusal) => refusal,
-            None => self.answer_own(head, peer, read).await,
+            None => self.answer_own(head, peer, client, read).await,
         };
         if let Some((sink, request)) = audited
             && let Some(line) = request.line(&mut answer)
@@ -156,6 +170,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
+        client: ClientPresence,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let below = |base: &str| {
@@ -179,7 +194,7 @@ impl AdminApi {
         };
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
         let target = AdminTarget { is_own, path, query };
-        let mut answer = self.answer_known(head, target, caller, peer, read).await;
+        let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
         answer.extensions_mut().insert(audited);
         answer
     }
@@ -208,11 +223,11 @@ impl AdminApi {
         &self,
         head: Parts,
         target: AdminTarget,
-        caller: Caller,
-        peer: AdminPeer,
+        sender: KnownSender,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
+        let KnownSender { caller, peer, client } = sender;
         if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
             return unauthorized("invalid method for role viewer");
         }
@@ -221,18 +236,41 @@ impl AdminApi {
         {
             return *refusal;
         }
-        let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
+        let limit = match head.method {
+            // Clients of APISIX may send a body with these, which means nothing.
+            Method::GET | Method::HEAD => MAX_BODY,
+            _ if path == ["configs"] => MAX_CONFIGURATION,
+            _ => MAX_BODY,
+        };
         let body = match read(limit).await {
             Ok(body) => body,
             Err(fault) => return unreadable(fault, limit),
         };
-        let request = AdminRequest { method: head.method, path, query, headers: head.headers, body, caller, peer };
-        match is_own {
-            true => self.route_own(&request).await,
-            false => self.route(&request).await,
-        }
+        let Parts { method, headers, .. } = head;
+        let changes = is_change(&method, &path, &query);
+        let lane = self.lanes.of(caller.role, changes);
+        let room = lane.room().clone();
+        let (sender, presence) = (caller.clone(), client.clone());
+        let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
+        let handlers = Arc::clone(&self.handlers);
+        let answering = async move {
+            match is_own {
+                true => handlers.route_own(&request).await,
+                false => handlers.route(&request).await,
+            }
+        };
+        lane.answer(&sender, presence, answering).await
     }
+}
 
+/// The sender of a request, who was authenticated.
+struct KnownSender {
+    caller: Caller,
+    peer: AdminPeer,
+    client: ClientPresence,
+}
+
+impl AdminHandlers {
     async fn route_own(&self, request: &AdminRequest) -> AdminResponse {
         if let Err(refusal) = request.caller.needs_all("the state of hubs") {
             return *refusal;
@@ -254,7 +292,7 @@ impl AdminApi {
                 Some(schema) => answer::json_of(StatusCode::OK, &schema),
                 None => answer::wrong(format!("not found schema: {name}")),
             }),
-            (["configs", "validate"], &Method::POST) => validate::lists(context.registry, request),
+            (["configs", "validate"], &Method::POST) => validate::lists(context, request),
             (["configs"], _) => configs::answer(context, request).await,
             (["nodes"], &Method::GET) => nodes::answer(context).await,
             (["history", rest @ ..], _) => history::answer(context, request, rest).await,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Index;
 use std::sync::Arc;
 
-use super::references::{self, SecretReference};
+use super::references::{self, PlacedReference};
 use super::resource;
 use super::shared_list::SharedList;
 use super::upstream::UpstreamSpec;
@@ -197,7 +197,7 @@ pub(crate) struct ReferringResource {
     list: &'static str,
     id: Box<str>,
     tree: TreeNode,
-    pub(super) secrets: Vec<SecretReference>,
+    pub(super) secrets: Vec<PlacedReference>,
 }
 
 impl ReferringResource {
@@ -228,12 +228,12 @@ impl<T: ListedSpec> ReadResource<T> {
     /// Reads one resource. The paths of its faults contain its id: `routes[r1].uri`.
     pub(crate) fn of(source: &Arc<str>, id: &str, mut tree: TreeNode, lookup: VariableLookup) -> ReadResource<T> {
         let mut faults = references::resolve(source, &mut tree, lookup);
-        let (secrets, wrong) = references::secrets(source, &mut tree);
+        let (mut secrets, wrong) = references::secrets(source, &mut tree);
         faults.extend(wrong);
         let mut faults = in_its_place(T::LIST, id, faults);
         let (spec, found) = read_one(source, id, &tree);
         faults.extend(found);
-        let secrets: Vec<SecretReference> = secrets.into_iter().map(|(secret, _)| secret).collect();
+        secrets.iter_mut().for_each(|found| found.path = format!("{}[{id}].{}", T::LIST, found.path));
         let referring = ReferringResource { list: T::LIST, id: id.into(), tree, secrets };
         let referring = (!referring.secrets.is_empty()).then(|| Arc::new(referring));
         ReadResource { spec, faults, referring }

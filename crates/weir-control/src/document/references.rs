@@ -8,14 +8,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::data_encryption::{UNREADABLE, unreadable};
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 
 /// Replaces references to the environment by their values. A reference that cannot be resolved is a fault: the text of the
 /// reference must not become the password.
 pub(crate) fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup) -> Vec<Diagnostic> {
-    replace(source, tree, &mut |text, _| variable(text, lookup))
+    replace(source, tree, &mut |text, _, _| variable(text, lookup))
 }
 
 /// A reference to a text that is kept by a secret manager.
@@ -29,15 +29,20 @@ pub struct SecretReference {
     pub key: Box<str>,
 }
 
-/// The references to secrets in options, with their positions. An incomplete reference is a fault.
-pub(crate) fn secrets(
-    source: &Arc<str>,
-    tree: &mut TreeNode,
-) -> (Vec<(SecretReference, TextPosition)>, Vec<Diagnostic>) {
+/// A reference to a secret, with its place.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedReference {
+    pub(crate) secret: SecretReference,
+    pub(crate) path: String,
+    pub(crate) place: TextPosition,
+}
+
+/// The references to secrets in options. An incomplete reference is a fault.
+pub(crate) fn secrets(source: &Arc<str>, tree: &mut TreeNode) -> (Vec<PlacedReference>, Vec<Diagnostic>) {
     let mut found = Vec::new();
-    let faults = replace(source, tree, &mut |text, place| match SecretReference::parse(text)? {
+    let faults = replace(source, tree, &mut |text, place, path| match SecretReference::parse(text)? {
         Ok(secret) => {
-            found.push((secret, place));
+            found.push(PlacedReference { secret, path: path.to_string(), place });
             None
         }
         Err(fault) => Some(Err(fault)),
@@ -61,16 +66,19 @@ pub(crate) type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String
 
 /// Replaces references to secrets by their values.
 pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretLookup) -> Vec<Diagnostic> {
-    replace(source, tree, &mut |text, _| match SecretReference::parse(text)? {
+    replace(source, tree, &mut |text, _, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
-            (format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key), String::new())
+            (format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key), String::new(), OUTSIDE)
         })),
         Err(fault) => Some(Err(fault)),
     })
 }
 
-/// A problem and an advice.
-type ReferenceFault = (String, String);
+/// A problem, an advice, and where the cause is.
+type ReferenceFault = (String, String, FaultCause);
+
+const TEXT: FaultCause = FaultCause::Text;
+const OUTSIDE: FaultCause = FaultCause::Outside;
 
 impl SecretReference {
     /// `None` if the text is not a reference to a secret.
@@ -85,7 +93,11 @@ impl SecretReference {
                     key: (*key).into(),
                 })
             }
-            _ => Err(("is not a reference to a secret".to_owned(), "write as `$secret://vault/1/path/key`".to_owned())),
+            _ => Err((
+                "is not a reference to a secret".to_owned(),
+                "write as `$secret://vault/1/path/key`".to_owned(),
+                TEXT,
+            )),
         })
     }
 
@@ -110,7 +122,8 @@ fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 /// that it does not become the password.
 fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, ReferenceFault>> {
     if text.starts_with(UNREADABLE) {
-        return Some(Err(unreadable()));
+        let (problem, advice) = unreadable();
+        return Some(Err((problem, advice, TEXT)));
     }
     let reference = after(text, "$env://")?;
     let (name, member) = match reference.split_once('/') {
@@ -118,7 +131,7 @@ fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, Referen
         None => (reference, None),
     };
     let Some(value) = lookup(name) else {
-        return Some(Err((format!("the environment variable `{name}` is not set"), "set it".to_owned())));
+        return Some(Err((format!("the environment variable `{name}` is not set"), "set it".to_owned(), OUTSIDE)));
     };
     let Some(member) = member else { return Some(Ok(value)) };
     let json: Value = serde_json::from_str(&value).unwrap_or_default();
@@ -128,12 +141,14 @@ fn variable(text: &str, lookup: VariableLookup) -> Option<Result<String, Referen
         _ => Err((
             format!("the environment variable `{name}` is not JSON with a text `{member}`"),
             format!("write `$env://{name}` for the whole value"),
+            OUTSIDE,
         )),
     })
 }
 
 /// Returns the value that a text refers to, or a fault; `None` leaves the text as it is.
-type ReferenceMeaning<'a> = &'a mut dyn FnMut(&str, TextPosition) -> Option<Result<String, ReferenceFault>>;
+type ReferenceMeaning<'a> =
+    &'a mut dyn FnMut(&str, TextPosition, &TreePath<'_>) -> Option<Result<String, ReferenceFault>>;
 
 fn replace(source: &Arc<str>, tree: &mut TreeNode, meaning: ReferenceMeaning) -> Vec<Diagnostic> {
     let mut resolver = ReferenceResolver { source, meaning, faults: Vec::new() };
@@ -150,13 +165,13 @@ struct ReferenceResolver<'a> {
 impl ReferenceResolver<'_> {
     fn node(&mut self, node: &mut TreeNode, path: &TreePath<'_>, in_options: bool) {
         match &mut node.kind {
-            NodeKind::Text(text) if in_options => match (self.meaning)(text, node.place) {
+            NodeKind::Text(text) if in_options => match (self.meaning)(text, node.place, path) {
                 None => {}
                 Some(Ok(value)) => *text = value.into(),
-                Some(Err((problem, advice))) => {
+                Some(Err((problem, advice, cause))) => {
                     let fault = Diagnostic::at_place(self.source, node.place, problem);
                     let fault = if advice.is_empty() { fault } else { fault.advise(advice) };
-                    self.faults.push(Diagnostic { path: path.to_string(), ..fault });
+                    self.faults.push(Diagnostic { path: path.to_string(), cause, ..fault });
                 }
             },
             NodeKind::List(items) => {
@@ -220,7 +235,8 @@ mod tests {
         let mut tree = TreeNode::from(options);
         let (found, faults) = secrets(&source, &mut tree);
         let secret = SecretReference { manager: "vault/1".into(), path: "jack/auth".into(), key: "key".into() };
-        assert_eq!(found, [(secret.clone(), TextPosition::default())]);
+        let found: Vec<_> = found.iter().map(|found| (&found.secret, &*found.path)).collect();
+        assert_eq!(found, [(&secret, "plugins.a[0]")]);
         let faults: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
         assert_eq!(faults, ["f: plugins.a[1]: is not a reference to a secret; write as `$secret://vault/1/path/key`"]);
         let mut tree =

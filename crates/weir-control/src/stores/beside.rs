@@ -21,6 +21,14 @@ pub(super) struct FilesBeside {
     pub(super) seen: SeenFiles,
 }
 
+impl FilesBeside {
+    /// Files that cannot be read, all for the same reason.
+    pub(super) fn unread<'n>(names: impl Iterator<Item = &'n str>, reason: &FileStall) -> FilesBeside {
+        let content = names.map(|name| (name.into(), Err(reason.to_string()))).collect();
+        FilesBeside { content, seen: SeenFiles::default() }
+    }
+}
+
 /// Reads each of `names`: files, relative to `directory`, and `$env://NAME`.
 pub(super) fn read<'n>(
     names: impl Iterator<Item = &'n str>,

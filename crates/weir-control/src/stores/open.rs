@@ -12,7 +12,7 @@ use super::file_access::FileAccess;
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
-use super::resource_source::ResourceSource;
+use super::resource_source::{AcceptedSettings, ResourceSource};
 use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
@@ -77,8 +77,9 @@ pub(super) fn with_store(
     let beside = path.parent().unwrap_or(Path::new(""));
     let store = open_store(&document.settings, store, beside, files.serves(), told).map_err(failed)?;
     let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);
-    let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live));
-    Ok(Some(DocumentLoader::new(source, files).with_live(live)))
+    let accepted = AcceptedSettings::default();
+    let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live), accepted.clone());
+    Ok(Some(DocumentLoader::new(source, files).with_live(live, accepted)))
 }
 
 fn open_store(

@@ -11,7 +11,7 @@ use crate::text::substitute::process_environment;
 use crate::text::tree::TreeNode;
 
 /// The lists, with the faults and secret references of their resources.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct ReadLists {
     lists: LongLists,
     faults: BTreeMap<ResourceKey, Vec<Diagnostic>>,

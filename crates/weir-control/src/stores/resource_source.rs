@@ -1,12 +1,13 @@
 //! A source that joins node settings from a file with resources from a store.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::file::FileSource;
-use super::live::{DocumentLists, LiveResources};
+use super::live::LiveResources;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
+use super::trial::{DocumentLists, Trial};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -18,37 +19,71 @@ pub(super) struct ResourceSource {
     live: Arc<LiveResources>,
     /// The file as last read, and as it was in the last accepted document.
     read: Option<SettingsFile>,
-    accepted: Option<SettingsFile>,
+    accepted: AcceptedSettings,
 }
 
+/// The node's file as it was in the last accepted document.
+#[derive(Clone, Default)]
+pub(super) struct AcceptedSettings(Arc<Mutex<Option<SettingsFile>>>);
+
 #[derive(Clone)]
-struct SettingsFile {
-    tree: TreeNode,
+pub(super) struct SettingsFile {
+    tree: Arc<TreeNode>,
     version: SourceVersion,
     revision: String,
     incomplete: Option<Diagnostic>,
 }
 
 impl ResourceSource {
-    pub(super) fn new(settings: FileSource, live: Arc<LiveResources>) -> ResourceSource {
-        ResourceSource { settings, live, read: None, accepted: None }
+    pub(super) fn new(settings: FileSource, live: Arc<LiveResources>, accepted: AcceptedSettings) -> ResourceSource {
+        ResourceSource { settings, live, read: None, accepted }
     }
 
     /// While a change of resources is compiled, the last accepted version of the file is used: a half-written file must not block
     /// changes of resources.
-    fn settings_file(&mut self) -> Result<SettingsFile, Vec<Diagnostic>> {
-        if self.live.is_trying()
-            && let Some(accepted) = &self.accepted
-        {
-            return Ok(accepted.clone());
+    fn settings_file(&mut self, is_change: bool) -> Result<SettingsFile, Vec<Diagnostic>> {
+        if let Some(accepted) = self.accepted.get().filter(|_| is_change) {
+            return Ok(accepted);
         }
-        let SourceDocument { document, version, revision, incomplete, .. } = self.settings.read()?;
+        let SourceDocument { document, version, revision, incomplete, .. } = self.settings.read(None)?;
         if !document.faults.is_empty() {
             return Err(document.faults);
         }
-        let file = SettingsFile { tree: self.settings.tree()?, version, revision, incomplete };
+        let file = SettingsFile { tree: Arc::new(self.settings.tree()?), version, revision, incomplete };
         self.read = Some(file.clone());
         Ok(file)
+    }
+}
+
+impl AcceptedSettings {
+    pub(super) fn get(&self) -> Option<SettingsFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, file: Option<SettingsFile>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+}
+
+impl SettingsFile {
+    /// The document of these settings with the resources of a trial.
+    pub(super) fn document(&self, name: &Arc<str>, trial: &mut Trial) -> Document {
+        let mut entries = match &self.tree.kind {
+            NodeKind::Map(entries) => entries.clone(),
+            _ => Vec::new(),
+        };
+        let DocumentLists { short, long } = trial.lists(name);
+        // The file may contain these lists, if they are empty.
+        entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
+        entries.extend(short);
+        let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
+        let mut document = Document::of_resources(Arc::clone(name), tree, long, &process_environment);
+        document.store_revision = Some(trial.revision());
+        document
+    }
+
+    pub(super) fn revision(&self) -> &str {
+        &self.revision
     }
 }
 
@@ -66,20 +101,12 @@ impl Source for ResourceSource {
         self.settings.version()
     }
 
-    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
-        let SettingsFile { tree, version, revision, incomplete } = self.settings_file()?;
-        let mut entries = match tree.kind {
-            NodeKind::Map(entries) => entries,
-            _ => Vec::new(),
-        };
-        let name = Arc::clone(self.settings.name());
-        let DocumentLists { short, long } = self.live.lists(&name);
-        // The file may contain these lists, if they are empty.
-        entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
-        entries.extend(short);
-        let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
-        let mut document = Document::of_resources(name, tree, long, &process_environment);
-        document.store_revision = Some(self.live.revision());
+    fn read(&mut self, trial: Option<&mut Trial>) -> Result<SourceDocument, Vec<Diagnostic>> {
+        let mut own = None;
+        let trial = trial.unwrap_or_else(|| own.insert(self.live.begin()));
+        let settings = self.settings_file(trial.is_change())?;
+        let document = settings.document(self.settings.name(), trial);
+        let SettingsFile { version, revision, incomplete, .. } = settings;
         Ok(SourceDocument { document, version, included: SeenFiles::default(), revision, incomplete })
     }
 
@@ -93,7 +120,7 @@ impl Source for ResourceSource {
     fn accepted(&mut self) {
         self.settings.accepted();
         if self.read.is_some() {
-            self.accepted.clone_from(&self.read);
+            self.accepted.set(self.read.clone());
         }
     }
 }

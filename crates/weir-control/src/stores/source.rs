@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::seen::SeenFiles;
+use super::trial::Trial;
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 
@@ -26,11 +27,11 @@ pub trait Source: Send {
     /// If the source does not respond.
     fn version(&mut self) -> Result<SourceVersion, Diagnostic>;
 
-    /// The current document.
+    /// The current document. If its resources are in a store, they are those of `trial`.
     ///
     /// # Errors
     /// If there is no document that can be parsed. Other faults are in the document.
-    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>>;
+    fn read(&mut self, trial: Option<&mut Trial>) -> Result<SourceDocument, Vec<Diagnostic>>;
 
     /// Registers `wake`, which is called when something may have changed. `version` is called every second in any case.
     fn notify(&mut self, wake: Wake);
@@ -57,7 +58,7 @@ pub struct SourceDocument {
 }
 
 /// The version of a source. Equal versions mean an unchanged document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceVersion(u64);
 
 impl SourceVersion {

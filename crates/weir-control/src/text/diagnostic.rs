@@ -26,6 +26,21 @@ pub struct Diagnostic {
     pub problem: String,
     /// How to correct it, if known.
     pub advice: Option<String>,
+    #[serde(skip)]
+    pub cause: FaultCause,
+}
+
+/// Where the cause of a fault is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FaultCause {
+    /// In the text of the configuration.
+    #[default]
+    Text,
+    /// Outside: a secret, a file, a variable of the environment, the time. The same text may be right at another time or on
+    /// another machine.
+    Outside,
+    /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
+    Missing(Box<str>),
 }
 
 impl Diagnostic {
@@ -38,7 +53,14 @@ impl Diagnostic {
             column: None,
             problem: problem.into(),
             advice: None,
+            cause: FaultCause::Text,
         }
+    }
+
+    /// Marks the fault as caused by something outside of the configuration.
+    pub(crate) fn outside(mut self) -> Self {
+        self.cause = FaultCause::Outside;
+        self
     }
 
     pub(crate) fn at_place(source: &Arc<str>, place: TextPosition, problem: impl Into<String>) -> Self {

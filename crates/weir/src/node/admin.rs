@@ -31,9 +31,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 use weir_control::Hubs;
-use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, generated_key};
+use weir_control::admin::{
+    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, WaitingClient, generated_key,
+};
 use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
-use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
+use weir_control::stores::{LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
@@ -92,6 +94,7 @@ pub struct NodeResources {
     pub live: Arc<LiveResources>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
+    pub checker: Arc<ResourceChecker>,
 }
 
 /// Starts the Admin API, if it is configured. An error has been logged when this returns.
@@ -127,6 +130,7 @@ pub fn start(
         live: resources.live,
         hubs: resources.hubs,
         writer: resources.writer,
+        checker: resources.checker,
         registry: PLUGINS,
         keys: AdminKeys::new(keys),
         tokens,
@@ -136,7 +140,7 @@ pub fn start(
         audit: audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
-    let server = AdminServer::start(sockets, api, tls);
+    let server = api.and_then(|api| AdminServer::start(sockets, api, tls));
     server.map(Some).map_err(|error| failed(format!("a thread or its async runtime cannot be started: {error}")))
 }
 
@@ -294,7 +298,7 @@ where
 }
 
 /// Runs in a task of its own, which goes on if the client disconnects: a change that is being made is to be in the audit log as well,
-/// and in the state of standalone mode.
+/// and in the state of standalone mode. What is not being made yet, and what changes nothing, ends.
 async fn answer(service: Arc<AdminService>, request: Request<Incoming>, peer: AdminPeer) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let read = async move |limit: usize| match timeout(BODY, Limited::new(body, limit).collect()).await {
@@ -302,7 +306,8 @@ async fn answer(service: Arc<AdminService>, request: Request<Incoming>, peer: Ad
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyFault::TooLarge),
         Ok(Err(_)) | Err(_) => Err(BodyFault::Incomplete),
     };
-    let answering = tokio::spawn(async move { service.api.answer(head, peer, read).await });
+    let (_waiting, client) = WaitingClient::new();
+    let answering = tokio::spawn(async move { service.api.answer(head, peer, client, read).await });
     match answering.await {
         Ok(answer) => answer.map(Full::new),
         Err(error) => match error.try_into_panic() {
