@@ -47,14 +47,17 @@ pub struct DocumentLoader {
 pub(super) struct ServedFiles(Arc<Mutex<Files>>);
 
 impl ServedFiles {
-    /// Puts the content that is served in place of each that could not be read.
-    pub(super) fn complete(&self, files: &mut Files) {
+    /// Puts the content that is served in place of each that could not be read. Returns the names of these.
+    pub(super) fn complete(&self, files: &mut Files) -> Vec<Box<str>> {
         let served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut completed = Vec::new();
         for (name, content) in files.iter_mut().filter(|(_, content)| content.is_err()) {
             if let Some(Ok(known)) = served.get(name) {
                 *content = Ok(Arc::clone(known));
+                completed.push(name.clone());
             }
         }
+        completed
     }
 }
 
@@ -254,14 +257,17 @@ impl DocumentLoader {
             Err(stall) if is_change => FilesBeside::unread(names(), &stall),
             read => read?,
         };
-        document.files = read.content;
+        let FilesBeside { content, mut seen } = read;
+        document.files = content;
         if is_change {
-            self.contents_served.complete(&mut document.files);
+            let completed = self.contents_served.complete(&mut document.files);
+            // So that the watch finds out that they have changed.
+            seen.keep(&self.files_read, &completed.iter().map(|name| directory.join(&**name)).collect());
         }
         if document.needs_system_roots() {
             document.system_roots = self.files.run(beside::system_roots)?;
         }
-        Ok(read.seen)
+        Ok(seen)
     }
 
     fn stalled(&self, stall: &FileStall) -> Diagnostic {

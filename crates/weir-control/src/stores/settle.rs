@@ -25,13 +25,19 @@ impl SettlePolicy {
         SettlePolicy::Change { before: trial.set_aside().keys().cloned().collect(), forced }
     }
 
-    fn may_leave_out(&self, trial: &Trial, key: &ResourceKey, faults: &[Diagnostic]) -> bool {
+    /// Whether a resource may be set aside together with those for which `is_leaving`.
+    fn may_leave_out(
+        &self,
+        trial: &Trial,
+        (key, faults): (&ResourceKey, &[Diagnostic]),
+        is_leaving: impl Fn(&ResourceKey) -> bool,
+    ) -> bool {
+        let is_outside = |fault: &&Diagnostic| fault.cause == FaultCause::Outside;
         let lacks = |fault: &Diagnostic| match &fault.cause {
-            FaultCause::Text => false,
             FaultCause::Outside => true,
-            FaultCause::Missing(other) => {
-                ResourceKey::parse(other).is_some_and(|other| trial.set_aside().contains_key(&other))
-            }
+            // What stands there in place of a value from outside may be wrong as well.
+            FaultCause::Text => faults.iter().filter(is_outside).any(|other| fault.path.starts_with(&other.path)),
+            FaultCause::Missing(other) => ResourceKey::parse(other).is_some_and(|other| is_leaving(&other)),
         };
         match self {
             SettlePolicy::Any => true,
@@ -41,11 +47,23 @@ impl SettlePolicy {
         }
     }
 
-    /// The resources to set aside so that the others can be served. `None` if there is any other fault.
-    fn acceptable(&self, trial: &Trial, sorted: &SortedFaults) -> Option<BTreeMap<ResourceKey, Diagnostic>> {
-        let found = sorted.only_resources()?;
-        let may = |(key, faults): (&ResourceKey, &Vec<Diagnostic>)| self.may_leave_out(trial, key, faults);
-        (!found.is_empty() && sorted.resources.iter().all(may)).then_some(found)
+    /// The faulty resources that may be set aside, each with its first fault.
+    fn leaving(&self, trial: &Trial, sorted: &SortedFaults) -> BTreeMap<ResourceKey, Diagnostic> {
+        let mut leaving = BTreeMap::new();
+        loop {
+            let known = leaving.len();
+            for (key, faults) in &sorted.resources {
+                let is_leaving = |key: &ResourceKey| leaving.contains_key(key) || trial.set_aside().contains_key(key);
+                if self.may_leave_out(trial, (key, faults), is_leaving)
+                    && let Some(first) = faults.first()
+                {
+                    leaving.insert(key.clone(), first.clone());
+                }
+            }
+            if leaving.len() == known {
+                return leaving;
+            }
+        }
     }
 }
 
@@ -68,11 +86,12 @@ pub(super) fn settle<T>(
             Err(faults) => faults,
         };
         let sorted = trial.sort(&faults);
-        match policy.acceptable(trial, &sorted) {
-            Some(found) => trial.leave_out(found),
+        let leaving = policy.leaving(trial, &sorted);
+        if leaving.is_empty() || !sorted.are_only(&leaving) {
             // Resources that could be set aside are not the reason.
-            None => return Err(sorted.into_all_but(|key, faults| policy.may_leave_out(trial, key, faults))),
+            return Err(sorted.into_all_but(&leaving));
         }
+        trial.leave_out(leaving);
     }
     let problem = format!("more than {MOST_ROUNDS} resources that depend on each other are invalid");
     Err(vec![Diagnostic::of_source(&"the store".into(), problem).advise("correct or delete them")])

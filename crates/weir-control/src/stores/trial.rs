@@ -285,18 +285,17 @@ impl SortedFaults {
         self.resources.into_values().flatten().chain(self.other).collect()
     }
 
-    /// All faults except those of resources for which `is_left_out`; all faults if there are no others.
-    pub fn into_all_but(mut self, is_left_out: impl Fn(&ResourceKey, &[Diagnostic]) -> bool) -> Vec<Diagnostic> {
-        if !self.other.is_empty() || self.resources.iter().any(|(key, faults)| !is_left_out(key, faults)) {
-            self.resources.retain(|key, faults| !is_left_out(key, faults));
-        }
-        self.into_all()
+    /// Whether there are no faults but those of these resources.
+    pub(super) fn are_only(&self, resources: &BTreeMap<ResourceKey, Diagnostic>) -> bool {
+        self.other.is_empty() && self.resources.keys().all(|key| resources.contains_key(key))
     }
 
-    /// The resources that have faults, each with its first one. `None` if there is any other fault.
-    pub fn only_resources(&self) -> Option<BTreeMap<ResourceKey, Diagnostic>> {
-        let first = |(key, faults): (&ResourceKey, &Vec<Diagnostic>)| Some((key.clone(), faults.first()?.clone()));
-        self.other.is_empty().then(|| self.resources.iter().filter_map(first).collect())
+    /// All faults except those of these resources; all faults if there are no others.
+    pub(super) fn into_all_but(mut self, resources: &BTreeMap<ResourceKey, Diagnostic>) -> Vec<Diagnostic> {
+        if !self.are_only(resources) {
+            self.resources.retain(|key, _| !resources.contains_key(key));
+        }
+        self.into_all()
     }
 }
 
