@@ -236,6 +236,12 @@ impl AdminApi {
         {
             return *refusal;
         }
+        let lane = self.lanes.of(caller.role, is_change(&head.method, &path, &query));
+        // Before the body is read, so that bodies are bounded as well.
+        let place = match lane.place(&caller) {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
         let limit = match head.method {
             // Clients of APISIX may send a body with these, which means nothing.
             Method::GET | Method::HEAD => MAX_BODY,
@@ -247,10 +253,7 @@ impl AdminApi {
             Err(fault) => return unreadable(fault, limit),
         };
         let Parts { method, headers, .. } = head;
-        let changes = is_change(&method, &path, &query);
-        let lane = self.lanes.of(caller.role, changes);
-        let room = lane.room().clone();
-        let (sender, presence) = (caller.clone(), client.clone());
+        let (room, presence) = (lane.room().clone(), client.clone());
         let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
         let handlers = Arc::clone(&self.handlers);
         let answering = async move {
@@ -259,7 +262,7 @@ impl AdminApi {
                 false => handlers.route(&request).await,
             }
         };
-        lane.answer(&sender, presence, answering).await
+        lane.answer(place, presence, answering).await
     }
 }
 

@@ -33,7 +33,7 @@ const fn kind(list: &'static str, name: &'static str, id: IdRule, patch: bool) -
 }
 
 /// Credentials are below consumers.
-pub(super) const CREDENTIAL: ResourceKind = kind("consumers", "credential", IdRule::Required, false);
+pub(super) static CREDENTIAL: ResourceKind = kind("consumers", "credential", IdRule::Required, false);
 
 pub(super) const KINDS: &[ResourceKind] = &[
     kind("routes", "route", IdRule::Any, true),

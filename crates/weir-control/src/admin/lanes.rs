@@ -22,9 +22,9 @@ use super::keys::Caller;
 use crate::document::AdminRole;
 
 /// The most checks and reads of a role that wait or are being answered.
-const MOST_CHECKS: usize = 128;
+const MOST_CHECKS: usize = 512;
 /// The most of them that one key or token has.
-const MOST_CHECKS_OF_CALLER: usize = 32;
+const MOST_CHECKS_OF_CALLER: usize = 128;
 /// The most changes of a role that wait or are being made.
 const MOST_CHANGES: usize = 1_024;
 /// A request that could not be started for this long is refused.
@@ -35,7 +35,7 @@ const ANSWER_BYTES: usize = 64 << 20;
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Permits of the semaphore that counts `ANSWER_BYTES` are for this many bytes.
 const BYTES_OF_PERMIT: usize = 1 << 10;
-/// How much other threads are preferred to those of checks (`nice`).
+/// That of threads of checks.
 const NICENESS: i32 = 10;
 
 /// The lanes of all roles.
@@ -48,11 +48,20 @@ pub(super) struct Lanes {
 pub(super) struct Lane {
     runtime: Handle,
     places: Arc<Mutex<LanePlaces>>,
-    most_of_caller: usize,
-    most: usize,
+    limits: LaneLimits,
     room: AnswerRoom,
     /// Dropping it ends the thread, after what it does at the moment.
     _stop: oneshot::Sender<()>,
+}
+
+#[derive(Clone, Copy)]
+struct LaneLimits {
+    /// How much other threads are preferred (`nice`).
+    niceness: i32,
+    most: usize,
+    most_of_caller: usize,
+    /// Whether requests are answered whose clients have left. Changes are made: who sends one may not wait for the answer.
+    answers_nobody: bool,
 }
 
 #[derive(Default)]
@@ -62,7 +71,7 @@ struct LanePlaces {
 }
 
 /// A request's place in a lane.
-struct LanePlace {
+pub(super) struct LanePlace {
     places: Arc<Mutex<LanePlaces>>,
     caller: Box<str>,
 }
@@ -124,8 +133,16 @@ impl Lanes {
     /// # Errors
     /// If there is no thread to be had.
     pub(super) fn start() -> io::Result<Lanes> {
-        let checks = |role| Lane::start(role, NICENESS, MOST_CHECKS, MOST_CHECKS_OF_CALLER);
-        let changes = |role| Lane::start(role, 0, MOST_CHANGES, MOST_CHANGES);
+        let of_checks = LaneLimits {
+            niceness: NICENESS,
+            most: MOST_CHECKS,
+            most_of_caller: MOST_CHECKS_OF_CALLER,
+            answers_nobody: false,
+        };
+        let of_changes =
+            LaneLimits { niceness: 0, most: MOST_CHANGES, most_of_caller: MOST_CHANGES, answers_nobody: true };
+        let checks = |name| Lane::start(name, of_checks);
+        let changes = |name| Lane::start(name, of_changes);
         Ok(Lanes {
             checks: [checks("checks-viewer")?, checks("checks-editor")?, checks("checks-admin")?],
             changes: [changes("changes-editor")?, changes("changes-admin")?],
@@ -144,44 +161,40 @@ impl Lanes {
 }
 
 impl Lane {
-    fn start(name: &str, niceness: i32, most: usize, most_of_caller: usize) -> io::Result<Lane> {
+    fn start(name: &str, limits: LaneLimits) -> io::Result<Lane> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            if niceness > 0 {
+            if limits.niceness > 0 {
                 // Of this thread alone. Without it, checks only take more time from others.
-                let _ = rustix::process::nice(niceness);
+                let _ = rustix::process::nice(limits.niceness);
             }
             // An error means that the lane was dropped, which ends it as well.
             drop(runtime.block_on(stopped));
         })?;
         let room = AnswerRoom(Arc::new(Semaphore::new(ANSWER_BYTES / BYTES_OF_PERMIT)));
-        Ok(Lane { runtime: handle, places: Arc::default(), most_of_caller, most, room, _stop: stop })
+        Ok(Lane { runtime: handle, places: Arc::default(), limits, room, _stop: stop })
     }
 
     pub(super) fn room(&self) -> &AnswerRoom {
         &self.room
     }
 
-    /// Answers a request on the lane's thread, unless its client leaves before it is started.
+    /// Answers a request on the lane's thread.
     pub(super) async fn answer(
         &self,
-        caller: &Caller,
+        place: LanePlace,
         client: ClientPresence,
         answering: impl Future<Output = AdminResponse> + Send + 'static,
     ) -> AdminResponse {
-        let place = match self.place(&caller.name) {
-            Ok(place) => place,
-            Err(refusal) => return *refusal,
-        };
-        let since = Instant::now();
+        let (since, answers_nobody) = (Instant::now(), self.limits.answers_nobody);
         let task = self.runtime.spawn(async move {
             let _place = place;
             match client.check() {
-                Err(left) => *left,
-                Ok(()) if since.elapsed() > MOST_WAIT => busy(&format!("{} s", MOST_WAIT.as_secs())),
-                Ok(()) => answering.await,
+                Err(left) if !answers_nobody => *left,
+                _ if since.elapsed() > MOST_WAIT => busy(&format!("{} s", MOST_WAIT.as_secs())),
+                _ => answering.await,
             }
         });
         match task.await {
@@ -196,16 +209,18 @@ impl Lane {
         }
     }
 
-    fn place(&self, caller: &str) -> Refused<LanePlace> {
+    /// A place for a request of this caller.
+    pub(super) fn place(&self, caller: &Caller) -> Refused<LanePlace> {
+        let caller = &*caller.name;
         let mut places = lock(&self.places);
         let of_caller = places.of_callers.get(caller).copied().unwrap_or_default();
-        if of_caller >= self.most_of_caller {
+        if of_caller >= self.limits.most_of_caller {
             let problem = format!(
                 "{of_caller} requests of `{caller}` wait for an answer, and more are not accepted; wait for these"
             );
             return Err(Box::new(later(StatusCode::TOO_MANY_REQUESTS, &problem)));
         }
-        if places.taken >= self.most {
+        if places.taken >= self.limits.most {
             return Err(Box::new(busy(&format!("{} others", places.taken))));
         }
         places.taken += 1;
@@ -282,16 +297,24 @@ mod tests {
     async fn a_caller_that_floods_a_lane_leaves_places_to_others() {
         let lanes = Lanes::start().expect("threads");
         let lane = lanes.of(AdminRole::Viewer, false);
-        let kept: Vec<LanePlace> = (0..MOST_CHECKS_OF_CALLER).map(|_| lane.place("a").ok().expect("a place")).collect();
+        let kept: Vec<LanePlace> =
+            (0..MOST_CHECKS_OF_CALLER).map(|_| lane.place(&caller("a")).ok().expect("a place")).collect();
         let ok = async || json_of(StatusCode::OK, &json!({}));
-        let status = async |name| lane.answer(&caller(name), ClientPresence::default(), ok()).await.status();
+        let status = async |name| match lane.place(&caller(name)) {
+            Ok(place) => lane.answer(place, ClientPresence::default(), ok()).await.status(),
+            Err(refusal) => refusal.status(),
+        };
         assert_eq!(status("a").await, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(status("b").await, StatusCode::OK);
         drop(kept);
         assert_eq!(status("a").await, StatusCode::OK);
         let (client, presence) = WaitingClient::new();
         drop(client);
-        assert_eq!(lane.answer(&caller("a"), presence, ok()).await.status().as_u16(), 499, "nobody waits for it");
+        let place = lane.place(&caller("a")).ok().expect("a place");
+        assert_eq!(lane.answer(place, presence.clone(), ok()).await.status().as_u16(), 499, "nobody waits for it");
+        let changes = lanes.of(AdminRole::Admin, true);
+        let place = changes.place(&caller("a")).ok().expect("a place");
+        assert_eq!(changes.answer(place, presence, ok()).await.status(), StatusCode::OK, "a change is made");
         assert_eq!(lock(&lane.places).taken, 0);
     }
 
