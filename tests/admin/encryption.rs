@@ -121,7 +121,7 @@ fn a_key_is_replaced_by_putting_another_before_it() {
 }
 
 #[test]
-fn nobody_writes_what_looks_encrypted() {
+fn value_that_looks_encrypted_is_refused() {
     let directory = TempDir::new();
     let gateway = weir().start(&node(&directory, &ring(&[NEW])));
     let mut api = Api::of(&gateway);

@@ -335,7 +335,7 @@ fn if_match_holds_over_two_nodes() {
 }
 
 #[test]
-fn what_is_referred_to_cannot_be_deleted_by_another_node() {
+fn resource_that_is_referred_to_cannot_be_deleted_by_another_node() {
     let Some(etcd) = Etcd::of(1) else { return };
     let directories = [TempDir::new(), TempDir::new()];
     let nodes = directories.each_ref().map(|directory| weir().start(&etcd.node(directory)));

@@ -14,6 +14,8 @@ mod mcp;
 mod membership;
 mod migration;
 mod outside;
+mod own_addresses;
+mod resource_access;
 mod samples;
 mod security;
 mod set_aside;

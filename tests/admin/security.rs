@@ -136,7 +136,8 @@ fn web_pages_of_others_get_nothing() {
 
 #[test]
 fn secrets_are_in_no_answer() {
-    let gateway = weir().env("WEIR_TEST_PASSWORD", "s3cret-of-the-environment").start(&file());
+    let yaml = format!("{}resource_env: [WEIR_TEST_PASSWORD]\n", file());
+    let gateway = weir().env("WEIR_TEST_PASSWORD", "s3cret-of-the-environment").start(&yaml);
     let mut api = Api::of(&gateway);
     let identity = Authority::of_tests().identity(&["a.example"]);
     let ssl = serde_json::json!({"cert": identity.certificate, "key": identity.key, "sni": "a.example"});

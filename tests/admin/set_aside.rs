@@ -11,7 +11,11 @@ use crate::api::{Api, file};
 use crate::weir;
 
 fn kept_in(directory: &TempDir) -> String {
-    format!("{}data_dir: {directory}\nresource_files: [{directory}]\n", file(), directory = directory.path().display())
+    format!(
+        "{}data_dir: {directory}/data\nresource_files: [{directory}]\nresource_secrets: [vault/1/jack/*]\n",
+        file(),
+        directory = directory.path().display()
+    )
 }
 
 fn status_with(gateway: &Gateway, key: &str) -> u16 {

@@ -122,7 +122,7 @@ fn adc_syncs_in_its_standalone_mode() {
 }
 
 #[test]
-fn what_is_no_list_is_refused_and_removes_nothing() {
+fn value_that_is_no_list_is_refused_and_removes_nothing() {
     let gateway = weir().start(&format!("{}store: standalone\n", file()));
     let mut api = Api::of(&gateway);
     assert_eq!(put(&mut api, "d1", &json!({"routes": [route("a", "first")]})).status, 202);

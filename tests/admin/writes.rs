@@ -14,7 +14,7 @@ fn fixed(path: &str, answer: &str) -> String {
 }
 
 #[test]
-fn what_is_answered_is_served() {
+fn answered_change_is_served() {
     let gateway = weir().start(&format!("worker_processes: 2\n{}", file()));
     let mut api = Api::of(&gateway);
     for version in 0..scaled(20, 500) {
@@ -32,7 +32,7 @@ fn what_is_answered_is_served() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_and_changes_nothing() {
+fn invalid_resource_is_refused_with_its_place_and_changes_nothing() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);
     api.put("routes/good", &fixed("/good", "good"));
@@ -170,7 +170,7 @@ fn a_transaction_deletes_credentials_with_their_consumer_and_takes_ids_only() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_leaves_no_revision() {
+fn invalid_requests_are_refused_and_leave_no_revision() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);
     api.put("consumers/p", r#"{"username": "p"}"#);
@@ -328,7 +328,7 @@ fn history_leads_back() {
 }
 
 #[test]
-fn what_a_forced_delete_leaves_behind_is_set_aside_and_comes_back() {
+fn resource_left_behind_by_a_forced_delete_is_set_aside_and_comes_back() {
     let gateway = weir().start(&file());
     let mut api = Api::of(&gateway);
     api.put("upstreams/u", r#"{"nodes": {"127.0.0.1:9": 1}}"#);

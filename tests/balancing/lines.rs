@@ -36,8 +36,8 @@ fn queued(gateway: &Gateway, count: usize) {
     eventually("so many wait", DEADLINE, || gateway.metrics().get("weir_upstream_queued") == wanted);
 }
 
-/// Clients that have asked, each after the one before is where it has to wait. Every second one asks another upstream
-/// of the same endpoints, if there is one.
+/// Clients that have asked, each after the one before is where it has to wait. Every second one asks another route of the
+/// same upstream, if there is one.
 fn waiting(gateway: &Gateway, count: usize) -> Vec<Client> {
     let ask = |number: usize| {
         let mut client = gateway.client();
@@ -60,7 +60,7 @@ fn busy(gateway: &Gateway, arrived: impl FnOnce()) -> Client {
     client
 }
 
-/// Two origins that hold a request each, and a gateway before them, with one upstream for `/one/*` and one for the rest.
+/// Two origins that hold a request each, and a gateway before them, with one route for `/one/*` and one for the rest.
 struct Full {
     slow: Held,
     quick: Held,
@@ -73,10 +73,11 @@ impl Full {
     fn new(upstream: &str) -> Full {
         let (slow, quick) = (Held::new("slow"), Held::new("quick"));
         let nodes = format!("\"{}\": 1, \"{}\": 1", slow.origin.addr(), quick.origin.addr());
-        let upstream =
-            format!("upstream: {{ nodes: {{ {nodes} }}, concurrency: 1, queue: {{ timeout: 600 }}, {upstream} }}");
-        let file =
-            format!("routes:\n  - {{ id: one, uri: /one/*, {upstream} }}\n  - {{ id: other, uri: /*, {upstream} }}\n");
+        let settings = format!("concurrency: 1, queue: {{ timeout: 600 }}, {upstream}");
+        let file = format!(
+            "upstreams:\n  - {{ id: both, nodes: {{ {nodes} }}, {settings} }}\n\
+             routes:\n  - {{ id: one, uri: /one/*, upstream_id: both }}\n  - {{ id: other, uri: /*, upstream_id: both }}\n"
+        );
         let mut full = Full { gateway: weir().start(&file), slow, quick, file, busy: Vec::new() };
         for count in 1..=2 {
             let all = || full.slow.origin.requests().len() + full.quick.origin.requests().len();
@@ -98,7 +99,7 @@ impl Full {
 }
 
 #[test]
-fn who_waits_is_served_in_turn_by_whoever_has_a_place_first() {
+fn waiting_clients_are_served_in_turn_by_the_first_free_endpoint() {
     for kind in ["roundrobin", "random"] {
         let full = Full::new(&format!("type: {kind}"));
         let mut clients = waiting(&full.gateway, 6);
@@ -112,7 +113,7 @@ fn who_waits_is_served_in_turn_by_whoever_has_a_place_first() {
 }
 
 #[test]
-fn who_leaves_the_line_is_passed_by() {
+fn client_that_leaves_the_queue_is_passed_over() {
     let full = Full::new("type: roundrobin");
     let mut clients = waiting(&full.gateway, 4);
     drop(clients.remove(2));
@@ -125,7 +126,7 @@ fn who_leaves_the_line_is_passed_by() {
 }
 
 #[test]
-fn who_waits_while_the_configuration_changes_is_served() {
+fn client_that_waits_while_the_configuration_changes_is_served() {
     let full = Full::new("type: roundrobin");
     let mut clients = waiting(&full.gateway, 3);
     let revision = full.gateway.revision();
@@ -144,7 +145,7 @@ fn who_waits_while_the_configuration_changes_is_served() {
 }
 
 #[test]
-fn where_all_fall_ill_nobody_goes_on_waiting() {
+fn waiting_clients_are_answered_when_all_endpoints_become_unhealthy() {
     let (one, other) = (Held::new("one"), Held::new("other"));
     let origins = [one.origin, other.origin];
     let checks = "checks: { active: { http_path: /health, timeout: 1, healthy: { interval: 50ms, successes: 1 }, \

@@ -10,6 +10,7 @@ mod outages;
 mod persistence;
 mod placement;
 mod registry;
+mod shared_address;
 mod storms;
 mod workers;
 

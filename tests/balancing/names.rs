@@ -143,7 +143,7 @@ fn services_say_where_their_nodes_are_and_which_goes_first() {
 }
 
 #[test]
-fn what_a_service_names_has_to_prove_to_be_it() {
+fn endpoint_named_by_a_service_record_has_to_prove_its_name() {
     let (dns, authority) = (Dns::start(), Authority::of_tests());
     let origin = |identity: &str| {
         Origin::serving_tls(&TlsServer::new(&authority.identity(&[identity])), |request| {

@@ -269,7 +269,7 @@ fn a_websocket_counts_for_its_endpoint_when_it_begins() {
 }
 
 #[test]
-fn what_exceeds_metrics_names_is_counted_together() {
+fn upstreams_beyond_metrics_names_are_counted_together() {
     let origin = Origin::serving(|_| Answer::ok("fine"));
     let routes: String = (0..1_000)
         .map(|number| {

@@ -93,7 +93,7 @@ fn a_client_whose_endpoint_is_gone_gets_another_and_stays_there() {
 }
 
 #[test]
-fn where_nobody_else_may_serve_a_client_is_refused_while_its_endpoint_is_gone() {
+fn client_is_refused_while_its_endpoint_is_gone_if_no_other_may_serve_it() {
     let origins = four();
     let gateway = weir().start(&one_route(&origins, "persistence: { type: cookie, when_gone: refuse }"));
     let first = ask(&gateway, None);

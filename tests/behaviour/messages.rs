@@ -590,7 +590,7 @@ fn a_stream_of_http2_is_held_to_the_same() {
 }
 
 #[test]
-fn what_an_upstream_says_at_once_is_looked_at() {
+fn messages_that_come_with_the_101_are_checked() {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         let Ok(_) = connection.request() else { return };
         let head = "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";

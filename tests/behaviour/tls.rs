@@ -485,7 +485,7 @@ fn f29_a_certificate_out_of_its_time_is_refused_and_the_old_one_kept() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_told_or_left() {
+fn client_without_tls_gets_400_or_is_closed() {
     let (authority, origin) = (Authority::new(), origin());
     let gateway = gateway(&ssl("a.test", &authority.identity(&["a.test"]), ""), &origin);
     let mut client = Client::connect(gateway.tls_addr());

@@ -76,7 +76,7 @@ fn s11_a_body_too_long_to_drain_ends_the_connection() {
 
 /// A client may send all its requests, close its sending side, and read.
 #[test]
-fn what_follows_a_refused_body_is_answered_after_a_half_close() {
+fn request_after_a_refused_body_is_answered_after_a_half_close() {
     let rig = Rig::echo(Reading::Strict);
     let mut client = rig.gateway.client();
     client.send("POST /blocked HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET /a HTTP/1.1\r\nHost: t\r\n\r\n");

@@ -41,7 +41,7 @@ fn mood(request: &Request, turn: u64, accepted: &Accepted) -> Option<Answer> {
 }
 
 #[test]
-fn nothing_is_lost_over_kills_and_the_account_is_even() {
+fn hub_loses_nothing_over_kills_and_its_account_is_even() {
     let kills = scaled(10, 200);
     let subscriber = Subscriber::start();
     let (accepted, turns) = (Accepted::default(), AtomicU64::new(0));

@@ -128,7 +128,7 @@ fn subscribed(nodes: &[HubNode], count: usize) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_over_killed_nodes_and_a_broker_that_restarts() {
+fn acknowledged_events_survive_killed_nodes_and_a_broker_restart() {
     let Some(mut kafka) = Kafka::start() else { return };
     let (count, kills) = (scaled(100, 500), scaled(3, 15));
     let receivers = Receivers::new(count, u64::MAX);

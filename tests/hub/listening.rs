@@ -133,7 +133,7 @@ fn a_poll_waits_for_the_next_event() {
 }
 
 #[test]
-fn what_a_listener_asks_for_wrongly_is_refused_with_the_place() {
+fn invalid_listening_request_is_refused_with_its_place() {
     let node = HubNode::start();
     node.publish("1");
     let seen = node.send("GET", "/t/orders", "", b"").headers.get("Event-Id").expect("its id").to_owned();

@@ -1,5 +1,6 @@
 //! Tests the hub over real sockets, from the side of subscribers and publishers. `websub` tests the rules of the Recommendation
-//! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `rights` who
+//! by section, `websub_rocks` has the tests of the public validator, `safety` what callers must not be able to do, `shared_hosts`
+//! that failing callbacks do not hold up others of their host, `rights` who
 //! may publish and receive what, `limits` the limits of deliveries, `account` that nothing is lost when the process is killed,
 //! `conservation` that every delivery is accounted for, `operating` the tools of operators, `listening` and `socket` the other ways
 //! to receive a topic, `stalled` the cost of listeners that do not read, `memory` the memory of subscriptions, `pacing` the effect
@@ -27,6 +28,7 @@ mod receivers;
 mod redis;
 mod rights;
 mod safety;
+mod shared_hosts;
 mod socket;
 mod stalled;
 mod websub;

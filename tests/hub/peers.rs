@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::{self, Api};
 use aws_lc_rs::hmac;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Request, Response, TempDir, eventually_some};
+use weir_testkit::{
+    Answer, Authority, DEADLINE, Gateway, Origin, Request, Response, TempDir, TlsServer, eventually_some,
+};
 
 /// The hub's URL, as it stands in its configuration.
 pub const HUB: &str = "http://gw.example/hub";
@@ -190,18 +192,32 @@ type Behaviour = Box<dyn Fn(&Request) -> Option<Answer> + Send + Sync>;
 /// A server of callbacks. It verifies what it is asked and takes what it is sent, unless it is told otherwise.
 pub struct Subscriber {
     pub origin: Origin,
+    scheme: &'static str,
     behaviour: Arc<Mutex<Behaviour>>,
 }
 
 impl Subscriber {
     pub fn start() -> Subscriber {
+        Subscriber::of("http", |answer| Origin::serving(answer))
+    }
+
+    /// The same over TLS, with a certificate of the authority of the tests.
+    pub fn over_tls() -> Subscriber {
+        let identity = Authority::of_tests().identity(&["127.0.0.1"]);
+        Subscriber::of("https", |answer| Origin::serving_tls(&TlsServer::new(&identity), answer))
+    }
+
+    fn of(
+        scheme: &'static str,
+        serve: impl FnOnce(Box<dyn Fn(&Request) -> Answer + Send + Sync>) -> Origin,
+    ) -> Subscriber {
         let behaviour: Arc<Mutex<Behaviour>> = Arc::new(Mutex::new(Box::new(|_| None)));
         let own = Arc::clone(&behaviour);
-        let origin = Origin::serving(move |request| {
+        let origin = serve(Box::new(move |request| {
             let told = own.lock().unwrap_or_else(PoisonError::into_inner)(request);
             told.unwrap_or_else(|| usual(request))
-        });
-        Subscriber { origin, behaviour }
+        }));
+        Subscriber { origin, scheme, behaviour }
     }
 
     /// From now on it answers what this has an answer for with that.
@@ -215,7 +231,7 @@ impl Subscriber {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.origin.addr())
+        format!("{}://{}{path}", self.scheme, self.origin.addr())
     }
 
     pub fn verifications(&self) -> Vec<Request> {

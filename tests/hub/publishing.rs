@@ -89,7 +89,7 @@ fn content_larger_than_allowed_is_refused() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_what_goes_is_accounted_for() {
+fn retention_is_bounded_and_expired_events_are_accounted_for() {
     let (node, subscriber) =
         (HubNode::with("  retention: { bytes: 1MiB }\n  delivery: { retry_first: 1h }\n"), Subscriber::start());
     node.subscribe(&subscriber, "/", &[]);

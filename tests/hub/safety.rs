@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use std::sync::Arc;
 
-use weir_testkit::{Answer, Client, DEADLINE, Dns, TempDir, eventually, free_port};
+use weir_testkit::{Answer, Client, DEADLINE, Dns, TempDir, eventually, eventually_some, free_port};
 
 use crate::peers::{HubNode, Subscriber, TOPIC};
 
@@ -50,6 +50,18 @@ fn callbacks_into_private_networks_are_never_connected_to() {
 
 fn failed_verifications(node: &HubNode, reason: &str) -> f64 {
     node.gateway.metrics().sum("weir_hub_failed_verifications_total", &[&format!("reason=\"{reason}\"")])
+}
+
+#[test]
+fn a_callback_that_sends_interim_responses_for_ever_is_given_up() {
+    let (node, endless, other) = (HubNode::start(), Subscriber::start(), Subscriber::start());
+    endless.answer(|_| Some(Answer::raw("HTTP/1.1 102 Processing\r\n\r\n".repeat(100_000))));
+    subscribe(&node, &endless.url("/"));
+    node.subscribe(&other, "/", &[]);
+    node.publish("one");
+    other.wait_deliveries(1);
+    // As an answer that breaks the protocol, not as one that takes too long.
+    eventually("it is counted", DEADLINE, || failed_verifications(&node, "broken") == 1.0);
 }
 
 #[test]
@@ -116,6 +128,23 @@ fn a_host_is_not_flooded_with_verifications() {
     eventually("the first were asked", DEADLINE, || subscriber.verifications().len() >= 10);
     let asked = subscriber.verifications().len() as u64;
     assert!(asked <= 11 + begin.elapsed().as_secs(), "{asked} within {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_subscriber_whose_verification_waits_for_the_rate_of_its_host_is_told_how_long() {
+    let subscribe_settings = "  subscribe: { callbacks: { allow: [127.0.0.0/8] }, verifications_per_second: 1 }\n";
+    let (node, subscriber) = (HubNode::with(subscribe_settings), Subscriber::start());
+    let ask = |number: usize| {
+        let callback = subscriber.url(&format!("/{number}"));
+        node.form(&[("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &callback)])
+    };
+    let first = ask(0);
+    assert_eq!((first.status, &*first.text()), (202, ""), "it is verified at once");
+    let told =
+        eventually_some("the burst is used up", DEADLINE, || Some(ask(1)).filter(|answer| !answer.text().is_empty()));
+    assert_eq!(told.status, 202);
+    let rate = "s: its host gets verifications at a rate of at most 1 per second.\n";
+    assert!(told.text().starts_with("The callback will be verified within about ") && told.text().ends_with(rate));
 }
 
 #[test]

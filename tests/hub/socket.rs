@@ -114,7 +114,7 @@ fn refused(node: &HubNode, target: &str, lines: &str) -> Response {
 const VERSION_AND_KEY: &str = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 #[test]
-fn what_is_no_handshake_is_refused() {
+fn invalid_websocket_handshake_is_refused() {
     let node = HubNode::start();
     node.publish("one");
     let old = refused(&node, "/t/orders", "Sec-WebSocket-Version: 8\r\n");

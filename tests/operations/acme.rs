@@ -224,7 +224,7 @@ fn an_authority_that_is_away_is_asked_again() {
 }
 
 #[test]
-fn who_is_refused_says_why_once_and_waits_also_after_a_restart() {
+fn refused_order_is_reported_once_and_waits_also_after_a_restart() {
     let Some(place) = Place::find() else { return };
     let ((_origin, file), storage) = (served(), TempDir::new());
     place.resolve(&["a.test"]); // and nobody knows b.test
@@ -276,7 +276,7 @@ fn a_certificate_stays_when_its_renewal_is_refused() {
 }
 
 #[test]
-fn what_stands_in_ssls_wins_and_nothing_stands_before_a_challenge() {
+fn certificate_in_ssls_wins_and_no_plugin_blocks_a_challenge() {
     let Some(place) = Place::find() else { return };
     let ((_origin, file), storage, authority) = (served(), TempDir::new(), Authority::new());
     place.resolve(&["a.test", "b.test"]);

@@ -203,7 +203,7 @@ fn a_log_that_cannot_be_opened_ends_with_4() {
 }
 
 #[test]
-fn what_the_command_tells_about_itself() {
+fn command_prints_its_version_completions_and_manual() {
     let text = |arguments: &[&str]| {
         let output = run(arguments);
         assert!(output.status.success(), "{arguments:?}");

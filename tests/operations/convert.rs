@@ -540,7 +540,7 @@ const CLOSED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_nginx_refuses_for_a_reason_that_is_not_converted_is_refused() {
+fn request_refused_by_nginx_for_an_unconverted_reason_is_refused() {
     let (one, two) = (echo("one"), echo("two"));
     for (server, told) in CLOSED {
         let http = format!("server {{ listen 127.0.0.1:PORT; {server} }}");

@@ -325,7 +325,7 @@ fn every_recipe_is_answered_as_its_page_shows() {
 }
 
 #[test]
-fn what_a_page_shows_is_compared_in_full() {
+fn output_shown_on_a_page_is_compared_in_full() {
     assert!(fits("a\n…\nb", "a\nx\ny\nb"));
     assert!(fits("a…", "abc"));
     assert!(fits("same", "same"));

@@ -83,7 +83,7 @@ fn a_condition_selects_and_a_count_ends() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said() {
+fn tail_refuses_invalid_conditions_and_foreign_hosts() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gateway = node(&origin);
     for (vars, want) in [("status", "--vars: not JSON"), (r#"[["status", "~", 5]]"#, "--vars[0]")] {

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_testkit::{
-    Answer, Authority, Client, DEADLINE, Gateway, Identity, Origin, TlsClient, eventually, is_full, scaled,
+    Answer, Authority, Client, DEADLINE, Gateway, Identity, Origin, OriginConnection, Reading, TlsClient, eventually,
+    is_full, scaled,
 };
 
 use crate::redis::Redis;
@@ -71,7 +72,10 @@ fn certificate(identity: &Identity) -> String {
 impl Site {
     /// Routes everything to an origin, `/attacked` with these plugins.
     fn start(mode: Mode, workers: usize, settings: &str, plugins: &str) -> Site {
-        let origin = Origin::serving(|_| Answer::ok("ok"));
+        Site::with_origin(Origin::serving(|_| Answer::ok("ok")), mode, workers, settings, plugins)
+    }
+
+    fn with_origin(origin: Origin, mode: Mode, workers: usize, settings: &str, plugins: &str) -> Site {
         let authority = Authority::of_tests();
         let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
             "worker_processes: {workers}
@@ -273,5 +277,98 @@ fn u04_a_server_of_limits_that_does_not_answer_costs_others_little() {
             },
         });
         redis.thaw();
+    });
+}
+
+/// Answers requests for `/events` with an event stream that begins with a megabyte and does not end, and others with `ok`.
+fn send_many_events(connection: &mut OriginConnection) {
+    let event = format!("data: {}\n\n", "x".repeat(1_000));
+    let piece = event.repeat(50);
+    while let Ok(request) = connection.request() {
+        if !request.target.contains("events") {
+            if connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+            continue;
+        }
+        let mut sent =
+            connection.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for _ in 0..20 {
+            sent = sent.and_then(|()| connection.send(format!("{:x}\r\n{piece}\r\n", piece.len())));
+        }
+        return if sent.is_ok() {
+            connection.wait_gone()
+        };
+    }
+}
+
+#[test]
+fn u05_event_streams_that_nobody_shares_cost_others_little() {
+    everywhere(|mode, workers| {
+        let origin = Origin::scripted(Reading::Strict, send_many_events);
+        let number = AtomicUsize::new(0);
+        let ask = |site: &Site, path: &str, statuses: &[u16]| {
+            let number = number.fetch_add(1, Relaxed);
+            let mut client = Client::connect(site.gateway.addr());
+            client.send(format!("GET {path}?events={number} HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n"));
+            let status = client.response_head("GET").expect("an answer").status;
+            assert!(statuses.contains(&status), "{status}");
+            // Half of them stay, and do not read.
+            number.is_multiple_of(2).then_some(client)
+        };
+        let plugins = "{ sse-fanout: { keep_open: 3600 } }";
+        Site::with_origin(origin, mode, workers, "held_content_max: 32MiB\n", plugins).stand(&Attack {
+            name: "event streams, each for one client",
+            new_connections: false,
+            // The client's share of held content, 8 MiB, and 200 KiB for each stream: the two connections and their buffers.
+            most_memory: (8 + 20 + 16) * MIB,
+            harmless: Some(&|site| ask(site, "/elsewhere", &[200]).filter(|_| false)),
+            round: &|site| ask(site, "/attacked", &[200, 413, 429]),
+            is_under_way: &|site| {
+                let refused = |metric| site.gateway.metrics().sum(metric, &["limit=\"client\""]);
+                refused("weir_sse_fanout_refused_streams_total") + refused("weir_held_content_refused_total") >= 1.0
+            },
+        });
+    });
+}
+
+/// Sends interim responses for as long as they are read.
+fn send_interim_responses(connection: &mut OriginConnection) {
+    let many = "HTTP/1.1 102 Processing\r\n\r\n".repeat(1_000);
+    if connection.request().is_ok() {
+        while connection.send(&many).is_ok() {}
+    }
+}
+
+#[test]
+fn u06_endless_interim_responses_to_the_gateway_cost_others_little() {
+    let endless = Origin::scripted(Reading::Strict, send_interim_responses);
+    let url = format!("http://{}", endless.addr());
+    everywhere(|mode, workers| {
+        for plugins in [
+            format!("{{ proxy-mirror: {{ host: \"{url}\" }}, http-logger: {{ uri: \"{url}/\", batch_max_size: 1 }} }}"),
+            format!("{{ forward-auth: {{ uri: \"{url}/\" }} }}"),
+            format!(
+                "{{ openid-connect: {{ client_id: a, client_secret: b, discovery: \"{url}/d\", bearer_only: true }} }}"
+            ),
+        ] {
+            let asked = endless.connections();
+            Site::start(mode, workers, "", &plugins).stand(&Attack {
+                name: "interim responses for ever",
+                new_connections: false,
+                most_memory: 32 * MIB,
+                harmless: Some(&|site| {
+                    assert_eq!(site.client().get("/elsewhere").expect("an answer").status, 200);
+                    None
+                }),
+                round: &|site| {
+                    let request = "GET /attacked HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer a.b.c\r\n\r\n";
+                    let status = site.client().ask(request).expect("an answer").status;
+                    assert!([200, 401, 403, 500, 502, 503].contains(&status), "{status}");
+                    None
+                },
+                is_under_way: &|_| endless.connections() > asked,
+            });
+        }
     });
 }

@@ -81,7 +81,7 @@ fn a_body_that_is_wanted_whole_has_a_limit() {
 }
 
 #[test]
-fn who_waits_to_be_invited_is_invited() {
+fn client_that_expects_100_continue_gets_it() {
     let rig = Rig::with(JSON);
     let mut client = rig.gateway.client();
     client.send("POST /a HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
@@ -92,7 +92,7 @@ fn who_waits_to_be_invited_is_invited() {
 }
 
 #[test]
-fn what_was_read_whole_can_be_sent_to_another_endpoint() {
+fn content_read_whole_can_be_sent_to_another_endpoint() {
     let flaky = Origin::scripted(Reading::Strict, |connection| {
         let _ = connection.request();
         connection.close();

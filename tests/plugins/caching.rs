@@ -147,7 +147,7 @@ fn other_hosts_targets_and_accepted_codings_are_other_responses() {
 }
 
 #[test]
-fn what_is_not_for_all_is_not_kept() {
+fn private_responses_are_not_kept() {
     for (lines, fields) in [
         ("Cache-Control: private\r\n", ""),
         ("Cache-Control: no-store\r\n", ""),
@@ -325,6 +325,23 @@ fn a_client_that_leaves_does_not_end_what_others_wait_for() {
 }
 
 #[test]
+fn requests_that_nobody_waits_for_any_more_are_ended() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.request().is_ok() {
+            connection.wait_gone();
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    for number in 0..20 {
+        let mut client = Client::connect(gateway.addr());
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: t\r\n\r\n"));
+        origin.wait_requests(number + 1);
+        client.reset();
+    }
+    eventually("the upstream is not asked any more", DEADLINE, || origin.open_connections() == 0);
+}
+
+#[test]
 fn a_stream_that_nobody_reads_any_more_is_ended() {
     let (gate, gone) = (Gate::new(), Gate::new());
     let (waiting, missed) = (gate.clone(), gone.clone());
@@ -352,7 +369,7 @@ fn a_stream_that_nobody_reads_any_more_is_ended() {
 }
 
 #[test]
-fn what_is_not_for_all_any_more_is_not_used_any_more() {
+fn response_that_became_private_is_not_used_any_more() {
     let old = "Cache-Control: max-age=10, stale-while-revalidate=9999\r\nAge: 20\r\n";
     let (origin, next) = told(Answer::with(200, old, "old"));
     let gateway = gateway(&origin, "{ proxy-cache: {} }");
@@ -384,7 +401,7 @@ fn a_response_that_is_cut_is_not_kept() {
 }
 
 #[test]
-fn what_cannot_be_kept_does_not_make_clients_wait_for_each_other() {
+fn responses_that_cannot_be_kept_do_not_make_clients_wait_for_each_other() {
     let gate = Gate::new();
     let waiting = gate.clone();
     let origin = Origin::serving(move |request| {
@@ -494,7 +511,7 @@ fn p16_a_cookie_of_a_confirmation_is_for_one_client() {
 }
 
 #[test]
-fn what_is_on_its_way_is_not_kept_after_a_change() {
+fn response_requested_before_a_change_is_not_kept() {
     for method in ["PURGE", "POST"] {
         let (gate, count) = (Gate::new(), AtomicUsize::new(0));
         let waiting = gate.clone();

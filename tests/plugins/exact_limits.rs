@@ -78,7 +78,7 @@ fn places(told: &[LimitAnswer]) -> BTreeMap<u64, usize> {
 }
 
 #[test]
-fn p08_exactly_the_count_passes_of_a_million_requests_http2_included() {
+fn p08_exactly_the_count_passes_over_connections_of_both_protocols() {
     for window in ["fixed", "sliding"] {
         let requests = scaled(8_000, 1_000_000);
         let count = requests as u64 / 8;

@@ -88,7 +88,7 @@ fn a_check_starts_no_thread_and_opens_no_socket() {
 }
 
 #[test]
-fn what_is_not_supported_is_named_with_its_place() {
+fn unsupported_option_is_named_with_its_place() {
     let (code, said) = check(&FILE.replace("host: \"http://127.0.0.1:9797\"", "host: \"grpc://127.0.0.1:9797\""));
     assert_eq!(code, Some(1));
     assert!(said.contains("plugins.proxy-mirror.host: must begin with `http://` or `https://`"), "{said}");

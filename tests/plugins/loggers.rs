@@ -60,7 +60,7 @@ fn a_service_gets_every_exchange_in_batches() {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_counted_and_holds_nobody() {
+fn records_that_cannot_be_delivered_are_counted_and_delay_no_client() {
     let (origin, receiver) = (origin(), Origin::serving(|_| Answer::status(503, "")));
     let plugins = format!(
         "{{ http-logger: {{ uri: \"http://{}/logs\", batch_max_size: 5, inactive_timeout: 1, max_retry_count: 1, retry_delay: 0 }} }}",
@@ -153,7 +153,7 @@ fn u13_a_full_disk_holds_no_request_up_and_loses_nothing_that_fits() {
 }
 
 #[test]
-fn what_a_failing_service_is_owed_is_delivered_when_it_is_back() {
+fn records_for_a_failing_service_are_delivered_when_it_is_back() {
     let is_back = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let back = std::sync::Arc::clone(&is_back);
     let receiver = Origin::serving(move |request| {

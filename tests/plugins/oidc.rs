@@ -333,7 +333,7 @@ fn a_browser_logs_in_and_out() {
 }
 
 #[test]
-fn nobody_is_logged_in_by_somebody_elses_login() {
+fn login_of_another_browser_logs_no_one_in() {
     let Some((origin, gateway, _provider)) = logins("") else { return };
     let port = gateway.addr().port();
     let mut attacker = Browser::default();
@@ -434,7 +434,7 @@ fn logins_that_are_begun_and_left_do_not_pile_up() {
 }
 
 #[test]
-fn who_is_not_to_log_in_is_refused_or_passes() {
+fn unauthenticated_request_is_refused_or_passes_by_unauth_action() {
     for (action, status) in [("deny", 401), ("pass", 200)] {
         let Some((_origin, gateway, _provider)) = logins(&format!("unauth_action: {action}")) else { return };
         assert_eq!(gateway.get("/guarded/a").status, status, "{action}");

@@ -121,7 +121,7 @@ routes:
 }
 
 #[test]
-fn what_is_done_with_content_is_in_the_price() {
+fn price_includes_work_on_content() {
     let log = TempDir::new();
     let (gateway, _origin) = start_with_content(1, &log);
     let mut client = gateway.client();
@@ -155,7 +155,7 @@ fn what_is_done_with_content_is_in_the_price() {
 }
 
 #[test]
-fn what_is_held_is_counted_where_nothing_is_measured() {
+fn held_content_is_counted_without_measuring() {
     let log = TempDir::new();
     let (gateway, _origin) = start_with_content(0, &log);
     assert_eq!(gateway.get("/").status, 200);

@@ -95,7 +95,7 @@ fn a_secret_is_fetched_at_once_when_somebody_says_so() {
 }
 
 #[test]
-fn what_cannot_be_had_is_an_error_with_its_place() {
+fn secret_that_cannot_be_read_is_an_error_with_its_place() {
     let key = Arc::new(Mutex::new("first"));
     let (origin, vault) = (Origin::serving(|_| Answer::ok("hello")), vault(&key));
     let good = configuration(&origin, &vault, "1h");

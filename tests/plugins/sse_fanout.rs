@@ -81,10 +81,14 @@ fn gateway(origin: &Origin, workers: usize, options: &str) -> Gateway {
 }
 
 fn document(origin: &Origin, workers: usize, options: &str) -> String {
+    document_with(origin, workers, options, "")
+}
+
+fn document_with(origin: &Origin, workers: usize, options: &str, settings: &str) -> String {
     format!(
         "worker_processes: {workers}
 worker_shutdown_timeout: 4s
-routes:
+{settings}routes:
   - id: events
     uri: /*
     plugins: {{ sse-fanout: {options} }}
@@ -424,4 +428,104 @@ routes:
     let requests = origin.wait_requests(HELD + 1);
     let headers = &requests.iter().find(|request| request.target == "/events").expect("it was asked for").headers;
     assert_eq!((headers.get("X-Forwarded-Proto"), headers.get("X-Forwarded-Port")), (Some("http"), None));
+}
+
+/// The status of a request for a stream from this address, and its client.
+fn ask_from(gateway: &Gateway, last: u8, target: &str) -> (u16, Client) {
+    let mut client = Client::connect_from([127, 0, 0, last].into(), gateway.addr()).expect("a connection");
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n"));
+    (client.response_head("GET").expect("an answer").status, client)
+}
+
+#[test]
+fn streams_of_a_client_a_route_and_the_node_are_limited() {
+    let upstream = EventOrigin::start();
+    let limits = "plugin_metadata: [{ id: sse-fanout, max_streams: 4, max_streams_per_client: 2 }]\n";
+    for workers in [1, 2] {
+        let before = upstream.opened();
+        let options = "{ max_streams: 3, keep_open: 3600 }";
+        let file = document_with(&upstream.origin, workers, options, limits);
+        let other = format!(
+            "  - {{ uri: /other/*, plugins: {{ sse-fanout: {{ max_streams: 3 }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
+            upstream.origin.addr()
+        );
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&(file + &other));
+        let ask = |last, target| ask_from(&gateway, last, target);
+        let (first, mut second) = (ask(1, "/a"), ask(1, "/b"));
+        assert_eq!([first.0, second.0, ask(1, "/c").0], [200, 200, 429]);
+        let shared = ask(1, "/a");
+        assert_eq!(shared.0, 200, "a stream that is open may be joined");
+        let third = ask(2, "/c");
+        assert_eq!([third.0, ask(2, "/d").0], [200, 503], "the route has as many as it may");
+        let elsewhere = ask(2, "/other/a");
+        assert_eq!([elsewhere.0, ask(3, "/other/b").0], [200, 503], "and so has the node");
+        let refused = |limit: &str| gateway.metrics().sum("weir_sse_fanout_refused_streams_total", &[limit]);
+        let counts = ["limit=\"client\"", "limit=\"route\"", "limit=\"node\""].map(refused);
+        assert_eq!(counts, [1.0, 1.0, 1.0]);
+        assert_eq!((upstream.opened() - before, gateway.metrics().get("weir_sse_fanout_open_streams")), (4, Some(4.0)));
+        // Streams that are open are not touched.
+        let streams = upstream.streams.lock().expect("no test panics with it");
+        let of_second = streams[before + 1].as_ref().expect("a stream").clone();
+        drop(streams);
+        of_second.send("data: goes on\n\n".to_owned()).expect("it is open");
+        read_to(&mut second.1, "goes on");
+        // One that its clients have left gives way, although it would stay open for an hour.
+        drop((first, shared));
+        eventually("its place is free", DEADLINE, || ask(3, "/e").0 == 200);
+    }
+}
+
+#[test]
+fn a_stream_that_its_only_client_left_is_not_kept() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let silent = Origin::serving(move |_| {
+        wait.wait();
+        Answer::ok("late")
+    });
+    let waiting = gateway(&silent, 1, "{ keep_open: 3600 }");
+    let mut client = waiting.client();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n");
+    eventually("the stream is asked for", DEADLINE, || {
+        waiting.metrics().get("weir_sse_fanout_open_streams") == Some(1.0)
+    });
+    client.reset();
+    eventually("one that has not begun ends at once", DEADLINE, || {
+        !waiting.metrics().get("weir_sse_fanout_open_streams").is_some_and(|open| open > 0.0)
+    });
+    gate.open();
+    // Of those that have begun, the last few stay for a client that comes again.
+    let upstream = EventOrigin::start();
+    let gateway = gateway(&upstream.origin, 2, "{ keep_open: 3600 }");
+    (0..20).for_each(|number| drop(follow(&gateway, &format!("/{number}"), "")));
+    eventually("four stay", DEADLINE, || gateway.metrics().get("weir_sse_fanout_open_streams") == Some(4.0));
+    follow(&gateway, "/19", "");
+    assert_eq!(upstream.opened(), 20, "the newest one is still there");
+}
+
+#[test]
+fn kept_events_are_held_content() {
+    const PER_CLIENT: f64 = 262_144.0;
+    let upstream = EventOrigin::start();
+    let settings = "held_content_max: 1MiB\n";
+    let file = document_with(&upstream.origin, 2, "{ window_bytes: 1048576, keep_open: 0 }", settings);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+    let held = || gateway.metrics().get("weir_held_content_bytes").expect("it is always there");
+    let mut client = follow(&gateway, "/", "");
+    let filler = "x".repeat(1_000);
+    for id in 1..=2_000 {
+        upstream.send(&format!("id: {id}\ndata: {filler}\n\n"));
+        read_to(&mut client, &format!("id: {id}\n"));
+    }
+    let kept = held();
+    assert!((PER_CLIENT / 4.0..=PER_CLIENT).contains(&kept), "{kept} bytes are held for it");
+    // Fewer are kept than `window_events` and `window_bytes` allow; what is kept is what came last.
+    let again = read_to(&mut follow(&gateway, "/", "Last-Event-ID: 1950\r\n"), "id: 2000\n");
+    assert_eq!(ids(&again), (1951..=2000).collect::<Vec<_>>());
+    // An event that is larger than what may be held ends the stream.
+    upstream.send(&format!("id: 2001\ndata: {}\n\n", "x".repeat(400_000)));
+    while !client.chunk().expect("the stream ends in order").is_empty() {}
+    gateway.wait_stderr("why", |line| line.contains("held_content_max_per_client is reached"));
+    drop(client);
+    eventually("nothing is held any more", DEADLINE, || held() == 0.0);
 }

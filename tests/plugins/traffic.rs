@@ -67,7 +67,7 @@ fn copies_go_to_a_path_of_their_own_and_only_of_what_is_forwarded() {
 }
 
 #[test]
-fn nobody_notices_what_becomes_of_copies() {
+fn failed_and_dropped_copies_do_not_affect_clients() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gone = format!("{{ proxy-mirror: {{ host: \"http://127.0.0.1:{}\" }} }}", free_port());
     let without = gateway(&origin, &gone);

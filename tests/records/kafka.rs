@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_testkit::{Answer, Authority, Gateway, Origin, TempDir, eventually};
 
-use crate::real_kafka::Kafka;
+use crate::real_kafka::{Kafka, change_topic};
 
 const SETTLE: Duration = Duration::from_secs(120);
 
@@ -99,6 +99,28 @@ fn a_real_kafka_has_every_record_once_though_it_was_killed() {
     let lists = messages(&kafka, "lists");
     assert!(lists.iter().all(Value::is_array), "a message is a batch");
     assert_eq!(counts(lists).len(), 300);
+}
+
+#[test]
+fn records_that_a_real_kafka_refuses_for_good_are_rejected_and_others_go_on() {
+    let Some(kafka) = Kafka::start() else { return };
+    let (data, origin) = (TempDir::new(), Origin::serving(|_| Answer::ok("ok")));
+    // A compacted topic takes no message without a key: INVALID_RECORD.
+    change_topic(kafka.java(), kafka.port, "compacted", ("create", "cleanup.policy=compact"));
+    let options =
+        format!("brokers: [{{ host: 127.0.0.1, port: {} }}], kafka_topic: compacted, batch_max_size: 1", kafka.port);
+    let gateway = gateway(&options, &data, &origin);
+    ask(&gateway, 20);
+    eventually("they are rejected", SETTLE, || sink(&gateway)["rejected"]["invalid"]["records"] == 20);
+    let error = sink(&gateway)["last_error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.contains("INVALID_RECORD"), "{error}");
+    change_topic(kafka.java(), kafka.port, "compacted", ("set", "cleanup.policy=delete"));
+    eventually("others are delivered", SETTLE, || {
+        // The change reaches the broker some time after it was answered.
+        ask(&gateway, 1);
+        sink(&gateway)["delivered"]["records"].as_u64() > Some(0)
+    });
+    assert!(!messages(&kafka, "compacted").is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use weir_testkit::{Answer, Origin, TempDir, free_port};
 
 use crate::kafka::{ask, counts, delivered, gateway, said};
-use crate::real_kafka::{CLUSTER, jars, java, listens, run};
+use crate::real_kafka::{CLUSTER, change_topic, jars, java, listens, run};
 
 /// Two brokers with a copy of each partition. The first, with the number 1, is the controller; the second can be killed.
 struct Pair {
@@ -102,4 +102,30 @@ fn a_leader_that_is_killed_costs_no_record_and_repeats_none() {
     delivered(&gateway, 3600);
     let stored = counts(said(java(&pair.jars, &pair.directory), "KafkaMessages", pair.ports[0], "moved"));
     assert_eq!((stored.len(), stored.values().all(|count| *count == 1)), (3600, true));
+}
+
+#[test]
+fn partitions_that_have_no_leader_any_more_do_not_stop_the_others() {
+    let Some(mut pair) = Pair::start() else { return };
+    // Each partition is at one broker alone.
+    change_topic(java(&pair.jars, &pair.directory), pair.ports[0], "alone", ("create", "1,2,1,2"));
+    let (data, origin) = (TempDir::new(), Origin::serving(|_| Answer::ok("ok")));
+    let brokers = pair.ports.map(|port| format!("{{ host: 127.0.0.1, port: {port} }}")).join(", ");
+    let gateway = gateway(
+        &format!("brokers: [{brokers}], kafka_topic: alone, batch_max_size: 1, producer_batch_num: 20"),
+        &data,
+        &origin,
+    );
+    ask(&gateway, 300);
+    delivered(&gateway, 300);
+    // While records come: the outcome of a batch on its way will never be known.
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask(&gateway, 1000));
+        pair.brokers[1].kill().expect("it is ours");
+        pair.brokers[1].wait().expect("it is ours");
+        asking.join().expect("every request has its answer");
+    });
+    delivered(&gateway, 1300);
+    ask(&gateway, 300);
+    delivered(&gateway, 1600);
 }

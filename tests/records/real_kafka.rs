@@ -139,6 +139,13 @@ pub fn java(jars: &Path, directory: &TempDir) -> Command {
     command
 }
 
+/// Runs our program that creates or changes a topic: `create cleanup.policy=compact`, `create 1,2,1,2`, `set cleanup.policy=delete`.
+pub fn change_topic(mut java: Command, port: u16, topic: &str, (verb, what): (&str, &str)) {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/records/KafkaTopic.java");
+    java.arg(program).arg(port.to_string()).args([topic, verb, what]);
+    assert!(java.status().expect("Java starts").success(), "{verb} {what} of topic {topic}");
+}
+
 pub fn run(jars: &Path, directory: &TempDir, properties: &str) -> Child {
     java(jars, directory).args(["kafka.Kafka", properties]).spawn().expect("Java starts")
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use quick_xml::{
     Reader, XmlVersion,
     events::{BytesStart, Event},
@@ -257,7 +258,8 @@ fn request(
     let arguments: Vec<(String, String)> =
         sampler.arguments.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
     let raw = property("HTTPSampler.postBodyRaw").as_deref() == Some("true");
-    let pairs = arguments.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value)));
+    let encoded = |text| utf8_percent_encode(text, RESERVED);
+    let pairs = arguments.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
     let pairs = pairs.collect::<Vec<_>>().join("&");
     let mut headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| (evaluate(name), evaluate(value))).collect();
@@ -279,15 +281,8 @@ fn request(
     }
 }
 
-/// Percent-encodes everything but unreserved characters (RFC 3986 §2.3).
-fn encode(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
-}
+/// All but unreserved characters (RFC 3986 §2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Replaces `${__P(name,default)}` and `${__property(name,,default)}`; other functions are left as they are.
 fn evaluate(text: &str, properties: &BTreeMap<String, String>) -> String {
@@ -353,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_counterpart_is_said() {
+    fn element_without_a_counterpart_is_noted() {
         let more = PLAN.replace(
             "<ResultCollector",
             "<XPathAssertion testclass=\"XPathAssertion\" testname=\"Check\" enabled=\"true\"/><hashTree/><ResultCollector",

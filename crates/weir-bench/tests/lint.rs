@@ -175,7 +175,7 @@ fn each_way_to_spoil_a_run_is_named() {
 }
 
 #[test]
-fn whose_limit_it_was_that_connections_were_not_held_is_said() {
+fn missing_connections_are_reported_with_whose_limit_it_was() {
     let says = |spoil: &dyn Fn(&mut weir_bench::analysis::lint::RowEvidence)| {
         let mut evidence = publication("clean.yaml");
         let row = &mut evidence.rows[0];
@@ -201,7 +201,7 @@ fn whose_limit_it_was_that_connections_were_not_held_is_said() {
 }
 
 #[test]
-fn what_needs_rows_of_its_own_is_a_note_where_it_is_missing() {
+fn missing_measurements_are_a_note() {
     let mut evidence = publication("clean.yaml");
     evidence.measured.truncate(5);
     let verdicts = judge(&evidence);
@@ -248,7 +248,7 @@ fn u17_a_run_without_an_answer_is_no_measurement() {
 }
 
 #[test]
-fn what_a_minority_of_the_runs_met_does_not_weaken_their_median() {
+fn disturbance_of_a_minority_of_runs_does_not_weaken_the_median() {
     let stolen = |shares: [f64; 5]| {
         let mut evidence = publication("clean.yaml");
         let run = evidence.rows[0].clone();

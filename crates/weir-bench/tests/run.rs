@@ -148,7 +148,7 @@ fn judged_by_what_it_holds(result: &ResultFile) {
 
 /// The counts need valgrind, which is not in an empty search path: the lab fails after the repeats.
 #[test]
-fn what_was_measured_before_a_failure_is_written_with_the_reason() {
+fn result_of_a_failed_run_is_written_with_the_reason() {
     let place = Place::new("incomplete");
     let arguments = ["run", "smoke.yaml", "--out", "out", "--cache", "cache", "--row", "GET", "--valgrind"];
     let run = {
@@ -305,7 +305,7 @@ fn tornado_reverses_messages() {
 }
 
 #[test]
-fn what_is_wrong_is_said_by_name() {
+fn wrong_arguments_are_named() {
     let place = Place::new("wrong");
     let cases: [(&[&str], &str); 6] = [
         (&["run", "nothing"], "no scenario \"nothing\"; there are: "),

@@ -160,11 +160,9 @@ impl HttpClient {
                 Ok(answer) => return Ok(streamed(answer, key, connection, how)),
                 // The server closed the connection while it was idle. Nothing of the request was sent, or repeating it is
                 // harmless (RFC 9110 §9.2.2).
-                Err(SendError { unsent: true, .. }) => {}
-                Err(SendError { error, .. }) if is_stale(&error) && request.method().is_idempotent() => {}
-                Err(SendError { error, .. }) => {
-                    return Err(CallError::Broken { origin: to.origin.to_string(), error });
-                }
+                Err(SendError::Failed { unsent: true, .. }) => {}
+                Err(SendError::Failed { error, .. }) if is_stale(&error) && request.method().is_idempotent() => {}
+                Err(failed) => return Err(call_error(to, failed)),
             }
         }
         let mut connection = match timeout_at(deadline, self.connect(&to.origin, how)).await {
@@ -175,13 +173,21 @@ impl HttpClient {
         match timeout_at(deadline, sent).await.map_err(|_| late())? {
             Ok(answer) => {
                 // Other calls can use the connection at once.
-                if let PooledConnection::Http2(sender) = &connection {
-                    pool::keep(&key, PooledConnection::Http2(sender.clone()), how.idle);
+                if let Some(shared) = connection.shared() {
+                    pool::keep(&key, shared, how.idle);
                 }
                 Ok(streamed(answer, key, connection, how))
             }
-            Err(SendError { error, .. }) => Err(CallError::Broken { origin: to.origin.to_string(), error }),
+            Err(failed) => Err(call_error(to, failed)),
         }
+    }
+}
+
+fn call_error(to: &ServiceUrl, failed: SendError) -> CallError {
+    let origin = to.origin.to_string();
+    match failed {
+        SendError::Excess(excess) => CallError::Excess { origin, excess },
+        SendError::Failed { error, .. } => CallError::Broken { origin, error },
     }
 }
 

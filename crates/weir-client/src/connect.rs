@@ -17,14 +17,19 @@ use weir_net::connect::refuse_self_connection;
 use weir_net::tls::ServerName;
 
 use crate::client::HttpClient;
+use crate::conduct::ServerConduct;
 use crate::error::CallError;
-use crate::pool::PooledConnection;
+use crate::guarded::{GuardedStream, SharingStream};
+use crate::pool::{PooledConnection, RequestSender};
 use crate::settings::{CallSettings, HttpProtocol};
 use crate::stream::{ServiceStream, StreamTarget};
 use crate::url::UrlOrigin;
 
 /// Limit of a response head in bytes; a larger one is an error of the connection.
 const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Content that a server may send over HTTP/2 before the caller has taken it, for one response and for a connection.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Each address is given an equal part of the remaining time, but at least this.
 const MIN_PER_ADDRESS: Duration = Duration::from_millis(250);
 
@@ -89,10 +94,10 @@ impl HttpClient {
 async fn connect_tls(
     origin: &UrlOrigin,
     name: &str,
-    (address, tcp): (SocketAddr, TcpStream),
+    (address, tcp): (SocketAddr, SharingStream),
     connector: std::io::Result<TlsConnector>,
     deadline: ConnectDeadline,
-) -> Result<TlsStream<TcpStream>, CallError> {
+) -> Result<TlsStream<SharingStream>, CallError> {
     let host = &origin.host;
     let failed = |error| CallError::Tls { host: host.clone(), address, error };
     let name = ServerName::try_from(name.to_owned()).map_err(|error| failed(std::io::Error::other(error)))?;
@@ -107,7 +112,7 @@ async fn connect_tcp(
     origin: &UrlOrigin,
     addresses: &[IpAddr],
     deadline: ConnectDeadline,
-) -> Result<(SocketAddr, TcpStream), CallError> {
+) -> Result<(SocketAddr, SharingStream), CallError> {
     let host = &origin.host;
     let mut failure = None;
     for (number, address) in addresses.iter().enumerate() {
@@ -121,7 +126,7 @@ async fn connect_tcp(
                 // Requests are written as a whole, so waiting for more data would only delay them.
                 let delayed = |error| CallError::Connect { host: host.clone(), address, error };
                 tcp.set_nodelay(true).map_err(delayed)?;
-                return Ok((address, tcp));
+                return Ok((address, SharingStream::new(tcp)));
             }
             Ok(Err(error)) => failure = Some(CallError::Connect { host: host.clone(), address, error }),
             Err(_) => {
@@ -143,19 +148,23 @@ async fn handshake(
     http2: bool,
 ) -> Result<PooledConnection, CallError> {
     let broken = |error| CallError::Broken { origin: origin.to_string(), error };
-    let stream = TokioIo::new(stream);
+    let conduct = Arc::<ServerConduct>::default();
+    let stream = TokioIo::new(GuardedStream::new(stream, Arc::clone(&conduct), http2));
     // hyper reports a connection's failure to each pending call on it.
-    if http2 {
+    let sender = if http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES as u32);
+        builder.initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES);
+        builder.initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
         let (sender, connection) = builder.handshake::<_, Full<Bytes>>(stream).await.map_err(broken)?;
         tokio::spawn(async { drop(connection.await) });
-        Ok(PooledConnection::Http2(sender))
+        RequestSender::Http2(sender)
     } else {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEAD_BYTES);
         let (sender, connection) = builder.handshake::<_, Full<Bytes>>(stream).await.map_err(broken)?;
         tokio::spawn(async { drop(connection.await) });
-        Ok(PooledConnection::Http1(sender))
-    }
+        RequestSender::Http1(sender)
+    };
+    Ok(PooledConnection { sender, conduct })
 }

@@ -81,6 +81,9 @@ impl AnswerContent {
                 Ok(Ok(piece)) if piece.is_empty() => {}
                 Ok(Ok(piece)) => {
                     self.left -= piece.len();
+                    if let Some((_, connection)) = &self.connection {
+                        connection.conduct.progress();
+                    }
                     return Ok(Some(piece));
                 }
                 Ok(Err(frame)) => {
@@ -90,8 +93,12 @@ impl AnswerContent {
                 }
                 Err(error) => {
                     let origin = self.origin();
+                    let excess = self.connection.as_ref().and_then(|(_, connection)| connection.conduct.excess());
                     self.close();
-                    return Err(CallError::Broken { origin, error });
+                    return Err(match excess {
+                        Some(excess) => CallError::Excess { origin, excess },
+                        None => CallError::Broken { origin, error },
+                    });
                 }
             }
         }

@@ -5,6 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::conduct::ServerExcess;
+
 /// Why a call failed. Messages contain hosts and addresses, but not paths and queries, which may contain secrets.
 #[derive(Debug)]
 pub enum CallError {
@@ -56,6 +58,11 @@ pub enum CallError {
         origin: String,
         max_bytes: usize,
     },
+    /// The server sent too much that is neither the response nor its content.
+    Excess {
+        origin: String,
+        excess: ServerExcess,
+    },
     Redirect {
         origin: String,
         reason: String,
@@ -81,6 +88,7 @@ impl CallError {
             CallError::AnswerTimedOut { .. }
                 | CallError::Broken { .. }
                 | CallError::AnswerTooLarge { .. }
+                | CallError::Excess { .. }
                 | CallError::Redirect { .. }
         )
     }
@@ -121,6 +129,9 @@ impl fmt::Display for CallError {
             CallError::AnswerTooLarge { origin, max_bytes } => {
                 write!(f, "the answer of {origin} is larger than {max_bytes} bytes")
             }
+            CallError::Excess { origin, excess } => {
+                write!(f, "the connection to {origin} was closed before the answer was complete: it sent {excess}")
+            }
             CallError::Redirect { origin, reason } => write!(f, "the redirect of {origin} is not followed: {reason}"),
         }
     }
@@ -131,6 +142,7 @@ impl std::error::Error for CallError {
         match self {
             CallError::Connect { error, .. } | CallError::Tls { error, .. } => Some(error),
             CallError::Broken { error, .. } => Some(error),
+            CallError::Excess { excess, .. } => Some(excess),
             _ => None,
         }
     }

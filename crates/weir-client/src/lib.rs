@@ -5,10 +5,13 @@
 //! runtime; a connection is used only on the runtime that opened it.
 
 mod client;
+mod conduct;
 mod connect;
 mod content;
 mod error;
 mod filter;
+mod frames;
+mod guarded;
 mod pool;
 mod redirect;
 mod resolver;
@@ -18,6 +21,7 @@ mod tls;
 mod url;
 
 pub use client::HttpClient;
+pub use conduct::{MAX_INTERIM_RESPONSES, ServerExcess};
 pub use content::{AnswerContent, AnswerTrailers};
 pub use error::CallError;
 pub use filter::AddressFilter;

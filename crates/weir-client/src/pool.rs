@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use tokio::runtime;
 
+use crate::conduct::{ServerConduct, ServerExcess};
 use crate::settings::{HttpProtocol, IdleConnections, SharedSettings};
 use crate::tls::TlsKey;
 use crate::url::UrlOrigin;
@@ -28,46 +29,69 @@ pub(crate) struct ConnectionKey {
 
 /// A connection on which requests can be sent.
 #[derive(Debug)]
-pub(crate) enum PooledConnection {
+pub(crate) struct PooledConnection {
+    pub(crate) sender: RequestSender,
+    pub(crate) conduct: Arc<ServerConduct>,
+}
+
+#[derive(Debug)]
+pub(crate) enum RequestSender {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
 /// Why a request got no response on a connection.
-pub(crate) struct SendError {
-    pub(crate) error: hyper::Error,
-    /// Nothing of the request was sent, so it can be sent again.
-    pub(crate) unsent: bool,
+pub(crate) enum SendError {
+    /// The server broke a limit.
+    Excess(ServerExcess),
+    Failed {
+        error: hyper::Error,
+        /// Nothing of the request was sent, so it can be sent again.
+        unsent: bool,
+    },
 }
 
 impl PooledConnection {
     pub(crate) fn is_http2(&self) -> bool {
-        matches!(self, PooledConnection::Http2(_))
+        matches!(self.sender, RequestSender::Http2(_))
     }
 
-    pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
-        let sent = match self {
-            PooledConnection::Http1(sender) => sender.try_send_request(request).await,
-            PooledConnection::Http2(sender) => sender.try_send_request(request).await,
+    /// The same connection for one more call, over HTTP/2.
+    pub(crate) fn shared(&self) -> Option<PooledConnection> {
+        let RequestSender::Http2(sender) = &self.sender else { return None };
+        Some(PooledConnection { sender: RequestSender::Http2(sender.clone()), conduct: Arc::clone(&self.conduct) })
+    }
+
+    pub(crate) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+        let sent = match &mut self.sender {
+            RequestSender::Http1(sender) => {
+                self.conduct.begin(&mut request);
+                sender.try_send_request(request).await
+            }
+            RequestSender::Http2(sender) => sender.try_send_request(request).await,
         };
+        if let Some(excess) = self.conduct.excess() {
+            return Err(SendError::Excess(excess));
+        }
+        self.conduct.progress();
         sent.map_err(|mut failed| {
             let unsent = failed.take_message().is_some();
-            SendError { error: failed.into_error(), unsent }
+            SendError::Failed { error: failed.into_error(), unsent }
         })
     }
 
     /// Waits until the last response has been read completely. `false` if the connection closes instead.
     pub(crate) async fn is_reusable(&mut self) -> bool {
-        match self {
-            PooledConnection::Http1(sender) => sender.ready().await.is_ok(),
-            PooledConnection::Http2(sender) => !sender.is_closed(),
+        match &mut self.sender {
+            RequestSender::Http1(sender) => sender.ready().await.is_ok(),
+            RequestSender::Http2(sender) => !sender.is_closed(),
         }
     }
 
     fn is_open(&self) -> bool {
-        match self {
-            PooledConnection::Http1(sender) => sender.is_ready(),
-            PooledConnection::Http2(sender) => !sender.is_closed(),
+        match &self.sender {
+            RequestSender::Http1(sender) => sender.is_ready(),
+            RequestSender::Http2(sender) => !sender.is_closed(),
         }
     }
 }
@@ -85,6 +109,20 @@ struct ConnectionPool {
     swept: HashSet<runtime::Id>,
 }
 
+/// Limit of the origins with idle connections on one thread. Those whose connections expire first give way to others.
+const MAX_IDLE_ORIGINS: usize = 1024;
+
+impl ConnectionPool {
+    fn make_room(&mut self) {
+        self.idle.retain(|_, idle| !idle.is_empty());
+        while self.idle.len() >= MAX_IDLE_ORIGINS {
+            let expiry = |idle: &[ReusableConnection]| idle.last().map(|one| one.expires_at);
+            let first = self.idle.iter().min_by_key(|(_, idle)| expiry(idle)).map(|(key, _)| key.clone());
+            first.and_then(|key| self.idle.remove(&key));
+        }
+    }
+}
+
 thread_local! {
     static POOL: RefCell<ConnectionPool> = RefCell::default();
 }
@@ -100,8 +138,7 @@ pub(crate) fn take(key: &ConnectionKey) -> Option<PooledConnection> {
             if !one.connection.is_open() || one.expires_at <= now {
                 continue;
             }
-            let PooledConnection::Http2(sender) = &one.connection else { return Some(one.connection) };
-            let shared = PooledConnection::Http2(sender.clone());
+            let Some(shared) = one.connection.shared() else { return Some(one.connection) };
             idle.push(one);
             return Some(shared);
         }
@@ -127,7 +164,11 @@ pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: 
     let runtime = runtime::Handle::current().id();
     let one = ReusableConnection { connection, expires_at: Instant::now() + settings.timeout };
     let begins = POOL.with_borrow_mut(|pool| {
-        let idle = pool.idle.entry((runtime, key.clone())).or_default();
+        let key = (runtime, key.clone());
+        if pool.idle.len() >= MAX_IDLE_ORIGINS && !pool.idle.contains_key(&key) {
+            pool.make_room();
+        }
+        let idle = pool.idle.entry(key).or_default();
         if one.connection.is_http2() {
             // It may be in the pool already, or another one that was opened at the same time.
             idle.retain(|other| !other.connection.is_http2());

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::guarded::SharingStream;
 use crate::settings::ServerVerification;
 use crate::url::UrlOrigin;
 
@@ -42,8 +42,8 @@ impl StreamTarget {
 
 /// An open connection.
 pub enum ServiceStream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(SharingStream),
+    Tls(Box<TlsStream<SharingStream>>),
 }
 
 impl AsyncRead for ServiceStream {

@@ -335,6 +335,77 @@ fn http2_carries_calls_on_one_connection() {
     });
 }
 
+/// The error of a call to this server, which is not the time-out.
+async fn refused(server: &Server, how: &CallSettings) -> String {
+    let error = text(&HttpClient::default(), &url(server.url("/")), how).await.expect_err("it is too much");
+    assert!(!error.is_timeout() && !error.is_unsent(), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn an_endless_answer_without_content_is_an_error() {
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    run(async {
+        for (first, again, what) in [
+            ("", "HTTP/1.1 102 Processing\r\n\r\n", "more than 8 interim responses (1xx) to one request"),
+            ("", "HTTP/1.1 100 Continue\r\nLink: </a.css>\r\n\r\n", "more than 8 interim responses"),
+            ("HTTP/1.1 200 OK\r\nX-A: ", "x", "too large"),
+            ("HTTP/1.1 200 OK\r\n", "X-A: b\r\n", "too large"),
+            (CHUNKED, "0", "262144 bytes without a response head or content"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1", " ", "262144 bytes without"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", "a", "chunk extensions over limit"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X-A: b\r\n", "trailers"),
+            (CHUNKED, "1\r\nx\r\n", "is larger than 1048576 bytes"),
+        ] {
+            let server = Server::start(Script::Endless(first, again)).await;
+            let error = refused(&server, &patient()).await;
+            assert!(error.contains(what), "{again:?}: {error}");
+            assert_eq!(server.connections(), 1, "{again:?}: it is not asked again");
+        }
+    });
+}
+
+#[test]
+fn interim_responses_that_come_with_the_response_are_counted() {
+    let interim = "HTTP/1.1 103 Early Hints\r\n\r\n";
+    run(async {
+        let few = Server::start(Script::Answers(format!("{}{OK}", interim.repeat(8)).leak())).await;
+        for _ in 0..3 {
+            assert_eq!(text(&HttpClient::default(), &url(few.url("/")), &patient()).await.expect("an answer"), "ok");
+        }
+        assert_eq!(few.connections(), 1, "they are counted for each request");
+        let many = Server::start(Script::Answers(format!("{}{OK}", interim.repeat(9)).leak())).await;
+        assert!(refused(&many, &patient()).await.contains("more than 8 interim responses"));
+    });
+}
+
+#[test]
+fn endless_frames_of_http2_are_an_error() {
+    // A HEADERS frame with `:status: 102`, and a PING.
+    let interim = b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03102".to_vec();
+    let ping = b"\0\0\x08\x06\0\0\0\0\001234567".to_vec();
+    run(async {
+        for (frame, what) in [(interim, "more than 8 interim responses"), (ping, "more than 1000 HTTP/2 frames")] {
+            let server = server::endless_http2(frame).await;
+            let how = CallSettings { protocol: HttpProtocol::Http2, ..patient() };
+            let error = refused(&server, &how).await;
+            assert!(error.contains(what), "{error}");
+        }
+    });
+}
+
+#[test]
+fn an_answer_of_any_length_may_come_in_small_pieces() {
+    const PIECES: usize = 300_000;
+    let content = format!("{}0\r\n\r\n", "1\r\nx\r\n".repeat(PIECES));
+    let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{content}");
+    run(async {
+        let server = Server::start(Script::Answers(answer.leak())).await;
+        let all = text(&HttpClient::default(), &url(server.url("/")), &patient()).await.expect("an answer");
+        assert_eq!(all.len(), PIECES);
+    });
+}
+
 #[test]
 fn a_streamed_answer_comes_piece_by_piece() {
     run(async {

@@ -32,7 +32,7 @@ mod validate;
 
 pub use api::{AdminApi, AdminParts, GENERATED_KEY, generated_key};
 pub use audit::AuditSink;
-pub use context::ServedRevisions;
+pub use context::{MOST_WAITS, ServedRevisions};
 pub use keys::AdminKeys;
 pub use lanes::{ClientPresence, WaitingClient};
 pub use request::{AdminPeer, BodyFault};

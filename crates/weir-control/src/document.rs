@@ -21,10 +21,12 @@ mod include;
 pub(crate) mod lists;
 mod names;
 mod otlp_metrics;
+mod own_files;
 mod persistence;
 mod plugins;
 mod references;
 mod resource;
+pub(crate) mod resource_access;
 mod route;
 mod scheme;
 mod secret_fields;
@@ -35,7 +37,7 @@ mod shares;
 mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -50,7 +52,8 @@ use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
 
 use include::DocumentText;
 use lists::{LongLists, ReferringResource};
-use references::PlacedReference;
+use references::{PlacedReference, ReferringText};
+use resource_access::{RESOURCE_FILES, ResourceAccess};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
@@ -74,6 +77,7 @@ pub use persistence::PersistenceSpec;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use references::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
+pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
 #[cfg(test)]
@@ -128,6 +132,8 @@ pub struct Document {
     pub node_files: HashMap<Box<str>, Vec<NodeSpec>>,
     /// The store revision of the resources; `None` if they come from a file.
     pub store_revision: Option<u64>,
+    /// What the resources may use of the node; `None` if they come from its file, whose author may use everything.
+    pub(crate) access: Option<Arc<ResourceAccess>>,
     /// When the document was read: the time against which the expiry of certificates is checked.
     pub read_at: SystemTime,
     /// The faults that were found without knowledge of the plugins.
@@ -191,17 +197,6 @@ const RESOURCES: &[&str] = &[
     "plugins",
 ];
 
-/// What to do if a resource of a store may not name a file.
-pub(crate) const RESOURCE_FILES: &str =
-    "write the content itself, or add the file's directory to `resource_files` in the configuration file of the node";
-
-/// Whether a file is in a directory or below it, by their names.
-fn is_below(file: &Path, directory: &Path) -> bool {
-    let is_plain = |path: &Path| !path.components().any(|part| part == Component::ParentDir);
-    let without_dots = |path: &Path| path.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>();
-    is_plain(file) && without_dots(file).starts_with(without_dots(directory))
-}
-
 impl Document {
     /// Parses a text and reads the document from it.
     ///
@@ -251,16 +246,24 @@ impl Document {
     /// Reads a tree, after its references to the environment are resolved. `faults` are faults found earlier.
     pub(crate) fn of_tree(
         source: Arc<str>,
-        tree: TreeNode,
-        faults: Vec<Diagnostic>,
+        mut tree: TreeNode,
+        mut faults: Vec<Diagnostic>,
         lookup: VariableLookup,
     ) -> Document {
-        Document::of_parts(source, tree, None, faults, lookup)
+        faults.extend(references::resolve(&source, &mut tree, lookup, ReferringText::Document(None)));
+        Document::of_parts(source, tree, None, faults, None)
     }
 
     /// Like [`Document::of_tree`], for the resources of a store: the long lists are already read, everything else is in the tree.
-    pub(crate) fn of_resources(source: Arc<str>, tree: TreeNode, lists: LongLists, lookup: VariableLookup) -> Document {
-        Document::of_parts(source, tree, Some(lists), Vec::new(), lookup)
+    pub(crate) fn of_resources(
+        source: Arc<str>,
+        mut tree: TreeNode,
+        lists: LongLists,
+        lookup: VariableLookup,
+        access: Arc<ResourceAccess>,
+    ) -> Document {
+        let faults = references::resolve(&source, &mut tree, lookup, ReferringText::Document(Some(&access)));
+        Document::of_parts(source, tree, Some(lists), faults, Some(access))
     }
 
     fn of_parts(
@@ -268,15 +271,15 @@ impl Document {
         mut tree: TreeNode,
         lists: Option<LongLists>,
         mut faults: Vec<Diagnostic>,
-        lookup: VariableLookup,
+        access: Option<Arc<ResourceAccess>>,
     ) -> Document {
-        faults.extend(references::resolve(&source, &mut tree, lookup));
-        let (secrets, wrong) = references::secrets(&source, &mut tree);
+        let (secrets, wrong) = references::secrets(&source, &mut tree, ReferringText::Document(access.as_deref()));
         faults.extend(wrong);
         let referring = lists.as_ref().map(|lists| lists.referring.clone()).unwrap_or_default();
         let with_references = (!secrets.is_empty() || !referring.is_empty()).then(|| tree.clone());
         let mut document = Document::build(source, tree, lists);
         document.secrets = secrets;
+        document.access = access;
         let of_lists = referring.iter().flat_map(|one| &one.secrets);
         document.secrets.extend(of_lists.cloned());
         document.referring = referring;
@@ -315,7 +318,7 @@ impl Document {
             return self;
         };
         let lists = self.store_revision.is_some().then(|| self.take_lists());
-        let Document { source, text, managers, secrets, store_revision, .. } = self;
+        let Document { source, text, managers, secrets, store_revision, access, .. } = self;
         let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
             let keeper = keeper.ok_or_else(|| format!("there is no secrets manager `{}`", secret.manager))?;
@@ -329,6 +332,7 @@ impl Document {
         let mut document = Document::build(source, tree, lists);
         document.secrets = secrets;
         document.store_revision = store_revision;
+        document.access = access;
         document.text = text;
         document.faults.extend(faults);
         document
@@ -447,6 +451,7 @@ impl Document {
             system_roots: Vec::new(),
             node_files: HashMap::new(),
             store_revision: None,
+            access: None,
             read_at: SystemTime::now(),
             faults: Vec::new(),
             sections: Fingerprint::of_entries(tree, |key| !LongLists::KEYS.contains(&key)),
@@ -521,24 +526,19 @@ impl Document {
         place.unwrap_or_default()
     }
 
-    /// The files to read before the document is compiled: names of files, and `$env://NAME`.
-    pub fn file_names(&self) -> BTreeSet<&str> {
-        let of_upstreams = self.noted_upstreams().flat_map(|upstream| upstream.tls.pems());
-        let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).filter_map(Pem::elsewhere);
-        let of_resources = pems.chain(self.node_files_named().map(|file| &*file.path));
+    /// The files that the settings of the node name, to read before the document is compiled: names of files, and `$env://NAME`.
+    pub fn files_of_settings(&self) -> BTreeSet<&str> {
         let authority = self.acme.iter().filter_map(|acme| acme.authorities.as_ref());
-        let of_settings = authority.chain(&self.settings.trusted).filter_map(Pem::elsewhere);
-        of_resources.filter(|name| self.may_name(name)).chain(of_settings).collect()
+        authority.chain(&self.settings.trusted).filter_map(Pem::elsewhere).collect()
     }
 
-    /// Whether a resource may name this file. Who may write to a store is not always who may read the files of the node, and a
-    /// message about a file tells at least whether it exists.
-    fn may_name(&self, name: &str) -> bool {
-        let is_of_file = self.store_revision.is_none();
-        let is_allowed = |directory: &Path| is_below(Path::new(name), directory);
-        is_of_file
-            || name.starts_with("$env://")
-            || self.settings.resource_files.iter().any(|directory| is_allowed(Path::new(&**directory)))
+    /// The same for resources. Files that a resource of a store may not read are left out: a message about a file tells at least
+    /// whether it exists.
+    pub fn files_of_resources(&self) -> BTreeSet<&str> {
+        let of_upstreams = self.noted_upstreams().flat_map(|upstream| upstream.tls.pems());
+        let pems = self.ssls.iter().flat_map(Ssl::pems).chain(of_upstreams).filter_map(Pem::elsewhere);
+        let names = pems.chain(self.node_files_named().map(|file| &*file.path));
+        names.filter(|name| self.access.as_ref().is_none_or(|access| access.may_read(name))).collect()
     }
 
     /// The certificate files of `acme`, which may not exist yet.
@@ -563,6 +563,10 @@ impl Document {
         let named = self.noted_upstreams().filter_map(|one| Some((path(one), one.nodes_file.clone()?)));
         let named: Vec<(String, NodesFile)> = named.collect();
         self.queries = OnceLock::new();
+        let access = self.access.clone();
+        // No resource may read the variable, only those that name the file.
+        let may_read = |name: &str| access.as_ref().is_none_or(|access| access.variable("", name).is_ok());
+        let lookup = |name: &str| lookup(name).filter(|_| may_read(name));
         for (at, NodesFile { path, place, default_port }) in named {
             let text = match self.files.get(&path) {
                 Some(Ok(content)) => std::str::from_utf8(content).map_err(|_| "it is not UTF-8".to_owned()),
@@ -575,7 +579,7 @@ impl Document {
                 }
             };
             let source: Arc<str> = (*path).into();
-            let found = match text.map(|text| yaml::parse(&source, text, lookup, limits)) {
+            let found = match text.map(|text| yaml::parse(&source, text, &lookup, limits)) {
                 Ok(Ok(Parsed { tree, faults: mut found })) => {
                     let faults = Faults::new(source);
                     let nodes = upstream::nodes(&NodeReader::root(&tree, &faults), default_port);

@@ -148,7 +148,7 @@ routes:
 }
 
 #[test]
-fn what_is_switched_off_matches_nothing() {
+fn route_that_is_switched_off_matches_nothing() {
     let snapshot = compiled("routes: [{ uri: /a, status: 0, plugins: {} }, { uri: /b, plugins: {} }]");
     assert!(found(&snapshot, "", "/a").is_none());
     assert!(found(&snapshot, "", "/b").is_some());
@@ -319,7 +319,7 @@ fn passive_checks_have_the_defaults_of_apisix() {
 }
 
 #[test]
-fn what_a_consumer_says_counts_before_its_group() {
+fn plugins_of_a_consumer_precede_those_of_its_group() {
     let snapshot = compiled(
         "
 consumer_groups: [{ id: gold, plugins: { mark-late: { text: g2 }, mark-access: { text: g3 } } }]

@@ -53,7 +53,7 @@ fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
 }
 
 #[test]
-fn what_matches_nothing_and_what_is_off() {
+fn explanation_shows_no_match_and_plugins_that_are_off() {
     let text = explained("GET", "other.example", &[]).expect("explained");
     assert!(text.contains("mark-early") && text.contains("from route/all (off)"), "{text}");
     let document = Document::parse("f", "routes: []", &|_| None, TextLimits::default()).expect("is YAML");
@@ -65,7 +65,7 @@ fn what_matches_nothing_and_what_is_off() {
 }
 
 #[test]
-fn what_is_no_request_is_said() {
+fn explanation_of_an_invalid_request_names_the_fault() {
     for (method, url, header, want) in [
         ("G T", "http://a/", "A: b", "would reject this request with 400"),
         ("GET", "ftp://a/", "A: b", "neither http nor https"),

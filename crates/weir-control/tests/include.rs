@@ -96,7 +96,7 @@ fn faults_are_told_in_the_lines_of_their_own_file() {
 }
 
 #[test]
-fn what_cannot_be_included_is_refused_with_its_place() {
+fn invalid_include_is_refused_with_its_place() {
     let place = TempDir::new();
     let include = |entry: &str| ("weir.yaml", format!("listen: []\ninclude:\n- {entry}\n"));
     let refused = |entry: &str, says: &[&str]| {

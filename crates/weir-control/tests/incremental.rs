@@ -312,7 +312,7 @@ proptest! {
 }
 
 #[test]
-fn what_did_not_change_is_the_same_piece() {
+fn unchanged_resources_keep_their_pieces() {
     let mut content = beginning();
     let first = compile(&document(&content), &plugins::TELLING, None).expect("is right");
     content["routes"][1]["uri"] = json!("/changed");
@@ -334,7 +334,7 @@ fn recompiled(content: &mut Map<String, Value>, key: &str, value: Value) -> Vec<
 }
 
 #[test]
-fn what_concerns_all_has_only_those_compiled_again_that_depend_on_it() {
+fn change_of_a_shared_setting_recompiles_only_routes_that_depend_on_it() {
     let mut content = beginning();
     let with = |plugin: &str, options: Value| json!({ plugin: options });
     content["routes"][0]["plugins"] = with("door", json!({}));

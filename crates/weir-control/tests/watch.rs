@@ -210,7 +210,7 @@ fn a_reload_publishes_without_a_change() {
 }
 
 #[test]
-fn what_a_running_node_cannot_change_is_a_warning() {
+fn setting_that_a_running_node_cannot_change_is_a_warning() {
     let directory = TempDir::new();
     let node = start(&directory.write("weir.yaml", format!("listen: ':9080'\n{}", routes(1))));
     directory.write("weir.yaml", format!("listen: ':9081'\n{}", routes(2)));

@@ -162,7 +162,7 @@ impl DataPlane {
         }
         gateway.wait_for_revision(snapshot.revision, Duration::from_secs(10));
         gateway.shared.health.begin();
-        gateway.prober.follow(&snapshot)?;
+        gateway.prober.follow(gateway.latest.get().upstreams())?;
         Ok(gateway)
     }
 
@@ -176,7 +176,7 @@ impl DataPlane {
         let published = Arc::new(published);
         self.command(|| WorkerCommand::Publish(Arc::clone(&published)));
         if published.has_other_checks(&before)
-            && let Err(error) = self.prober.follow(&published.snapshot)
+            && let Err(error) = self.prober.follow(published.upstreams())
         {
             tracing::error!("starting the health check thread failed, endpoints are not checked: {error}");
         }
@@ -211,10 +211,10 @@ impl DataPlane {
         let latest = self.latest.get();
         let now_ns = self.clock.now_ns();
         let mut page = EndpointPage::default();
-        for (number, upstream) in latest.snapshot.upstreams.iter() {
+        for (upstream, health) in latest.upstreams() {
             page.upstreams += 1;
             let is_wanted = filter.upstream.as_ref().is_none_or(|name| upstream.name.contains(&**name));
-            for (endpoint, health) in upstream.endpoints.iter().zip(&*latest.health[number]) {
+            for (endpoint, health) in upstream.endpoints.iter().zip(health) {
                 let is_up = health.is_up(now_ns);
                 page.endpoints += 1;
                 page.up += usize::from(is_up);

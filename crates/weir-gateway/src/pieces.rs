@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_found_and_what_does_not_is_shared() {
+    fn pieces_find_differences_and_share_the_rest() {
         let old: Pieces<Arc<usize>> = (0..1_000).map(Arc::new).collect();
         let mut new = old.clone();
         assert!(new.changes_from(&old).is_empty());

@@ -12,7 +12,7 @@ use weir_telemetry::upstreams::UpstreamCounters;
 
 use crate::endpoint::state::{Health, HealthTable};
 use crate::pieces::Pieces;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Upstream};
 
 /// How often the thread checks whether the last worker has dropped a snapshot.
 const LOOK: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ impl Published {
         for number in snapshot.upstreams.changes_from(known) {
             match snapshot.upstreams.get(number) {
                 Some(upstream) => {
-                    health.set(number, table.endpoints(&upstream.endpoints, now_ns));
+                    health.set(number, table.of(upstream, now_ns));
                     let names: Vec<String> = upstream.endpoints.iter().map(|one| one.addr.to_string()).collect();
                     let names = names.iter().map(String::as_str);
                     counters.set(number, metrics.upstreams.counters(&upstream.name, names));
@@ -63,10 +63,15 @@ impl Published {
         Published { snapshot, slots, health, counters }
     }
 
+    /// The upstreams, each with the health of its endpoints.
+    pub fn upstreams(&self) -> impl Iterator<Item = (&Upstream, &[Arc<Health>])> {
+        self.snapshot.upstreams.iter().map(|(number, upstream)| (&**upstream, &*self.health[number]))
+    }
+
     /// Whether the active checks may differ from before.
     pub fn has_other_checks(&self, before: &Published) -> bool {
         let (new, old) = (&self.snapshot.upstreams, &before.snapshot.upstreams);
-        let is_checked = |upstreams: &Pieces<Arc<crate::snapshot::Upstream>>, number: usize| {
+        let is_checked = |upstreams: &Pieces<Arc<Upstream>>, number: usize| {
             upstreams.get(number).is_some_and(|upstream| upstream.endpoints.iter().any(|one| one.checks.is_some()))
         };
         new.changes_from(old).into_iter().any(|number| is_checked(new, number) || is_checked(old, number))

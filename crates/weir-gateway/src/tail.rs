@@ -1,10 +1,11 @@
 //! Shows exchanges as they end to readers that watch a running node (`weir tail`, `weir trace`).
 //!
 //! Without a reader, an exchange costs the read of one counter. With readers, the worker formats a line for each exchange
-//! that is wanted; a line that a reader has no room for is dropped and counted. No request waits for a reader.
+//! that is wanted, once for all readers; a line that a reader has no room for is dropped and counted. No request waits for a reader.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockWriteGuard};
+use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
 use weir_plugin::template::{Template, TemplateStyle};
@@ -13,6 +14,10 @@ use weir_proto::RequestHead;
 
 /// The most lines that wait for one reader.
 const MOST_LINES: usize = 1024;
+/// The most bytes that wait for one reader.
+pub const MOST_READER_BYTES: usize = 512 << 10;
+/// The most bytes that wait for all readers, a line that several readers share counted for each.
+pub const MOST_BYTES: usize = 4 << 20;
 
 /// The field that names a trace. A request with this field is traced if a reader has opened a tail for that name.
 pub const TRACE_FIELD: &str = "X-Weir-Trace";
@@ -43,24 +48,42 @@ pub enum TailFilter {
 
 struct TailState {
     filter: TailFilter,
-    lines: mpsc::Sender<Vec<u8>>,
+    lines: mpsc::Sender<TailLine>,
+    waiting_bytes: AtomicUsize,
     skipped: AtomicU64,
 }
+
+/// A line with its end, shared by the readers.
+pub type TailLine = Arc<[u8]>;
 
 /// Receives lines about exchanges, as JSON objects, until it is dropped.
 pub struct Tail {
     state: Arc<TailState>,
-    pub lines: mpsc::Receiver<Vec<u8>>,
+    lines: mpsc::Receiver<TailLine>,
 }
 
 impl Tail {
     pub fn open(filter: TailFilter) -> Tail {
         let (sender, lines) = mpsc::channel(MOST_LINES);
-        let state = Arc::new(TailState { filter, lines: sender, skipped: AtomicU64::new(0) });
+        let state = Arc::new(TailState {
+            filter,
+            lines: sender,
+            waiting_bytes: AtomicUsize::new(0),
+            skipped: AtomicU64::new(0),
+        });
         let mut tails = tails();
         tails.push(Arc::clone(&state));
         OPEN.store(tails.len(), Relaxed);
         Tail { state, lines }
+    }
+
+    /// The next line; `None` if there will be no more.
+    pub fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<TailLine>> {
+        let line = self.lines.poll_recv(context);
+        if let Poll::Ready(Some(line)) = &line {
+            self.state.waiting_bytes.fetch_sub(line.len(), Relaxed);
+        }
+        line
     }
 }
 
@@ -100,14 +123,17 @@ pub fn is_traced(request: &RequestHead) -> bool {
 pub fn show(exchange: &Exchange) {
     static TEMPLATE: LazyLock<Template> = LazyLock::new(|| Template::compile(LINE));
     let tails = TAILS.read().unwrap_or_else(PoisonError::into_inner);
-    let mut line = Vec::new();
+    let mut line = None;
     for tail in tails.iter().filter(|tail| tail.wants(exchange)) {
-        if line.is_empty() {
+        let line = line.get_or_insert_with(|| {
+            let mut line = Vec::new();
             TEMPLATE.render_as(TemplateStyle::JSON, &LoggedExchange(exchange.shown()), &mut line);
             write_plugin_turns(exchange, &mut line);
             line.extend_from_slice(b"}\n");
-        }
-        tail.send(&line);
+            TailLine::from(line)
+        });
+        let waiting: usize = tails.iter().map(|tail| tail.waiting_bytes.load(Relaxed)).sum();
+        tail.send(line, MOST_BYTES.saturating_sub(waiting));
     }
 }
 
@@ -129,21 +155,32 @@ impl TailState {
         }
     }
 
-    fn send(&self, line: &[u8]) {
+    /// Sends a line, before it the number of those that were skipped. Skips it if there is no room for it.
+    fn send(&self, line: &TailLine, room: usize) {
         let skipped = self.skipped.swap(0, Relaxed);
-        let line = match skipped {
-            0 => line.to_vec(),
-            count => [format!("{{\"skipped\":{count}}}\n").as_bytes(), line].concat(),
-        };
-        if self.lines.try_send(line).is_err() {
+        if skipped > 0 && !self.try_send(format!("{{\"skipped\":{skipped}}}\n").into_bytes().into(), room) {
             self.skipped.fetch_add(skipped + 1, Relaxed);
+        } else if !self.try_send(Arc::clone(line), room) {
+            self.skipped.fetch_add(1, Relaxed);
         }
+    }
+
+    fn try_send(&self, line: TailLine, room: usize) -> bool {
+        let bytes = line.len();
+        // Counted first, so that the reader never subtracts what is not counted yet.
+        let waiting = self.waiting_bytes.fetch_add(bytes, Relaxed);
+        let is_sent = bytes <= room && waiting + bytes <= MOST_READER_BYTES && self.lines.try_send(line).is_ok();
+        if !is_sent {
+            self.waiting_bytes.fetch_sub(bytes, Relaxed);
+        }
+        is_sent
     }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use weir_proto::h1::{Limits, parse_request};
 
     use super::*;
 
@@ -160,9 +197,16 @@ mod tests {
     }
 
     fn next(tail: &mut Tail) -> Vec<Value> {
-        let line = tail.lines.try_recv().expect("a line");
-        let text = String::from_utf8(line).expect("UTF-8");
+        let line = try_next(tail).expect("a line");
+        let text = String::from_utf8(line.to_vec()).expect("UTF-8");
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    fn try_next(tail: &mut Tail) -> Option<TailLine> {
+        match tail.poll_line(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(line) => line,
+            Poll::Pending => None,
+        }
     }
 
     #[test]
@@ -172,22 +216,46 @@ mod tests {
         show(&exchange(232));
         show(&exchange(231));
         assert_eq!(next(&mut one)[0]["status"], 231);
-        assert!(one.lines.try_recv().is_err());
+        assert!(try_next(&mut one).is_none());
     }
 
     #[test]
-    fn what_is_not_read_is_counted() {
+    fn tail_counts_lines_that_were_not_read() {
         let mut slow = tail(233);
         for _ in 0..MOST_LINES + 5 {
             show(&exchange(233));
         }
-        next(&mut slow);
-        show(&exchange(233));
-        for _ in 1..MOST_LINES {
-            assert_eq!(next(&mut slow).len(), 1);
+        let mut kept = 0;
+        while try_next(&mut slow).is_some() {
+            kept += 1;
         }
-        let last = next(&mut slow);
-        assert_eq!((last[0]["skipped"].as_u64(), last[1]["status"].as_u64()), (Some(5), Some(233)));
+        assert!((1..=MOST_LINES).contains(&kept), "{kept}");
+        show(&exchange(233));
+        assert_eq!(next(&mut slow)[0]["skipped"].as_u64(), Some((MOST_LINES + 5 - kept) as u64));
+        assert_eq!(next(&mut slow)[0]["status"], 233);
+    }
+
+    #[test]
+    fn u05_lines_are_shared_and_bounded_in_bytes() {
+        let mut long = exchange(235);
+        let head = format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "a".repeat(8_000));
+        parse_request(head.as_bytes(), &Limits::default(), &mut long.request).expect("valid").expect("complete");
+        let mut readers: Vec<Tail> = (0..12).map(|_| tail(235)).collect();
+        show(&long);
+        let lines: Vec<TailLine> = readers.iter_mut().map(|reader| try_next(reader).expect("a line")).collect();
+        assert!(lines.iter().all(|line| Arc::ptr_eq(line, &lines[0])), "encoded once");
+
+        for _ in 0..MOST_LINES {
+            show(&long);
+        }
+        let waiting: Vec<usize> = readers.iter().map(|reader| reader.state.waiting_bytes.load(Relaxed)).collect();
+        assert!(waiting.iter().all(|bytes| *bytes <= MOST_READER_BYTES), "{waiting:?}");
+        let all: usize = waiting.iter().sum();
+        assert!((MOST_BYTES / 2..=MOST_BYTES).contains(&all), "{all}");
+        for reader in &mut readers {
+            while try_next(reader).is_some() {}
+            assert_eq!(reader.state.waiting_bytes.load(Relaxed), 0);
+        }
     }
 
     #[test]

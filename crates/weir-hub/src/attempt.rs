@@ -31,8 +31,11 @@ pub enum NoAnswerReason {
     AddressDenied = 2,
     Connect = 3,
     Tls = 4,
+    /// The connection was open, and no answer came in time.
     TimedOut = 5,
     Broken = 6,
+    /// The connection was not open in time, the lookup of the name and the TLS handshake included.
+    ConnectTimedOut = 7,
 }
 
 /// Why a delivery failed.
@@ -54,7 +57,7 @@ pub struct DeliveryAttempt {
 }
 
 impl NoAnswerReason {
-    const ALL: [NoAnswerReason; 7] = [
+    const ALL: [NoAnswerReason; 8] = [
         NoAnswerReason::Unknown,
         NoAnswerReason::NameLookup,
         NoAnswerReason::AddressDenied,
@@ -62,17 +65,32 @@ impl NoAnswerReason {
         NoAnswerReason::Tls,
         NoAnswerReason::TimedOut,
         NoAnswerReason::Broken,
+        NoAnswerReason::ConnectTimedOut,
     ];
 
     pub(crate) fn of(error: &CallError) -> NoAnswerReason {
         match error {
-            error if error.is_timeout() => NoAnswerReason::TimedOut,
+            CallError::AnswerTimedOut { .. } => NoAnswerReason::TimedOut,
+            error if error.is_timeout() => NoAnswerReason::ConnectTimedOut,
             CallError::NameLookup { .. } => NoAnswerReason::NameLookup,
             CallError::AddressDenied { .. } => NoAnswerReason::AddressDenied,
             CallError::Connect { .. } => NoAnswerReason::Connect,
             CallError::Tls { .. } => NoAnswerReason::Tls,
-            CallError::Broken { .. } => NoAnswerReason::Broken,
+            CallError::Broken { .. } | CallError::Excess { .. } => NoAnswerReason::Broken,
             _ => NoAnswerReason::Unknown,
+        }
+    }
+
+    /// Whether this shows that the host is down. All callbacks of a host share its name, addresses and certificate. A connection that
+    /// is open and gives no answer shows nothing of the other callbacks: whoever subscribes one that stays silent would stop them.
+    pub(crate) fn is_of_host(self) -> bool {
+        match self {
+            NoAnswerReason::NameLookup
+            | NoAnswerReason::AddressDenied
+            | NoAnswerReason::Connect
+            | NoAnswerReason::Tls
+            | NoAnswerReason::ConnectTimedOut => true,
+            NoAnswerReason::Unknown | NoAnswerReason::TimedOut | NoAnswerReason::Broken => false,
         }
     }
 }
@@ -91,6 +109,11 @@ impl DeliveryOutcome {
 }
 
 impl DeliveryFailure {
+    /// Whether this shows that the host is down.
+    pub(crate) fn is_of_host(self) -> bool {
+        matches!(self, DeliveryFailure::NoAnswer(reason) if reason.is_of_host())
+    }
+
     /// The status, or the number of a reason, which is below all statuses.
     pub(crate) fn code(self) -> u16 {
         match self {
@@ -123,6 +146,7 @@ impl fmt::Display for DeliveryFailure {
             NoAnswerReason::Connect => "the connection could not be opened",
             NoAnswerReason::Tls => "the TLS handshake failed",
             NoAnswerReason::TimedOut => "timed out",
+            NoAnswerReason::ConnectTimedOut => "connecting timed out",
             NoAnswerReason::Broken => "the connection ended before the answer",
         })
     }

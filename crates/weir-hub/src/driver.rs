@@ -29,7 +29,8 @@ use crate::verification::{VerificationFailure, VerificationReports};
 
 /// A message to the hub's thread.
 pub(crate) enum Message {
-    Request(SubscriptionRequest, oneshot::Sender<Result<(), Refusal>>),
+    /// The answer is the time until the callback is asked.
+    Request(SubscriptionRequest, oneshot::Sender<Result<Duration, Refusal>>),
     /// Requests the content of a topic by HTTP.
     Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
     Listen(EventWaiter),
@@ -134,7 +135,8 @@ pub(crate) struct HubDriver {
     pub(crate) settings: Arc<HubSettings>,
     pub(crate) inbox: UnboundedSender<Message>,
     pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
-    replies: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
+    /// By number: when the callback of the request is asked, and its caller.
+    replies: HashMap<u64, (Duration, oneshot::Sender<Result<Duration, Refusal>>)>,
     /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
     listeners: HashMap<Box<str>, Vec<EventWaiter>>,
@@ -317,7 +319,10 @@ impl HubDriver {
     fn take(&mut self, message: Message) {
         match message {
             Message::Request(request, reply) => match self.engine.request(request) {
-                Ok(number) => drop(self.replies.insert(number, reply)),
+                Ok(number) => {
+                    let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
+                    self.replies.insert(number, (Duration::from_millis(wait_ms), reply));
+                }
                 Err(refusal) => drop(reply.send(Err(refusal))),
             },
             Message::Fetch(topic, reply) => {
@@ -546,8 +551,8 @@ impl HubDriver {
     fn recorded(&mut self, written: PersistedChanges) {
         self.engine.recorded(written.subscriptions, self.clock.now_ms());
         for number in written.requests {
-            if let Some(reply) = self.replies.remove(&number) {
-                let _ = reply.send(Ok(()));
+            if let Some((wait, reply)) = self.replies.remove(&number) {
+                let _ = reply.send(Ok(wait));
             }
             self.engine.verify(number);
         }
@@ -578,7 +583,7 @@ impl HubDriver {
         if self.failed_at.is_none_or(|at| at + AFTER_FAILURE > Instant::now()) {
             return;
         }
-        for (number, reply) in self.replies.drain() {
+        for (number, (_, reply)) in self.replies.drain() {
             let _ = reply.send(Err(cannot_write()));
             self.engine.verified(number, false, self.clock.now_ms(), self.clock.now_ms());
         }

@@ -8,8 +8,12 @@
 mod attempts;
 mod callback_requests;
 mod dead_letters;
+#[cfg(test)]
+mod fairness;
 mod fan_out;
+mod host_requests;
 mod hosts;
+mod lanes;
 mod limits;
 mod listing;
 mod names;
@@ -20,9 +24,10 @@ mod subscriptions;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topics;
+mod turns;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use crate::account::{Account, RefusedRequests, RequestRefusal, Tally};
@@ -36,7 +41,8 @@ use callback_requests::OpenDenials;
 pub use callback_requests::{CallbackRequest, Denial, Verification};
 use dead_letters::DeadLetters;
 use fan_out::FanOuts;
-use hosts::CallbackHosts;
+use hosts::{CallbackHosts, DeliveryEnd, DeliveryTurn};
+use lanes::Standing;
 use limits::{DeliveryLimits, LimitVerdict};
 pub use listing::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 use requests::{OpenRequests, RequestStep};
@@ -107,6 +113,8 @@ pub struct Engine {
     dead_letters: DeadLetters,
     limits: DeliveryLimits,
     in_flight: usize,
+    /// Deliveries in flight whose subscriptions have ended meanwhile, with the host and the standing whose permits they hold.
+    ended_in_flight: HashMap<u64, (u32, Standing)>,
     /// Deliveries started by this process, retries included.
     pub attempts: u64,
     /// Subscriptions that have ended in this process.
@@ -174,6 +182,7 @@ impl Engine {
             dead_letters: DeadLetters::default(),
             limits: DeliveryLimits::default(),
             in_flight: 0,
+            ended_in_flight: HashMap::new(),
             attempts: 0,
             ends: SubscriptionEnds::default(),
             refused: RefusedRequests::default(),
@@ -333,8 +342,11 @@ impl Engine {
     /// Removes an open request.
     fn close_request(&mut self, number: u64) -> Option<SubscriptionRequest> {
         let open = self.requests.remove(number)?;
+        if open.step == RequestStep::Asked {
+            self.asking -= 1;
+            self.hosts.request_ended(open.host);
+        }
         self.hosts.release(open.host);
-        self.asking -= usize::from(open.step == RequestStep::Asked);
         Some(open.request)
     }
 
@@ -449,8 +461,7 @@ impl Engine {
     fn remove(&mut self, slot: u32, cancelled: u64) {
         let subscription = self.subscriptions.remove(slot);
         if subscription.delivery == DeliveryState::Sending {
-            self.in_flight -= 1;
-            self.hosts.release_unsent(subscription.host);
+            self.ended_in_flight.insert(subscription.id, (subscription.host, subscription.standing));
         }
         self.ended += Tally { cancelled, ..subscription.tally() };
         self.dead_letters.forget(subscription.id);
@@ -472,7 +483,7 @@ impl Engine {
         }
         subscription.delivery = DeliveryState::Queued;
         subscription.since_ms = now_ms;
-        self.hosts.queue(subscription.host, slot);
+        self.hosts.queue(subscription.host, subscription.standing, subscription.owner, slot);
     }
 
     /// The next event of a subscription. An event that was tried before comes first, then dead letters, then newer events.
@@ -502,10 +513,11 @@ impl Engine {
             if !self.may_deliver(now_ms) {
                 return None;
             }
-            let (host, slot) = self.hosts.next(delivery.in_flight_per_host)?;
+            let turn = self.hosts.next(delivery.in_flight_per_host)?;
+            let DeliveryTurn { host, slot, standing } = turn;
             // The subscription may have ended meanwhile, and its slot may be used by another one.
-            if !self.subscriptions.waits_at(slot, host) {
-                self.hosts.release_unsent(host);
+            if !self.subscriptions.waits_for(&turn) {
+                self.hosts.release_unsent(host, standing);
                 continue;
             }
             let next = self.next_event(slot);
@@ -513,11 +525,11 @@ impl Engine {
             let id = subscription.id;
             let Some(seq) = next else {
                 subscription.delivery = DeliveryState::Idle;
-                self.hosts.release_unsent(host);
+                self.hosts.release_unsent(host, standing);
                 continue;
             };
             if !self.is_within_limits(slot, seq, now_ms) {
-                self.hosts.release_unsent(host);
+                self.hosts.release_unsent(host, standing);
                 continue;
             }
             let subscription = self.subscriptions.get_mut(slot);
@@ -558,19 +570,27 @@ impl Engine {
 
     /// Reports the result of a delivery. The subscription goes on with [`Engine::recorded`], once the outcome is written.
     pub fn delivered(&mut self, subscription: u64, seq: u64, outcome: DeliveryOutcome, now_ms: u64) {
-        let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
+        let Some(slot) = self.subscriptions.slot_of(subscription) else {
+            if let Some((host, standing)) = self.ended_in_flight.remove(&subscription) {
+                self.in_flight -= 1;
+                self.hosts.release_unsent(host, standing);
+            }
+            return;
+        };
         if !self.subscriptions.get(slot).is_sending() {
             return;
         }
         self.in_flight -= 1;
         let at = self.subscriptions.get_mut(slot);
-        let (host, failure, is_replay) = (at.host, outcome.failure(), at.is_replay(seq));
+        let (failure, is_replay, before) = (outcome.failure(), at.is_replay(seq), at.standing);
+        at.standing = before.after(outcome);
+        let end = DeliveryEnd { host: at.host, slot, outcome, before, after: at.standing };
         let took_ms = u32::try_from(now_ms.saturating_sub(at.sent_ms)).unwrap_or(u32::MAX);
         if outcome != DeliveryOutcome::ContentGone {
             at.latest.add(&DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
         }
-        if let Some(at_ms) = self.hosts.ended(host, outcome, self.settings.delivery.in_flight_per_host, now_ms) {
-            self.due.push(Reverse((at_ms, Due::Host(host))));
+        if let Some(at_ms) = self.hosts.ended(&end, self.settings.delivery.in_flight_per_host, now_ms) {
+            self.due.push(Reverse((at_ms, Due::Host(end.host))));
         }
         if outcome == DeliveryOutcome::Gone {
             self.subscriptions.get_mut(slot).delivery = DeliveryState::Idle;
@@ -606,9 +626,9 @@ impl Engine {
             return;
         }
         at.delivery = DeliveryState::Waiting;
-        let (id, host) = (at.id, at.host);
+        let (id, host, standing) = (at.id, at.host, at.standing);
         (self.in_flight, self.attempts) = (self.in_flight - 1, self.attempts - 1);
-        self.hosts.release_unsent(host);
+        self.hosts.release_unsent(host, standing);
         self.due.push(Reverse((until_ms, Due::Retry { slot, id })));
     }
 
@@ -709,7 +729,7 @@ impl Engine {
                     let subscription = self.subscriptions.get_mut(slot);
                     if subscription.delivery == DeliveryState::Waiting {
                         subscription.delivery = DeliveryState::Queued;
-                        self.hosts.queue(subscription.host, slot);
+                        self.hosts.queue(subscription.host, subscription.standing, subscription.owner, slot);
                     }
                 }
                 Due::Limit { slot, id, .. } if self.subscriptions.id_of(slot) == Some(id) => {
@@ -717,7 +737,7 @@ impl Engine {
                         self.queue(slot, now_ms);
                     }
                 }
-                Due::Host(host) => self.hosts.probe(host),
+                Due::Host(host) => self.hosts.probe(host, now_ms),
                 Due::HostRequest(host) => self.hosts.wake_request(host),
                 Due::Retry { .. } | Due::Limit { .. } => {}
             }

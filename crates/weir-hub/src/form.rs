@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use crate::limit::DeliveryLimit;
 use crate::settings::HubSettings;
 use crate::topic::{is_http_url, normalized};
@@ -210,6 +212,9 @@ pub fn known_topic(topic: &str, settings: &HubSettings) -> Result<Box<str>, Refu
     }
 }
 
+/// All but unreserved characters (RFC 3986 §2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A callback with the parameters of a verification or denial appended; its own stay as they are (§5.2, §5.3).
 pub fn with_parameters(callback: &str, parameters: &[(&str, &str)]) -> String {
     let mut url = callback.to_owned();
@@ -218,12 +223,7 @@ pub fn with_parameters(callback: &str, parameters: &[(&str, &str)]) -> String {
         url.push(separator);
         url.push_str(name);
         url.push('=');
-        for byte in value.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => url.push(byte as char),
-                _ => url.push_str(&format!("%{byte:02X}")),
-            }
-        }
+        url.extend(utf8_percent_encode(value, RESERVED));
         separator = '&';
     }
     url

@@ -106,15 +106,16 @@ impl Hub {
     }
 
     /// Stores a request to subscribe or unsubscribe; returns once it is stored. Verification follows, on the node that has the
-    /// request's share of the subscriptions.
+    /// request's share of the subscriptions. The answer is the time until then, at most, as far as the limits of the callback's host
+    /// are concerned; `None` if another node may verify it.
     ///
     /// # Errors
     /// The request is refused, or cannot be stored.
-    pub async fn request(&self, request: SubscriptionRequest) -> Result<(), Refusal> {
+    pub async fn request(&self, request: SubscriptionRequest) -> Result<Option<Duration>, Refusal> {
         if self.shares.is_some() {
-            return self.append(record::encode_request(&request), "request").await.map(drop);
+            return self.append(record::encode_request(&request), "request").await.map(|_| None);
         }
-        self.ask(|reply| Message::Request(request, reply)).await?
+        self.ask(|reply| Message::Request(request, reply)).await?.map(Some)
     }
 
     /// Publishes content; returns its number once it is stored.

@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_off_or_changed_is_no_panic() {
+    fn decode_does_not_panic_on_cut_or_changed_records() {
         let payload = whole(&every_record());
         for end in 0..payload.len() {
             let _ = decode(&payload[..end]);

@@ -21,7 +21,7 @@ pub enum VerificationFailure {
 
 impl VerificationFailure {
     /// The names in metrics, in the order of [`VerificationFailure::index`].
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
         "other",
         "name_lookup",
         "address_denied",
@@ -29,6 +29,7 @@ impl VerificationFailure {
         "tls",
         "timed_out",
         "broken",
+        "connect_timed_out",
         "status",
         "wrong_challenge",
     ];
@@ -36,8 +37,8 @@ impl VerificationFailure {
     fn index(self) -> usize {
         match self {
             VerificationFailure::Failed(DeliveryFailure::NoAnswer(reason)) => reason as usize,
-            VerificationFailure::Failed(DeliveryFailure::Status(_)) => 7,
-            VerificationFailure::WrongChallenge => 8,
+            VerificationFailure::Failed(DeliveryFailure::Status(_)) => 8,
+            VerificationFailure::WrongChallenge => 9,
         }
     }
 }
@@ -147,6 +148,7 @@ mod tests {
             (NoAnswerReason::Tls, "tls"),
             (NoAnswerReason::TimedOut, "timed_out"),
             (NoAnswerReason::Broken, "broken"),
+            (NoAnswerReason::ConnectTimedOut, "connect_timed_out"),
         ];
         for (reason, name) in all {
             assert_eq!(VerificationFailure::NAMES[VerificationFailure::from(reason).index()], name);

@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes(seq in 1..u64::MAX, time_ms: u64, payload: Vec<u8>, rest: Vec<u8>) {
+        fn frame_survives_encoding_and_decoding(seq in 1..u64::MAX, time_ms: u64, payload: Vec<u8>, rest: Vec<u8>) {
             let mut bytes = Vec::new();
             encode(&mut bytes, ID, seq, time_ms, &payload);
             let total = bytes.len();

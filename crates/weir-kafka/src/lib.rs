@@ -5,12 +5,14 @@
 //! [`message_batch`] and [`stored_messages`] write and read the format of stored messages.
 
 mod broker;
+mod codes;
 mod metadata;
 mod partition;
 mod stored;
 mod wire;
 
 pub use broker::{BrokerAccess, BrokerConnection, SaslLogin, SaslMechanism};
+pub use codes::{ProduceVerdict, describe as describe_code};
 pub use metadata::{Metadata, is_topic_name, read_metadata};
 pub use partition::{Fetched, FetchedMessage, KafkaCluster, KafkaError, NewTopic, PartitionClient, PartitionEnd};
 pub use stored::{StoredMessage, stored_messages};

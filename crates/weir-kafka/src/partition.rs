@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_client::{StreamTarget, StreamTls};
 
 use crate::broker::{BrokerAccess, BrokerConnection};
+use crate::codes::{ProduceVerdict, describe};
 use crate::metadata::{Metadata, read_metadata};
 use crate::stored::stored_messages;
 use crate::wire::{AnswerBytes, AnswerCutShort, Read, RequestBytes};
@@ -69,22 +70,20 @@ pub enum PartitionEnd {
 
 impl KafkaError {
     fn of(code: i16, what: impl fmt::Display) -> KafkaError {
-        let reason = match code {
-            1 => "the offset is not there any more",
-            3 => "there is no such topic or partition",
-            5 | 6 => "another broker leads the partition",
-            7 => "the replicas did not answer in time",
-            10 | 18 => "the batch is larger than `max.message.bytes` of the topic",
-            19 | 20 => "too few replicas are in sync",
-            29..=31 => "the gateway is not authorized",
-            38 => "the cluster has fewer brokers than `replication_factor`",
-            _ => "the broker refused it",
-        };
-        KafkaError { code: Some(code), reason: format!("{what}: {reason} (error {code})") }
+        KafkaError { code: Some(code), reason: format!("{what}: {}", describe(code)) }
     }
 
     pub fn is_too_large(&self) -> bool {
-        matches!(self.code, Some(10 | 18))
+        self.verdict() == ProduceVerdict::TooLarge
+    }
+
+    /// Whether the broker will never accept this batch.
+    pub fn is_refused_for_good(&self) -> bool {
+        matches!(self.verdict(), ProduceVerdict::TooLarge | ProduceVerdict::Message)
+    }
+
+    fn verdict(&self) -> ProduceVerdict {
+        self.code.map_or(ProduceVerdict::Unknown, ProduceVerdict::of)
     }
 
     /// Whether the requested offset was removed.

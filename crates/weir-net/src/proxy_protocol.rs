@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn proxy_header_survives_writing_and_reading() {
         let end = |text: &str| text.parse::<SocketAddr>().expect("an address");
         for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
             for (client, local, read) in [

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_client::HttpClient;
 
+use crate::allowed_folders::{AllowedFolders, AppendedFile};
 use crate::config_error::ConfigError;
 use crate::consumer::Consumers;
 use crate::option_error::{self, Quoting};
@@ -87,6 +88,7 @@ pub struct BuildContext {
     https_port: Option<u16>,
     http: HttpClient,
     data_dir: Option<PathBuf>,
+    log_folders: Option<Arc<AllowedFolders>>,
 }
 
 /// The parts of a document, besides its options, that a plugin was built from. If none of them changes, the plugin is kept for
@@ -97,6 +99,7 @@ pub struct BuildInputs {
     pub metadata: bool,
     pub http: bool,
     pub https_port: bool,
+    pub log_folders: bool,
 }
 
 /// A fact a plugin declared while it was built, which affects other parts. It is declared again if the plugin is kept for the
@@ -136,6 +139,11 @@ impl BuildContext {
     /// Sets the directory for persistent data, if the node has one.
     pub fn with_data_dir(self, data_dir: Option<PathBuf>) -> BuildContext {
         BuildContext { data_dir, ..self }
+    }
+
+    /// Sets the directories in which plugins may write files; `None`: anywhere.
+    pub fn with_log_folders(self, log_folders: Option<Arc<AllowedFolders>>) -> BuildContext {
+        BuildContext { log_folders, ..self }
     }
 
     /// Takes what plugins have declared since the last call.
@@ -202,6 +210,22 @@ impl Build {
     /// The directory for persistent data (`data_dir`), if configured. Nothing may be created there before [`Plugin::start`].
     pub fn data_dir(&self) -> Option<&Path> {
         self.shared.data_dir.as_deref()
+    }
+
+    /// A file that the plugin appends to, named by the option at `place`. The only way for a plugin to write a file: it decides
+    /// which files the resources of a store may write.
+    ///
+    /// # Errors
+    /// If a resource of a store names a file that it may not write.
+    pub fn appended_file(&self, path: &str, place: &str) -> Result<AppendedFile, ConfigError> {
+        self.note(|inputs| inputs.log_folders = true);
+        let (path, folders) = (PathBuf::from(path), self.shared.log_folders.clone());
+        if folders.as_ref().is_some_and(|folders| !folders.may_name(&path)) {
+            let problem = "names a file that no resource of the store may write; \
+                           list its directory in `resource_log_files` of the node's configuration file";
+            return Err(ConfigError::new(place, problem));
+        }
+        Ok(AppendedFile::new(path, folders))
     }
 
     /// The context for a plugin nested in this one, by its place in the options.

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+
 /// The pairs of a query or a form, decoded, in order. A name without `=` has an empty value.
 pub fn pairs(text: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)> {
     text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
@@ -21,32 +23,16 @@ pub fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(value);
     }
-    let digit = |at: usize| value.get(at).and_then(|&byte| (byte as char).to_digit(16));
-    let mut out = Vec::with_capacity(value.len());
-    let mut at = 0;
-    while at < value.len() {
-        match (value[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                at += 2;
-            }
-            (b'+', ..) => out.push(b' '),
-            (byte, ..) => out.push(byte),
-        }
-        at += 1;
-    }
-    Cow::Owned(out)
+    let spaced: Vec<u8> = value.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
+    Cow::Owned(percent_decode(&spaced).collect())
 }
+
+/// All but the characters that stand for themselves in a form.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'*');
 
 /// Appends a name or a value in encoded form.
 pub fn write_encoded(value: &[u8], out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in value {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'*' => out.push(byte),
-            _ => out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
-        }
-    }
+    percent_encode(value, ENCODED).for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
 #[cfg(test)]
@@ -65,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_encoded_decodes_to_itself() {
+    fn every_byte_survives_encoding_and_decoding() {
         let all: Vec<u8> = (0..=u8::MAX).collect();
         let mut out = Vec::new();
         write_encoded(&all, &mut out);

@@ -1,5 +1,6 @@
 //! The plugin API: the exchange, the plugin contract, and how exchanges end early.
 
+mod allowed_folders;
 pub mod body;
 mod claims;
 mod config_error;
@@ -29,6 +30,7 @@ pub mod tls;
 pub mod variable;
 pub mod vars;
 
+pub use allowed_folders::{AllowedFolders, AppendedFile};
 pub use body::{Filter, Filters};
 pub use claims::CallerClaims;
 pub use config_error::ConfigError;

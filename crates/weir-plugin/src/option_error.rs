@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_secret_by_its_name_is_not_quoted() {
+    fn options_named_like_secrets_are_not_quoted() {
         for (value, expected) in [
             (json!({"keyring": "hunter2"}), "keyring: expected a list"),
             (json!({"secret": "hunter2"}), "secret: is not an allowed value; write one of `local`, `redis`"),

@@ -13,6 +13,9 @@ pub struct Row {
     /// As JSON.
     pub default: Option<String>,
     pub meaning: String,
+    /// What the option names outside of the gateway (`x-weir-reaches` in the schema): a `server` that requests or records are sent
+    /// to, or a `file` that is written.
+    pub reaches: Option<String>,
 }
 
 /// Every option of a schema, each followed by those nested in it.
@@ -80,6 +83,7 @@ impl<'a> SchemaWalk<'a> {
             is_required,
             default: default.filter(|_| !is_required).map(Value::to_string),
             meaning,
+            reaches: option["x-weir-reaches"].as_str().map(str::to_owned),
         }
     }
 
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_within_follows_once_also_where_it_contains_itself() {
+    fn nested_options_are_listed_once_even_if_they_are_recursive() {
         let rows = found();
         assert_eq!(rows["rules"].kind, "array of objects, 1 or more");
         assert_eq!(rows["rules[].share"].kind, "number, above 0");

@@ -18,15 +18,15 @@ thread_local! {
 /// Also returns whether any was: then the result tells nothing about the expressions.
 pub fn within<T>(bytes: usize, work: impl FnOnce() -> T) -> (T, bool) {
     /// Ends the budget, also if the work panics.
-    struct End;
-    impl Drop for End {
+    struct EndOfBudget;
+    impl Drop for EndOfBudget {
         fn drop(&mut self) {
             LEFT.set(None);
         }
     }
     LEFT.set(Some(bytes));
     IS_SPENT.set(false);
-    let end = End;
+    let end = EndOfBudget;
     let result = work();
     drop(end);
     (result, IS_SPENT.replace(false))

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_before_the_end() {
+    fn answer_is_read_while_it_is_written() {
         let (writer, mut answer) = AnswerWriter::new();
         assert!(poll(answer.head()).is_pending());
         writer.begin(ReplyHead { status: 200, fields: Vec::new() });

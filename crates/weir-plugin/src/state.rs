@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_uses_any_more_is_dropped_when_the_next_is_made() {
+    fn unused_state_is_dropped_when_the_next_is_made() {
         struct DropFlag(Rc<Cell<bool>>);
         impl Drop for DropFlag {
             fn drop(&mut self) {

@@ -77,6 +77,10 @@ pub enum Stop {
     HeldContent,
     /// The client's share of held content is used up.
     HeldByClient,
+    /// The route or the node has as many event streams of upstreams as it may.
+    TooManyStreams,
+    /// As many event streams of upstreams as one client may cause are open for this one.
+    TooManyStreamsOfClient,
     /// An internal error: no file descriptors, a plugin that failed.
     Internal,
     /// The process shuts down.
@@ -157,6 +161,8 @@ impl Stop {
             Stop::Overloaded => (503, "overloaded", Upstream, false, Never),
             Stop::HeldContent => (503, "held_content", Gateway, true, Never),
             Stop::HeldByClient => (413, "held_by_client", Client, true, Never),
+            Stop::TooManyStreams => (503, "too_many_streams", Gateway, false, Never),
+            Stop::TooManyStreamsOfClient => (429, "streams_of_client", Client, false, Never),
             Stop::Internal => (500, "internal", Gateway, false, Never),
             Stop::Shutdown => (503, "shutdown", Gateway, true, Never),
         };

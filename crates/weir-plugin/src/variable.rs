@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_value_says_why() {
+    fn variable_without_a_value_says_why() {
         for (name, at, why) in [
             ("resp_body", ExchangePhase::Record, "which does not exist"),
             ("consumer_name", ExchangePhase::Routing, "which has no value before a route is chosen"),

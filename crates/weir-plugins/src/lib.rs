@@ -32,7 +32,7 @@ pub use observe::trace::otlp::metrics::MetricsPeriod;
 pub use observe::trace::otlp::service::OtlpProtocol;
 pub use traffic::proxy_cache::totals as cache_totals;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
-pub use traffic::sse_fanout::totals as fanout_totals;
+pub use traffic::sse_fanout::{StreamLimit, totals as fanout_totals};
 
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
@@ -84,7 +84,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::request_validation::RequestValidation>(),
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>(),
-    Entry::of::<traffic::sse_fanout::SseFanout>(),
+    Entry::described::<traffic::sse_fanout::SseFanout>(),
     Entry::of::<security::sse_policy::SsePolicy>(),
     Entry::described::<log::syslog::Syslog>(),
     Entry::described::<log::tcp_logger::TcpLogger>(),
@@ -144,6 +144,107 @@ mod tests {
                 find_undocumented(&schema, entry.name, &mut undocumented);
                 assert_eq!(undocumented, [""; 0], "options without a description");
             }
+        }
+    }
+
+    /// Words in the names of options that name a server or a file.
+    const REACHING_WORDS: &[&str] = &[
+        "addr",
+        "addrs",
+        "address",
+        "broker",
+        "brokers",
+        "ca",
+        "cert",
+        "certificate",
+        "dir",
+        "directory",
+        "discovery",
+        "endpoint",
+        "file",
+        "files",
+        "folder",
+        "host",
+        "hosts",
+        "node",
+        "nodes",
+        "path",
+        "proxy",
+        "sentinels",
+        "server",
+        "servers",
+        "socket",
+        "upstream",
+        "uri",
+        "url",
+        "urls",
+    ];
+
+    /// Options whose names or meanings have such a word, and that name no server and no file.
+    const NOT_REACHING: &[(&str, &str)] = &[
+        ("content-filter", "rules[].path"),
+        ("forward-auth", "upstream_headers"),
+        ("kafka-logger", "brokers"),
+        ("loki-logger", "endpoint_uri"),
+        ("openid-connect", "introspection_endpoint_auth_method"),
+        ("openid-connect", "logout_path"),
+        ("openid-connect", "post_logout_redirect_uri"),
+        ("openid-connect", "redirect_uri"),
+        ("openid-connect", "session.cookie_path"),
+        ("openid-connect", "token_endpoint_auth_method"),
+        ("opentelemetry", "collector"),
+        ("otlp-logger", "protocol"),
+        ("proxy-mirror", "path"),
+        ("proxy-mirror", "path_concat_mode"),
+        ("proxy-rewrite", "host"),
+        ("proxy-rewrite", "regex_uri"),
+        ("proxy-rewrite", "uri"),
+        ("redirect", "regex_uri"),
+        ("redirect", "uri"),
+        ("splunk-hec-logging", "endpoint"),
+        ("limit-conn", "redis_sentinels"),
+        ("limit-count", "redis_sentinels"),
+        ("limit-events", "redis_sentinels"),
+        ("limit-req", "redis_sentinels"),
+        ("websocket-policy", "upstream"),
+        ("zipkin", "server_addr"),
+    ];
+
+    /// The Admin API's guide and the reference derive from these marks what an editor can make the node connect to and write.
+    #[test]
+    fn options_that_name_a_server_or_a_file_are_marked_in_the_schema() {
+        let (mut unmarked, mut marked) = (Vec::new(), HashSet::new());
+        for entry in REGISTRY.entries() {
+            let schemas =
+                [Some(entry.schema), entry.credential.map(|of| of.schema), entry.metadata.map(|of| of.schema)];
+            for row in schemas.into_iter().flatten().flat_map(|schema| weir_plugin::options::rows(&schema())) {
+                let name = (entry.name, row.path.as_str());
+                if let Some(reaches) = &row.reaches {
+                    assert!(["server", "file"].contains(&&**reaches), "{name:?}: {reaches}");
+                    marked.insert(format!("{} {}", name.0, name.1));
+                    continue;
+                }
+                let last = row.path.trim_end_matches("[]").rsplit('.').next().unwrap_or_default();
+                let is_text = !row.kind.starts_with("boolean") && !row.kind.starts_with("integer");
+                let says_so = last.split('_').any(|word| REACHING_WORDS.contains(&word))
+                    || row
+                        .meaning
+                        .split(|c: char| !c.is_alphanumeric())
+                        .any(|word| matches!(word, "URL" | "URLs" | "file"));
+                if is_text && says_so && !NOT_REACHING.contains(&name) {
+                    unmarked.push(format!("{} {}: {}", name.0, name.1, row.meaning));
+                }
+            }
+        }
+        let advice = "mark it with `#[schemars(extend(\"x-weir-reaches\" = \"server\"))]`, or list it in NOT_REACHING";
+        assert_eq!(unmarked, [""; 0], "{advice}");
+        for wanted in [
+            "file-logger path",
+            "http-logger uri",
+            "limit-count redis_host",
+            "traffic-split rules[].weighted_upstreams[].upstream",
+        ] {
+            assert!(marked.contains(wanted), "{wanted} is not found: {marked:?}");
         }
     }
 

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_host_is_refused() {
+    fn authority_that_is_not_a_host_is_refused() {
         for bad in [
             &b""[..],
             b".",

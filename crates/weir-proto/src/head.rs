@@ -583,6 +583,9 @@ impl RequestHead {
     }
 }
 
+/// Limit of the interim responses (1xx) to one request, for whoever reads them.
+pub const MAX_INTERIM_RESPONSES: u8 = 8;
+
 /// A response's head.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHead {
@@ -770,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_split_a_message_is_refused() {
+    fn field_that_could_split_a_message_is_refused() {
         let mut head = Head::default();
         for (name, value) in [("A", "x\r\nB: y"), ("A\r\nB", "x"), ("", "x"), ("A:", "x"), ("A", "\0"), ("A", "\x7f")] {
             assert_eq!(head.add(name.as_bytes(), value.as_bytes()), Err(BadField));

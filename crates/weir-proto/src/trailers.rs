@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_decides_something_does_not_come_late() {
+    fn trailers_leave_out_fields_that_routing_or_framing_depends_on() {
         let mut trailers = Trailers::default();
         for (name, value) in [("X-Sum", "1"), ("Host", "evil"), ("Content-Length", "1"), ("Cookie", "a=b"), ("x_b", "")]
         {

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_crash_takes_is_booked() {
+    fn records_lost_in_a_crash_are_booked() {
         let cells = Cells::in_memory();
         (0..10).for_each(|_| cells.slot(0).accept(5));
         cells.slot(0).refuse(5);

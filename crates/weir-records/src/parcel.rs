@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_is_unpacked(
+        fn parcel_survives_encoding_and_decoding(
             payloads in prop::collection::vec(
                 (prop::collection::vec(any::<u8>(), 0..40), prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..3)),
                 0..6,

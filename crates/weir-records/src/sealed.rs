@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_is_opened_by_its_key_alone() {
+    fn sealed_parcel_is_opened_by_its_key_only() {
         let keys = |keys: &[u8]| SpoolKeys::new(&keys.iter().map(|byte| [*byte; 32]).collect::<Vec<_>>()).expect("few");
         let sealed = keys(&[1]).seal(b"\x01parcel".to_vec());
         assert!(!sealed.windows(6).any(|window| window == b"parcel"));

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_logged_is_in_the_file_after_shutdown() {
+    fn logged_lines_are_in_the_file_after_shutdown() {
         let directory = TempDir::new();
         let path = directory.path().join("access.log");
         fs::write(&path, "before\n").expect("a directory of our own");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_cells_of_its_own_counts_as_other() {
+    fn upstream_beyond_the_limit_counts_as_other() {
         let registry = UpstreamRegistry::new(1, 1);
         let (first, second) = (registry.counters("a", ["h:1", "h:2"]), registry.counters("b", ["h:3"]));
         first[0].failed(1, "connect_failed");

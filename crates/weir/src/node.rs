@@ -5,11 +5,15 @@ mod certificates;
 mod configuration;
 mod health;
 mod hubs;
+#[cfg(test)]
+mod listeners_page;
 mod logs;
 mod metrics_export;
 mod metrics_export_tally;
 mod policies;
 mod records;
+mod server;
+mod server_tally;
 mod signals;
 mod sockets;
 mod state;
@@ -45,10 +49,10 @@ use crate::say::say;
 use admin::{AdminServer, NodeResources};
 use configuration::SnapshotPublisher;
 use metrics_export::MetricsExporter;
+use server::NodeServer;
 use signals::{ServiceSignals, SignalRequest, Signals};
 use sockets::Sockets;
 use state::{NodePhase, NodeState};
-use status::StatusServer;
 use upgrade::{Failed, Invocation, UpgradeAttempt};
 
 /// Options of a node that are not in its file.
@@ -92,7 +96,7 @@ pub struct GatewayNode {
 /// Handles signals and changes of the file. The order of the fields is the order in which they are dropped: first the parts that
 /// accept work, then those that carry it out, then those that record it.
 struct Control {
-    status: Option<StatusServer>,
+    status: Option<NodeServer>,
     admin: Option<AdminServer>,
     sockets: Sockets,
     gateway: Arc<DataPlane>,
@@ -202,7 +206,7 @@ impl GatewayNode {
             Signals::take(service_signals).map_err(no_handlers)?
         };
         let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
-        let status = StatusServer::start(status, Arc::clone(&state)).map_err(no_thread)?;
+        let status = status::start(status, Arc::clone(&state)).map_err(no_thread)?;
 
         let acme = Arc::new(Acme::new(Arc::clone(publisher.challenges()), |line| say!("{line}")));
         acme.recall(wanted.as_ref());
@@ -226,15 +230,18 @@ impl GatewayNode {
         // Watches from the state that was loaded above, so that no change since then is missed.
         let live = loader.live().map(Arc::clone);
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
-        let resources = live.zip(watch.checker()).map(|(live, checker)| {
-            let (hubs, writer) = (Arc::clone(&hubs), watch.writer());
-            NodeResources { live, hubs, writer, checker }
+        let resources = live.zip(watch.checker()).map(|(live, checker)| NodeResources {
+            live,
+            hubs: Arc::clone(&hubs),
+            writer: watch.writer(),
+            checker,
+            audit: audit_log.as_ref().map(LogWriter::lines),
+            tally: Arc::clone(&state.servers.admin),
         });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
             let sockets = admin::sockets(sockets, &settings, beside, limits.backlog)?;
-            let audit = audit_log.as_ref().map(LogWriter::lines);
-            admin::start(sockets, &settings, &options.file, resources, &gateway, audit)
+            admin::start(sockets, &settings, &options.file, resources, &gateway)
         });
         let admin = admin.transpose()?.flatten();
         // Last: a node that cannot start must not request certificates, however often it is restarted.

@@ -59,6 +59,12 @@ fn fills(gateway: &Gateway) -> Frames {
     let mut client = Frames::connect_narrow(gateway, &[(INITIAL_WINDOW_SIZE, LARGEST_WINDOW)]);
     client.send(window_update(0, LARGEST_WINDOW as usize - 65_535));
     client.send(headers(1, WHOLE, &get("/endless", &[])));
+    wait_until_sockets_are_full(gateway);
+    client.send(reset(1, CANCEL));
+    client
+}
+
+fn wait_until_sockets_are_full(gateway: &Gateway) {
     let sent = || gateway.metrics().sum("weir_client_bytes_total", &["direction=\"sent\""]);
     let (mut before, mut still) = (0.0, 0);
     eventually("the sockets are full", DEADLINE, || {
@@ -68,8 +74,6 @@ fn fills(gateway: &Gateway) -> Frames {
         before = now;
         still == 100
     });
-    client.send(reset(1, CANCEL));
-    client
 }
 
 /// A client that reads nothing any more must not keep its place for ever.
@@ -126,8 +130,12 @@ fn a_client_that_pauses_gets_the_last_response_whole() {
         })
         .collect();
     eventually("the origin has all requests", DEADLINE, || origin.requests().len() == 1 + clients.len());
-    // Longer than a client may take to close the connection, shorter than it may take no bytes.
-    thread::sleep(Duration::from_secs(8));
+    wait_until_sockets_are_full(&gateway);
+    // A client that has its response and leaves the end of the connection to the gateway: when it comes, those that began before
+    // have had the same time to close theirs. It is shorter than a client may take no bytes.
+    let mut prompt = Frames::connect(&gateway);
+    assert_eq!(prompt.ask("/whole/1"), End::Answered(200, "x".to_owned()));
+    prompt.until_closed();
     for (wanted, mut client) in clients {
         let (mut received, mut ended) = (0, false);
         while !ended {

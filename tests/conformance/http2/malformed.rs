@@ -60,7 +60,7 @@ fn bad_messages() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_ends_it_beside_seven_others() {
+fn malformed_request_ends_only_its_stream_beside_seven_others() {
     let rig = Rig::echo(Reading::Strict);
     let all = bad_messages();
     assert!(all.len() >= 60, "{} ways", all.len());
@@ -90,7 +90,7 @@ fn what_is_wrong_with_a_request_ends_it_beside_seven_others() {
 }
 
 #[test]
-fn what_breaks_the_connection_ends_it() {
+fn connection_error_ends_the_connection() {
     let rig = Rig::echo(Reading::Strict);
     let whole = |stream| headers(stream, WHOLE, &get("/bad", &[]));
     for (what, bytes) in [

@@ -222,7 +222,7 @@ fn is_healthy(answer: &Response) -> bool {
 }
 
 #[test]
-fn what_is_wrong_with_a_response_ends_it_beside_seven_others() {
+fn malformed_response_ends_only_its_exchange_beside_seven_others() {
     let all = bad_responses();
     assert!(all.len() >= 60, "{} ways", all.len());
     let round = Round::new();
@@ -251,7 +251,7 @@ fn what_is_wrong_with_a_response_ends_it_beside_seven_others() {
 }
 
 #[test]
-fn what_breaks_an_upstream_connection_ends_its_exchanges_and_no_others() {
+fn broken_upstream_connection_ends_its_exchanges_and_no_others() {
     type Breaking = fn(u32) -> Vec<u8>;
     let broken: [(&str, Breaking); 16] = [
         ("an entry that is not there", |id| frame(HEADERS, WHOLE, id, [0xfe])),

@@ -51,7 +51,7 @@ fn receive(client: &mut Frames, brought: &mut BTreeMap<u32, usize>, mut count: u
 }
 
 #[test]
-fn what_is_more_urgent_overtakes() {
+fn more_urgent_response_overtakes() {
     let (first, second) = shares("u=3", "u=1");
     assert_eq!(second, CONTENT, "{first}");
     assert!(first > 65_535, "it does not starve");
@@ -59,14 +59,14 @@ fn what_is_more_urgent_overtakes() {
 }
 
 #[test]
-fn what_is_worth_nothing_in_part_comes_one_after_the_other() {
+fn non_incremental_responses_come_one_after_the_other() {
     let (first, second) = shares("u=3", "u=3");
     assert_eq!(first, CONTENT, "{second}");
     assert!((1..CONTENT / 3).contains(&second), "{second}: it waits, and does not starve");
 }
 
 #[test]
-fn what_is_worth_something_in_part_comes_side_by_side() {
+fn incremental_responses_come_side_by_side() {
     let (first, second) = shares("u=3, i", "u=3, i");
     assert_eq!(first, CONTENT);
     assert!(second > CONTENT / 3, "{second}");

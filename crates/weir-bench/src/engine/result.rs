@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waited_for_a_connection_was_not_on_time() {
+    fn request_that_waited_for_a_connection_was_not_on_time() {
         let mut tally = LoadTally { due: 1_000, ..LoadTally::default() };
         (0..1_000).for_each(|_| tally.lag.record(100));
         assert_eq!(tally.sent_within(0.999), Some(100));

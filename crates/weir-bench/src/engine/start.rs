@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_gets_the_start_or_the_end() {
+    fn waiter_gets_the_start_or_the_end() {
         let start = LoadStart::default();
         let waiting = thread::spawn({
             let start = start.clone();

@@ -140,7 +140,7 @@ fn dashes(dash: &str) -> String {
 
 /// Escapes text for SVG and HTML.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    quick_xml::escape::escape(text).into_owned()
 }
 
 /// The approximate width of text with 12 pixels.

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_holds_no_private_key() {
+    fn published_files_hold_no_private_key() {
         let names = ["localhost".to_owned()];
         let made = rcgen::generate_simple_self_signed(names).unwrap();
         // Line ends depend on the platform.

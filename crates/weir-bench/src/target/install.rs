@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_installation_needs_is_said_before_it_begins() {
+    fn installation_names_missing_tools_before_it_begins() {
         let mut backend = read_backend("netty", Path::new("/nonexistent")).unwrap();
         backend.install.needs.insert("javak".to_owned(), "a kit".to_owned());
         let error = install(&backend, Path::new("/nonexistent"), |_| {}).unwrap_err();

@@ -145,7 +145,7 @@ pub fn hash(files: &BTreeMap<String, String>) -> String {
             context.update(part.as_bytes());
         }
     }
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(context.finish())
 }
 
 #[cfg(test)]

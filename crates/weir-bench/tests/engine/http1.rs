@@ -268,7 +268,7 @@ fn a_stall_shows_in_latency_and_not_in_service_time() {
 }
 
 #[test]
-fn what_was_never_sent_is_missed() {
+fn request_that_was_never_sent_counts_as_missed() {
     let peer = PeerDefinition::start(|_, stream| {
         sleep(Duration::from_millis(100));
         answer(stream, OK)

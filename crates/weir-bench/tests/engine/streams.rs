@@ -210,7 +210,7 @@ fn events_are_published_by_the_clock() {
 }
 
 #[test]
-fn what_is_no_event_stream_is_refused() {
+fn response_that_is_no_event_stream_is_an_error() {
     let peer = PeerDefinition::ok();
     let mut plan = plan(&peer.url(), Protocol::Sse, StopCondition::after_ms(50));
     plan.connections = 1;

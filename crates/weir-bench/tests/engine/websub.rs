@@ -94,7 +94,7 @@ fn a_wrong_signature_is_a_mismatch() {
 }
 
 #[test]
-fn what_is_not_delivered_times_out() {
+fn event_that_is_not_delivered_times_out() {
     assert_eq!(load(Hub::Forgetful).total.errors, Errors { timeout: 50, ..Errors::default() });
 }
 

@@ -28,6 +28,8 @@ pub enum Script {
     Silent,
     /// Answers with a piece, and with another when the gate opens.
     TwoPieces(Arc<Notify>),
+    /// Answers with these bytes, and then with these again and again for ever.
+    Endless(&'static str, &'static str),
 }
 
 pub struct Server {
@@ -132,6 +134,7 @@ async fn follow(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script,
                 stream.write_all(answer.as_bytes()).await
             }
             Script::TwoPieces(gate) => two_pieces(&mut stream, gate).await,
+            Script::Endless(first, again) => return endless(&mut stream, first.as_bytes(), again.as_bytes()).await,
         };
         if written.is_err() || stream.flush().await.is_err() || matches!(script, Script::OneAnswerEach(_)) {
             return;
@@ -143,6 +146,48 @@ async fn two_pieces(stream: &mut (impl AsyncWrite + Unpin), gate: &Notify) -> st
     stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n").await?;
     gate.notified().await;
     stream.write_all(b"3\r\ntwo\r\n0\r\n\r\n").await
+}
+
+async fn endless(stream: &mut (impl AsyncWrite + Unpin), first: &[u8], again: &[u8]) {
+    let many = again.repeat(10_000 / again.len() + 1);
+    let mut written = stream.write_all(first).await;
+    while written.is_ok() {
+        written = stream.write_all(&many).await;
+    }
+}
+
+/// A server over HTTP/2 that sends these frames again and again for ever once it has a request.
+pub async fn endless_http2(again: Vec<u8>) -> Server {
+    const PREFACE: usize = 24;
+    const HEADERS: u8 = 1;
+    Server::listen(move |mut stream, log| {
+        let again = again.clone();
+        tokio::spawn(async move {
+            let mut received = Vec::new();
+            let has_request = |received: &[u8]| {
+                let mut frames = received.get(PREFACE..).unwrap_or_default();
+                while let Some(&[_, high, low, kind, ..]) = frames.get(..9) {
+                    if kind == HEADERS {
+                        return true;
+                    }
+                    frames = frames.get(9 + usize::from(high) * 256 + usize::from(low)..).unwrap_or_default();
+                }
+                false
+            };
+            while !has_request(&received) {
+                match stream.read_buf(&mut received).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
+            log.requests.fetch_add(1, Relaxed);
+            let (mut reading, mut writing) = stream.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await });
+            let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+            endless(&mut writing, &settings, &again).await;
+        })
+    })
+    .await
 }
 
 /// Reads to the end of a head; what follows it at once is its content. False at the end of the connection.

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_there_again_and_is_nobody_elses_to_read() {
+    fn saved_files_are_found_again_and_readable_by_their_owner_only() {
         let directory = TempDir::new();
         let storage = storage(&directory);
         let identity = Authority::of_tests().identity(&["a.test"]);

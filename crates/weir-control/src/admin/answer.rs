@@ -63,6 +63,10 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
             let problem = format!("the scopes of this key or token do not cover `{key}`");
             json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
         }
+        PlanRefusal::NotOfRole(role, key) => {
+            let problem = format!("the role {role} may not change {}", key.list());
+            json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
         PlanRefusal::MovedOn(current) => {
             let problem = "the resource is not at the revision given in `If-Match`; read the resource again";
             precondition_failed(problem, *current)

@@ -15,12 +15,13 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, StatusCode};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
-use super::context::{AdminContext, ServedRevisions, StandaloneResources, check_wait};
+use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, Lanes};
 use super::query::{Query, decoded_path};
@@ -98,7 +99,8 @@ impl AdminApi {
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
         let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, .. } = parts;
         let standalone = parts.is_standalone.then(StandaloneResources::default);
-        let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone };
+        let waits = Semaphore::new(MOST_WAITS);
+        let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone, waits };
         let handlers = Arc::new(AdminHandlers { context, hubs });
         Ok(AdminApi { handlers, lanes: Lanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use weir_plugin::Registry;
@@ -36,6 +36,8 @@ pub(super) struct AdminContext {
     pub(super) served: ServedRevisions,
     /// The configuration of the last `PUT /apisix/admin/configs`; `None` if resources are changed individually.
     pub(super) standalone: Option<StandaloneResources>,
+    /// The right to wait, of which there are [`MOST_WAITS`].
+    pub(super) waits: Semaphore,
 }
 
 /// The configuration of API-driven standalone mode, which is replaced as a whole.
@@ -73,6 +75,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// How often nodes are polled, which takes a request to the store.
 const LOOK_AT_NODES: Duration = Duration::from_millis(20);
 const MOST_WAIT: Duration = Duration::from_secs(60);
+/// The most requests that wait at a time. Each of them has a connection meanwhile, of which there are to be enough for others.
+pub const MOST_WAITS: usize = 32;
 
 /// A change as an author wants it.
 pub(super) struct WantedChange {
@@ -132,7 +136,9 @@ impl AdminContext {
             }
         }
         let Some(wait) = request.query.get("wait").and_then(wait_of) else { return answer };
-        let deadline = Instant::now() + wait;
+        // The change has been made, so that a request that may not wait is answered like one that has waited in vain.
+        let permit = self.waits.try_acquire();
+        let deadline = Instant::now() + if permit.is_ok() { wait } else { Duration::ZERO };
         loop {
             let served = (self.served)();
             let mut behind: Vec<Value> = served

@@ -129,7 +129,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     if author.message.is_empty() {
         author.message = format!("rollback to revision {to}");
     }
-    let plan = within(&request.caller.scopes, Box::new(plan));
+    let plan = within(&request.caller, Box::new(plan));
     let wanted = WantedChange { plan, author, forced: false, requests: dry_run::requests(request, None)? };
     let answered = async |receipt: WriteReceipt| {
         let mut body = told(&receipt.record, request.caller.role);

@@ -1,5 +1,7 @@
 //! The query of a request.
 
+use percent_encoding::percent_decode_str;
+
 use super::answer::{Refused, refuse};
 
 /// Names and values, decoded, in the order of the text.
@@ -56,24 +58,7 @@ fn decoded(text: &str) -> String {
 
 /// Decodes `%41` to `A`. Invalid escapes stay as they are.
 pub(super) fn decoded_path(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let escaped = || {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
-        };
-        match byte {
-            b'%' if escaped().is_some() => {
-                bytes.extend(escaped());
-                rest = &after[2..];
-                continue;
-            }
-            byte => bytes.push(byte),
-        }
-        rest = after;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_masked_is_put_back() {
+    fn masked_secrets_are_put_back() {
         let stored = json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}]});
         let back = sent(json!({"token": "***", "uri": "http://v", "list": [{"secret": "***"}], "x": 1}), Some(stored));
         assert_eq!(back, Ok(json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}], "x": 1})));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_says_where_a_secret_is_stays() {
+    fn references_to_secrets_are_not_masked() {
         let route = json!({"plugins": {"limit-count": {"key": "remote_addr", "redis_password": "p"}}, "upstream": {"key": "arg_a", "tls": {"client_key": "k"}}});
         let masked = json!({"plugins": {"limit-count": {"key": "remote_addr", "redis_password": "***"}}, "upstream": {"key": "arg_a", "tls": {"client_key": "***"}}});
         assert_eq!(seen("routes", route, AdminRole::Viewer), masked);

@@ -30,6 +30,10 @@ pub(super) const MAX_CONFIGURATION: usize = 64 << 20;
 pub enum BodyFault {
     TooLarge,
     Incomplete,
+    /// It was not complete in time.
+    TimedOut,
+    /// The bodies of other requests take all the memory that there is for bodies.
+    NoRoom,
 }
 
 /// The addresses of a client.
@@ -151,6 +155,13 @@ pub(super) fn unreadable(fault: BodyFault, limit: usize) -> AdminResponse {
             format!("invalid request body: request size is greater than the maximum size {limit} allowed"),
         ),
         BodyFault::Incomplete => (StatusCode::BAD_REQUEST, "invalid request body: it is incomplete".to_owned()),
+        BodyFault::TimedOut => {
+            (StatusCode::REQUEST_TIMEOUT, "invalid request body: it was not complete within a minute".to_owned())
+        }
+        BodyFault::NoRoom => {
+            let problem = "bodies of other requests take all the memory that there is for bodies; try again later";
+            (StatusCode::SERVICE_UNAVAILABLE, problem.to_owned())
+        }
     };
     json_of(status, &json!({ "error_msg": problem }))
 }

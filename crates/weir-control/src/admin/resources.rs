@@ -179,7 +179,7 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
     if request.query.is_true("force") {
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
-    Ok(write(context, request, within(&request.caller.scopes, plan)).await)
+    Ok(write(context, request, within(&request.caller, plan)).await)
 }
 
 /// The body, which must be a map.

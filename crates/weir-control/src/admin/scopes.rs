@@ -6,11 +6,14 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer::{Refused, json_of};
-use super::keys::Caller;
-use crate::document::AdminScope;
+use super::keys::{Caller, may_write};
+use crate::document::{AdminRole, AdminScope};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceChange, ResourceKey, ResourceView, StoredResource};
 use crate::stores::writes::{Plan, PlanRefusal};
+
+/// Lists whose resources have an effect on those of others, whatever their labels are: a scope includes them only if it names them.
+const SHARED_LISTS: &[&str] = &["global_rules", "plugin_metadata", "secrets"];
 
 /// Whether scopes include a resource. A credential has the labels of its consumer, which `consumer` looks up.
 fn covers(
@@ -29,7 +32,8 @@ fn covers(
         label == Some(text)
     };
     let is_of = |scope: &AdminScope| {
-        (scope.kinds.is_empty() || scope.kinds.contains(&key.list()))
+        let is_meant = scope.kinds.is_empty() && !SHARED_LISTS.contains(&key.list());
+        (is_meant || scope.kinds.contains(&key.list()))
             && key.id().starts_with(&*scope.id_prefix)
             && scope.labels.iter().all(|(name, text)| has_label(name, text))
     };
@@ -63,12 +67,33 @@ fn value_of(view: &ResourceView, key: &ResourceKey) -> Option<Value> {
     view.get(key).map(StoredResource::value)
 }
 
-/// Wraps a plan so that it is refused if it changes a resource outside of the scopes, either before or after the change.
-pub(super) fn within(scopes: &Arc<[AdminScope]>, plan: Box<Plan>) -> Box<Plan> {
-    if scopes.is_empty() {
+/// Wraps a plan so that it is refused if the caller may not make it: every change of resources passes through here. The scopes have
+/// to cover each resource before and after the change.
+pub(super) fn within(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+    let role = caller.role;
+    let plan = within_scopes(caller, plan);
+    Box::new(move |view| {
+        let edits = plan(view)?;
+        match edits.iter().map(edited).find(|key| !may_write(role, key.list())) {
+            Some(key) => Err(PlanRefusal::NotOfRole(role.name(), key.clone())),
+            None => Ok(edits),
+        }
+    })
+}
+
+/// Like [`within`], for a check: a viewer may check what only others may change.
+pub(super) fn within_for_check(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+    match caller.role {
+        AdminRole::Viewer => within_scopes(caller, plan),
+        _ => within(caller, plan),
+    }
+}
+
+fn within_scopes(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+    if caller.scopes.is_empty() {
         return plan;
     }
-    let scopes = Arc::clone(scopes);
+    let scopes = Arc::clone(&caller.scopes);
     Box::new(move |view| {
         let edits = plan(view)?;
         // The consumer of a credential may be created by the same plan.
@@ -93,6 +118,12 @@ pub(super) fn within(scopes: &Arc<[AdminScope]>, plan: Box<Plan>) -> Box<Plan> {
     })
 }
 
+fn edited(edit: &ResourceEdit) -> &ResourceKey {
+    match edit {
+        ResourceEdit::Put { key, .. } | ResourceEdit::Delete { key } => key,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +141,10 @@ mod tests {
         let of = |key: &str, value: Value| covers(&scopes, &ResourceKey::parse(key).expect("a key"), &value, none);
         assert!(of("routes/a-1", json!({})));
         assert!(!of("routes/b-1", json!({})));
+        for list in ["global_rules", "plugin_metadata", "secrets"] {
+            let key = format!("{list}/a-1");
+            assert!(!of(&key, json!({"labels": {"team": "a"}})), "{list} concern others, so they have to be named");
+        }
         assert!(!of("services/a-1", json!({"labels": {"team": "b"}})));
         assert!(of("services/b-1", json!({"labels": {"team": "a", "x": "y"}})));
         assert!(!of("consumers/jack/credentials/1", json!({"labels": {"team": "a"}})), "the consumer decides");
@@ -119,8 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_from_others_or_given_to_them() {
+    fn scope_allows_no_change_of_labels_into_or_out_of_it() {
         let scopes: Arc<[AdminScope]> = [scope(&[], "", &[("team", "a")])].into();
+        let caller = Caller { name: "ed".into(), role: AdminRole::Editor, scopes };
         let key = ResourceKey::new("routes", "r");
         let value = |team: &str| json!({"labels": {"team": team}});
         let planned = |before: &str, after: &str| {
@@ -129,7 +165,7 @@ mod tests {
             let set = ResourceSet { revision: 1, all: [(key.clone(), stored)].into() };
             let view = ResourceView { set: &set, pending: &PendingResources::new(), revision: 1 };
             let edit = ResourceEdit::Put { key: key.clone(), value: value(after), expires_ms: None };
-            within(&scopes, Box::new(move |_| Ok(vec![edit.clone()])))(&view).is_ok()
+            within(&caller, Box::new(move |_| Ok(vec![edit.clone()])))(&view).is_ok()
         };
         assert!(planned("a", "a"));
         assert!(!planned("b", "a"));

@@ -12,7 +12,8 @@ use weir_plugin::pattern_budget;
 use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
-use crate::document::{Pem, PemSource, RESOURCE_FILES, ServerName, Ssl};
+use crate::document::resource_access::RESOURCE_FILES;
+use crate::document::{Pem, PemSource, ServerName, Ssl};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::read::shortened;
 
@@ -212,7 +213,9 @@ impl Compiler<'_> {
                 self.faults.add(Diagnostic { path: pem.origin.path.to_string(), ..fault });
                 return None;
             }
-            None if self.document.store_revision.is_some() => {
+            // It may not be read, which was reported with the reference.
+            None if name.starts_with("$env://") && self.document.access.is_some() => return None,
+            None if self.document.access.is_some() => {
                 let problem = format!("the file {} may not be named by a resource of the store", named(pem, name));
                 (problem, Some(RESOURCE_FILES.to_owned()))
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use weir_plugin::{BuildContext, Consumer, Proof, Registry};
 
@@ -48,7 +49,8 @@ pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Kn
         registry,
         shared: BuildContext::new(https_port)
             .with_http(compiler.http.clone())
-            .with_data_dir(compiler.document.settings.data_dir.as_deref().map(PathBuf::from)),
+            .with_data_dir(compiler.document.settings.data_dir.as_deref().map(PathBuf::from))
+            .with_log_folders(compiler.document.access.as_ref().map(|access| Arc::clone(&access.writable))),
         taken: HashMap::new(),
     };
     reader.metadata();

@@ -23,6 +23,8 @@ impl Dependencies {
     pub(super) const NAMES: Dependencies = Dependencies(1 << 5);
     /// The TLS settings shared by all upstreams with TLS.
     pub(super) const TLS: Dependencies = Dependencies(1 << 6);
+    /// The directories in which plugins may write files.
+    pub(super) const LOG_FOLDERS: Dependencies = Dependencies(1 << 7);
 
     pub(super) fn and(self, other: Dependencies) -> Dependencies {
         Dependencies(self.0 | other.0)
@@ -59,6 +61,7 @@ impl From<BuildInputs> for Dependencies {
             | Dependencies::METADATA.only_if(inputs.metadata)
             | Dependencies::HTTP.only_if(inputs.http)
             | Dependencies::HTTPS_PORT.only_if(inputs.https_port)
+            | Dependencies::LOG_FOLDERS.only_if(inputs.log_folders)
     }
 }
 
@@ -71,6 +74,7 @@ pub(super) struct Surroundings {
     metadata: Fingerprint,
     http: Fingerprint,
     https_port: Fingerprint,
+    log_folders: Fingerprint,
     names: Fingerprint,
     pub(super) tls: Fingerprint,
 }
@@ -109,6 +113,7 @@ impl Surroundings {
                 files,
             )),
             https_port: sections(&["listen"]),
+            log_folders: Fingerprint::of(document.access.as_ref().map(|access| &*access.writable)),
             names: names(document),
             tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),
         }
@@ -120,18 +125,20 @@ impl Surroundings {
             | Dependencies::METADATA.only_if(self.metadata == before.metadata)
             | Dependencies::HTTP.only_if(self.http == before.http)
             | Dependencies::HTTPS_PORT.only_if(self.https_port == before.https_port)
+            | Dependencies::LOG_FOLDERS.only_if(self.log_folders == before.log_folders)
             | Dependencies::NAMES.only_if(self.names == before.names)
             | Dependencies::TLS.only_if(self.tls == before.tls)
     }
 
     /// The current fingerprint of these inputs of plugins.
     pub(super) fn of_inputs(&self, inputs: BuildInputs) -> Fingerprint {
-        let BuildInputs { consumers, metadata, http, https_port } = inputs;
+        let BuildInputs { consumers, metadata, http, https_port, log_folders } = inputs;
         Fingerprint::of([
             consumers.then_some(self.consumers),
             metadata.then_some(self.metadata),
             http.then_some(self.http),
             https_port.then_some(self.https_port),
+            log_folders.then_some(self.log_folders),
         ])
     }
 }

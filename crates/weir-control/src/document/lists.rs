@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use std::ops::Index;
 use std::sync::Arc;
 
-use super::references::{self, PlacedReference};
+use super::references::{self, PlacedReference, ReferringText};
 use super::resource;
+use super::resource_access::ResourceAccess;
 use super::shared_list::SharedList;
 use super::upstream::UpstreamSpec;
 use super::{PluginSet, RouteSpec, ServiceSpec, plugins::PluginSpecs, read_plugin_config, route, upstream};
@@ -226,9 +227,17 @@ pub(crate) struct ReadResource<T> {
 
 impl<T: ListedSpec> ReadResource<T> {
     /// Reads one resource. The paths of its faults contain its id: `routes[r1].uri`.
-    pub(crate) fn of(source: &Arc<str>, id: &str, mut tree: TreeNode, lookup: VariableLookup) -> ReadResource<T> {
-        let mut faults = references::resolve(source, &mut tree, lookup);
-        let (mut secrets, wrong) = references::secrets(source, &mut tree);
+    pub(crate) fn of(
+        source: &Arc<str>,
+        id: &str,
+        mut tree: TreeNode,
+        lookup: VariableLookup,
+        access: &ResourceAccess,
+    ) -> ReadResource<T> {
+        let key = format!("{}/{id}", T::LIST);
+        let of = ReferringText::Resource(&key, access);
+        let mut faults = references::resolve(source, &mut tree, lookup, of);
+        let (mut secrets, wrong) = references::secrets(source, &mut tree, of);
         faults.extend(wrong);
         let mut faults = in_its_place(T::LIST, id, faults);
         let (spec, found) = read_one(source, id, &tree);
@@ -353,7 +362,13 @@ mod tests {
     fn read(id: &str, mut value: Value) -> ReadResource<RouteSpec> {
         value["id"] = id.into();
         let lookup = |name: &str| (name == "KEY").then(|| "k".to_owned());
-        ReadResource::of(&"store".into(), id, value.into(), &lookup)
+        ReadResource::of(
+            &"store".into(),
+            id,
+            value.into(),
+            &lookup,
+            &ResourceAccess::of_tests(&["NO", "KEY"], &["vault/1/a/b"]),
+        )
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::cpu_list;
 use super::data_encryption::{self, DataEncryption};
 use super::discovery::{self, DiscoverySettings};
 use super::otlp_metrics::{self, OtlpMetricsSettings};
+use super::resource_access::{self, ResourceRights};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -47,8 +48,8 @@ pub struct NodeSettings {
     /// The source of the resources; `None` means this file.
     pub store: Option<StoreSettings>,
     pub admin: Option<AdminSettings>,
-    /// The directories with files that resources of the store may name, relative to that of the configuration.
-    pub resource_files: Vec<Box<str>>,
+    /// What resources of the store may use of the node.
+    pub resources: ResourceRights,
     /// The encryption of secrets in the store; `None` means no encryption.
     pub data_encryption: Option<DataEncryption>,
     /// The cost of plugins is measured on one exchange in this many, on average; 0 measures none. Default: 128.
@@ -142,7 +143,7 @@ impl Default for NodeSettings {
             data_dir: None,
             store: None,
             admin: None,
-            resource_files: Vec::new(),
+            resources: ResourceRights::default(),
             data_encryption: None,
             price_every: 128,
             metrics_names: 500,
@@ -212,8 +213,11 @@ pub(crate) const SETTINGS: &[(&str, SettingScope)] = &[
     ("data_dir", SettingScope::Routes),
     ("store", SettingScope::Node),
     ("admin", SettingScope::Node),
-    // Which files are read is an input of its own.
+    // What resources may use is an input of its own.
+    ("resource_env", SettingScope::Node),
+    ("resource_secrets", SettingScope::Node),
     ("resource_files", SettingScope::Node),
+    ("resource_log_files", SettingScope::Node),
     ("data_encryption", SettingScope::Node),
     ("records_threads", SettingScope::Routes),
     ("records_cpus", SettingScope::Routes),
@@ -262,7 +266,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             valid: fields.get("dns_resolver_valid").and_then(|at| at.duration()),
         },
         discovery: fields.get("discovery").and_then(|at| discovery::read(&at)).unwrap_or_default(),
-        resource_files: resource_files(fields),
+        resources: resource_access::read(fields),
         data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
         store: admin::read_store(fields),
         admin: fields.get("admin").and_then(|at| admin::read(&at)),
@@ -275,12 +279,6 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         records: records(fields),
         otlp_metrics: fields.get("otlp_metrics").and_then(|at| otlp_metrics::read(&at)),
     }
-}
-
-fn resource_files(fields: &MapReader) -> Vec<Box<str>> {
-    let list = fields.get("resource_files");
-    let directories = list.map(|list| list.texts(|item| item.text_of(1..=4096).map(str::to_owned)));
-    directories.unwrap_or_default().into_iter().map(Box::from).collect()
 }
 
 fn records(fields: &MapReader) -> RecordSettings {

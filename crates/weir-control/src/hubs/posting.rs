@@ -1,5 +1,7 @@
 //! POST to a hub: events, subscription requests, and pings.
 
+use std::time::Duration;
+
 use weir_hub::{HubForm, Refusal, known_topic, read_form};
 use weir_plugin::{Content, Reply, Stop, form};
 
@@ -17,11 +19,39 @@ pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Rep
         Err(refusal) => Err(refusal),
     };
     match answered {
-        Ok(()) => {
-            reply.begin(202, &[("Content-Length", "0")]);
+        Ok(accepted) => {
+            let content = accepted.content(call);
+            let length = content.len().to_string();
+            let kind = (!content.is_empty()).then_some(("Content-Type", "text/plain; charset=utf-8"));
+            let fields: Vec<_> = kind.into_iter().chain([("Content-Length", &*length)]).collect();
+            reply.begin(202, &fields);
+            if !content.is_empty() {
+                reply.send(content.as_bytes()).await;
+            }
             Ok(())
         }
         Err(refusal) => refuse(reply, &refusal).await,
+    }
+}
+
+/// What was accepted.
+enum Accepted {
+    Event,
+    /// A subscription request, and the time until its callback is asked, if it is known.
+    Request(Option<Duration>),
+}
+
+impl Accepted {
+    /// Tells a subscriber whose verification has to wait how long that takes. The status has no field for it.
+    fn content(&self, call: &HubCall) -> String {
+        let Accepted::Request(Some(wait)) = self else { return String::new() };
+        if *wait < Duration::from_secs(1) {
+            return String::new();
+        }
+        let (seconds, rate) = (wait.as_millis().div_ceil(1_000), call.settings.subscribe.verifications_per_second);
+        format!(
+            "The callback will be verified within about {seconds} s: its host gets verifications at a rate of at most {rate} per second.\n"
+        )
     }
 }
 
@@ -42,7 +72,7 @@ fn is_form(call: &HubCall) -> bool {
     })
 }
 
-async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
+async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<Result<Accepted, Refusal>, Stop> {
     let topic = match known_topic(topic, &call.settings) {
         Ok(topic) => topic,
         Err(refusal) => return Ok(Err(refusal)),
@@ -54,11 +84,11 @@ async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<R
     let Ok(content_type) = std::str::from_utf8(call.field(b"content-type").unwrap_or_default()) else {
         return Ok(Err(Refusal::new(400, "the content type is not UTF-8")));
     };
-    Ok(call.hub.publish(&topic, content_type, &content).await.map(drop))
+    Ok(call.hub.publish(&topic, content_type, &content).await.map(|_| Accepted::Event))
 }
 
 /// Handles a subscription, an unsubscription, or a ping (§5.1, §6).
-async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<(), Refusal>, Stop> {
+async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<Accepted, Refusal>, Stop> {
     if !is_form(call) {
         let problem = format!(
             "{}; a request to another path subscribes, and is a form (application/x-www-form-urlencoded)",
@@ -85,7 +115,7 @@ fn without_mode(call: &HubCall) -> String {
     }
 }
 
-async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
+async fn obey(call: &HubCall, content: &[u8]) -> Result<Accepted, Refusal> {
     match read_form(form::pairs(content), &call.settings)? {
         HubForm::Subscribe(mut request) => {
             call.may_listen(&request.topic)?;
@@ -96,7 +126,7 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
             if let Some(left) = call.time_left(&request.topic) {
                 request.lease_s = request.lease_s.min(left.as_secs().max(1));
             }
-            call.hub.request(request).await
+            call.hub.request(request).await.map(Accepted::Request)
         }
         HubForm::Ping(topics) => {
             topics.iter().try_for_each(|topic| call.may_publish(topic, content))?;
@@ -104,7 +134,7 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<(), Refusal> {
                 call.count_event(&topic, 0)?;
                 call.hub.ping(&topic).await?;
             }
-            Ok(())
+            Ok(Accepted::Event)
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Files that a configuration refers to: certificates, keys, lists of nodes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_net::tls::CertificateDer;
+use weir_plugin::AllowedFolders;
 
-use super::file_access::{self, FileAccess, FileStall};
+use super::file_access::{self, FileAccess, FileStall, Unreadable};
 use super::seen::SeenFiles;
-use crate::document::Files;
+use crate::document::{Document, Files};
 use crate::text::substitute::process_environment;
 
 /// The most bytes of a file.
@@ -21,19 +23,42 @@ pub(super) struct FilesBeside {
     pub(super) seen: SeenFiles,
 }
 
-impl FilesBeside {
-    /// Files that cannot be read, all for the same reason.
-    pub(super) fn unread<'n>(names: impl Iterator<Item = &'n str>, reason: &FileStall) -> FilesBeside {
-        let content = names.map(|name| (name.into(), Err(reason.to_string()))).collect();
-        FilesBeside { content, seen: SeenFiles::default() }
-    }
+/// Reads the files that a document names; those that only resources of a store name, in the folders that they may use. In a change,
+/// a file system that does not answer makes its files unreadable, and is no error.
+pub(super) fn of_document(
+    document: &Document,
+    directory: &Path,
+    access: &FileAccess,
+    is_change: bool,
+) -> Result<FilesBeside, FileStall> {
+    let to_come: Vec<String> = document.files_to_come().collect();
+    let mut own = document.files_of_settings();
+    own.extend(to_come.iter().map(String::as_str));
+    let others: BTreeSet<&str> = document.files_of_resources().difference(&own).copied().collect();
+    let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
+    let read = |names: &BTreeSet<&str>, folders| match read(names.iter().copied(), directory, access, folders) {
+        Err(stall) if is_change => Ok(unread(names, &stall)),
+        read => read,
+    };
+    let mut files = read(&own, None)?;
+    let of_resources = read(&others, folders)?;
+    files.content.extend(of_resources.content);
+    files.seen.append(of_resources.seen);
+    Ok(files)
 }
 
-/// Reads each of `names`: files, relative to `directory`, and `$env://NAME`.
+/// Files that cannot be read, all for the same reason.
+fn unread(names: &BTreeSet<&str>, reason: &FileStall) -> FilesBeside {
+    let content = names.iter().map(|name| ((*name).into(), Err(reason.to_string()))).collect();
+    FilesBeside { content, seen: SeenFiles::default() }
+}
+
+/// Reads each of `names`: files, relative to `directory`, and `$env://NAME`. With `folders`, files are read only there.
 pub(super) fn read<'n>(
     names: impl Iterator<Item = &'n str>,
     directory: &Path,
     access: &FileAccess,
+    folders: Option<Arc<AllowedFolders>>,
 ) -> Result<FilesBeside, FileStall> {
     let mut all = FilesBeside::default();
     let mut paths: Vec<(Box<str>, PathBuf)> = Vec::new();
@@ -53,7 +78,10 @@ pub(super) fn read<'n>(
     access.run(move || {
         for (name, path) in paths {
             all.seen.add(&path);
-            let content = file_access::read(&path, MAX_BYTES, deadline);
+            let opened =
+                folders.as_ref().map_or_else(|| file_access::open(&path), |folders| folders.open_to_read(&path));
+            let content = opened.map_err(Unreadable::Io);
+            let content = content.and_then(|file| file_access::content(file, MAX_BYTES, deadline));
             all.content.insert(name, content.map(Arc::from).map_err(|unreadable| unreadable.to_string()));
         }
         all

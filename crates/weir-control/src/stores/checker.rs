@@ -161,11 +161,7 @@ impl CheckLoader {
     }
 
     fn put_files_into(&self, document: &mut Document, files: &FileAccess) -> Result<(), FileStall> {
-        let to_come: Vec<String> = document.files_to_come().collect();
-        let names = || document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
-        let read = beside::read(names(), &self.directory, files);
-        let read = read.unwrap_or_else(|stall| beside::FilesBeside::unread(names(), &stall));
-        document.files = read.content;
+        document.files = beside::of_document(document, &self.directory, files, true)?.content;
         self.contents.complete(&mut document.files);
         if document.needs_system_roots() {
             document.system_roots = files.run(beside::system_roots)?;

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_is_there_after_the_file_was_opened_again() {
+    fn embedded_store_keeps_commits_when_its_file_is_opened_again() {
         let directory = TempDir::new();
         let path = directory.join("data/store.redb");
         let store = EmbeddedStore::open(&path, 3).expect("a new store");

@@ -1,5 +1,7 @@
 //! A configuration file as a source.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +46,10 @@ impl FileSource {
     pub fn standard_input(files: FileAccess) -> FileSource {
         let name = "standard input".into();
         FileSource { directory: PathBuf::new(), name, ..FileSource::new("/dev/stdin", files) }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn text(&self) -> Result<String, Diagnostic> {
@@ -97,9 +103,14 @@ impl Source for FileSource {
     fn read(&mut self, _: Option<&mut Trial>) -> Result<SourceDocument, Vec<Diagnostic>> {
         let version = self.version().map_err(|fault| vec![fault])?;
         let text = self.text().map_err(|fault| vec![fault])?;
+        let variables = RefCell::new(BTreeSet::new());
+        let lookup = |name: &str| {
+            variables.borrow_mut().insert(Box::from(name));
+            process_environment(name)
+        };
         let mut reader = IncludeReader::new(&self.path, text.len(), &self.files, self.limits);
         let mut read = |include: &TreeNode| reader.read(&self.name, &self.directory, include);
-        let document = Document::parse_including(&self.name, &text, &process_environment, self.limits, &mut read)?;
+        let document = Document::parse_including(&self.name, &text, &lookup, self.limits, &mut read)?;
         let (included, contents) = (reader.seen, reader.contents);
         self.read_ends = marks_its_end(&text);
         let incomplete = (self.accepted_ends && !self.read_ends).then(|| {
@@ -107,7 +118,7 @@ impl Source for FileSource {
                 .advise("complete the file, or reload with SIGHUP if the `#END` line was removed on purpose")
         });
         let revision = hash(std::iter::once(text.as_bytes()).chain(contents.iter().map(Vec::as_slice)));
-        Ok(SourceDocument { document, version, included, revision, incomplete })
+        Ok(SourceDocument { document, version, included, revision, incomplete, variables: variables.into_inner() })
     }
 
     /// Subscribes to changes of the directory, since the file itself may be replaced. If that fails (no inotify instance left),

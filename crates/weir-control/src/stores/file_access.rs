@@ -174,8 +174,16 @@ impl FileThread {
 
 /// The content of a file. Waits for data of a FIFO until the deadline; opening does not wait for a writer.
 pub(super) fn read(path: &Path, max_bytes: u64, deadline: Option<Instant>) -> Result<Vec<u8>, Unreadable> {
-    let options = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).clone();
-    let mut file = options.open(path).map_err(Unreadable::Io)?;
+    content(open(path).map_err(Unreadable::Io)?, max_bytes, deadline)
+}
+
+/// Opens a file for reading. Does not wait for the other end of a FIFO.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+}
+
+/// The content of an open file.
+pub(super) fn content(mut file: File, max_bytes: u64, deadline: Option<Instant>) -> Result<Vec<u8>, Unreadable> {
     let kind = file.metadata().map_err(Unreadable::Io)?.file_type();
     if kind.is_dir() {
         return Err(Unreadable::Directory);

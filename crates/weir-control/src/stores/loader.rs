@@ -251,13 +251,8 @@ impl DocumentLoader {
         directory: &Path,
         is_change: bool,
     ) -> Result<SeenFiles, FileStall> {
-        let to_come: Vec<String> = document.files_to_come().collect();
-        let names = || document.file_names().into_iter().chain(to_come.iter().map(String::as_str));
-        let read = match beside::read(names(), directory, &self.files) {
-            Err(stall) if is_change => FilesBeside::unread(names(), &stall),
-            read => read?,
-        };
-        let FilesBeside { content, mut seen } = read;
+        let files = beside::of_document(document, directory, &self.files, is_change)?;
+        let FilesBeside { content, mut seen } = files;
         document.files = content;
         if is_change {
             let completed = self.contents_served.complete(&mut document.files);

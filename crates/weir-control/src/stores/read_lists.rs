@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::resources::ResourceKey;
 use crate::document::lists::{ListedSpec, LongLists, ReadResource, ReferringResource};
+use crate::document::resource_access::ResourceAccess;
 use crate::document::{PluginSet, RouteSpec, ServiceSpec, UpstreamSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -14,6 +15,8 @@ use crate::text::tree::TreeNode;
 #[derive(Clone, Default)]
 pub(super) struct ReadLists {
     lists: LongLists,
+    /// What the resources may use of the node.
+    access: Arc<ResourceAccess>,
     faults: BTreeMap<ResourceKey, Vec<Diagnostic>>,
     referring: BTreeMap<ResourceKey, Arc<ReferringResource>>,
 }
@@ -24,6 +27,15 @@ pub(super) fn is_long(list: &str) -> bool {
 }
 
 impl ReadLists {
+    /// Sets what the resources may use, from now on. Returns whether that has changed, so that all have to be read again.
+    pub(super) fn set_access(&mut self, access: &Arc<ResourceAccess>) -> bool {
+        let changed = self.access != *access;
+        if changed {
+            self.access = Arc::clone(access);
+        }
+        changed
+    }
+
     /// Parses a resource of a long list and puts it there under its id; `None` removes it.
     pub(super) fn set(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) {
         match key.list() {
@@ -52,7 +64,8 @@ impl ReadLists {
     fn read<T: ListedSpec>(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) -> Option<Arc<T>> {
         self.faults.remove(key);
         self.referring.remove(key);
-        let ReadResource { spec, faults, referring } = ReadResource::of(source, key.id(), tree?, &process_environment);
+        let read = ReadResource::of(source, key.id(), tree?, &process_environment, &self.access);
+        let ReadResource { spec, faults, referring } = read;
         if !faults.is_empty() {
             self.faults.insert(key.clone(), faults);
         }

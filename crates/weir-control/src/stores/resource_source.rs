@@ -1,13 +1,16 @@
 //! A source that joins node settings from a file with resources from a store.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::file::FileSource;
 use super::live::LiveResources;
+use super::open::data_directory;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::{DocumentLists, Trial};
+use crate::document::resource_access::{NodeOwned, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -32,6 +35,8 @@ pub(super) struct SettingsFile {
     version: SourceVersion,
     revision: String,
     incomplete: Option<Diagnostic>,
+    /// What resources may use, by this version of the file.
+    access: Arc<ResourceAccess>,
 }
 
 impl ResourceSource {
@@ -45,13 +50,28 @@ impl ResourceSource {
         if let Some(accepted) = self.accepted.get().filter(|_| is_change) {
             return Ok(accepted);
         }
-        let SourceDocument { document, version, revision, incomplete, .. } = self.settings.read(None)?;
+        let SourceDocument { document, version, revision, incomplete, variables, .. } = self.settings.read(None)?;
         if !document.faults.is_empty() {
             return Err(document.faults);
         }
-        let file = SettingsFile { tree: Arc::new(self.settings.tree()?), version, revision, incomplete };
+        let access = Arc::new(self.access_by(&document, variables));
+        let file = SettingsFile { tree: Arc::new(self.settings.tree()?), version, revision, incomplete, access };
         self.read = Some(file.clone());
         Ok(file)
+    }
+
+    /// What resources may use, by a version of the file that uses these variables.
+    fn access_by(&self, document: &Document, mut variables: BTreeSet<Box<str>>) -> ResourceAccess {
+        let directory = self.settings.directory();
+        let of_settings = document.files_of_settings();
+        variables.extend(of_settings.iter().filter_map(|name| name.strip_prefix("$env://")).map(Box::from));
+        let settings = &document.settings;
+        // Some start at the directory of the process.
+        let files = settings.own_files().into_iter().flat_map(|file| [directory.join(&file), file]).collect();
+        let certificates = document.acme.iter().map(|acme| directory.join(&*acme.storage));
+        let folders = certificates.chain([data_directory(settings, directory)]).collect();
+        let owned = NodeOwned { variables, files, folders };
+        ResourceAccess::new(settings.resources.clone(), owned, self.settings.path(), directory)
     }
 }
 
@@ -72,12 +92,13 @@ impl SettingsFile {
             NodeKind::Map(entries) => entries.clone(),
             _ => Vec::new(),
         };
-        let DocumentLists { short, long } = trial.lists(name);
+        let DocumentLists { short, long } = trial.lists(name, &self.access);
         // The file may contain these lists, if they are empty.
         entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
         entries.extend(short);
         let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
-        let mut document = Document::of_resources(Arc::clone(name), tree, long, &process_environment);
+        let mut document =
+            Document::of_resources(Arc::clone(name), tree, long, &process_environment, Arc::clone(&self.access));
         document.store_revision = Some(trial.revision());
         document
     }
@@ -107,7 +128,8 @@ impl Source for ResourceSource {
         let settings = self.settings_file(trial.is_change())?;
         let document = settings.document(self.settings.name(), trial);
         let SettingsFile { version, revision, incomplete, .. } = settings;
-        Ok(SourceDocument { document, version, included: SeenFiles::default(), revision, incomplete })
+        let included = SeenFiles::default();
+        Ok(SourceDocument { document, version, included, revision, incomplete, variables: BTreeSet::new() })
     }
 
     fn notify(&mut self, wake: Wake) {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_key_decrypts_is_named_and_stays_what_it_was() {
+    fn secret_that_no_key_decrypts_is_named_and_kept_unchanged() {
         for form in [CipherForm::Weir, CipherForm::Apisix] {
             let (key, plain) = jack("s3cret-of-jack");
             let kept = cipher(form, &[OLD], true).sealed(&key, &plain);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_plain_is_plain_and_what_apisix_reads_stays_readable() {
+    fn plain_values_stay_plain_where_apisix_reads_them_so() {
         let cipher = cipher(CipherForm::Apisix, &[OLD], true);
         for text in ["auth-one", "", "c2hvcnQ=", &"0123456789abcdef".repeat(4)] {
             let (key, plain) = jack(text);

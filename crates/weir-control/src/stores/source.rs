@@ -1,5 +1,6 @@
 //! The interface of sources of documents.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +56,8 @@ pub struct SourceDocument {
     pub revision: String,
     /// Set if the document may be part of a file that is still being written. It is then published only by a reload on request.
     pub incomplete: Option<Diagnostic>,
+    /// The environment variables that a file uses, set or not.
+    pub(super) variables: BTreeSet<Box<str>>,
 }
 
 /// The version of a source. Equal versions mean an unchanged document.

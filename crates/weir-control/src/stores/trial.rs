@@ -14,6 +14,7 @@ use super::served_form::ServedForm;
 use super::store::CommitFailure;
 use crate::document::RESOURCE_LISTS;
 use crate::document::lists::LongLists;
+use crate::document::resource_access::ResourceAccess;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
@@ -170,8 +171,11 @@ impl Trial {
 
     /// The lists for a document, without the resources that are set aside. Of long lists, only resources that may have changed
     /// are read again.
-    pub(super) fn lists(&mut self, source: &Arc<str>) -> DocumentLists {
+    pub(super) fn lists(&mut self, source: &Arc<str>, access: &Arc<ResourceAccess>) -> DocumentLists {
         let ServedForm { set_aside, instead, read, unread, .. } = &mut self.form;
+        if read.set_access(access) {
+            unread.extend(self.set.all.keys().chain(self.pending.keys()).cloned());
+        }
         let view = ResourceView { set: &self.set, pending: &self.pending, revision: self.set.revision };
         for key in std::mem::take(unread).iter().filter(|key| is_long(key.list())) {
             let json = if set_aside.contains_key(key) {

@@ -20,7 +20,7 @@ pub fn http_client(settings: &NodeSettings, directory: &Path, access: &FileAcces
         // Invalid certificates are reported when the document is compiled; until then no server is trusted.
         Some(PemSource::Here(text)) => Authorities::Own(tls::certificates(text.as_bytes()).unwrap_or_default().into()),
         Some(PemSource::Elsewhere(name)) => {
-            let mut files = beside::read(std::iter::once(&**name), directory, access)?.content;
+            let mut files = beside::read(std::iter::once(&**name), directory, access, None)?.content;
             let text = files.remove(name).and_then(Result::ok).unwrap_or_default();
             Authorities::Own(tls::certificates(&text).unwrap_or_default().into())
         }

@@ -38,6 +38,8 @@ pub enum PlanRefusal {
     Wrong(String),
     /// The author's scopes do not include this resource.
     OutOfScope(ResourceKey),
+    /// The author's role may not change resources of this kind: the name of the role, and the resource.
+    NotOfRole(&'static str, ResourceKey),
 }
 
 /// The outcome of a change.

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_differently_is_refused() {
+    fn ambiguous_json_is_refused() {
         let fault = |text: &str| parse(text.as_bytes()).expect_err("it is refused");
         assert!(fault(r#"{"a":1,"b":{"c":1,"c":2}}"#).starts_with("the key `c` is given twice"));
         assert!(fault("{} {}").contains("trailing characters"));

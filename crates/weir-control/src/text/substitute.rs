@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variable_stays() {
+    fn text_that_is_no_variable_stays() {
         for text in ["$", "${{", "${{}}", "${{ a b }}", "${{1}}", "${PORT}", "$PORT", "${{PORT}\n}", "é$é\\", "${{é}}"]
         {
             assert_eq!(replaced(text), text);

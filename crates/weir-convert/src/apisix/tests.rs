@@ -78,7 +78,7 @@ fn a_node_with_a_file_includes_it() {
 }
 
 #[test]
-fn what_is_left_is_listed_with_its_place() {
+fn unconverted_settings_are_reported_with_their_line() {
     let text = "\
 apisix:
   node_listen: [{ port: 80, enable_http2: true }]

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn syntax_error_is_reported_with_its_line() {
         for (text, told) in [
             ("a {\n b\n", "t:3: the file ends inside a block; a `}` is missing"),
             ("}\n", "t:1: `}` without a `{` before it"),

@@ -68,7 +68,7 @@ acme: { hosts: [shop.example], terms_of_service_agreed: true, email: "ops@shop.e
 }
 
 #[test]
-fn what_is_lost_is_told_with_its_place() {
+fn directives_that_are_not_converted_are_reported_with_their_line() {
     let text = "\
 :8080 {
 	root * /srv
@@ -101,7 +101,7 @@ fn what_is_lost_is_told_with_its_place() {
 }
 
 #[test]
-fn what_guards_a_route_and_cannot_be_converted_closes_it() {
+fn route_with_unconverted_access_control_answers_503() {
     for text in [
         ":80 {\n basic_auth {\n  alice plain\n }\n reverse_proxy a:1\n}",
         ":80 {\n forward_auth a:1 b:2 {\n  uri /x\n }\n reverse_proxy a:1\n}",

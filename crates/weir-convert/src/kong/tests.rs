@@ -90,7 +90,7 @@ fn a_route_for_https_alone_does_not_serve_plain_http() {
 }
 
 #[test]
-fn what_is_no_configuration_of_kong_is_refused_with_its_line() {
+fn invalid_kong_configuration_is_refused_with_its_line() {
     assert!(convert("k", "services: []").expect_err("no version").to_string().starts_with("k:1: there is no"));
     assert!(convert("k", "a: 1\na: 2\n").expect_err("twice").to_string().contains("k:2: the key `a` stands twice"));
     assert!(convert("k", &"[".repeat(1_000)).is_err());

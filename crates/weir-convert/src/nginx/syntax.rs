@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn syntax_error_is_reported_with_its_line() {
         for (text, told) in [
             ("a b", "t:1: the directive `a` is not ended by `;`: found the end of the file"),
             ("a {\n b;\n", "t:3: the file ends inside a block; a `}` is missing"),

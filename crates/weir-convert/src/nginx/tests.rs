@@ -80,7 +80,7 @@ routes:
 }
 
 #[test]
-fn what_is_lost_is_told_with_its_place() {
+fn directives_that_are_not_converted_are_reported_with_their_line() {
     let text = "\
 server {
   listen 80;
@@ -437,7 +437,7 @@ server {
 }
 
 #[test]
-fn nothing_is_cached_if_what_must_not_be_cached_is_not_known() {
+fn cache_is_left_out_if_its_conditions_are_not_known() {
     let text = "\
 server {
   proxy_cache assets;

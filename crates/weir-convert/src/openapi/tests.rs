@@ -101,7 +101,7 @@ routes:
 }
 
 #[test]
-fn what_requires_a_login_that_cannot_be_converted_is_closed() {
+fn operation_with_an_unconverted_login_is_closed() {
     let text = |security: &str| {
         format!(
             "openapi: 3.1.0
@@ -133,7 +133,7 @@ components:
 }
 
 #[test]
-fn what_is_not_converted_is_said_with_its_line() {
+fn unconverted_parts_are_reported_with_their_line() {
     let text = "\
 openapi: 3.1.0
 servers: [{ url: /v2 }]

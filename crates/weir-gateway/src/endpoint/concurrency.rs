@@ -9,12 +9,13 @@
 //! The indicator is no proof (the endpoint may have become slower, or the record may have been an error page), so each
 //! reduction is a trial: if throughput falls with the limit, the reduction is undone and the record forgotten.
 //!
-//! The endpoints of an upstream may share a machine, where one with more in flight than the others gains at their expense.
-//! So a reduction is tried at the whole group at once, and a higher limit at one endpoint counts as a gain only if the
-//! throughput of the group rises too, or if its exchanges do not take longer.
+//! The limiter belongs to the machine: all upstreams with `auto` that send there share it. It follows the endpoints of each of
+//! these upstreams as a group, because they may share a processor (one host with several ports), where one with more in flight
+//! than the others gains at their expense. So a reduction is tried at the whole group at once, and a higher limit at one
+//! endpoint counts as a gain only if the throughput of the group rises too, or if its exchanges do not take longer.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use crate::snapshot::Concurrency;
 
@@ -67,9 +68,10 @@ pub struct ConcurrencyLimiter {
     least: u32,
     first: u32,
     worthwhile: f64,
-    group: RefCell<Rc<LimiterGroup>>,
-    /// The value of the group's `reductions` that it has followed.
-    noted: Cell<u32>,
+    /// The groups of the upstreams that use it.
+    groups: RefCell<Vec<Weak<LimiterGroup>>>,
+    /// The time of the latest reduction in one of its groups that it has followed, or begun.
+    noted_ns: Cell<u64>,
     limit: Cell<u32>,
     trial: Cell<Trial>,
     /// The record: the time of the fastest exchange since a trial last showed the record to be wrong.
@@ -87,14 +89,22 @@ pub struct ConcurrencyLimiter {
     before: Cell<Option<EpochResult>>,
 }
 
-/// The endpoints of one upstream at one worker: what their limiters share.
+/// The endpoints of one upstream at one worker: what their limiters have in common.
 #[derive(Debug, Default)]
 pub struct LimiterGroup {
+    /// Exchanges of this upstream that have completed.
     completed: Cell<u64>,
     /// When the last exchange completed at any of them.
     last_ns: Cell<u64>,
-    /// The number of reductions that any of them has begun.
-    reductions: Cell<u32>,
+    /// When one of their limiters last began a reduction.
+    reduced_ns: Cell<u64>,
+}
+
+impl LimiterGroup {
+    /// When an exchange last completed at any of the endpoints.
+    pub fn last_completed_ns(&self) -> u64 {
+        self.last_ns.get()
+    }
 }
 
 /// The trial that runs.
@@ -118,7 +128,7 @@ enum Trial {
 struct EpochResult {
     /// Exchanges per nanosecond.
     rate: f64,
-    /// The same of the whole group.
+    /// The same of all groups together.
     whole_rate: f64,
     latency_ns: u64,
     fastest_ns: u64,
@@ -136,8 +146,8 @@ struct Epoch {
     latency_sum_ns: u64,
     fastest_ns: u64,
     queued: bool,
-    /// Exchanges that the group had completed when the first one of this epoch completed.
-    group_completed: u64,
+    /// Exchanges that the groups had completed when the first one of this epoch completed.
+    groups_completed: u64,
 }
 
 impl EpochResult {
@@ -172,8 +182,8 @@ impl ConcurrencyLimiter {
             least: LEAST.div_ceil(workers).max(LEAST_OF_ONE),
             first: FIRST.div_ceil(workers).max(LEAST),
             worthwhile: WORTHWHILE / f64::from(workers),
-            group: RefCell::default(),
-            noted: Cell::new(0),
+            groups: RefCell::default(),
+            noted_ns: Cell::new(0),
             limit: Cell::new(u32::MAX),
             trial: Cell::new(Trial::Nothing),
             record_ns: Cell::new(u64::MAX),
@@ -196,12 +206,40 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Makes this limiter a member of the group.
+    /// Whether the limit is found by trials, and not configured.
+    pub fn is_found(&self) -> bool {
+        self.setting.get() == Concurrency::Auto
+    }
+
+    /// Makes this limiter a member of the group, if it finds its limit.
     pub fn join(&self, group: &Rc<LimiterGroup>) {
-        self.noted.set(group.reductions.get());
-        self.epoch.take();
+        if !self.is_found() {
+            return;
+        }
         group.last_ns.set(group.last_ns.get().max(self.last_ns.get()));
-        *self.group.borrow_mut() = Rc::clone(group);
+        self.noted_ns.set(self.noted_ns.get().max(group.reduced_ns.get()));
+        self.epoch.take();
+        let mut groups = self.groups.borrow_mut();
+        if groups.len() == groups.capacity() {
+            groups.retain(|known| known.strong_count() > 0);
+        }
+        groups.push(Rc::downgrade(group));
+    }
+
+    /// Exchanges that its groups have completed; `None` if an upstream has gone since the last call. Called at the beginning and
+    /// the end of an epoch only: the limiter of a machine may have many groups.
+    fn groups_completed(&self) -> Option<u64> {
+        let mut groups = self.groups.borrow_mut();
+        let before = groups.len();
+        let mut completed = 0;
+        groups.retain(|group| match group.upgrade() {
+            Some(group) => {
+                completed += group.completed.get();
+                true
+            }
+            None => false,
+        });
+        (groups.len() == before).then_some(completed)
     }
 
     fn set(&self, setting: Concurrency) {
@@ -215,21 +253,18 @@ impl ConcurrencyLimiter {
         self.limit.get()
     }
 
-    /// Called when an exchange that began at `began_ns` has returned its permit; `queued`: others wait for one.
-    pub fn completed(&self, began_ns: u64, now_ns: u64, queued: bool) {
+    /// Called when an exchange of the group that began at `began_ns` has returned its permit; `queued`: others wait for one.
+    pub fn completed(&self, group: &LimiterGroup, began_ns: u64, now_ns: u64, queued: bool) {
         if self.setting.get() != Concurrency::Auto {
             return;
         }
         self.last_ns.set(now_ns);
-        let group_completed = {
-            let group = self.group.borrow();
-            group.completed.set(group.completed.get() + 1);
-            group.last_ns.set(now_ns);
-            if self.noted.replace(group.reductions.get()) != group.reductions.get() {
-                self.follow(now_ns);
-            }
-            group.completed.get()
-        };
+        group.completed.set(group.completed.get() + 1);
+        group.last_ns.set(now_ns);
+        if group.reduced_ns.get() > self.noted_ns.get() {
+            self.noted_ns.set(group.reduced_ns.get());
+            self.follow(now_ns);
+        }
         let mut epoch = self.epoch.get();
         if began_ns < epoch.started_ns {
             return;
@@ -238,7 +273,7 @@ impl ConcurrencyLimiter {
         if epoch.exchanges == 0 {
             epoch.first_ns = now_ns;
             epoch.fastest_ns = latency_ns;
-            epoch.group_completed = group_completed;
+            epoch.groups_completed = self.groups_completed().or_else(|| self.groups_completed()).unwrap_or(0);
         }
         epoch.exchanges += 1;
         epoch.latency_sum_ns += latency_ns;
@@ -257,9 +292,11 @@ impl ConcurrencyLimiter {
             if lasted_ns >= 2 * latency_ns {
                 self.start_epoch(now_ns);
                 self.record_ns.set(self.record_ns.get().min(epoch.fastest_ns));
+                // Without a group that has gone meanwhile the whole cannot be compared.
+                let Some(groups_completed) = self.groups_completed() else { return };
                 let seen = EpochResult {
                     rate: epoch.exchanges as f64 / lasted_ns as f64,
-                    whole_rate: (group_completed - epoch.group_completed) as f64 / lasted_ns as f64,
+                    whole_rate: (groups_completed - epoch.groups_completed) as f64 / lasted_ns as f64,
                     latency_ns,
                     fastest_ns: epoch.fastest_ns,
                     queued: epoch.queued,
@@ -326,7 +363,7 @@ impl ConcurrencyLimiter {
             Trial::Up { before, .. } if seen.throughput_rose(&before) && in_flight >= BINDING * f64::from(limit) => {
                 self.begin_trial(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
             }
-            Trial::Up { .. } if !self.explored.get() => self.try_lower_limit(seen),
+            Trial::Up { .. } if !self.explored.get() => self.try_lower_limit(seen, now_ns),
             Trial::Up { from, before } if !seen.throughput_rose(&before) => {
                 self.settle_on_limit(from, seen.rate, false, now_ns)
             }
@@ -343,7 +380,7 @@ impl ConcurrencyLimiter {
         if rested && binds && (!queues || !self.explored.get() || limit == self.least) {
             self.begin_trial(Trial::Up { from: limit, before: seen }, limit.saturating_mul(2));
         } else if rested && queues {
-            self.try_lower_limit(seen);
+            self.try_lower_limit(seen, now_ns);
         }
     }
 
@@ -353,11 +390,10 @@ impl ConcurrencyLimiter {
         slower >= QUEUEING || unproven
     }
 
-    /// Halves the limit, here and in the rest of the group.
-    fn try_lower_limit(&self, seen: EpochResult) {
-        let group = self.group.borrow();
-        group.reductions.set(group.reductions.get() + 1);
-        self.noted.set(group.reductions.get());
+    /// Halves the limit, here and in the rest of the groups.
+    fn try_lower_limit(&self, seen: EpochResult, now_ns: u64) {
+        self.noted_ns.set(now_ns);
+        self.groups.borrow().iter().filter_map(Weak::upgrade).for_each(|group| group.reduced_ns.set(now_ns));
         self.halve_limit(seen);
     }
 
@@ -366,14 +402,12 @@ impl ConcurrencyLimiter {
         self.begin_trial(Trial::Down { from: limit, before: seen }, limit.min(seen.in_flight() as u32) / 2);
     }
 
-    /// Called while requests wait; with `anywhere` only in a shared queue, for a permit of any endpoint of the group.
-    /// Raises a limit that is too low; returns whether it did.
-    pub fn raise_if_too_low(&self, anywhere: bool, now_ns: u64) -> bool {
+    /// Called while requests wait; if they wait in shared queues only, for a permit of any endpoint of their upstreams, with the
+    /// time when such an upstream last completed an exchange. Raises a limit that is too low; returns whether it did.
+    pub fn raise_if_too_low(&self, others_ns: Option<u64>, now_ns: u64) -> bool {
         match self.setting.get() {
-            // An endpoint that hangs must not get the requests that others could serve, so only a stall of the whole group
-            // counts.
-            Concurrency::Auto if anywhere => self.raise_if_stalled(self.group.borrow().last_ns.get(), now_ns),
-            Concurrency::Auto => self.raise_if_stalled(self.last_ns.get(), now_ns),
+            // An endpoint that hangs must not get the requests that others could serve, so only a stall of all of them counts.
+            Concurrency::Auto => self.raise_if_stalled(others_ns.unwrap_or(self.last_ns.get()), now_ns),
             setting => {
                 // Only a shortage of file descriptors has lowered it, and that may be over.
                 let lowered = self.limit.get() < self.configured_limit(setting) && now_ns >= self.paused_until_ns.get();

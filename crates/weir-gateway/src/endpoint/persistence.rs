@@ -105,15 +105,15 @@ impl Persistence {
                     let _ = exchange.response.head.add(b"Set-Cookie", field.as_bytes());
                 }
             }
-            PersistenceKind::Learnt { .. } => {
+            PersistenceKind::Learnt { idle } => {
                 let set =
                     exchange.response.head.values(b"set-cookie").find_map(|field| cookie_value(field, &self.name));
                 match set {
-                    Some(value) => sessions.learn((&self.name, value), endpoints, endpoint, now_ns),
+                    Some(value) => sessions.learn((&self.name, value), (endpoints, endpoint), *idle, now_ns),
                     // The cookie is unknown after a restart, or its endpoint is gone: it now belongs to this endpoint.
                     None => {
                         if let Some(value) = exchange.variable(&self.cookie) {
-                            sessions.learn((&self.name, &value), endpoints, endpoint, now_ns);
+                            sessions.learn((&self.name, &value), (endpoints, endpoint), *idle, now_ns);
                         }
                     }
                 }
@@ -156,26 +156,35 @@ pub struct StickySessions {
 /// How many upstreams may know the same cookie with the same value: services behind one host name see each other's cookies.
 const SERVICES: usize = 3;
 
-/// The endpoint of each upstream, the latest first. Upstreams with endpoints in common share one.
+/// The endpoint of each upstream, the latest first. Upstreams with endpoints in common share one, unless they forget it after
+/// different times.
 #[derive(Clone, Copy, Debug, Default)]
 struct StickySession([Option<StickyEndpoint>; SERVICES]);
 
 #[derive(Clone, Copy, Debug)]
 struct StickyEndpoint {
     addr: SocketAddr,
+    /// The `idle` of the upstreams that know it.
+    idle: Duration,
     seen_ns: u64,
 }
 
 impl StickySession {
-    /// The number of the endpoint among these. It is forgotten if it has not been seen for `idle`.
+    /// The number of the endpoint among these. It is forgotten if it has not been seen for `idle`. If only upstreams with another
+    /// `idle` know it, as after an edit, it counts as well, but is not forgotten by them.
     fn endpoint(&mut self, endpoints: &[Endpoint], idle: Duration, now_ns: u64) -> Option<usize> {
         let number_of = |known: &StickyEndpoint| endpoints.iter().position(|endpoint| endpoint.addr == known.addr);
-        let (slot, number) = self.0.iter_mut().find_map(|slot| {
+        let is_over = |known: &StickyEndpoint| u128::from(now_ns.saturating_sub(known.seen_ns)) > idle.as_nanos();
+        let is_own = |slot: &&mut Option<StickyEndpoint>| slot.is_some_and(|known| known.idle == idle);
+        let own = self.0.iter_mut().filter(is_own).find_map(|slot| {
             let number = slot.as_ref().and_then(number_of)?;
             Some((slot, number))
-        })?;
+        });
+        let Some((slot, number)) = own else {
+            return self.0.iter().flatten().filter(|known| !is_over(known)).find_map(number_of);
+        };
         let known = slot.as_mut()?;
-        if u128::from(now_ns.saturating_sub(known.seen_ns)) > idle.as_nanos() {
+        if is_over(known) {
             *slot = None;
             return None;
         }
@@ -183,11 +192,13 @@ impl StickySession {
         Some(number)
     }
 
-    /// Replaces what was known of these endpoints.
-    fn set(&mut self, endpoints: &[Endpoint], endpoint: usize, now_ns: u64) {
-        let is_other = |known: &StickyEndpoint| endpoints.iter().all(|endpoint| endpoint.addr != known.addr);
+    /// Replaces what upstreams of these endpoints with the same `idle` knew.
+    fn set(&mut self, endpoints: &[Endpoint], endpoint: usize, idle: Duration, now_ns: u64) {
+        let is_other =
+            |known: &StickyEndpoint| known.idle != idle || endpoints.iter().all(|endpoint| endpoint.addr != known.addr);
         let others = self.0.into_iter().flatten().filter(is_other);
-        let mut all = [StickyEndpoint { addr: endpoints[endpoint].addr, seen_ns: now_ns }].into_iter().chain(others);
+        let own = StickyEndpoint { addr: endpoints[endpoint].addr, idle, seen_ns: now_ns };
+        let mut all = [own].into_iter().chain(others);
         self.0 = std::array::from_fn(|_| all.next());
     }
 
@@ -214,7 +225,8 @@ impl StickySessions {
         sessions.get_mut(&hash)?.endpoint(endpoints, idle, now_ns)
     }
 
-    fn learn(&self, cookie: (&str, &[u8]), endpoints: &[Endpoint], endpoint: usize, now_ns: u64) {
+    /// Notes which of the endpoints has set a cookie; it is forgotten after `idle`.
+    fn learn(&self, cookie: (&str, &[u8]), (endpoints, endpoint): (&[Endpoint], usize), idle: Duration, now_ns: u64) {
         let (hash, mut sessions) = self.shard(cookie);
         if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&hash) {
             let mut seen: Vec<u64> = sessions.values().map(StickySession::seen_ns).collect();
@@ -225,7 +237,7 @@ impl StickySessions {
                 sessions.clear(); // all were used at the same time
             }
         }
-        sessions.entry(hash).or_default().set(endpoints, endpoint, now_ns);
+        sessions.entry(hash).or_default().set(endpoints, endpoint, idle, now_ns);
     }
 }
 
@@ -271,14 +283,14 @@ mod tests {
     fn sessions_are_forgotten_when_idle_and_never_too_many() {
         let sessions = StickySessions::default();
         let (idle, nodes) = (Duration::from_nanos(100), [endpoint(1), endpoint(2)]);
-        sessions.learn(("SID", b"a"), &nodes, 1, 10);
+        sessions.learn(("SID", b"a"), (&nodes, 1), idle, 10);
         assert_eq!(sessions.find(("SID", b"a"), &nodes, idle, 100), Some(1));
         assert_eq!(sessions.find(("SID", b"a"), &nodes, idle, 200), Some(1), "seen meanwhile");
         assert_eq!(sessions.find(("SID", b"a"), &nodes, idle, 301), None);
         assert_eq!(sessions.find(("OTHER", b"a"), &nodes, idle, 200), None);
         let many = SHARDS * MAX_SESSIONS * 5 / 4;
         for number in 0..many {
-            sessions.learn(("SID", &number.to_le_bytes()), &nodes, 0, 1_000 + number as u64);
+            sessions.learn(("SID", &number.to_le_bytes()), (&nodes, 0), Duration::MAX, 1_000 + number as u64);
         }
         let kept: usize = sessions.shards.iter().map(|shard| shard.lock().expect("no panic").len()).sum();
         assert!(kept <= SHARDS * MAX_SESSIONS && kept > SHARDS * MAX_SESSIONS / 2, "{kept}");
@@ -291,21 +303,35 @@ mod tests {
         let (sessions, cookie) = (StickySessions::default(), ("SID", &b"a"[..]));
         let services: Vec<[Endpoint; 2]> =
             (0..4).map(|number| [10, 11].map(|port| endpoint(port + 10 * number))).collect();
-        let found = |of: usize| sessions.find(cookie, &services[of], Duration::MAX, 0);
+        let idle = Duration::from_nanos(5);
+        let found = |of: usize| sessions.find(cookie, &services[of], idle, 0);
         for (service, nodes) in services[..3].iter().enumerate() {
-            sessions.learn(cookie, nodes, service % 2, 0);
+            sessions.learn(cookie, (nodes, service % 2), idle, 0);
         }
         assert_eq!([found(0), found(1), found(2), found(3)], [Some(0), Some(1), Some(0), None]);
-        sessions.learn(cookie, &services[1], 0, 0);
+        sessions.learn(cookie, (&services[1], 0), idle, 0);
         assert_eq!([found(0), found(1), found(2)], [Some(0), Some(0), Some(0)], "it has moved");
         let same = [endpoint(11), endpoint(10), endpoint(99)];
-        assert_eq!(sessions.find(cookie, &same, Duration::MAX, 0), Some(1), "another upstream of the same servers");
-        let idle = Duration::from_nanos(5);
+        assert_eq!(sessions.find(cookie, &same, idle, 0), Some(1), "another upstream of the same servers");
         assert_eq!(sessions.find(cookie, &services[2], idle, 6), None, "it was not seen for so long");
         assert_eq!([found(0), found(1), found(2)], [Some(0), Some(0), None], "the others have their own times");
-        sessions.learn(cookie, &services[2], 0, 0);
-        (0..2).for_each(|service| sessions.learn(cookie, &services[1 - service], 0, 0));
-        sessions.learn(cookie, &services[3], 1, 0);
+        sessions.learn(cookie, (&services[2], 0), idle, 0);
+        (0..2).for_each(|service| sessions.learn(cookie, (&services[1 - service], 0), idle, 0));
+        sessions.learn(cookie, (&services[3], 1), idle, 0);
         assert_eq!((found(3), found(2)), (Some(1), None), "the one that was learnt first has made room");
+    }
+
+    #[test]
+    fn a_cookie_that_one_upstream_forgets_early_is_kept_for_another_of_the_same_endpoints() {
+        let (sessions, cookie, nodes) = (StickySessions::default(), ("SID", &b"a"[..]), [endpoint(1), endpoint(2)]);
+        let (short, long) = (Duration::from_nanos(10), Duration::from_nanos(1_000));
+        sessions.learn(cookie, (&nodes, 1), long, 0);
+        assert_eq!(sessions.find(cookie, &nodes, short, 5), Some(1), "it counts for the other one, too");
+        assert_eq!(sessions.find(cookie, &nodes, short, 50), None, "for a shorter time");
+        sessions.learn(cookie, (&nodes, 0), short, 50);
+        assert_eq!(sessions.find(cookie, &nodes, short, 55), Some(0));
+        assert_eq!(sessions.find(cookie, &nodes, long, 55), Some(1), "the first one has not forgotten it");
+        assert_eq!(sessions.find(cookie, &nodes, short, 99), None);
+        assert_eq!(sessions.find(cookie, &nodes, long, 99), Some(1));
     }
 }

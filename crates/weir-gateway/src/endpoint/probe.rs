@@ -1,7 +1,7 @@
 //! Active health checks: the gateway sends requests of its own to endpoints.
 //!
-//! One thread makes the checks for the whole process. A check runs once, however many workers and routes use its result,
-//! and goes on across reloads as long as a snapshot wants it.
+//! One thread makes the checks for the whole process. A check runs once, however many workers, routes and upstreams with equal
+//! settings use its result, and goes on across reloads as long as a snapshot wants it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,11 +24,12 @@ use weir_net::proxy_protocol;
 use weir_net::stream::Stream;
 use weir_net::tls::connect;
 use weir_proto::h1::{Limits, Tolerance, parse_response};
+use weir_proto::head::MAX_INTERIM_RESPONSES;
 use weir_proto::{Method, ResponseHead};
 
 use crate::endpoint::balance::BalancerRandom;
 use crate::endpoint::state::{Health, HealthTable};
-use crate::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckSpec, Snapshot};
+use crate::snapshot::{ActiveChecks, CheckKind, CheckRequest, Upstream};
 
 mod http2;
 
@@ -48,12 +49,20 @@ pub struct Prober {
 struct ProberThread {
     wanted: mpsc::UnboundedSender<WantedChecks>,
     thread: JoinHandle<()>,
+    /// How many checks of an upstream may run at a time: by its name the number, and what counts them.
+    places: CheckPlaces,
 }
 
-/// All checks that should run from now on.
-type WantedChecks = HashMap<(SocketAddr, CheckSpec), CheckOrder>;
+type CheckPlaces = HashMap<Box<str>, (usize, Arc<Semaphore>)>;
+
+/// All checks that should run from now on: one for each health.
+type WantedChecks = HashMap<HealthId, CheckOrder>;
+
+/// The address of a [`Health`] in memory.
+type HealthId = usize;
 
 struct CheckOrder {
+    endpoint: SocketAddr,
     checks: Arc<ActiveChecks>,
     health: Arc<Health>,
     places: Arc<Semaphore>,
@@ -64,38 +73,21 @@ impl Prober {
         Prober { table, clock, thread: Mutex::new(None) }
     }
 
-    /// Runs the checks that this snapshot wants, and stops all others.
-    pub fn follow(&self, snapshot: &Snapshot) -> io::Result<()> {
-        let wanted = self.wanted(snapshot);
+    /// Runs the checks that these upstreams want, and stops all others.
+    pub fn follow<'u>(&self, upstreams: impl Iterator<Item = (&'u Upstream, &'u [Arc<Health>])>) -> io::Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let (wanted, places) = wanted(upstreams, thread.as_ref().map(|thread| &thread.places));
         if wanted.is_empty() && thread.is_none() {
             return Ok(());
         }
         if thread.is_none() {
             *thread = Some(self.start()?);
         }
-        let asking = thread.as_ref().expect("it was started");
+        let prober = thread.as_mut().expect("it was started");
+        prober.places = places;
         // If the thread has panicked, that has been logged.
-        let _ = asking.wanted.send(wanted);
+        let _ = prober.wanted.send(wanted);
         Ok(())
-    }
-
-    fn wanted(&self, snapshot: &Snapshot) -> WantedChecks {
-        let mut wanted = WantedChecks::new();
-        for (_, upstream) in snapshot.upstreams.iter() {
-            let mut places: Option<Arc<Semaphore>> = None;
-            for endpoint in &upstream.endpoints {
-                let Some(checks) = &endpoint.checks else { continue };
-                let places = places.get_or_insert_with(|| Arc::new(Semaphore::new(checks.concurrency)));
-                // If two upstreams want the same check, the thresholds of the first one apply.
-                wanted.entry((endpoint.addr, checks.question.clone())).or_insert_with(|| CheckOrder {
-                    checks: Arc::clone(checks),
-                    health: self.table.endpoint(endpoint, self.clock.now_ns()),
-                    places: Arc::clone(places),
-                });
-            }
-        }
-        wanted
     }
 
     fn start(&self) -> io::Result<ProberThread> {
@@ -105,14 +97,46 @@ impl Prober {
         let thread = std::thread::Builder::new()
             .name("health".into())
             .spawn(move || runtime.block_on(supervise(inbox, table, clock)))?;
-        Ok(ProberThread { wanted, thread })
+        Ok(ProberThread { wanted, thread, places: CheckPlaces::new() })
     }
+}
+
+/// The checks that these upstreams want. Upstreams with equal checks share the health of an address, and one check: it counts
+/// as one of the upstream whose name comes first.
+fn wanted<'u>(
+    upstreams: impl Iterator<Item = (&'u Upstream, &'u [Arc<Health>])>,
+    before: Option<&CheckPlaces>,
+) -> (WantedChecks, CheckPlaces) {
+    let mut wanted: HashMap<HealthId, (&str, CheckOrder)> = HashMap::new();
+    let mut all_places = CheckPlaces::new();
+    for (upstream, health) in upstreams {
+        for (endpoint, health) in upstream.endpoints.iter().zip(health) {
+            let Some(checks) = &endpoint.checks else { continue };
+            let id = Arc::as_ptr(health).addr();
+            if wanted.get(&id).is_some_and(|(name, _)| **name <= *upstream.name) {
+                continue;
+            }
+            let (count, name) = (checks.concurrency, &upstream.name);
+            let (_, places) = all_places.entry(name.clone()).or_insert_with(|| {
+                let known = before.and_then(|before| before.get(name)).filter(|(known, _)| *known == count);
+                known.cloned().unwrap_or_else(|| (count, Arc::new(Semaphore::new(count))))
+            });
+            let order = CheckOrder {
+                endpoint: endpoint.addr,
+                checks: Arc::clone(checks),
+                health: Arc::clone(health),
+                places: Arc::clone(places),
+            };
+            wanted.insert(id, (name, order));
+        }
+    }
+    (wanted.into_iter().map(|(id, (_, order))| (id, order)).collect(), all_places)
 }
 
 impl Drop for Prober {
     fn drop(&mut self) {
         let asking = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(ProberThread { wanted, thread }) = asking {
+        if let Some(ProberThread { wanted, thread, .. }) = asking {
             drop(wanted);
             // If the thread has panicked, that has been logged.
             let _ = thread.join();
@@ -121,33 +145,36 @@ impl Drop for Prober {
 }
 
 struct RunningCheck {
-    terms: watch::Sender<Arc<ActiveChecks>>,
+    /// As long as it is held, no other health has its address.
+    _health: Arc<Health>,
+    places: watch::Sender<Arc<Semaphore>>,
     task: AbortHandle,
 }
 
 /// Keeps one task running for each check that is wanted.
 async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<HealthTable>, clock: Clock) {
-    let mut running: HashMap<(SocketAddr, CheckSpec), RunningCheck> = HashMap::new();
+    let mut running: HashMap<HealthId, RunningCheck> = HashMap::new();
     let dice = BalancerRandom::from_entropy();
     while let Some(mut wanted) = inbox.recv().await {
-        running.retain(|question, running| {
-            let stays = wanted.contains_key(question);
+        running.retain(|id, running| {
+            let stays = wanted.contains_key(id);
             if !stays {
                 running.task.abort();
             }
             stays
         });
-        for (question, CheckOrder { checks, health, places }) in wanted.drain() {
-            match running.entry(question) {
+        for (id, CheckOrder { endpoint, checks, health, places }) in wanted.drain() {
+            match running.entry(id) {
                 Entry::Occupied(known) => {
-                    known.get().terms.send_replace(checks);
+                    known.get().places.send_replace(places);
                 }
                 Entry::Vacant(vacant) => {
                     let delay = SPREAD.min(checks.healthy_interval).mul_f64(dice.below(1_000) as f64 / 1_000.0);
-                    let (terms, told) = watch::channel(checks);
-                    let endpoint = vacant.key().0;
-                    let task = repeat_check(endpoint, told, health, places, Arc::clone(&table), clock, delay);
-                    vacant.insert(RunningCheck { terms, task: tokio::spawn(task).abort_handle() });
+                    let (places, counted) = watch::channel(places);
+                    let (checked, table) = (Arc::clone(&health), Arc::clone(&table));
+                    let task = repeat_check(endpoint, checks, checked, counted, table, clock, delay);
+                    let task = tokio::spawn(task).abort_handle();
+                    vacant.insert(RunningCheck { _health: health, places, task });
                 }
             }
         }
@@ -156,9 +183,9 @@ async fn supervise(mut inbox: mpsc::UnboundedReceiver<WantedChecks>, table: Arc<
 
 async fn repeat_check(
     endpoint: SocketAddr,
-    terms: watch::Receiver<Arc<ActiveChecks>>,
+    checks: Arc<ActiveChecks>,
     health: Arc<Health>,
-    places: Arc<Semaphore>,
+    places: watch::Receiver<Arc<Semaphore>>,
     table: Arc<HealthTable>,
     clock: Clock,
     delay: Duration,
@@ -166,7 +193,7 @@ async fn repeat_check(
     tokio::time::sleep(delay).await;
     let mut tally = CheckTally::default();
     loop {
-        let checks = Arc::clone(&terms.borrow());
+        let places = Arc::clone(&places.borrow());
         let outcome = {
             let _place = places.acquire().await.expect("it is never closed");
             tokio::time::timeout(checks.timeout, ask(endpoint, &checks)).await
@@ -306,6 +333,7 @@ async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
     let mut received = Vec::new();
     let mut buffer = [0; 4096];
     let mut head = ResponseHead::default();
+    let mut interim = InterimCount::default();
     loop {
         match poll_fn(|context| stream.poll_read(context, &mut buffer)).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -316,10 +344,27 @@ async fn status(mut stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
             match parse_response(&received, &Limits::default(), Tolerance::default(), method, &mut head) {
                 Ok(None) => break,
                 // RFC 9110 §15.2: an interim response, the final one is still to come.
-                Ok(Some(length)) if head.status < 200 => drop(received.drain(..length)),
+                Ok(Some(length)) if head.status < 200 => {
+                    interim.add()?;
+                    received.drain(..length);
+                }
                 Ok(Some(_)) => return Ok(CheckAnswer::Status(head.status)),
                 Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad.name())),
             }
+        }
+    }
+}
+
+/// Counts the interim responses to a check.
+#[derive(Debug, Default)]
+struct InterimCount(u8);
+
+impl InterimCount {
+    fn add(&mut self) -> io::Result<()> {
+        self.0 += 1;
+        match self.0 {
+            0..=MAX_INTERIM_RESPONSES => Ok(()),
+            _ => Err(io::Error::other(format!("more than {MAX_INTERIM_RESPONSES} interim responses (1xx)"))),
         }
     }
 }
@@ -349,7 +394,45 @@ fn request(CheckRequest { method, path, host, headers, body }: &CheckRequest) ->
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
+    use crate::snapshot::CheckSpec;
+
+    /// The error of a check of a server that sends these bytes again and again once it has a request.
+    async fn failure(http2: bool, first: &'static [u8], again: &'static [u8]) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut request = [0; 4096];
+            let count = stream.read(&mut request).expect("a request");
+            assert!(count > 0);
+            let mut sent = stream.write_all(first);
+            while sent.is_ok() {
+                sent = stream.write_all(again);
+            }
+        });
+        let stream = Stream::plain(TcpStream::connect(addr).await.expect("it listens"));
+        let asked = CheckRequest::of("a");
+        let answer = if http2 { http2::status(stream, &asked).await } else { status(stream, &asked).await };
+        server.join().expect("it ends with the connection");
+        answer.expect_err("it never answers").to_string()
+    }
+
+    #[test]
+    fn a_server_that_sends_interim_responses_for_ever_fails_its_check() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let over_http1 = failure(false, b"", b"HTTP/1.1 102 Processing\r\n\r\n").await;
+            // SETTINGS, and HEADERS with `:status: 102`.
+            let settings = b"\0\0\0\x04\0\0\0\0\0";
+            let over_http2 = failure(true, settings, b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03102").await;
+            for error in [over_http1, over_http2] {
+                assert_eq!(error, "more than 8 interim responses (1xx)");
+            }
+        });
+    }
 
     fn checks() -> ActiveChecks {
         ActiveChecks {

@@ -14,7 +14,7 @@ use weir_plugin::Stop;
 use weir_proto::h1::BadResponse;
 
 use crate::endpoint::persistence::StickySessions;
-use crate::snapshot::{CheckSpec, Endpoint, PassiveChecks};
+use crate::snapshot::{ActiveChecks, PassiveChecks, Upstream};
 
 #[cfg(test)]
 mod tests;
@@ -48,8 +48,16 @@ pub struct HealthTable {
     pub checks: Checks,
 }
 
-/// Upstreams with different health checks for one endpoint get different results.
-type EndpointsByAddress = HashMap<SocketAddr, Vec<(Option<CheckSpec>, Arc<Health>)>>;
+/// Upstreams with equal checks share the health of an address. With different ones they may come to different results, and have
+/// a health each.
+type EndpointsByAddress = HashMap<SocketAddr, Vec<(CheckTerms, Arc<Health>)>>;
+
+/// How health is determined: everything that is configured about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct CheckTerms {
+    active: Option<Arc<ActiveChecks>>,
+    passive: Arc<PassiveChecks>,
+}
 
 /// Active checks made since the process began.
 #[derive(Debug, Default)]
@@ -82,30 +90,35 @@ pub struct Health {
 }
 
 impl HealthTable {
-    pub fn endpoint(&self, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
-        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        self.known(&mut endpoints, endpoint, now_ns)
-    }
-
     /// The health of an upstream's endpoints, in their order.
-    pub fn endpoints(&self, all: &[Endpoint], now_ns: u64) -> Arc<[Arc<Health>]> {
+    pub fn of(&self, upstream: &Upstream, now_ns: u64) -> Arc<[Arc<Health>]> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|endpoint| self.known(&mut endpoints, endpoint, now_ns)).collect()
+        let known = |endpoint: &crate::snapshot::Endpoint| {
+            let terms = CheckTerms { active: endpoint.checks.clone(), passive: Arc::clone(&upstream.passive) };
+            self.known(endpoints.entry(endpoint.addr).or_default(), endpoint.addr, terms, now_ns)
+        };
+        upstream.endpoints.iter().map(known).collect()
     }
 
-    fn known(&self, endpoints: &mut EndpointsByAddress, endpoint: &Endpoint, now_ns: u64) -> Arc<Health> {
-        let question = endpoint.checks.as_ref().map(|checks| &checks.question);
-        let of_address = endpoints.entry(endpoint.addr).or_default();
-        if let Some((_, known)) = of_address.iter().find(|(known, _)| known.as_ref() == question) {
+    fn known(
+        &self,
+        of_address: &mut Vec<(CheckTerms, Arc<Health>)>,
+        addr: SocketAddr,
+        terms: CheckTerms,
+        now_ns: u64,
+    ) -> Arc<Health> {
+        if let Some((_, known)) = of_address.iter().find(|(known, _)| *known == terms) {
             return Arc::clone(known);
         }
-        let joined_ns = if self.begun.load(Relaxed) { now_ns } else { 0 };
-        let new = Arc::new(Health { joined_ns: joined_ns.into(), ..Health::new(endpoint.addr) });
+        // Other checks have watched the machine already: to it this is no new beginning.
+        let known_since_ns = of_address.iter().map(|(_, other)| other.joined_ns.load(Relaxed)).min();
+        let joined_ns = if self.begun.load(Relaxed) { known_since_ns.unwrap_or(now_ns) } else { 0 };
+        let new = Arc::new(Health { joined_ns: joined_ns.into(), ..Health::new(addr) });
         // A check that was edited is a new one: an endpoint that another check has taken out of rotation proves itself first.
         if of_address.iter().any(|(_, other)| !other.is_proven()) {
-            new.doubt(question.is_some(), now_ns);
+            new.doubt(terms.active.is_some(), now_ns);
         }
-        of_address.push((question.cloned(), Arc::clone(&new)));
+        of_address.push((terms, Arc::clone(&new)));
         new
     }
 

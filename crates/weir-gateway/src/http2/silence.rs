@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_of_a_peer_that_owes_nothing() {
+    fn silence_watch_sends_no_ping_to_a_peer_that_owes_nothing() {
         let mut silence = SilenceWatch::new(15 * S, 0);
         silence.look(0, ReceivedFrames::Nothing, true);
         assert_eq!(silence.look(15 * S, ReceivedFrames::Nothing, true), SilenceVerdict::SendPing);

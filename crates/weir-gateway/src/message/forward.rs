@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_plugins_say_about_forwarding_is_believed() {
+    fn forwarding_fields_set_by_plugins_are_sent() {
         let mut exchange = Exchange::default();
         let head = b"GET / HTTP/1.1\r\nHost: t\r\nX-Forwarded-Proto: wss\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n";
         parse_request(head, &Limits::default(), &mut exchange.request).expect("valid").expect("complete");

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_consumer_says_counts_from_where_it_is_known() {
+    async fn plugins_of_a_consumer_apply_from_where_the_consumer_is_known() {
         use {
             ChainReach::{Global, Own},
             Stage::{Access, Rewrite},

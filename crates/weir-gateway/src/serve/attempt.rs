@@ -48,7 +48,7 @@ impl<'a> Attempt<'a> {
             let worker = permit.worker();
             exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
             let terms = self.terms(worker, exchange);
-            let end = match permit.endpoint().http2 {
+            let end = match permit.endpoint().is_http2() {
                 true => Box::pin(self.over_http2(&terms, permit, freshness, client, exchange)).await,
                 false => self.over_http1(&terms, permit, freshness, client, exchange).await,
             };
@@ -114,7 +114,7 @@ impl<'a> Attempt<'a> {
         exchange: &mut ServedExchange,
     ) -> Result<AfterExchange, Failure> {
         let worker = permit.worker();
-        let mut connection = match permit.reuse(freshness, exchange) {
+        let mut connection = match permit.reuse(freshness, terms.timeouts.send, exchange) {
             Ok(connection) => connection,
             Err(permit) => {
                 let opening = permit.open(freshness, terms.timeouts, exchange);
@@ -177,6 +177,6 @@ impl<'a> Attempt<'a> {
 
 /// The record of an attempt when it begins.
 pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::AttemptRecord {
-    let (addr, tls) = (Some(endpoint.addr), endpoint.is_secured());
+    let (addr, tls) = (Some(endpoint.addr()), endpoint.is_secured());
     weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
 }

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_sent_again_gets_a_checked_connection() {
+    fn request_that_cannot_be_sent_again_gets_a_checked_connection() {
         let is_checked = |method, framing, body: Option<&[u8]>| {
             let mut exchange = ServedExchange::default();
             (exchange.request.method, exchange.request.framing) = (method, framing);

@@ -44,7 +44,7 @@ pub struct ActiveChecks {
     pub timeouts: u32,
 }
 
-/// What is checked, apart from intervals and thresholds. The same check is made once, however many upstreams need it.
+/// What is checked, apart from intervals and thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckSpec {
     /// The port, if it is not the one that traffic uses.

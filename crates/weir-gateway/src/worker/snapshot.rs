@@ -13,8 +13,9 @@ use weir_telemetry::upstreams::UpstreamCounters;
 use super::Worker;
 use crate::context::WorkerContext;
 use crate::endpoint::balance::{Balancer, BalancerRandom, EndpointLoads, LatencyEstimate, RetryBudget, TriedEndpoints};
+use crate::endpoint::concurrency::LimiterGroup;
 use crate::endpoint::persistence::StickySessions;
-use crate::endpoint::pool::{EndpointPool, Pools, QueueSeats, SharedQueue};
+use crate::endpoint::pool::{EndpointBuilder, EndpointPool, Pools, QueueSeats, SharedQueue};
 use crate::endpoint::state::{Health, SharedState};
 use crate::pieces::Pieces;
 use crate::published::Published;
@@ -45,6 +46,8 @@ pub struct WorkerUpstream {
 /// The parts of an upstream that stay when its settings change.
 #[derive(Clone, Copy)]
 struct LastingParts<'a> {
+    /// The worker's state of the upstream with its earlier settings.
+    before: Option<&'a WorkerUpstream>,
     /// Has the same indices as the endpoints.
     health: &'a Arc<[Arc<Health>]>,
     sessions: &'a Arc<StickySessions>,
@@ -115,7 +118,8 @@ impl WorkerSnapshot {
     /// The first snapshot of a worker.
     pub fn new(published: Arc<Published>, worker: usize, pools: &Rc<Pools>, shared: &SharedState) -> WorkerSnapshot {
         let of = |(number, settings): (usize, &Arc<snapshot::Upstream>)| {
-            (number, Rc::new(WorkerUpstream::new(settings, kept(&published, number, worker, shared), pools)))
+            let kept = LastingParts::new(&published, number, worker, shared);
+            (number, Rc::new(WorkerUpstream::new(settings, kept, pools)))
         };
         let mut upstreams = Pieces::default();
         published.snapshot.upstreams.iter().map(of).for_each(|(number, upstream)| upstreams.set(number, upstream));
@@ -137,7 +141,8 @@ impl WorkerSnapshot {
         for number in snapshot.upstreams.changes_from(&self.snapshot.upstreams) {
             match snapshot.upstreams.get(number) {
                 Some(settings) => {
-                    let kept = kept(&published, number, worker.index(), shared);
+                    let before = self.state_of(number, &settings.name);
+                    let kept = LastingParts { before, ..LastingParts::new(&published, number, worker.index(), shared) };
                     let upstream = match settings.endpoints.len() > LARGE {
                         true => WorkerUpstream::in_slices(settings, kept, &worker.pools, &mut work).await,
                         false => WorkerUpstream::new(settings, kept, &worker.pools),
@@ -156,6 +161,12 @@ impl WorkerSnapshot {
         UpstreamView { settings: &self.snapshot.upstreams[number], state: &self.upstreams[number] }
     }
 
+    /// The state of the upstream with this number, if it has this name. A number may be of another upstream in a later snapshot.
+    fn state_of(&self, number: usize, name: &str) -> Option<&WorkerUpstream> {
+        let is_same = *self.snapshot.upstreams.get(number)?.name == *name;
+        is_same.then(|| &*self.upstreams[number])
+    }
+
     /// The upstreams of earlier snapshots that are not freed yet.
     pub fn retired(&self) -> &RetiredParts {
         &self.retired
@@ -172,11 +183,26 @@ impl WorkerSnapshot {
     }
 }
 
-fn kept<'a>(published: &'a Published, number: usize, worker: usize, shared: &'a SharedState) -> LastingParts<'a> {
-    LastingParts {
-        health: &published.health[number],
-        sessions: &shared.sessions,
-        counters: &published.counters[number][worker],
+impl<'a> LastingParts<'a> {
+    fn new(published: &'a Published, number: usize, worker: usize, shared: &'a SharedState) -> LastingParts<'a> {
+        LastingParts {
+            before: None,
+            health: &published.health[number],
+            sessions: &shared.sessions,
+            counters: &published.counters[number][worker],
+        }
+    }
+
+    fn endpoints(self) -> &'a [Rc<EndpointPool>] {
+        self.before.map_or(&[], |before| &before.endpoints)
+    }
+
+    /// The shared queue, if it has the same endpoints, under the same limits.
+    fn shared_queue(self, endpoints: &[Rc<EndpointPool>]) -> Option<&'a Rc<SharedQueue>> {
+        let before = self.endpoints();
+        let is_same = |(before, now): (&Rc<EndpointPool>, &Rc<EndpointPool>)| before.has_limit_of(now);
+        let are_same = before.len() == endpoints.len() && before.iter().zip(endpoints).all(is_same);
+        self.before?.shared_queue.as_ref().filter(|_| are_same)
     }
 }
 
@@ -200,11 +226,12 @@ impl BalancePlan {
 
 impl WorkerUpstream {
     fn new(upstream: &snapshot::Upstream, kept: LastingParts<'_>, pools: &Rc<Pools>) -> WorkerUpstream {
-        let group = Rc::default();
-        let endpoint = |(endpoint, health)| pools.endpoint(endpoint, health, upstream, &group);
-        let endpoints = upstream.endpoints.iter().zip(kept.health.iter()).map(endpoint).collect();
+        let mut builder = EndpointBuilder::new(pools, upstream);
+        kept.endpoints().iter().for_each(|before| builder.know(before));
+        let endpoints = upstream.endpoints.iter().zip(kept.health.iter());
+        let endpoints = endpoints.map(|(endpoint, health)| builder.build(endpoint, health)).collect();
         let plan = BalancePlan::new(upstream, kept.health);
-        WorkerUpstream::of_parts(upstream, kept, endpoints, plan)
+        WorkerUpstream::of_parts(upstream, kept, (endpoints, builder.group()), plan)
     }
 
     /// The same for many endpoints, in slices.
@@ -218,26 +245,36 @@ impl WorkerUpstream {
             let (upstream, health) = (Arc::clone(upstream), Arc::clone(kept.health));
             tokio::task::spawn_blocking(move || BalancePlan::new(&upstream, &health))
         };
-        let group = Rc::default();
+        let mut builder = EndpointBuilder::new(pools, upstream);
+        for before in kept.endpoints() {
+            builder.know(before);
+            work.yield_if_slice_used().await;
+        }
         let mut endpoints = Vec::with_capacity(upstream.endpoints.len());
         for (endpoint, health) in upstream.endpoints.iter().zip(kept.health.iter()) {
-            endpoints.push(pools.endpoint(endpoint, health, upstream, &group));
+            endpoints.push(builder.build(endpoint, health));
             work.yield_if_slice_used().await;
         }
         work.end_slice();
         let plan = plan.await.expect("planning does not panic, and is not cancelled while the runtime lives");
         work.began = Instant::now();
-        WorkerUpstream::of_parts(upstream, kept, endpoints, plan)
+        WorkerUpstream::of_parts(upstream, kept, (endpoints, builder.group()), plan)
     }
 
     fn of_parts(
         upstream: &snapshot::Upstream,
         kept: LastingParts<'_>,
-        endpoints: Vec<Rc<EndpointPool>>,
+        (endpoints, group): (Vec<Rc<EndpointPool>>, &Rc<LimiterGroup>),
         plan: BalancePlan,
     ) -> WorkerUpstream {
         let BalancePlan { balancer, seats } = plan;
-        let shared_queue = seats.map(|seats| Rc::new(SharedQueue::new(seats, upstream.queue, upstream.slow_start)));
+        let shared_queue = seats.map(|seats| match kept.shared_queue(&endpoints) {
+            Some(queue) => {
+                queue.configure(seats, upstream.queue, upstream.slow_start, group);
+                Rc::clone(queue)
+            }
+            None => Rc::new(SharedQueue::new(seats, upstream.queue, upstream.slow_start, group)),
+        });
         WorkerUpstream {
             endpoints,
             health: Arc::clone(kept.health),
@@ -245,7 +282,7 @@ impl WorkerUpstream {
             shared_queue,
             dice: BalancerRandom::from_entropy(),
             sessions: Arc::clone(kept.sessions),
-            retries: RetryBudget::default(),
+            retries: kept.before.map_or_else(RetryBudget::default, |before| before.retries.clone()),
             counters: Arc::clone(kept.counters),
         }
     }
@@ -350,7 +387,7 @@ impl EndpointLoads for [Rc<EndpointPool>] {
     }
 
     fn latency(&self, endpoint: usize) -> &LatencyEstimate {
-        &self[endpoint].latency
+        self[endpoint].latency()
     }
 }
 
@@ -359,3 +396,6 @@ impl Routes for WorkerSnapshot {
         &self.snapshot.routes[route].facts
     }
 }
+
+#[cfg(test)]
+mod tests;

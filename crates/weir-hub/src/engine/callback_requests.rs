@@ -7,7 +7,8 @@ use std::cmp::Reverse;
 
 use slab::Slab;
 
-use super::hosts::{HostRequest, NextRequest};
+use super::host_requests::{HostRequest, RequestLimits, Requester};
+use super::hosts::NextRequest;
 use super::names::Names;
 use super::{Due, Engine};
 use crate::form::{SubscriptionMode, SubscriptionRequest};
@@ -92,9 +93,15 @@ impl OpenDenials {
 impl Engine {
     /// Called when the request is on disk: queues its verification.
     pub fn verify(&mut self, number: u64) {
-        if let Some(host) = self.requests.host_to_ask(number) {
-            self.hosts.queue_request(host, HostRequest::Verification(number));
+        if let Some((host, client)) = self.requests.host_to_ask(number) {
+            self.hosts.queue_request(host, Requester::Client(client), HostRequest::Verification(number));
         }
+    }
+
+    /// The milliseconds until a request that was just accepted is sent to its callback, at most, if its host answers.
+    pub fn verification_wait_ms(&self, number: u64, now_ms: u64) -> u64 {
+        let per_second = self.settings.subscribe.verifications_per_second;
+        self.requests.host_of(number).map_or(0, |host| self.hosts.request_wait_ms(host, per_second, now_ms))
     }
 
     /// Queues a denial. `client` is the sender of a request whose callback is not verified.
@@ -107,15 +114,17 @@ impl Engine {
         let client = client.map(|client| denials.clients.add(client));
         let (topic, callback, reason) = (topic.into(), callback.into(), reason.into());
         let number = denials.denials.insert(OpenDenial { topic, callback, reason, host, client }) as u32;
-        self.hosts.queue_request(host, HostRequest::Denial(number));
+        let requester = client.map_or(Requester::Hub, Requester::DeniedClient);
+        self.hosts.queue_request(host, requester, HostRequest::Denial(number));
     }
 
-    /// The next verification or denial to send now. As many may be under way as deliveries.
+    /// The next verification or denial to send now. As many may be under way as deliveries, in total and at one host.
     pub fn next_callback_request(&mut self, now_ms: u64) -> Option<CallbackRequest> {
-        let rate = self.settings.subscribe.verifications_per_second;
+        let per_second = self.settings.subscribe.verifications_per_second;
+        let limits = RequestLimits { per_second, most: self.settings.delivery.in_flight_per_host };
         while self.asking < self.settings.delivery.in_flight {
-            let next = match self.hosts.next_request(rate, now_ms) {
-                NextRequest::Now(next) => next,
+            let (host, next) = match self.hosts.next_request(limits, now_ms) {
+                NextRequest::Now { host, request } => (host, request),
                 NextRequest::Later { host, at_ms } => {
                     self.due.push(Reverse((at_ms, Due::HostRequest(host))));
                     continue;
@@ -126,7 +135,10 @@ impl Engine {
                 HostRequest::Denial(number) => CallbackRequest::Deny(self.denials.get(number)),
                 HostRequest::Verification(number) => {
                     // It may have been replaced by a newer request meanwhile.
-                    let Some(request) = self.requests.ask(number) else { continue };
+                    let Some(request) = self.requests.ask(number) else {
+                        self.hosts.request_ended(host);
+                        continue;
+                    };
                     let SubscriptionRequest { mode, topic, callback, lease_s, .. } = request.clone();
                     CallbackRequest::Verify(Verification { number, mode, topic, callback, lease_s })
                 }
@@ -140,6 +152,7 @@ impl Engine {
     /// Reports that a denial was sent, or could not be sent.
     pub fn denied(&mut self, number: u32) {
         let host = self.denials.remove(number);
+        self.hosts.request_ended(host);
         self.hosts.release(host);
         self.asking -= 1;
     }
@@ -195,13 +208,20 @@ mod tests {
     #[test]
     fn denials_to_one_host_have_its_rate() {
         let mut engine = full();
+        let send = |engine: &mut Engine, now_ms: u64| {
+            let mut sent = 0;
+            while let Some(CallbackRequest::Deny(denial)) = engine.next_callback_request(now_ms) {
+                engine.denied(denial.number);
+                sent += 1;
+            }
+            sent
+        };
         for number in 0..1_000 {
             engine.deny(None, "http://t.example/1", &format!("http://c.example/{number}"), "no");
         }
-        let at_once = std::iter::from_fn(|| engine.next_callback_request(100_000)).count();
-        assert_eq!(at_once, 100, "ten seconds' worth, as of verifications");
+        assert_eq!(send(&mut engine, 100_000), 100, "ten seconds' worth, as of verifications");
         engine.look(101_000);
-        assert_eq!(std::iter::from_fn(|| engine.next_callback_request(101_000)).count(), 10);
+        assert_eq!(send(&mut engine, 101_000), 10);
     }
 
     #[test]
@@ -222,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_requests_have_changed_counts_when_a_request_is_verified() {
+    fn request_is_checked_again_when_it_is_verified() {
         let mut settings = settings();
         settings.consumers = ["jack", "jill"].map(|name| (name.into(), "".into())).into_iter().collect();
         settings.subscribe.max_per_consumer = 1;

@@ -1,22 +1,23 @@
-//! The hosts of callbacks: their turns, their limits of concurrent deliveries, and their failures.
+//! The hosts of callbacks: their turns, and what is known of each.
 //!
-//! Ready hosts take turns, so that a host with many subscriptions does not hold up the others. The limit of concurrent deliveries
-//! follows a host's answers: it grows by one after as many successes as the limit, and is halved by a failure. A host that failed
-//! several times in a row gets one delivery at a time, after a pause that grows.
+//! Ready hosts take turns, so that a host with many subscriptions does not hold up the others. What a callback answers says something
+//! about its subscription alone, and decides by which [lane](super::lanes) it is delivered to. Only deliveries that do not reach the host
+//! say something about the host: after several in a row it gets one delivery at a time, after a pause that grows, and first to the
+//! subscription that worked last.
 
 use std::collections::VecDeque;
 
 use slab::Slab;
 
+use super::host_requests::{HostRequest, HostRequests, HostTurn, RequestLimits, Requester};
+use super::lanes::{Lanes, Standing};
 use super::names::Names;
 use crate::attempt::DeliveryOutcome;
 
-/// Failures in a row after which a host gets a pause.
-const TRIPS_AFTER: u32 = 5;
+/// Deliveries in a row that did not reach a host, after which it gets a pause.
+const DOWN_AFTER: u32 = 5;
 const FIRST_PAUSE_MS: u64 = 1_000;
 const LONGEST_PAUSE_MS: u64 = 60_000;
-/// The burst of verifications and denials to a host, in seconds of their rate.
-const REQUEST_BURST_S: u64 = 10;
 
 #[derive(Default)]
 pub(super) struct CallbackHosts {
@@ -31,50 +32,65 @@ pub(super) struct CallbackHosts {
 }
 
 struct CallbackHost {
-    /// Slots of queued subscriptions, in turn. A subscription may have ended meanwhile.
-    queue: VecDeque<u32>,
+    lanes: Lanes,
     is_ready: bool,
-    in_flight: u32,
-    limit: u32,
-    /// Successes since the last change of the limit.
-    successes: u32,
-    failures: u32,
-    /// The host failed, and its pause is not over.
-    is_pausing: bool,
-    /// Verifications and denials in the queue. Boxed, since most hosts have none.
-    requests: Option<Box<WaitingRequests>>,
-    is_asking: bool,
-    /// Tokens for verifications and denials, in thousandths.
-    tokens: u64,
-    filled_ms: u64,
+    /// Deliveries in a row that did not reach it.
+    unreached: u32,
+    /// The end of its pause; 0 if it has none.
+    paused_until_ms: u64,
+    /// The slot of the subscription that took the last delivery, for the next probe.
+    worked_last: Option<u32>,
+    requests: HostRequests,
 }
 
-#[derive(Default)]
-struct WaitingRequests(VecDeque<HostRequest>);
+/// A delivery that begins, if the subscription in the slot still waits there with this standing.
+pub(super) struct DeliveryTurn {
+    pub(super) host: u32,
+    pub(super) slot: u32,
+    pub(super) standing: Standing,
+}
 
-/// A request to a callback beside deliveries, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HostRequest {
-    Verification(u64),
-    Denial(u32),
+/// The end of a delivery.
+pub(super) struct DeliveryEnd {
+    pub(super) host: u32,
+    pub(super) slot: u32,
+    pub(super) outcome: DeliveryOutcome,
+    /// The standing of the subscription before and after.
+    pub(super) before: Standing,
+    pub(super) after: Standing,
 }
 
 pub(super) enum NextRequest {
-    Now(HostRequest),
+    Now { host: u32, request: HostRequest },
     Later { host: u32, at_ms: u64 },
     None,
 }
 
 impl CallbackHost {
-    fn limit(&self, most: u32) -> u32 {
-        match self.failures {
-            TRIPS_AFTER.. => 1,
-            _ => self.limit.min(most).max(1),
+    fn is_down(&self) -> bool {
+        self.unreached >= DOWN_AFTER
+    }
+
+    /// The standing of the next delivery. A host that is down has one delivery at a time.
+    fn next_standing(&self, most: u32) -> Option<Standing> {
+        match self.is_down() {
+            true if self.paused_until_ms > 0 || self.lanes.in_flight() > 0 => None,
+            true => self.lanes.best(),
+            false => self.lanes.next(most),
         }
     }
 
-    fn may_send(&self, most: u32) -> bool {
-        !self.is_pausing && !self.queue.is_empty() && self.in_flight < self.limit(most)
+    /// Returns the end of the pause, if one begins.
+    fn unreached(&mut self, now_ms: u64) -> Option<u64> {
+        if self.paused_until_ms > 0 {
+            // It was sent before the pause began.
+            return None;
+        }
+        self.unreached = self.unreached.saturating_add(1);
+        self.lanes.unreached();
+        let doublings = self.unreached.checked_sub(DOWN_AFTER)?.min(16);
+        self.paused_until_ms = now_ms + (FIRST_PAUSE_MS << doublings).min(LONGEST_PAUSE_MS);
+        Some(self.paused_until_ms)
     }
 }
 
@@ -85,17 +101,12 @@ impl CallbackHosts {
             return host;
         }
         let same = self.hosts.insert(CallbackHost {
-            queue: VecDeque::new(),
+            lanes: Lanes::new(),
             is_ready: false,
-            in_flight: 0,
-            limit: 4,
-            successes: 0,
-            failures: 0,
-            is_pausing: false,
-            requests: None,
-            is_asking: false,
-            tokens: u64::MAX,
-            filled_ms: 0,
+            unreached: 0,
+            paused_until_ms: 0,
+            worked_last: None,
+            requests: HostRequests::default(),
         });
         assert_eq!(same, host as usize, "both slabs grow and shrink together");
         host
@@ -106,10 +117,11 @@ impl CallbackHosts {
         self.forget_unused(host);
     }
 
-    /// Forgets a host without users; not while it is in a list or has a delivery in flight.
+    /// Forgets a host without users; not while it is in a list, has a delivery in flight, or is known to be down.
     fn forget_unused(&mut self, host: u32) {
         let at = &self.hosts[host as usize];
-        if self.names.uses(host) == 0 && at.in_flight == 0 && !at.is_ready && !at.is_asking && !at.is_pausing {
+        let is_idle = at.lanes.in_flight() == 0 && !at.is_ready && at.paused_until_ms == 0 && at.requests.is_unused();
+        if self.names.uses(host) == 0 && is_idle {
             self.hosts.remove(host as usize);
             self.names.forget(host);
         }
@@ -119,81 +131,80 @@ impl CallbackHosts {
         !self.ready.is_empty()
     }
 
-    pub(super) fn queue(&mut self, host: u32, slot: u32) {
-        self.hosts[host as usize].queue.push_back(slot);
+    pub(super) fn queue(&mut self, host: u32, standing: Standing, owner: u32, slot: u32) {
+        self.hosts[host as usize].lanes.queue(standing, owner, slot);
         self.make_ready(host, u32::MAX);
     }
 
     fn make_ready(&mut self, host: u32, most: u32) {
         let at = &mut self.hosts[host as usize];
-        if !at.is_ready && at.may_send(most) {
+        if !at.is_ready && at.next_standing(most).is_some() {
             at.is_ready = true;
             self.ready.push_back(host);
         }
     }
 
-    /// The next host and slot to deliver to; the delivery counts as in flight.
-    pub(super) fn next(&mut self, most: u32) -> Option<(u32, u32)> {
+    /// The next delivery, which counts as in flight.
+    pub(super) fn next(&mut self, most: u32) -> Option<DeliveryTurn> {
         loop {
             let host = self.ready.pop_front()?;
             let at = &mut self.hosts[host as usize];
             at.is_ready = false;
-            if !at.may_send(most) {
+            let Some(standing) = at.next_standing(most) else {
                 self.forget_unused(host);
                 continue;
-            }
-            let slot = at.queue.pop_front().expect("it has something to send");
-            if at.queue.is_empty() {
-                at.queue = VecDeque::new();
-            }
-            at.in_flight += 1;
+            };
+            let turn = match at.worked_last.take_if(|_| at.unreached >= DOWN_AFTER && standing == Standing::Working) {
+                Some(slot) => {
+                    at.lanes.begin_out_of_turn(Standing::Working);
+                    DeliveryTurn { host, slot, standing: Standing::Working }
+                }
+                None => {
+                    let slot = at.lanes.begin(standing).expect("this standing has something to deliver");
+                    DeliveryTurn { host, slot, standing }
+                }
+            };
             self.make_ready(host, most);
-            return Some((host, slot));
+            return Some(turn);
         }
     }
 
-    /// Ends a delivery that was not sent, without an effect on the host's limit.
-    pub(super) fn release_unsent(&mut self, host: u32) {
-        self.hosts[host as usize].in_flight -= 1;
+    /// Ends a delivery that was not sent, without an effect on the host's limits.
+    pub(super) fn release_unsent(&mut self, host: u32, standing: Standing) {
+        self.hosts[host as usize].lanes.end(standing);
         self.make_ready(host, u32::MAX);
         self.forget_unused(host);
     }
 
     /// Reports the end of a delivery. Returns the end of the host's pause, if it gets one.
-    pub(super) fn ended(&mut self, host: u32, outcome: DeliveryOutcome, most: u32, now_ms: u64) -> Option<u64> {
-        let at = &mut self.hosts[host as usize];
-        at.in_flight -= 1;
-        let failed = match outcome {
-            DeliveryOutcome::NoAnswer(_) => true,
-            DeliveryOutcome::Refused { status, .. } => status >= 500 || status == 429,
-            DeliveryOutcome::Delivered | DeliveryOutcome::Gone | DeliveryOutcome::ContentGone => false,
-        };
+    pub(super) fn ended(&mut self, end: &DeliveryEnd, most: u32, now_ms: u64) -> Option<u64> {
+        let at = &mut self.hosts[end.host as usize];
+        at.lanes.end(end.before);
         let mut pause = None;
-        if failed {
-            at.failures = at.failures.saturating_add(1);
-            at.limit = (at.limit / 2).max(1);
-            at.successes = 0;
-            if at.failures >= TRIPS_AFTER && !at.is_pausing {
-                let doublings = (at.failures - TRIPS_AFTER).min(16);
-                at.is_pausing = true;
-                pause = Some(now_ms + (FIRST_PAUSE_MS << doublings).min(LONGEST_PAUSE_MS));
+        match end.outcome {
+            DeliveryOutcome::Delivered | DeliveryOutcome::Gone | DeliveryOutcome::Refused { .. } => {
+                (at.unreached, at.paused_until_ms) = (0, 0);
+                at.lanes.answered(end.before, end.after, most);
             }
-        } else {
-            at.failures = 0;
-            at.successes += 1;
-            if at.successes >= at.limit && at.limit < most {
-                at.limit += 1;
-                at.successes = 0;
-            }
+            DeliveryOutcome::NoAnswer(reason) if reason.is_of_host() => pause = at.unreached(now_ms),
+            DeliveryOutcome::NoAnswer(_) => at.lanes.unanswered(end.before),
+            DeliveryOutcome::ContentGone => {}
         }
-        self.make_ready(host, most);
+        match end.after {
+            Standing::Working if end.outcome == DeliveryOutcome::Delivered => at.worked_last = Some(end.slot),
+            Standing::Working => {}
+            _ => drop(at.worked_last.take_if(|slot| *slot == end.slot)),
+        }
+        self.make_ready(end.host, most);
         pause
     }
 
-    /// Called when a host's pause is over.
-    pub(super) fn probe(&mut self, host: u32) {
+    /// Called when a host's pause may be over.
+    pub(super) fn probe(&mut self, host: u32, now_ms: u64) {
         let Some(at) = self.hosts.get_mut(host as usize) else { return };
-        at.is_pausing = false;
+        if at.paused_until_ms <= now_ms {
+            at.paused_until_ms = 0;
+        }
         self.make_ready(host, u32::MAX);
         self.forget_unused(host);
     }
@@ -201,14 +212,21 @@ impl CallbackHosts {
     /// Called when limits may have changed.
     pub(super) fn wake_all(&mut self) {
         let all: Vec<u32> = self.hosts.iter().map(|(host, _)| host as u32).collect();
-        all.into_iter().for_each(|host| self.make_ready(host, u32::MAX));
+        for host in all {
+            self.make_ready(host, u32::MAX);
+            self.list_request(host);
+        }
     }
 
-    pub(super) fn queue_request(&mut self, host: u32, request: HostRequest) {
-        let at = &mut self.hosts[host as usize];
-        at.requests.get_or_insert_default().0.push_back(request);
-        // If others wait, the host already has a place in the list.
-        if !std::mem::replace(&mut at.is_asking, true) {
+    pub(super) fn queue_request(&mut self, host: u32, requester: Requester, request: HostRequest) {
+        self.hosts[host as usize].requests.queue(requester, request);
+        self.list_request(host);
+    }
+
+    /// Gives a host a place in the list of those that ask, if something waits there.
+    fn list_request(&mut self, host: u32) {
+        let requests = &mut self.hosts[host as usize].requests;
+        if requests.is_waiting() && !std::mem::replace(&mut requests.is_listed, true) {
             self.asking.push_back(host);
         }
     }
@@ -219,31 +237,35 @@ impl CallbackHosts {
         }
     }
 
+    /// Reports the end of a verification or denial.
+    pub(super) fn request_ended(&mut self, host: u32) {
+        self.hosts[host as usize].requests.ended();
+        self.list_request(host);
+        self.forget_unused(host);
+    }
+
+    /// The milliseconds until a request to this host has its turn, if it were queued now.
+    pub(super) fn request_wait_ms(&self, host: u32, per_second: u32, now_ms: u64) -> u64 {
+        self.hosts[host as usize].requests.wait_ms(per_second, now_ms)
+    }
+
     /// The next verification or denial that may be sent now. For a host without tokens, returns the time at which the caller has to
     /// call [`CallbackHosts::wake_request`].
-    pub(super) fn next_request(&mut self, rate: u32, now_ms: u64) -> NextRequest {
-        let rate = u64::from(rate.max(1));
+    pub(super) fn next_request(&mut self, limits: RequestLimits, now_ms: u64) -> NextRequest {
         while let Some(host) = self.asking.pop_front() {
-            let at = &mut self.hosts[host as usize];
-            let elapsed_ms = now_ms.saturating_sub(at.filled_ms);
-            let burst = rate * REQUEST_BURST_S * 1_000;
-            at.tokens = at.tokens.saturating_add(elapsed_ms.saturating_mul(rate)).min(burst);
-            at.filled_ms = now_ms;
-            if at.tokens < 1_000 {
-                return NextRequest::Later { host, at_ms: now_ms + (1_000 - at.tokens).div_ceil(rate).max(1) };
+            let requests = &mut self.hosts[host as usize].requests;
+            let turn = requests.next(limits, now_ms);
+            if let HostTurn::At(at_ms) = turn {
+                return NextRequest::Later { host, at_ms };
             }
-            let request = at.requests.as_mut().and_then(|waiting| waiting.0.pop_front());
-            at.requests.take_if(|waiting| waiting.0.is_empty());
-            at.is_asking = at.requests.is_some();
-            if at.is_asking {
-                self.asking.push_back(host);
-            }
-            match request {
-                Some(request) => {
-                    self.hosts[host as usize].tokens -= 1_000;
-                    return NextRequest::Now(request);
+            requests.is_listed = false;
+            match turn {
+                HostTurn::Now(request) => {
+                    self.list_request(host);
+                    return NextRequest::Now { host, request };
                 }
-                None => self.forget_unused(host),
+                // The end of a request lists it again.
+                _ => self.forget_unused(host),
             }
         }
         NextRequest::None

@@ -47,11 +47,16 @@ impl OpenRequests {
         self.by_number.len()
     }
 
-    /// The host that a request's verification is to be queued at; `None` if it has been queued.
-    pub(super) fn host_to_ask(&mut self, number: u64) -> Option<u32> {
+    /// The host that a request's verification is to be queued at, and the number of its client; `None` if it has been queued.
+    pub(super) fn host_to_ask(&mut self, number: u64) -> Option<(u32, u32)> {
         let open = self.by_number.get_mut(&number).filter(|open| open.step == RequestStep::Unwritten)?;
         open.step = RequestStep::Queued;
-        Some(open.host)
+        Some((open.host, open.client))
+    }
+
+    /// The host of a request's callback.
+    pub(super) fn host_of(&self, number: u64) -> Option<u32> {
+        self.by_number.get(&number).map(|open| open.host)
     }
 
     /// Begins the verification of a request.

@@ -8,6 +8,8 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 use super::attempts::LatestAttempts;
+use super::hosts::DeliveryTurn;
+use super::lanes::Standing;
 use super::limits::DeliveryLimits;
 use super::names::Names;
 use crate::account::Tally;
@@ -33,12 +35,13 @@ pub(super) struct Subscription {
     pub(super) topic: u32,
     pub(super) host: u32,
     /// The number of the owner's name.
-    owner: u32,
+    pub(super) owner: u32,
     /// Its index among the topic's subscribers.
     pub(super) place: u32,
     /// Attempts at its next event so far.
     pub(super) attempts: u32,
     pub(super) delivery: DeliveryState,
+    pub(super) standing: Standing,
     /// The event sent last, and when.
     pub(super) sent: u64,
     pub(super) sent_ms: u64,
@@ -88,6 +91,8 @@ impl Subscription {
             place: 0,
             attempts: 0,
             delivery: DeliveryState::Idle,
+            // One that was read from the state log has worked at some time. Its next delivery tells more.
+            standing: if tally.delivered > 0 { Standing::Working } else { Standing::New },
             sent: 0,
             sent_ms: 0,
             latest: LatestAttempts::default(),
@@ -140,8 +145,16 @@ impl Subscription {
             self.done = self.done.max(mark.seq);
         }
         match mark.outcome {
-            MarkOutcome::Delivered => self.delivered += 1,
-            MarkOutcome::Dead(_) => self.other().dead_lettered += 1,
+            MarkOutcome::Delivered => {
+                self.delivered += 1;
+                self.standing = Standing::Working;
+            }
+            MarkOutcome::Dead(given_up) => {
+                self.other().dead_lettered += 1;
+                if !given_up.failure.is_of_host() {
+                    self.standing = Standing::Failing;
+                }
+            }
             MarkOutcome::Expired(count) => self.other().expired += count,
             MarkOutcome::Throttled => self.other().throttled += 1,
         }
@@ -178,10 +191,12 @@ impl Subscriptions {
         self.slots.get(slot as usize).map(|subscription| subscription.id)
     }
 
-    /// Whether the subscription in this slot, if any, is queued at this host.
-    pub(super) fn waits_at(&self, slot: u32, host: u32) -> bool {
-        let waits = |it: &Subscription| it.delivery == DeliveryState::Queued && it.host == host;
-        self.slots.get(slot as usize).is_some_and(waits)
+    /// Whether the subscription in this slot, if any, is queued for this turn.
+    pub(super) fn waits_for(&self, turn: &DeliveryTurn) -> bool {
+        let waits = |it: &Subscription| {
+            it.delivery == DeliveryState::Queued && it.host == turn.host && it.standing == turn.standing
+        };
+        self.slots.get(turn.slot as usize).is_some_and(waits)
     }
 
     pub(super) fn slot_of(&self, id: u64) -> Option<u32> {

@@ -49,8 +49,8 @@ pub async fn write_events(topic: Rc<HubTopic>, mut queue: AppendQueue) {
         }
         let frames: Vec<Vec<u8>> = batch.iter().map(|append| frame(&topic, &mut number, append)).collect();
         match write(&topic, &mut client, &frames).await {
-            // The batch is larger than the topic allows, so its events are written one by one.
-            Err(error) if error.is_too_large() && batch.len() > 1 => {
+            // The batch is larger than the topic allows, or has an event that it does not, so the events are written one by one.
+            Err(error) if error.is_refused_for_good() && batch.len() > 1 => {
                 for (append, frame) in batch.into_iter().zip(frames) {
                     settle([append], write(&topic, &mut client, &[frame]).await);
                 }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_before_the_others_were_heard() {
+    fn membership_takes_no_share_before_it_has_heard_the_others() {
         let mut membership = Membership::new(1, 4);
         beat(&mut membership, &[1, 2], SETTLED - 1);
         assert_eq!(membership.view(), ClusterView::default());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_or_leaves_is_gone() {
+    fn membership_drops_nodes_that_are_silent_or_leave() {
         let mut membership = Membership::new(1, 4);
         beat(&mut membership, &[1, 2, 3], SETTLED);
         membership.read(&frame(3, FrameKind::Leaving));

@@ -287,12 +287,13 @@ async fn write_share(hub: Rc<KafkaHub>, index: u32, epoch: u64, mut queue: Appen
     append_all(&hub, &mut client, &[release]).await;
 }
 
-/// Retries without a limit, since no record may be left out.
+/// Retries without a limit, since no record may be left out. What the broker refuses for good, it may accept after a change of the
+/// topic, or of a clock that is wrong; `/status` shows the error meanwhile, and deliveries wait.
 async fn append_all(hub: &KafkaHub, client: &mut PartitionClient<'_>, frames: &[Vec<u8>]) {
     if hub.topic.append(client, frames, None).await.is_ok() {
         return;
     }
-    // The batch is larger than the topic allows, so its frames are appended one by one.
+    // The batch is larger than the topic allows, or has a frame that it does not, so the frames are appended one by one.
     for frame in frames {
         while let Err(error) = hub.topic.append(client, std::slice::from_ref(frame), None).await {
             hub.topic.pause(&error).await;

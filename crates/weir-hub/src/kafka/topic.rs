@@ -136,21 +136,21 @@ impl HubTopic {
     /// Appends frames; retries until they are stored, or until `give_up`. Returns the offset of the first one.
     ///
     /// # Errors
-    /// The frames are too large, or `give_up` has passed: then they may or may not be stored.
+    /// The broker refuses the frames for good, or `give_up` has passed: then they may or may not be stored.
     pub async fn append(
         &self,
         client: &mut PartitionClient<'_>,
         frames: &[Vec<u8>],
         give_up: Option<Instant>,
     ) -> Result<i64, KafkaError> {
-        let batch = batch(frames, unix_ms());
         loop {
-            match client.produce(&batch).await {
+            // With the time of the attempt: brokers may refuse messages that are too old.
+            match client.produce(&batch(frames, unix_ms())).await {
                 Ok(offset) => {
                     self.trouble.end();
                     return Ok(offset);
                 }
-                Err(error) if error.is_too_large() => return Err(error),
+                Err(error) if error.is_refused_for_good() => return Err(error),
                 Err(error) => {
                     self.trouble.report(&error);
                     if give_up.is_some_and(|at| Instant::now() >= at) {

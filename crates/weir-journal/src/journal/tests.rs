@@ -30,7 +30,7 @@ fn records_of_many_threads_are_committed_in_groups() {
 }
 
 #[test]
-fn what_was_handed_over_is_written_when_the_journal_closes() {
+fn appended_records_are_written_when_the_journal_closes() {
     let storage = Simulated::new(1);
     let (journal, _) = open(&storage, Options { sync: Sync::Every(LONG), ..Options::default() });
     for number in 0..1_000_u32 {
@@ -58,7 +58,7 @@ fn a_batch_that_cannot_be_written_is_told_to_each_of_its_records() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn pending_bytes_are_bounded() {
     let storage = Simulated::new(1);
     let (journal, _) = open(&storage, Options { max_pending_bytes: 100, ..Options::default() });
     let (hold, held) = mpsc::channel::<()>();

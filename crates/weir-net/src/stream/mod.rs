@@ -105,6 +105,12 @@ impl Stream {
         }
     }
 
+    /// Sets how long sent bytes may stay unacknowledged before the kernel gives the connection up (RFC 5482).
+    pub fn set_user_timeout(&self, timeout: Duration) {
+        // If the option cannot be set, the connection is already closed.
+        let _ = SockRef::from(&self.tcp).set_tcp_user_timeout(Some(timeout));
+    }
+
     /// Makes dropping the stream reset the connection (RST), so that the peer cannot take truncated data for complete.
     pub fn reset_on_drop(&self) {
         // If the option cannot be set, the connection is already closed.

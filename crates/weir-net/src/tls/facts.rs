@@ -40,8 +40,8 @@ impl CertificateFacts {
         Ok(CertificateFacts {
             subject: distinguished(parsed.subject()),
             issuer: distinguished(parsed.issuer()),
-            serial: hexadecimal(parsed.raw_serial()).to_ascii_uppercase(),
-            fingerprint: hexadecimal(digest(&SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref()),
+            serial: hex::encode_upper(parsed.raw_serial()),
+            fingerprint: hex::encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, certificate)),
             pem: pem(certificate),
             names: names.unwrap_or_default(),
             since: parsed.validity().not_before.timestamp(),
@@ -89,7 +89,7 @@ fn distinguished(name: &X509Name<'_>) -> String {
             }
             text.push('=');
             let value = attribute.as_str().map(str::to_owned);
-            escape(&mut text, &value.unwrap_or_else(|_| format!("#{}", hexadecimal(attribute.attr_value().data))));
+            escape(&mut text, &value.unwrap_or_else(|_| format!("#{}", hex::encode(attribute.attr_value().data))));
         }
     }
     text
@@ -131,13 +131,6 @@ fn escape(text: &mut String, value: &str) {
         }
         text.push(letter);
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("text takes all");
-        text
-    })
 }
 
 fn pem(certificate: &[u8]) -> String {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_carries_on_opens_what_was_sealed_before_and_rotates_when_it_is_time() {
+    fn handed_over_keys_open_earlier_tickets_and_keep_their_rotation() {
         let keys = TicketKeys::new().expect("there is randomness");
         let start = Instant::now();
         let older = keys.seal(&[1; 32], b"older", start).expect("it seals");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ticket_of_ours_does_not_open() {
+    fn foreign_and_changed_tickets_do_not_open() {
         let keys = TicketKeys::new().expect("there is randomness");
         let now = Instant::now();
         let sealed = keys.seal(&[0; 32], b"a session", now).expect("it seals");

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_request_says() {
+    fn variables_of_the_request_have_its_values() {
         let exchange = exchange(
             "GET /a/../b?x=1&y=a%20b+c&x=2&flag HTTP/1.1\r\nHost: H:80\r\nCookie: k=v; session=s1\r\nX-A: 1\r\nX-A: 2\r\n\
              Authorization: Basic amFjazpwdw==\r\n\r\n",
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tls_says() {
+    fn variables_of_tls_have_its_values() {
         let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         assert_eq!(value(&exchange, "ssl_client_verify"), None, "in the clear there is nothing to verify");
         let certificate = ClientCertificate { subject: "CN=jack".into(), serial: "0A".into(), ..Default::default() };

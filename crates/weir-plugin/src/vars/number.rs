@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_text() {
+    fn text_that_is_no_number_stays_text() {
         let long = "1".repeat(65);
         for text in [
             "", " ", "x", "1x", "0x", "0x+1", "0xg", "--1", "+-1", "1 2", "inf", "-inf", "nan", "infinity", "e5",

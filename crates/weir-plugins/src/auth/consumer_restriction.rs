@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_known_is_refused() {
+    fn request_without_a_consumer_is_refused() {
         let mut exchange = get("/");
         let step = build::<ConsumerRestriction>(json!({"blacklist": ["jack"]}));
         assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered));

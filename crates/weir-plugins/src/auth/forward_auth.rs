@@ -25,6 +25,7 @@ use crate::rate_limited_log::RateLimitedLog;
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuth {
     /// The `http` or `https` URL of the service.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     uri: String,
     /// The method of the request to the service. With `POST` the service also gets the body of the client's request,
     /// after all plugins have accepted the request's header fields.

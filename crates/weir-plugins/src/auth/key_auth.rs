@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_comes_in() {
+    fn missing_and_wrong_keys_are_refused() {
         let step = door(json!({"realm": "my keys"}));
         for (head, fault) in [
             ("GET / HTTP/1.1\nHost: h", "Missing API key in request"),

@@ -33,6 +33,7 @@ pub struct LdapAuth {
     /// The distinguished name of the entry that contains the users, such as `ou=users,dc=example,dc=org`.
     base_dn: String,
     /// The address of the directory, as `host:port` or as a URL that begins with `ldap://` or `ldaps://`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     ldap_uri: String,
     /// Uses TLS from the start of the connection, as with `ldaps://`.
     #[serde(default)]

@@ -44,9 +44,11 @@ pub struct OpenidConnect {
     /// The client secret, for introspection and for logins.
     client_secret: Option<String>,
     /// The URL of the provider's discovery document, which ends in `/.well-known/openid-configuration`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     discovery: Option<String>,
     /// The URL of the keys that tokens are signed with (JWKS), for an issuer that has no discovery document; instead of
     /// `discovery`. It needs `bearer_only: true` and `claim_validator.issuer.valid_issuers`. Not in APISIX.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     jwks_uri: Option<String>,
     /// Refuses requests without a token, instead of redirecting them to a login.
     #[serde(default)]
@@ -60,6 +62,7 @@ pub struct OpenidConnect {
     /// supports.
     token_signing_alg_values_expected: Option<String>,
     /// The URL of the introspection endpoint. Without it, the URL from the discovery document.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     introspection_endpoint: Option<String>,
     /// How the gateway authenticates at the introspection endpoint: `client_secret_basic` or `client_secret_post`.
     #[serde(default = "default_introspection_endpoint_auth_method")]

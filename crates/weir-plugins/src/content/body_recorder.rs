@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_passes_and_the_beginning_is_kept() {
+    fn recorder_passes_all_content_and_keeps_its_beginning() {
         let kept = Kept::default();
         let mut body_recorder = BodyRecorder::filter(kept.clone(), 4, Framing::Sized(8));
         let mut out = Vec::new();

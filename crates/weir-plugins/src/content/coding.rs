@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_decoded_is_and_the_end_says_what_is_missing() {
+    fn decoder_returns_what_it_could_decode_and_how_the_content_ended() {
         let content: Vec<u8> =
             (0..20_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_string().into_bytes()).collect();
         for (coding, encoded) in [

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_serde_json_takes_is_taken_and_nothing_else() {
+    fn scanner_accepts_exactly_what_serde_json_accepts() {
         let pieces = [
             "",
             "{",

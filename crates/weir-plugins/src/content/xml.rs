@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_differently_is_refused() {
+    fn ambiguous_xml_is_refused() {
         let fault = |text: &str| XmlPath::parse("//a").expect("a path").find(text.as_bytes(), 4).expect_err("refused");
         assert_eq!(fault("<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"), XmlError::Doctype);
         assert_eq!(fault("<a>&b;</a>"), XmlError::Entity);

@@ -137,7 +137,7 @@ impl LimitKey {
 /// The first half of the SHA-256 in hexadecimal: the same in all processes and versions.
 pub fn digest(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&digest.as_ref()[..16])
 }
 
 fn of_address<C: PackedCounter>(table: &CounterTable<C>, name: u64, address: IpAddr) -> CounterKey {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_key_can_be_is_said() {
+    fn key_without_a_variable_is_refused_and_an_unknown_one_warned_of() {
         let mut build = Build::default();
         LimitKey::compile("consumer", KeyType::Var, "key", &mut build).expect("accepted");
         assert!(build.warnings[0].to_string().starts_with("key: names the variable `consumer`"));

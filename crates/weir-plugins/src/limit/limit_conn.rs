@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_lost_between_threads() {
+    fn counts_are_exact_over_threads() {
         let table = CounterTable::new(0);
         let key = table.key(1, b"a");
         std::thread::scope(|scope| {

@@ -30,6 +30,7 @@ pub enum CounterPolicy {
 pub struct Sentinel {
     /// The name or address of the sentinel.
     #[schemars(length(min = 2))]
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The port of the sentinel.
     #[schemars(range(min = 1))]
@@ -48,6 +49,7 @@ macro_rules! counted_somewhere {
             policy: $crate::limit::policy::CounterPolicy,
             /// `redis`: the server's name or address.
             #[schemars(length(min = 2))]
+            #[schemars(extend("x-weir-reaches" = "server"))]
             redis_host: Option<String>,
             /// `redis`: the server's port.
             #[serde(default = "crate::limit::policy::default_port")]
@@ -82,6 +84,7 @@ macro_rules! counted_somewhere {
             _redis_keepalive_pool: Option<u64>,
             /// `redis-cluster`: some of the nodes, as `host:port`. The other nodes are discovered from these.
             #[schemars(length(min = 1))]
+            #[schemars(extend("x-weir-reaches" = "server"))]
             redis_cluster_nodes: Option<Vec<String>>,
             /// `redis-cluster`: a name for the cluster. Has no effect.
             #[serde(default, rename = "redis_cluster_name")]

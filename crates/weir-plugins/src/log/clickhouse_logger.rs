@@ -26,8 +26,10 @@ pub struct ClickhouseLogger {
     /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
     /// for 30 seconds, as long as another server works.
     #[serde(default)]
+    #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint_addrs: Vec<String>,
     /// One server, instead of `endpoint_addrs`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint_addr: Option<String>,
     /// The user.
     #[serde(default)]

@@ -1,6 +1,5 @@
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AppendedFile, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 
 use crate::log::bodies::{BodyCaptures, BodyOptions};
@@ -22,10 +21,14 @@ use crate::log::options::{FormatOptions, LoggerMetadata};
 /// While the file cannot be written (for example because the disk is full), records wait in memory. Lines are never
 /// written in part. `/records` and the metric `weir_log_records_total` report the outcome of every record. The values
 /// of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
+///
+/// In a resource of a store (Admin API, etcd), the file must be in a directory that `resource_log_files` of the node's
+/// configuration file lists.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileLogger {
     /// The path of the file. Required, unless the plugin metadata has a `path`.
+    #[schemars(extend("x-weir-reaches" = "file"))]
     path: Option<String>,
     /// An expression, such as `[[status, ">=", 400]]`. Only exchanges for which the expression is true are recorded.
     #[serde(rename = "match")]
@@ -41,6 +44,7 @@ pub struct FileLogger {
 #[serde(deny_unknown_fields, default)]
 pub struct FileLoggerMetadata {
     /// The path of the file for plugins that do not set `path`.
+    #[schemars(extend("x-weir-reaches" = "file"))]
     path: Option<String>,
     /// The `log_format` of plugins that do not set this option.
     log_format: Option<Map<String, Value>>,
@@ -66,23 +70,20 @@ impl Definition for FileLogger {
         let metadata = build.metadata::<FileLogger>();
         let records = metadata.of_records();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
-        let path = PathBuf::from(path.ok_or_else(|| ConfigError::new("path", "is needed: the path of the log file"))?);
+        let path = path.ok_or_else(|| ConfigError::new("path", "is needed: the path of the log file"))?;
+        let file = build.appended_file(&path, "path")?;
         let capture = self.format.compile(&records, build)?;
         let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
-        let name = format!("file-logger {}", path.display());
+        let name = format!("file-logger {}", file.path().display());
+        // With other rules about files it is another sink.
+        let identity = format!("{name} {file:?}");
         // Records reach the file within a fifth of a second.
         let batching =
             Batching { inactive: Duration::from_millis(50), oldest: Duration::from_millis(180), ..Batching::default() };
-        let options = SinkOptions {
-            name: name.clone(),
-            batching,
-            retries: Retries::Always,
-            max_pending: None,
-            spool: None,
-            rejected: None,
-        };
-        let open = Box::new(move || Ok(Box::new(LogLines::new(path)) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, only), &name, options, open))
+        let options =
+            SinkOptions { name, batching, retries: Retries::Always, max_pending: None, spool: None, rejected: None };
+        let open = Box::new(move || Ok(Box::new(LogLines::new(file)) as Box<dyn Destination>));
+        Ok(ExchangeLogger::build(build, (capture, bodies, only), &identity, options, open))
     }
 }
 
@@ -96,13 +97,13 @@ impl HasMetadata for FileLogger {
 
 /// A file with one line for each record.
 struct LogLines {
-    path: PathBuf,
+    file: AppendedFile,
     writer: RecordWriter,
 }
 
 impl LogLines {
-    fn new(path: PathBuf) -> LogLines {
-        LogLines { path, writer: RecordWriter::default() }
+    fn new(file: AppendedFile) -> LogLines {
+        LogLines { file, writer: RecordWriter::default() }
     }
 }
 
@@ -117,10 +118,10 @@ impl Destination for LogLines {
                 lines.len()
             })
             .collect();
-        let path = self.path.clone();
+        let file = self.file.clone();
         Box::pin(async move {
             // On another thread, so that a disk that does not respond cannot delay other sinks.
-            let written = tokio::task::spawn_blocking(move || append(&path, &lines, &ends)).await;
+            let written = tokio::task::spawn_blocking(move || append(&file, &lines, &ends)).await;
             let (count, outcome) = written.unwrap_or_else(|error| (0, Err(io::Error::other(error))));
             let Err(error) = outcome else { return SendOutcome::Taken };
             let outcome = |index| if index < count { Outcome::Delivered } else { Outcome::Retry };
@@ -131,8 +132,8 @@ impl Destination for LogLines {
 }
 
 /// Appends lines, which end at the offsets `ends`; returns how many of them are completely in the file.
-fn append(path: &Path, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
-    match OpenOptions::new().append(true).create(true).open(path) {
+fn append(file: &AppendedFile, lines: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
+    match file.open() {
         Ok(mut file) => {
             // Two processes may have the file during an upgrade: what one removes must be its own. Other targets than regular files
             // have no locks, and are not cut. Any reader of the file can lock it, so the lock is not waited for.
@@ -204,6 +205,8 @@ fn append_whole(file: &mut impl LineTarget, lines: &[u8], ends: &[usize]) -> (us
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
     use weir_testkit::TempDir;
 
@@ -263,13 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_a_file_is_the_end_of_it() {
+    fn cut_removes_the_end_of_the_file() {
         let directory = TempDir::new();
         let path = directory.path().join("records.log");
-        assert_eq!(append(&path, b"one\ntwo\n", &[4, 8]).0, 2);
-        let mut file = OpenOptions::new().append(true).open(&path).expect("its own file");
+        let of = |path: &Path| AppendedFile::new(path.to_owned(), None);
+        assert_eq!(append(&of(&path), b"one\ntwo\n", &[4, 8]).0, 2);
+        let mut file = of(&path).open().expect("its own file");
         OpenedFile { file: &mut file, may_cut: true }.cut(4).expect("its own file");
         assert_eq!(std::fs::read(&path).expect("its own file"), b"one\n");
-        assert_eq!(append(Path::new("/dev/full"), b"one\n", &[4]).0, 0);
+        assert_eq!(append(&of(Path::new("/dev/full")), b"one\n", &[4]).0, 0);
     }
 }

@@ -26,6 +26,7 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 #[serde(deny_unknown_fields)]
 pub struct HttpLogger {
     /// The `http` or `https` URL of the service. A response with a status of 400 or more is a failure.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     uri: String,
     /// The value of the field `Authorization` of the requests.
     auth_header: Option<String>,

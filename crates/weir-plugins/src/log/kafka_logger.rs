@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use weir_client::{HttpClient, ServerVerification, StreamTarget, StreamTls};
 use weir_kafka::{BrokerAccess, KafkaMessage, SaslLogin, SaslMechanism, is_topic_name};
 use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
-use weir_records::{Batching, Destination, Outcome, Record, RecordSending, SendOutcome, SinkOptions};
+use weir_records::{Batching, Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome, SinkOptions};
 
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::{self, RecordWriter};
@@ -25,7 +25,10 @@ use producer::{ProduceError, Producer, ProducerOptions};
 /// partition: the partition of the `key`, or without a `key` each partition in turn. With `required_acks: -1` all
 /// in-sync replicas must acknowledge a batch, and the producer is idempotent: a batch that is sent again because a
 /// broker failed before it answered is stored once. A batch can be stored twice only if the gateway restarts at that
-/// moment; duplicates have the same `record_id`. `/records` and the metric `weir_log_records_total` report the outcome
+/// moment, or if the leader of its partition fails at that moment and there is no other for a minute: then another
+/// partition gets the records. Duplicates have the same `record_id`. A record that the broker refuses for good
+/// (`INVALID_TIMESTAMP`, `INVALID_RECORD`, `CORRUPT_MESSAGE`, `MESSAGE_TOO_LARGE`) is rejected, and the others of its
+/// batch are sent without it. After other errors the records wait and are sent again. `/records` and the metric `weir_log_records_total` report the outcome
 /// of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -35,6 +38,7 @@ pub struct KafkaLogger {
     brokers: Vec<BrokerOptions>,
     /// The bootstrap brokers as `host: port`, in the form of older versions of APISIX.
     #[serde(default)]
+    #[schemars(extend("x-weir-reaches" = "server"))]
     broker_list: BTreeMap<String, u16>,
     /// The topic.
     kafka_topic: String,
@@ -97,6 +101,7 @@ pub struct KafkaLogger {
 #[serde(deny_unknown_fields)]
 struct BrokerOptions {
     /// The name or address of the broker.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The port of the broker.
     #[schemars(range(min = 1))]
@@ -370,12 +375,13 @@ impl Destination for KafkaTopic {
 fn failure(error: ProduceError) -> SendOutcome {
     match error {
         ProduceError::TooLarge(error) => SendOutcome::TooLarge(error),
+        ProduceError::Invalid(error) => SendOutcome::Invalid { reason: RejectReason::Invalid, error },
         ProduceError::Failed(error) => SendOutcome::Failed { error, after: None },
     }
 }
 
 fn partly(outcomes: Vec<Outcome>, error: ProduceError) -> SendOutcome {
-    let (ProduceError::TooLarge(error) | ProduceError::Failed(error)) = error;
+    let (ProduceError::TooLarge(error) | ProduceError::Invalid(error) | ProduceError::Failed(error)) = error;
     let outcomes = outcomes.into_iter().map(|outcome| match outcome {
         Outcome::Delivered => Outcome::Retry,
         settled => settled,

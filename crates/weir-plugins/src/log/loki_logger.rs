@@ -28,6 +28,7 @@ use crate::log::receivers::{ReceiverOptions, Receivers};
 pub struct LokiLogger {
     /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
     /// for 30 seconds, as long as another server works.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint_addrs: Vec<String>,
     /// The path of the push API.
     #[serde(default = "default_endpoint_uri")]
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_behind_is_rejected_and_the_rest_is_stored() {
+    fn entries_too_far_behind_are_rejected_and_the_others_delivered() {
         let answer = |status: u16, text: &'static str| {
             Response::builder().status(status).body(Bytes::from_static(text.as_bytes())).expect("valid")
         };

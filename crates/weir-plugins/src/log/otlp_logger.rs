@@ -31,6 +31,7 @@ pub struct OtlpLogger {
     /// The collectors, as `http` or `https` URLs such as `http://127.0.0.1:4318`. Log records are sent to the path
     /// `/v1/logs`. Batches are sent to the collectors in turn. A collector that fails is skipped for 30 seconds, as long as
     /// another one works.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint_addrs: Vec<String>,
     /// `http/protobuf`, or `grpc`: then the URLs have no path, and the port is usually 4317.
     #[serde(default)]

@@ -42,6 +42,7 @@ pub struct SplunkHecLogging {
 #[serde(deny_unknown_fields)]
 struct EndpointOptions {
     /// The URL of the collector, such as `https://splunk.example:8088/services/collector`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     uri: String,
     /// The HEC token.
     token: String,

@@ -25,6 +25,7 @@ use crate::log::udp_logger::MAX_DATAGRAM;
 #[serde(deny_unknown_fields)]
 pub struct Syslog {
     /// The name or address of the server.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The port of the server.
     #[schemars(range(min = 1))]

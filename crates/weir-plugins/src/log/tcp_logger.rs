@@ -23,6 +23,7 @@ use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
 #[serde(deny_unknown_fields)]
 pub struct TcpLogger {
     /// The name or address of the receiver.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The port of the receiver.
     #[schemars(range(min = 1))]

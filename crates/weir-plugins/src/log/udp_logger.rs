@@ -22,6 +22,7 @@ use crate::log::socket::{SocketAddress, UdpReceiver};
 #[serde(deny_unknown_fields)]
 pub struct UdpLogger {
     /// The name or address of the receiver.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The port of the receiver.
     #[schemars(range(min = 1))]

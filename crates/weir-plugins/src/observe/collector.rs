@@ -58,6 +58,7 @@ pub enum ResourceSpec {
 struct CollectorSpec {
     /// The address of the collector: `host:port`, or an `http` or `https` URL. Spans are sent to the path `/v1/traces`. With
     /// `protocol: grpc`, the port is usually 4317.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     address: String,
     /// `http/protobuf`, or `grpc`. Not in APISIX.
     protocol: OtlpProtocol,

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays() {
+    fn existing_request_id_stays() {
         let step = build::<RequestId>(json!({}));
         let mut exchange = exchange("GET / HTTP/1.1\nHost: h\nx-request-id: abc");
         on_request(&step, &mut exchange).expect("let through");

@@ -34,6 +34,7 @@ use crate::observe::trace::zipkin_json::{self, ZipkinWriter};
 #[serde(deny_unknown_fields)]
 pub struct Zipkin {
     /// The `http` or `https` URL that spans are sent to, such as `http://127.0.0.1:9411/api/v2/spans`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint: String,
     /// The fraction of requests without a sampling decision of the caller that are traced, 0.00001 to 1.
     #[schemars(range(min = 0.00001, max = 1))]

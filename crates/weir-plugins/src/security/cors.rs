@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_allowed_by_default() {
+    fn cors_allows_everything_by_default() {
         let all = texts([None, Some("*"), Some("*"), Some("5"), None, Some("*"), None]);
         assert_eq!(answered(json!({}), "Origin: http://a.com"), all);
         assert_eq!(answered(json!({}), "Accept: */*"), all);

@@ -168,7 +168,7 @@ mod tests {
         "max_name_length": 4, "max_number_length": 6}"#;
 
     #[test]
-    fn what_is_within_its_limits_passes() {
+    fn json_within_its_limits_passes() {
         let step = build::<JsonThreatProtection>(serde_json::from_str(LIMITS).expect("JSON"));
         for (content, want) in [
             (r#"{"a": [1, 2, {"b": "12345"}], "c": null}"#, None),

@@ -185,7 +185,7 @@ mod tests {
         "max_attribute_length": 4, "max_name_length": 3}"#;
 
     #[test]
-    fn what_is_within_its_limits_passes() {
+    fn xml_within_its_limits_passes() {
         let step = build::<XmlThreatProtection>(serde_json::from_str(LIMITS).expect("JSON"));
         for (content, want) in [
             ("<?xml version='1.0'?><a b='1' c='1234'><b>1234&amp;</b><c/></a>\n", None),

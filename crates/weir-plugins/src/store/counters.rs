@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_least_gives_way() {
+    fn least_used_counters_are_replaced_first() {
         let table = CounterTable::<Until>::new(0);
         let busy: Vec<CounterKey> = (0..100u64).map(|index| table.key(1, &index.to_le_bytes())).collect();
         for &key in &busy {

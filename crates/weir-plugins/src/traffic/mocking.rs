@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quick_xml::escape::partial_escape;
 use rand::random_range;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -248,21 +249,10 @@ fn push_element(name: &str, value: &Value, out: &mut String) {
     out.extend(["<", name, ">"]);
     match value {
         Value::Object(members) => members.iter().for_each(|(name, value)| push_element(name, value, out)),
-        Value::String(text) => push_escaped(text, out),
+        Value::String(text) => out.push_str(&partial_escape(text)),
         other => out.push_str(&other.to_string()),
     }
     out.extend(["</", name, ">"]);
-}
-
-fn push_escaped(text: &str, out: &mut String) {
-    for character in text.chars() {
-        match character {
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '&' => out.push_str("&amp;"),
-            other => out.push(other),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use crate::http_service::HttpService;
 #[serde(deny_unknown_fields)]
 pub struct ProxyMirror {
     /// The service that gets the copies, as `http://host:port` or `https://host:port`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
     /// The path of the copies. Without it, copies have the path of the request.
     path: Option<String>,

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -138,10 +139,10 @@ impl Plugin for Redirection {
         if self.append_query_string {
             push_query(exchange, &mut place);
         }
-        let location = encoded(&place, self.encode_uri);
+        let location = percent_encode(&place, if self.encode_uri { RESERVED } else { INVALID }).to_string();
         let body = format!("{status} {}\n", weir_plugin::proto::head::reason(status));
         let stop = exchange.respond(status, "text/plain; charset=utf-8", body.as_bytes());
-        exchange.response.head.add(b"Location", &location).map_err(|_| Stop::Internal)?;
+        exchange.response.head.add(b"Location", location.as_bytes()).map_err(|_| Stop::Internal)?;
         Err(stop)
     }
 }
@@ -167,21 +168,23 @@ fn keep_own_host(place: &mut Vec<u8>) {
     }
 }
 
-/// Percent-encodes bytes that a URI must not contain (RFC 3986 §2); `strictly` keeps only unreserved characters and `/?:&=#%`.
-fn encoded(place: &[u8], strictly: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(place.len());
-    for &byte in place {
-        let plain = match strictly {
-            true => byte.is_ascii_alphanumeric() || b"-._~/:?&=#%".contains(&byte),
-            false => byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte),
-        };
-        match plain {
-            true => out.push(byte),
-            false => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-        }
-    }
-    out
-}
+/// Bytes that a URI must not contain (RFC 3986 §2).
+const INVALID: &AsciiSet =
+    &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
+
+/// With `encode_uri`, all but unreserved characters and `/:?&=#%`.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'?')
+    .remove(b'&')
+    .remove(b'=')
+    .remove(b'#')
+    .remove(b'%');
 
 #[cfg(test)]
 mod tests {

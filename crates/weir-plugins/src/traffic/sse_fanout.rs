@@ -1,24 +1,31 @@
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::{Method, RequestHead};
 use weir_plugin::{
-    Build, ConfigError, Content, Definition, Exchange, Flow, PerWorker, Plugin, Reply, ReplyField, ReplyHead,
-    Responder, ResponderRequest, Responding, RouteUpstream, Stage, Stop, state,
+    Build, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held, PerWorker, Plugin, Reply, ReplyField,
+    ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stage, Stop,
 };
 
 mod blocks;
 mod delays;
 mod feed;
 mod source;
+mod streams;
+mod totals;
 mod window;
 
-use delays::EventDelays;
-use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, OtherAnswer, WorkerFeeds};
-use source::{FeedSource, SourceTimes, shared_fields};
+use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, NewStream, OtherAnswer, WorkerFeeds};
+use source::{FeedSource, RESERVED_BYTES, SourceTimes, shared_fields};
+pub use streams::StreamLimit;
+use streams::{OpenStreams, StreamLimits, StreamOwner, StreamPermit};
+use totals::FanoutTotals;
+pub use totals::totals;
 use window::WindowLimits;
 
 /// Shares one event stream of the upstream (server-sent events) among all clients that request the same stream.
@@ -32,6 +39,10 @@ use window::WindowLimits;
 /// plugin. Requests share a stream if their host, path, query and the fields in `headers` are equal. Only these header fields
 /// are sent to the upstream. Comments of the upstream and its `Set-Cookie` are not forwarded to clients. A response of the
 /// upstream that is not an event stream is sent to all clients that wait for it.
+///
+/// The kept events are held content (`held_content_max`), and count for the client whose request opened the stream. If a limit is
+/// reached, fewer events are kept. The number of streams is limited by `max_streams` and by the options in `plugin_metadata`:
+/// a request for one more stream gets 503, or 429 if its client has too many, and the streams that are open go on.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SseFanout {
@@ -43,7 +54,8 @@ pub struct SseFanout {
     #[serde(default = "default_events")]
     #[schemars(range(min = 1, max = 1_000_000))]
     window_events: usize,
-    /// The maximum size of these events, in bytes. The newest event is always kept. An event may have at most 1 MiB.
+    /// The maximum size of these events, in bytes. The newest event is always kept. An event may have at most 1 MiB. A client
+    /// that has not got all of an event of more than 32 KiB when it is no longer kept is disconnected.
     #[serde(default = "default_bytes")]
     #[schemars(range(min = 1024, max = 1_073_741_824))]
     window_bytes: usize,
@@ -63,7 +75,8 @@ pub struct SseFanout {
     #[serde(default = "default_heartbeat")]
     #[schemars(range(min = 1, max = 3600))]
     heartbeat: u64,
-    /// How long the stream of the upstream stays open after the last client has left, in seconds.
+    /// How long the stream of the upstream stays open after the last client has left, in seconds. At most four such streams
+    /// stay open for one client address; they are closed early when a limit of streams is reached.
     #[serde(default = "default_keep_open")]
     #[schemars(range(min = 0, max = 3600))]
     keep_open: u64,
@@ -71,6 +84,50 @@ pub struct SseFanout {
     #[serde(default = "default_reconnect")]
     #[schemars(range(min = 1, max = 86400))]
     reconnect_timeout: u64,
+    /// The maximum number of streams of the upstream that are open at a time, shared and separate.
+    #[serde(default = "default_streams")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    max_streams: usize,
+}
+
+/// The settings that apply to all uses of `sse-fanout`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SseFanoutMetadata {
+    /// The maximum number of streams of upstreams that are open at a time, for all routes of the node.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    max_streams: usize,
+    /// The maximum number of these streams that were opened for one client address (IPv6: /64).
+    #[schemars(range(min = 1, max = 1_000_000))]
+    max_streams_per_client: usize,
+}
+
+impl Default for SseFanoutMetadata {
+    fn default() -> SseFanoutMetadata {
+        SseFanoutMetadata { max_streams: 8000, max_streams_per_client: 100 }
+    }
+}
+
+impl HasMetadata for SseFanout {
+    type Metadata = SseFanoutMetadata;
+
+    fn check_metadata(metadata: SseFanoutMetadata) -> Result<(), ConfigError> {
+        let SseFanoutMetadata { max_streams, max_streams_per_client } = metadata;
+        check_ranges([
+            ("max_streams", max_streams as u64, 1, MOST_STREAMS),
+            ("max_streams_per_client", max_streams_per_client as u64, 1, MOST_STREAMS),
+        ])
+    }
+}
+
+/// The highest value for limits of streams.
+const MOST_STREAMS: u64 = 1_000_000;
+
+fn check_ranges<const N: usize>(ranges: [(&str, u64, u64, u64); N]) -> Result<(), ConfigError> {
+    match ranges.into_iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+        Some((path, _, least, most)) => Err(ConfigError::new(path, format!("must be from {least} to {most}"))),
+        None => Ok(()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -99,6 +156,10 @@ fn default_events() -> usize {
 
 fn default_bytes() -> usize {
     1 << 20
+}
+
+fn default_streams() -> usize {
+    2000
 }
 
 fn default_heartbeat() -> u64 {
@@ -133,23 +194,20 @@ impl Definition for SseFanout {
                 return Err(ConfigError::new(place, format!("`{name}` cannot be chosen: the gateway sets it itself")));
             }
         }
-        let ranges = [
+        check_ranges([
             ("window_events", self.window_events as u64, 1, 1_000_000),
             ("window_bytes", self.window_bytes as u64, 1024, 1 << 30),
             ("heartbeat", self.heartbeat, 1, 3600),
             ("keep_open", self.keep_open, 0, 3600),
             ("reconnect_timeout", self.reconnect_timeout, 1, 86_400),
-        ];
-        for (path, value, least, most) in ranges {
-            if !(least..=most).contains(&value) {
-                return Err(ConfigError::new(path, format!("must be from {least} to {most}")));
-            }
-        }
+            ("max_streams", self.max_streams as u64, 1, MOST_STREAMS),
+        ])?;
         if self.replay_to_new > self.window_events {
             let problem = format!("is more than `window_events` ({}) keeps", self.window_events);
             return Err(ConfigError::new("replay_to_new", problem));
         }
         let totals: Arc<FanoutTotals> = build.permanent(Self::NAME);
+        let metadata = build.metadata::<SseFanout>();
         let sharing = StreamSharing {
             headers: self.headers.into_iter().map(|name| name.to_ascii_lowercase().into_bytes().into()).collect(),
             limits: WindowLimits { events: self.window_events, bytes: self.window_bytes },
@@ -162,6 +220,15 @@ impl Definition for SseFanout {
                 reconnect: Duration::from_secs(self.reconnect_timeout),
             },
             feeds: build.shared(Self::NAME, build.identity(), Feeds::default),
+            open: OpenRights {
+                route: build.shared(Self::NAME, build.identity(), || RouteNumber(totals.open.route())).0,
+                limits: StreamLimits {
+                    route: self.max_streams,
+                    client: metadata.max_streams_per_client,
+                    node: metadata.max_streams,
+                },
+                streams: Arc::clone(&totals.open),
+            },
             worker_feeds: build.per_worker(Self::NAME, build.identity(), {
                 let totals = Arc::clone(&totals);
                 move || WorkerFeeds::new(totals.delays.begin())
@@ -172,45 +239,28 @@ impl Definition for SseFanout {
     }
 }
 
-/// A gauge.
-#[derive(Debug, Default)]
-pub struct Count(AtomicU64);
-
-impl Count {
-    fn add(&self, count: u64) {
-        self.0.fetch_add(count, Relaxed);
-    }
-
-    fn sub(&self, count: u64) {
-        self.0.fetch_sub(count, Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
+/// Permits streams of upstreams.
+struct OpenRights {
+    /// The number of the plugin on its route.
+    route: u64,
+    limits: StreamLimits,
+    streams: Arc<OpenStreams>,
 }
 
-/// The totals of this process.
-#[derive(Debug, Default)]
-pub struct FanoutTotals {
-    /// Clients that currently follow a shared stream.
-    pub clients: Count,
-    /// Streams that have been opened.
-    pub streams: Count,
-    /// Streams that have ended or failed, and were requested again.
-    pub reconnects: Count,
-    /// Blocks received from upstreams: events, and lines that set an id or retry time.
-    pub events: Count,
-    /// Blocks that slow clients have missed.
-    pub missed: Count,
-    /// The time from when an event was received until it was given to a client's connection: once for each client, without events
-    /// that a client gets from the kept ones when it connects.
-    pub delays: EventDelays,
-}
+/// The number of a plugin on its route, also after reloads.
+struct RouteNumber(u64);
 
-/// The totals, for `/metrics`.
-pub fn totals() -> Arc<FanoutTotals> {
-    state::permanent(SseFanout::NAME)
+impl OpenRights {
+    fn permit(&self, client: IpAddr) -> Result<StreamPermit, Stop> {
+        Ok(self.streams.open(StreamOwner { route: self.route, client }, self.limits)?)
+    }
+
+    fn shared_stream(&self, client: IpAddr) -> Result<NewStream, Stop> {
+        let permit = self.permit(client)?;
+        let mut held = Held::of(client);
+        held.set(RESERVED_BYTES)?;
+        Ok(NewStream { permit, held })
+    }
 }
 
 /// The options and state that the responders share.
@@ -224,6 +274,7 @@ struct StreamSharing {
     heartbeat: Duration,
     times: SourceTimes,
     feeds: Arc<Feeds>,
+    open: OpenRights,
     worker_feeds: PerWorker<WorkerFeeds>,
     totals: Arc<FanoutTotals>,
 }
@@ -260,15 +311,27 @@ struct FanoutResponder {
 impl Responder for FanoutResponder {
     fn respond(self: Arc<Self>, request: ResponderRequest, _: Content, mut reply: Reply) -> Responding {
         Box::pin(async move {
-            let ResponderRequest { head, upstream, .. } = request;
+            let ResponderRequest { head, client: address, upstream, .. } = request;
             let upstream = upstream.ok_or(Stop::NoUpstream)?;
             let id = head.head.value(b"last-event-id").map(<[u8]>::to_vec);
-            match self.sharing.join(&self.scope, &head, id.as_deref(), &upstream) {
+            let joining = ClientRequest { head: &head, address, last_event_id: id.as_deref(), upstream: &upstream };
+            match self.sharing.join(&self.scope, &joining)? {
                 Some((client, position)) => self.sharing.send(client, position, &mut reply).await,
-                None => forward(&self.sharing.upstream_request(&head, id.as_deref()), &upstream, &mut reply).await,
+                None => {
+                    let _permit = self.sharing.open.permit(address)?;
+                    forward(&self.sharing.upstream_request(&head, id.as_deref()), &upstream, &mut reply).await
+                }
             }
         })
     }
+}
+
+/// A request for an event stream.
+struct ClientRequest<'a> {
+    head: &'a RequestHead,
+    address: IpAddr,
+    last_event_id: Option<&'a [u8]>,
+    upstream: &'a Rc<dyn RouteUpstream>,
 }
 
 impl StreamSharing {
@@ -307,33 +370,42 @@ impl StreamSharing {
 
     /// Joins the stream for the request, which is opened if there is none. `None` if the stream does not know the
     /// client's last event id, and so cannot send what it has missed.
-    fn join(
-        &self,
-        scope: &str,
-        head: &RequestHead,
-        last_event_id: Option<&[u8]>,
-        upstream: &std::rc::Rc<dyn RouteUpstream>,
-    ) -> Option<(FeedClient, u64)> {
+    ///
+    /// # Errors
+    /// There is none, and a limit allows no other.
+    fn join(&self, scope: &str, request: &ClientRequest<'_>) -> Result<Option<(FeedClient, u64)>, Stop> {
+        let ClientRequest { head, address, last_event_id, upstream } = *request;
         let key = self.key(scope, head);
-        let (limits, heartbeat, totals) = (self.limits, self.heartbeat, &self.totals);
-        let joining = JoinRequest { key: &key, last_event_id, upstream, limits, heartbeat, totals };
-        let joined = self.worker_feeds.get().join(&self.feeds, &joining);
+        let joined = self.worker_feeds.get().join(
+            &self.feeds,
+            &JoinRequest {
+                key: &key,
+                last_event_id,
+                upstream,
+                limits: self.limits,
+                heartbeat: self.heartbeat,
+                totals: &self.totals,
+                permit: &|| self.open.shared_stream(address),
+            },
+        )?;
         let worker_feed = joined.worker_feed;
-        if let Some(feed) = joined.new_feed {
+        if let Some((feed, NewStream { permit, held })) = joined.new_feed {
             let source = FeedSource {
                 feeds: Arc::clone(&self.feeds),
                 key: key.into(),
                 feed,
-                upstream: std::rc::Rc::clone(&worker_feed.upstream),
+                upstream: Rc::clone(&worker_feed.upstream),
                 request: self.upstream_request(head, None),
                 times: self.times,
+                permit: RefCell::new(permit),
+                held: RefCell::new(held),
             };
             tokio::task::spawn_local(source.run());
         }
         let position = worker_feed
             .position(last_event_id, self.replay_to_new)
-            .or_else(|| (self.unknown_event_id == UnknownEventId::Join).then(|| worker_feed.end()))?;
-        Some((worker_feed.client(), position))
+            .or_else(|| (self.unknown_event_id == UnknownEventId::Join).then(|| worker_feed.end()));
+        Ok(position.map(|position| (worker_feed.client(), position)))
     }
 
     async fn send(&self, mut client: FeedClient, position: u64, reply: &mut Reply) -> Result<(), Stop> {
@@ -343,7 +415,7 @@ impl StreamSharing {
                 self.follow(client, position, reply).await
             }
             FeedStage::Refused(other) => {
-                let OtherAnswer { status, fields, content } = &*other;
+                let OtherAnswer { status, fields, content, .. } = &*other;
                 let length = content.len().to_string().into_bytes().into();
                 let length: ReplyField = (b"content-length"[..].into(), length);
                 let fields = fields.iter().cloned().chain((*status != 204).then_some(length)).collect();
@@ -362,7 +434,10 @@ impl StreamSharing {
         loop {
             match client.feed.next(position) {
                 FeedItem::Block(block) => {
-                    reply.send(&block.bytes).await;
+                    if !send_while_kept(&client, position, &block.bytes, reply).await {
+                        self.totals.missed.add(1);
+                        return Ok(());
+                    }
                     if position >= joined_at {
                         client.feed.delivered(&block);
                     }
@@ -388,12 +463,25 @@ impl StreamSharing {
     }
 }
 
+/// The largest event that is kept for a client that reads it slowly when the window does not keep it any more.
+const MOST_KEPT_FOR_CLIENT: usize = 32 << 10;
+
+/// Sends an event. `false`: it is large and not kept any more before the client has got all of it. The client discards what it
+/// got, as the event has no end (HTML Living Standard §9.2.6).
+async fn send_while_kept(client: &FeedClient, position: u64, event: &[u8], reply: &mut Reply) -> bool {
+    if event.len() <= MOST_KEPT_FOR_CLIENT {
+        reply.send(event).await;
+        return true;
+    }
+    tokio::select! {
+        biased;
+        () = reply.send(event) => true,
+        () = client.displaced(position) => false,
+    }
+}
+
 /// Forwards a separate stream for one client, without sharing.
-async fn forward(
-    request: &RequestHead,
-    upstream: &std::rc::Rc<dyn RouteUpstream>,
-    reply: &mut Reply,
-) -> Result<(), Stop> {
+async fn forward(request: &RequestHead, upstream: &Rc<dyn RouteUpstream>, reply: &mut Reply) -> Result<(), Stop> {
     let mut answer = upstream.send(request.clone());
     let ReplyHead { status, fields } = answer.head().await?;
     reply.begin_with(ReplyHead { status, fields: shared_fields(fields) });
@@ -419,6 +507,7 @@ mod tests {
             (json!({"window_bytes": 10}), "window_bytes: must be from 1024"),
             (json!({"heartbeat": 0}), "heartbeat: must be from 1 to 3600"),
             (json!({"window_events": 5, "replay_to_new": 6}), "replay_to_new: is more than `window_events` (5)"),
+            (json!({"max_streams": 0}), "max_streams: must be from 1 to 1000000"),
             (json!({"slow_client": "wait"}), "slow_client: `wait` is not an allowed value"),
         ] {
             let error = refused::<SseFanout>(options);

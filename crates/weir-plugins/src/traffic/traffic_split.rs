@@ -48,9 +48,11 @@ struct CaseOptions {
 struct ShareOptions {
     /// The definition of an upstream, as in a route. Without `upstream` and `upstream_id`, the upstream of the route.
     #[expect(dead_code, reason = "read by the compiler of the document, which resolves the names of the nodes")]
+    #[schemars(extend("x-weir-reaches" = "server"))]
     upstream: Option<Value>,
     /// The id of an upstream.
     #[expect(dead_code, reason = "read by the compiler of the document, which knows all upstreams")]
+    #[schemars(extend("x-weir-reaches" = "server"))]
     upstream_id: Option<Value>,
     /// The weight relative to the other entries; 0 means no requests.
     #[serde(default = "default_weight")]

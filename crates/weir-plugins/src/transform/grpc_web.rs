@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_refused() {
+    fn request_that_is_no_grpc_web_call_is_refused() {
         let step = build::<GrpcWeb>(json!({"max_req_body_size": 4}));
         for (method, content_type, status) in [
             ("GET", "application/grpc-web", 405),

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_chunked_is_refused() {
+    fn invalid_chunked_coding_is_refused() {
         let long = format!("2;{}\r\n", "a".repeat(2000));
         for bad in [
             &b"0x5\r\n"[..],

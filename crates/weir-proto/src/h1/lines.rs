@@ -213,7 +213,7 @@ mod tests {
     proptest::proptest! {
         /// httparse is more lenient, so it must accept every head that is accepted here, and find the same fields.
         #[test]
-        fn what_we_accept_httparse_reads_alike(lines in proptest::collection::vec("[A-Za-z-]{1,12}:[ \t]{0,2}[ -~\t]{0,12}\r?\n?", 0..6)) {
+        fn accepted_fields_are_read_alike_by_httparse(lines in proptest::collection::vec("[A-Za-z-]{1,12}:[ \t]{0,2}[ -~\t]{0,12}\r?\n?", 0..6)) {
             let text = format!("{}\r\n", lines.concat());
             let mut head = Head::default();
             if let Ok(Some(FieldLines { end, .. })) = fields(text.as_bytes(), 0, 100, &mut head) {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_makes_work_ends_soon() {
+    fn credit_runs_out_for_frames_that_only_cause_work() {
         assert_eq!(bearable(&[ASK, RESET], 0), 199);
         let mut credit = Credit::new(0);
         (0..200).for_each(|_| credit.stream_left());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_something_may_go_on() {
+    fn credit_lasts_for_peers_that_request_something() {
         assert_eq!(bearable(&[ASK], 100), usize::MAX);
         let small_messages = [head(kind::DATA, 0, 5), head(kind::WINDOW_UPDATE, 0, 4)];
         assert_eq!(bearable(&small_messages, 0), usize::MAX, "windows are opened for each message");

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_understood_counts() {
+    fn priority_ignores_members_that_are_not_understood() {
         for (value, urgency, incremental) in [
             ("", 3, false),
             ("u=1", 1, false),

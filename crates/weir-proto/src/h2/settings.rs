@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_holds() {
+    fn settings_apply_the_last_value_and_ignore_unknown_ids() {
         let mut settings = Settings::default();
         let said = [(INITIAL_WINDOW_SIZE, 7), (99, 99), (MAX_FRAME_SIZE, 20_000), (INITIAL_WINDOW_SIZE, 9)];
         assert_eq!(settings.update(&payload(&said), false, |_| {}), Ok(()));

@@ -130,7 +130,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nothing_is_lost(steps in proptest::collection::vec((0u32..2000, 0u32..2000), 0..100)) {
+        fn window_loses_no_credit(steps in proptest::collection::vec((0u32..2000, 0u32..2000), 0..100)) {
             let (mut window, mut allowed, mut held) = (ReceiveWindow::new(1000), 1000, 0);
             for (sent, taken) in steps {
                 let sent = sent.min(allowed);

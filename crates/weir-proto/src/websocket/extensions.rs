@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_agreed_to_is_known_or_not() {
+    fn agreed_extensions_are_read_or_unknown() {
         let deflate = |client, server| Extensions::Deflate(DeflateTerms { client, server });
         let terms = |keeps_context, window_bits| SenderTerms { keeps_context, window_bits };
         let default = SenderTerms::default();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_compressed_messages_are_refused() {
         for (message, want) in [
             // A reserved block type, a distance without data, and lengths that contradict each other.
             (&[0x07, 0x00][..], InflateFault::Invalid),
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_keeps_to_the_limit_and_does_not_depend_on_cuts(
+        fn inflater_keeps_to_its_limit_however_the_input_is_cut(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             cut in 1..20_usize,
         ) {

@@ -150,7 +150,7 @@ impl ProcessUnderTest {
 }
 
 #[test]
-fn what_a_store_misses_waits_on_disk_in_order() {
+fn records_wait_on_disk_in_order_while_their_store_is_down() {
     let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
     let mut process = ProcessUnderTest::start(directory.path(), &store);
     store.set_up(true);
@@ -301,7 +301,7 @@ fn a_burst_while_the_thread_is_busy_costs_nothing() {
 }
 
 #[test]
-fn what_the_memory_has_no_room_for_is_dropped_with_that_reason() {
+fn records_without_room_in_memory_are_dropped_as_memory_full() {
     let (directory, store) = (TempDir::new(), Arc::new(Store::default()));
     store.set_up(true);
     let (mut process, end) = ProcessUnderTest::stuck(options(directory.path(), SpoolOptions::default()), &store);

@@ -151,7 +151,7 @@ fn records_are_lost_after_the_last_try() {
 }
 
 #[test]
-fn what_is_too_large_is_halved_until_it_is_taken_or_alone() {
+fn batch_that_is_too_large_is_halved_until_it_is_taken_or_single() {
     let (sender, batches) = sent_to();
     let mut harness = Harness::start(options(4), move |batch| {
         if batch.len() > 1 || batch[0].payload == b"large" {
@@ -224,7 +224,7 @@ fn u03_records_that_wait_are_bounded_in_bytes() {
 }
 
 #[test]
-fn what_is_left_at_the_end_is_told() {
+fn records_left_at_shutdown_are_counted_as_dropped() {
     let mut options = options(1);
     options.retries = Retries::Always;
     let mut harness = Harness::start(options, |_| SendOutcome::Failed { error: "refused".into(), after: None });

@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use http::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminClient, AdminOptions};
@@ -112,24 +113,15 @@ impl PageOptions {
         let after = ("after", self.after.clone());
         for (name, value) in pairs.iter().chain([&after]) {
             if let Some(value) = value {
-                query += &format!("&{name}={}", encoded(value));
+                query += &format!("&{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));
             }
         }
         query
     }
 }
 
-/// Percent-encoding of everything but unreserved characters (RFC 3986 §2.3).
-fn encoded(text: &str) -> String {
-    let escape = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(escape).collect()
-}
-
 fn place(hub: &str) -> String {
-    format!("/weir/v1/hubs/{}", encoded(hub))
+    format!("/weir/v1/hubs/{}", utf8_percent_encode(hub, NON_ALPHANUMERIC))
 }
 
 fn show(node: &AdminOptions, hub: &str, id: u64) -> Result<(), String> {

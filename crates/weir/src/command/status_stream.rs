@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use weir_client::{AnswerContent, CallSettings, HttpClient, ServiceUrl};
 
@@ -29,7 +30,8 @@ impl ExchangeStream {
         argument: Option<(&str, &str)>,
         silence: Duration,
     ) -> Result<ExchangeStream, String> {
-        let query = argument.map(|(name, value)| format!("?{name}={}", percent_encoded(value))).unwrap_or_default();
+        let encoded = |value| utf8_percent_encode(value, NON_ALPHANUMERIC);
+        let query = argument.map(|(name, value)| format!("?{name}={}", encoded(value))).unwrap_or_default();
         let url = ServiceUrl::parse(&format!("http://{address}/tail{query}"))
             .map_err(|error| format!("--status: {address}: {error}"))?;
         let settings = CallSettings { timeout: silence, max_content_bytes: usize::MAX, ..CallSettings::default() };
@@ -52,14 +54,17 @@ impl ExchangeStream {
         Ok(stream)
     }
 
-    /// The next exchange; `None` when the node has ended the stream.
+    /// The next exchange; `None` when the node has ended the stream without a reason.
     ///
     /// # Errors
     /// Why the stream has failed.
     pub async fn next(&mut self) -> Result<Option<Value>, String> {
         loop {
             if let Some(line) = self.lines.pop_front() {
-                return Ok(Some(line));
+                return match line["ended"].as_str() {
+                    Some(why) => Err(format!("{} has ended the stream: {why}", self.address)),
+                    None => Ok(Some(line)),
+                };
             }
             let piece = self.content.next().await;
             let piece = piece.map_err(|error| format!("the stream from {} has broken: {error}", self.address))?;
@@ -74,15 +79,6 @@ impl ExchangeStream {
             }
         }
     }
-}
-
-/// Percent-encodes everything except letters and digits (RFC 3986 §2.1).
-fn percent_encoded(value: &str) -> String {
-    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    value.bytes().map(encoded).collect()
 }
 
 /// An exchange in one line: time, status, request, duration and further facts.

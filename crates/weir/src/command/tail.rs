@@ -18,7 +18,8 @@ const SILENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Shows the requests of a running node as they end, one line for each.
 ///
 /// The lines come from the node's status address, which answers only on the same machine. If the terminal is too slow, lines
-/// are left out, and a line states their number. Requests never wait.
+/// are left out, and a line states their number. Requests never wait. If the node refuses the stream, because it has as many as
+/// it may have, or ends it, because nothing was read for 20 seconds, the command says so and ends with 5.
 #[derive(Debug, Args)]
 pub struct TailCommand {
     /// The node's status address, on this machine

@@ -75,7 +75,7 @@ impl TraceCommand {
         let url = ServiceUrl::parse(&self.url).map_err(|error| format!("{}: {error}", self.url))?;
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| "the system gives no random numbers".to_owned())?;
-        let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = hex::encode(random);
         let mut stream = ExchangeStream::open(&self.status, Some(("trace", &name)), PATIENCE).await?;
         let mut request = Request::builder().method(self.method.clone()).uri(url.target().as_str());
         for (field, value) in &self.headers {

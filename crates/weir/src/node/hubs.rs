@@ -73,7 +73,7 @@ fn subscribing(hubs: &HubStatuses, page: &mut Page) {
     page.counter(
         "weir_hub_failed_verifications",
         "Subscription requests that were not verified since the process started, by reason: `name_lookup`, `address_denied` \
-         (`callbacks.allow` does not have the address), `connect`, `tls`, `timed_out`, `broken`, `status` (not 2xx), \
+         (`callbacks.allow` does not have the address), `connect`, `tls`, `connect_timed_out`, `timed_out` (no answer in time), `broken`, `status` (not 2xx), \
          `wrong_challenge` (the response has another content), or `other`.",
     );
     for (hub, status) in hubs {

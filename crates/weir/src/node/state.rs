@@ -15,6 +15,7 @@ use weir_telemetry::page::Page;
 use weir_telemetry::process;
 
 use super::metrics_export_tally::MetricsExportTally;
+use super::server_tally::ServerTallies;
 use super::{certificates, health, hubs, policies, records, traffic};
 
 /// Writes the use of memory for held content, and how often content was refused because of a limit.
@@ -54,6 +55,7 @@ pub struct NodeState {
     acme: OnceLock<Weak<Acme>>,
     lookups: NameLookups,
     pub metrics_exports: MetricsExportTally,
+    pub servers: ServerTallies,
     changing: Mutex<NodeProgress>,
 }
 
@@ -74,6 +76,7 @@ impl NodeState {
             acme: OnceLock::new(),
             lookups,
             metrics_exports: MetricsExportTally::default(),
+            servers: ServerTallies::default(),
             changing: Mutex::default(),
         }
     }
@@ -97,6 +100,7 @@ impl NodeState {
             policies::write(&self.metrics, page);
             records::write(page);
             self.metrics_exports.write(page);
+            self.servers.write(page);
             held(page);
             page.gauge("weir_tails", "Clients that read `/tail` of the status address (`weir tail`, `weir trace`).")
                 .value(&[], tail::count());

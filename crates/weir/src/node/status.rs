@@ -1,123 +1,79 @@
 //! The status address: `/status`, `/status/ready`, `/policies`, `/records`, `/tail`, `/metrics`, and the health checks of
 //! orchestrators.
-//!
-//! It runs on a separate thread, so that it responds however busy the workers and the control loop are.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use http_body_util::{Either, Full};
-use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue};
+use bytes::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
+use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
-use tracing::warn;
+use hyper::{Method, Response, StatusCode};
+use tokio::sync::Semaphore;
 use weir_gateway::tail::Tail;
 use weir_telemetry::exposition::Format;
 
 use super::health::EndpointQuery;
 use super::records;
+use super::server::bounds::{ServerBounds, UNREAD};
+use super::server::{NodeServer, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole};
 use super::state::NodeState;
-use super::tail::{self, TailBody};
+use super::tail::{self, TailStream};
 
-/// The most connections served at a time. Others wait in the listening socket's backlog.
-const CONNECTIONS: usize = 64;
-/// A connection without a request for this long is closed, so that idle ones do not block others.
-const IDLE: Duration = Duration::from_secs(15);
-/// The pause after `accept` failed, usually for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Streams are those of `/tail`.
+pub const BOUNDS: ServerBounds = ServerBounds { connections: 64, streams: 16 };
 
-/// How long responses in progress may take when the server is dropped.
-const FINISH: Duration = Duration::from_secs(1);
+/// The most bytes of the query of `/tail`: its condition is evaluated for each exchange.
+const MOST_FILTER: usize = 4 << 10;
 
-/// The running server. Dropping it stops accepting, and finishes the requests in progress.
-pub struct StatusServer {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl StatusServer {
-    pub fn start(listeners: Vec<TcpListener>, state: Arc<NodeState>) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("status".into()).spawn(move || {
-            runtime.block_on(async {
-                let open = Arc::new(GracefulShutdown::new());
-                let permits = Arc::new(Semaphore::new(CONNECTIONS));
-                let mut accepting = JoinSet::new();
-                for listener in listeners {
-                    accepting.spawn(accept(listener, Arc::clone(&state), Arc::clone(&permits), Arc::clone(&open)));
-                }
-                // An error means that the server was dropped, which ends it as well.
-                let _ = stopped.await;
-                accepting.shutdown().await;
-                let open = Arc::into_inner(open).expect("only the tasks that were ended shared it");
-                let _ = tokio::time::timeout(FINISH, open.shutdown()).await;
-            });
-        })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for StatusServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been logged already.
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn accept(listener: TcpListener, state: Arc<NodeState>, permits: Arc<Semaphore>, open: Arc<GracefulShutdown>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return warn!("the status address cannot be served: {error}"),
+/// Starts the server of the status address.
+pub fn start(listeners: Vec<TcpListener>, state: Arc<NodeState>) -> io::Result<NodeServer> {
+    let tally = Arc::clone(&state.servers.status);
+    let options = ServerOptions {
+        name: "status",
+        title: "the status address",
+        bounds: BOUNDS,
+        tcp: listeners,
+        unix: None,
+        tls: None,
+        tally,
     };
-    loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                warn!("the status address cannot accept a connection: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+    let status = Arc::new(StatusService { state, turn: Semaphore::new(1) });
+    NodeServer::start(options, Arc::new(move |request| Box::pin(Arc::clone(&status).answer(request))))
+}
+
+/// Answers requests to the status address.
+struct StatusService {
+    state: Arc<NodeState>,
+    /// Long pages are made one at a time, and requests for short ones are answered in between: nobody delays whether the node is
+    /// ready by asking for its metrics.
+    turn: Semaphore,
+}
+
+impl StatusService {
+    async fn answer(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+        let (local, peer) = match request.peer {
+            ServerPeer::Tcp { local, remote } => (local.ip(), remote.ip()),
+            ServerPeer::Unix => (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 1])),
         };
-        let Ok(local) = stream.local_addr() else { continue };
-        let state = Arc::clone(&state);
-        let service = service_fn(move |request| {
-            let response = match request.uri().path() {
-                "/tail" => tail(&request, (local.ip(), peer.ip())),
-                _ => answer(&request, local.ip(), &state).map(Either::Left),
-            };
-            async { Ok::<_, Infallible>(response) }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(IDLE)
-            .serve_connection(TokioIo::new(stream), service);
-        let connection = open.watch(connection);
-        tokio::spawn(async move {
-            // An error of the client's connection needs no action.
-            let _ = connection.await;
-            drop(permit);
-        });
+        let path = request.head.uri.path();
+        if path == "/tail" {
+            return tail(&request, (local, peer));
+        }
+        // The semaphore is never closed.
+        let _turn = if is_short(path) { None } else { self.turn.acquire().await.ok() };
+        whole(answer(&request.head, local, &self.state))
     }
 }
 
 /// The supported paths.
 const PATHS: &str = "/status /status/ready /policies /records /tail /metrics /livez /readyz /healthz";
+
+/// The paths whose answers cost next to nothing.
+fn is_short(path: &str) -> bool {
+    matches!(path, "/status/ready" | "/livez" | "/readyz" | "/healthz")
+}
 
 /// Whether a request may have this host. A page in a browser on this machine could use a host name of its own that resolves to a
 /// loopback address (DNS rebinding), and read what is for this machine only; such names contain dots. An address that others can
@@ -130,14 +86,14 @@ fn is_own_name(host: &str, local: IpAddr) -> bool {
 }
 
 /// The refusal that applies to a request regardless of its path, if there is one.
-fn refusal<B>(request: &Request<B>, local: IpAddr) -> Option<Response<Full<Bytes>>> {
-    let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
-    let named = request.uri().authority().map(Authority::as_str).or(named);
+fn refusal(request: &Parts, local: IpAddr) -> Option<Response<Bytes>> {
+    let named = request.headers.get(HOST).and_then(|value| value.to_str().ok());
+    let named = request.uri.authority().map(Authority::as_str).or(named);
     if named.is_some_and(|host| !is_own_name(host, local)) {
         let problem = "this is a loopback address: use 127.0.0.1, [::1] or localhost as the host\n";
         return Some(text(StatusCode::MISDIRECTED_REQUEST, problem.into()));
     }
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+    if request.method != Method::GET && request.method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n".into());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Some(response);
@@ -146,31 +102,51 @@ fn refusal<B>(request: &Request<B>, local: IpAddr) -> Option<Response<Full<Bytes
 }
 
 /// Streams exchanges as they end. Only for clients on this machine, since it shows what clients request.
-fn tail<B>(request: &Request<B>, (local, peer): (IpAddr, IpAddr)) -> Response<Either<Full<Bytes>, TailBody>> {
-    let refused = refusal(request, local).or_else(|| {
+fn tail(request: &ServerRequest, (local, peer): (IpAddr, IpAddr)) -> Response<ServerAnswer> {
+    let ServerRequest { head, progress, .. } = request;
+    let refused = refusal(head, local).or_else(|| {
         let problem = "exchanges are shown to this machine alone: ask from there\n";
         (!peer.to_canonical().is_loopback()).then(|| text(StatusCode::FORBIDDEN, problem.into()))
     });
     if let Some(refused) = refused {
-        return refused.map(Either::Left);
+        return whole(refused);
     }
-    match tail::filter(request.uri().query().unwrap_or_default()) {
-        Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")).map(Either::Left),
-        Ok(_) if request.method() == Method::HEAD => {
-            respond(StatusCode::OK, "application/x-ndjson", String::new()).map(Either::Left)
-        }
-        Ok(filter) => respond(StatusCode::OK, "application/x-ndjson", String::new())
-            .map(|_| Either::Right(TailBody(Tail::open(filter)))),
+    let query = head.uri.query().unwrap_or_default();
+    if query.len() > MOST_FILTER {
+        return whole(text(StatusCode::BAD_REQUEST, format!("a query may have {MOST_FILTER} bytes; shorten vars\n")));
     }
+    let filter = match tail::filter(query) {
+        Ok(filter) => filter,
+        Err(problem) => return whole(text(StatusCode::BAD_REQUEST, format!("{problem}\n"))),
+    };
+    let head = |body: &str| respond(StatusCode::OK, "application/x-ndjson", body.to_owned());
+    if request.head.method == Method::HEAD {
+        return whole(head(""));
+    }
+    let Some(permit) = progress.open_stream() else { return whole(too_many_streams()) };
+    let last_words = serde_json::json!({ "ended": format!("nothing was read for {} s", UNREAD.as_secs()) });
+    let last_words = Bytes::from(format!("{last_words}\n"));
+    head("").map(|_| ServerAnswer::Stream { permit, source: Box::new(TailStream(Tail::open(filter))), last_words })
 }
 
-fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response<Full<Bytes>> {
+fn too_many_streams() -> Response<Bytes> {
+    let problem = format!(
+        "there are as many streams as there may be: {} of the node, half of them of one client address; end another `weir tail` or \
+         `weir trace`, or try again later\n",
+        BOUNDS.streams
+    );
+    let mut refused = text(StatusCode::SERVICE_UNAVAILABLE, problem);
+    refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    refused
+}
+
+fn answer(request: &Parts, local: IpAddr, state: &NodeState) -> Response<Bytes> {
     if let Some(refused) = refusal(request, local) {
         return refused;
     }
-    match request.uri().path() {
+    match request.uri.path() {
         "/status" => {
-            json(StatusCode::OK, &state.report(&EndpointQuery::parse(request.uri().query().unwrap_or_default())))
+            json(StatusCode::OK, &state.report(&EndpointQuery::parse(request.uri.query().unwrap_or_default())))
         }
         "/policies" => json(StatusCode::OK, &state.policies()),
         "/records" => json(StatusCode::OK, &records::report()),
@@ -185,7 +161,7 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
         // A process that responds is alive, also while it drains, when it must not be killed.
         "/livez" | "/healthz" => text(StatusCode::OK, "ok\n".into()),
         "/metrics" => {
-            let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+            let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
             let format = Format::for_accept(accept);
             respond(StatusCode::OK, format.content_type(), state.page().text(format))
         }
@@ -193,16 +169,16 @@ fn answer<B>(request: &Request<B>, local: IpAddr, state: &NodeState) -> Response
     }
 }
 
-fn json(status: StatusCode, value: &serde_json::Value) -> Response<Full<Bytes>> {
+fn json(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     respond(status, "application/json", format!("{value:#}\n"))
 }
 
-fn text(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+fn text(status: StatusCode, text: String) -> Response<Bytes> {
     respond(status, "text/plain; charset=utf-8", text)
 }
 
-fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
+fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -221,7 +197,7 @@ mod tests {
     use weir_telemetry::metrics::Metrics;
     use weir_testkit::Client;
 
-    fn serve() -> (StatusServer, Arc<NodeState>, SocketAddr) {
+    fn serve() -> (NodeServer, Arc<NodeState>, SocketAddr) {
         let limits = ProcessLimits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
         let metrics = Arc::new(Metrics::new(2));
         let publisher =
@@ -229,7 +205,7 @@ mod tests {
         let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default()));
         let listeners = weir_net::listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 16).expect("a free port");
         let addr = listeners[0].local_addr().expect("it is bound");
-        (StatusServer::start(listeners, Arc::clone(&state)).expect("a thread"), state, addr)
+        (start(listeners, Arc::clone(&state)).expect("a thread"), state, addr)
     }
 
     #[test]

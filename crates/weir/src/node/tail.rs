@@ -1,12 +1,12 @@
 //! `/tail`: exchanges as they end, one JSON object per line.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use hyper::body::{Body, Bytes, Frame};
+use bytes::Bytes;
 use weir_gateway::tail::{Tail, TailFilter};
 use weir_plugin::{Expression, form};
+
+use super::server::AnswerStream;
 
 /// The filter in the query of a request: `vars` is a condition in the syntax of `vars`, `trace` the name of a trace.
 pub fn filter(query: &str) -> Result<TailFilter, String> {
@@ -29,17 +29,11 @@ pub fn condition(text: &str) -> Result<Expression, String> {
     Expression::compile(&value).map_err(|error| format!("vars{}: {}; {}", error.place, error.reason, error.help))
 }
 
-/// A body of lines, until the client disconnects.
-pub struct TailBody(pub Tail);
+/// A stream of lines, until the client disconnects.
+pub struct TailStream(pub Tail);
 
-impl Body for TailBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line.into()))))
+impl AnswerStream for TailStream {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.poll_line(context).map(|line| line.map(Bytes::from_owner))
     }
 }

@@ -2,7 +2,7 @@
 
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
-use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, Totals};
+use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, StreamLimit, Totals};
 use weir_telemetry::page::{Page, Resolution};
 
 use super::health::SERIES;
@@ -72,8 +72,19 @@ fn mirrors(page: &mut Page) {
 /// Event streams shared by several clients.
 fn shared_streams(page: &mut Page) {
     let totals = weir_plugins::fanout_totals();
-    if totals.streams.get() == 0 {
+    let refused = StreamLimit::ALL.map(|limit| (limit, totals.open.refused(limit)));
+    let is_used = totals.streams.get() > 0 || totals.open.open_now() > 0 || refused.iter().any(|(_, count)| *count > 0);
+    if !is_used {
         return;
+    }
+    page.gauge("weir_sse_fanout_open_streams", "Event streams of upstreams that `sse-fanout` has open.");
+    page.value(&[], totals.open.open_now() as u64);
+    page.counter(
+        "weir_sse_fanout_refused_streams",
+        "Event streams that `sse-fanout` has not opened, by the limit that was reached: of the route, the client or the node.",
+    );
+    for (limit, count) in refused {
+        page.total(&[("limit", limit.name())], count);
     }
     page.gauge("weir_sse_fanout_clients", "Clients that receive an event stream shared by `sse-fanout`.");
     page.value(&[], totals.clients.get());

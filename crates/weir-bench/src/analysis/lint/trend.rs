@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_run_did_is_not_what_the_figure_does() {
+    fn trend_of_one_run_is_no_trend_of_the_figure() {
         let level = || run("a", vec![100.0, 101.0, 99.0, 100.0, 102.0, 98.0]);
         let falling = run("a", (0..6).map(|step| 100.0 - 8.0 * f64::from(step)));
         assert_eq!(words(&[level(), falling, level(), level(), level()]), "");

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -336,36 +337,12 @@ fn call(data: &[u8]) -> Option<Option<(HubCallback, usize)>> {
     Some(Some((HubCallback::Delivery { subscriber, content, signature }, used)))
 }
 
-/// Percent-encodes everything but unreserved characters (RFC 3986 §2.3).
 fn escaped(text: &str) -> String {
-    let escape = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => (byte as char).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(escape).collect()
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [byte, tail @ ..] = rest {
-        let pair = tail.get(..2).and_then(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-        match (byte, pair) {
-            (b'%', Some(value)) => {
-                bytes.push(value);
-                rest = &tail[2..];
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = tail;
-            }
-            (byte, _) => {
-                bytes.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

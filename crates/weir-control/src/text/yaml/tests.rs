@@ -93,7 +93,7 @@ fn duplicate_keys_are_found_all_at_once_and_the_first_stays() {
 }
 
 #[test]
-fn what_is_no_yaml_says_where_and_why() {
+fn invalid_yaml_is_reported_with_place_and_reason() {
     let cases = [
         (
             "a: [1, 2",

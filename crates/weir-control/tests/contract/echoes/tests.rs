@@ -42,7 +42,7 @@ fn an_answer_may_come_before_the_content() {
 }
 
 #[test]
-fn what_fails_is_answered_and_nothing_else_suffers() {
+fn failing_plugin_is_answered_and_others_go_on() {
     let rig = Rig::start("echo: {}");
     for (path, status) in [("/fails", 418), ("/panics", 500)] {
         assert_eq!(rig.client().get(path).expect("a response").status, status, "{path}");

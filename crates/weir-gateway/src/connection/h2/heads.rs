@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_more_than_little_is_paid_for_and_has_an_end() {
+    fn heads_beyond_the_free_bytes_need_received_bytes_and_are_bounded() {
         let heads = Heads::new(128);
         assert!(heads.have_room(FREE_BYTES, 0) && !heads.have_room(FREE_BYTES + 1, 0));
         heads.hold(0, FREE_BYTES);

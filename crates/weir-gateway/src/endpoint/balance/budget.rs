@@ -10,6 +10,7 @@ const FIRST: u64 = 20 * RETRY;
 const MOST: u64 = 1_000 * RETRY;
 
 /// One worker's budget for one upstream.
+#[derive(Clone)]
 pub struct RetryBudget {
     left: Cell<u64>,
 }

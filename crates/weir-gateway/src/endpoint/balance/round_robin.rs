@@ -67,13 +67,18 @@ impl RoundRobin {
             }
         };
         let turn = next.get();
-        next.set(if turn + 1 == order.len() { 0 } else { turn + 1 });
+        // Only if an endpoint is picked: where none is in rotation, the next pick is one among all, which have their turns then.
+        let advance = || next.set(if turn + 1 == order.len() { 0 } else { turn + 1 });
         let endpoint = order[turn] as usize;
         if usable(endpoint) {
+            advance();
             return Some(endpoint);
         }
         let another = || order[dice.below(order.len() as u64) as usize] as usize;
-        seats::draw(another, |&endpoint| usable(endpoint)).or_else(|| seats::any(&self.seats, dice, usable))
+        let drawn = seats::draw(another, |&endpoint| usable(endpoint));
+        let picked = drawn.or_else(|| seats::any(&self.seats, dice, usable))?;
+        advance();
+        Some(picked)
     }
 }
 
@@ -112,6 +117,19 @@ mod tests {
             next.set(0);
         }
         (0..count).map(|_| rotation.pick(&dice, &|_| true).expect("all are usable")).collect()
+    }
+
+    #[test]
+    fn rotation_does_not_advance_while_no_endpoint_is_usable() {
+        let seats: Vec<WeightedEndpoint> = (0..2).map(|endpoint| WeightedEndpoint { endpoint, weight: 1 }).collect();
+        let dice = BalancerRandom::with_seed(1);
+        let rotation = RoundRobin::new(seats, &dice);
+        let pick = || {
+            assert_eq!(rotation.pick(&dice, &|_| false), None);
+            rotation.pick(&dice, &|_| true).expect("all are usable")
+        };
+        let picks: Vec<usize> = (0..4).map(|_| pick()).collect();
+        assert!(picks == [0, 1, 0, 1] || picks == [1, 0, 1, 0], "{picks:?}");
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn every_policy_keeps_to_priorities_weights_and_what_is_usable() {
 }
 
 #[test]
-fn nobody_and_only_the_drained_are_nobody() {
+fn balancer_picks_none_of_no_endpoints_and_of_drained_ones() {
     let exchange = Exchange::default();
     for endpoints in [vec![], vec![endpoint(0, 0, 0)], vec![endpoint(0, 0, 0), endpoint(1, 0, 2)]] {
         for balance in all(&endpoints) {
@@ -260,7 +260,7 @@ fn a_retry_takes_nobody_s_turn() {
 }
 
 #[test]
-fn where_one_has_no_room_another_has_the_turn() {
+fn balancer_passes_over_endpoints_without_room() {
     for balance in [Balance::RoundRobin, Balance::Random] {
         let endpoints = endpoints(&[1, 1, 2, 1]);
         let balancer = Balancer::new(&balance, &endpoints);

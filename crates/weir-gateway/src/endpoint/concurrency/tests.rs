@@ -1,15 +1,43 @@
 use super::*;
 
+/// A limiter with the group of the one upstream that uses it.
+struct Limiter {
+    limiter: ConcurrencyLimiter,
+    group: Rc<LimiterGroup>,
+}
+
+impl Limiter {
+    fn new(setting: Concurrency) -> Limiter {
+        Limiter::of(Rc::default(), setting)
+    }
+
+    fn of(group: Rc<LimiterGroup>, setting: Concurrency) -> Limiter {
+        let limiter = ConcurrencyLimiter::new(setting, 1);
+        limiter.join(&group);
+        Limiter { limiter, group }
+    }
+
+    fn completed(&self, began_ns: u64, now_ns: u64, queued: bool) {
+        self.limiter.completed(&self.group, began_ns, now_ns, queued);
+    }
+
+    /// As when exchanges wait in the shared queue of its upstream.
+    fn raise_for_any(&self, now_ns: u64) -> bool {
+        self.limiter.raise_if_too_low(Some(self.group.last_completed_ns()), now_ns)
+    }
+}
+
+impl std::ops::Deref for Limiter {
+    type Target = ConcurrencyLimiter;
+
+    fn deref(&self) -> &ConcurrencyLimiter {
+        &self.limiter
+    }
+}
+
 /// A closed loop of clients before an endpoint that can do `capacity` requests a second, each taking `service_ns`
 /// at least. Returns throughput a second at the end, and the limit.
-fn run(
-    limiter: &ConcurrencyLimiter,
-    clients: u32,
-    capacity: f64,
-    service_ns: f64,
-    seconds: f64,
-    now_ns: &mut u64,
-) -> (f64, u32) {
+fn run(limiter: &Limiter, clients: u32, capacity: f64, service_ns: f64, seconds: f64, now_ns: &mut u64) -> (f64, u32) {
     let end_ns = *now_ns + (seconds * 1e9) as u64;
     let mut last = 0.0;
     // All clients send at once, and the clock advances until the first response.
@@ -17,7 +45,7 @@ fn run(
     while *now_ns + 10_000_000 < served_ns {
         *now_ns += 10_000_000;
         if clients > limiter.limit() {
-            limiter.raise_if_too_low(false, *now_ns);
+            limiter.raise_if_too_low(None, *now_ns);
         }
     }
     while *now_ns < end_ns {
@@ -36,8 +64,8 @@ fn run(
     (last, limiter.limit())
 }
 
-fn warmed(service_ns: u64) -> (ConcurrencyLimiter, u64) {
-    let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
+fn warmed(service_ns: u64) -> (Limiter, u64) {
+    let limiter = Limiter::new(Concurrency::Auto);
     limiter.completed(1, 1 + service_ns, false);
     (limiter, 1 + service_ns)
 }
@@ -67,18 +95,18 @@ fn a_sleeper_that_looks_busy_is_left_alone_after_a_trial() {
 
 #[test]
 fn a_load_that_is_heavy_from_the_start_is_understood() {
-    let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
+    let limiter = Limiter::new(Concurrency::Auto);
     let mut now_ns = 1_000_000_000;
     let (rate, limit) = run(&limiter, 9000, 100_000.0, 50_000.0, 10.0, &mut now_ns);
     assert!(rate >= 95_000.0 && limit <= 64, "{rate} {limit}");
-    let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
+    let limiter = Limiter::new(Concurrency::Auto);
     let (rate, _) = run(&limiter, 5000, 1e9, 1e9, 10.0, &mut now_ns);
     assert!(rate >= 4900.0, "{rate}");
 }
 
 #[test]
 fn a_first_look_at_clients_that_still_connect_does_not_last() {
-    let (limiter, mut now_ns) = (ConcurrencyLimiter::new(Concurrency::Auto, 1), 1_000_000_000);
+    let (limiter, mut now_ns) = (Limiter::new(Concurrency::Auto), 1_000_000_000);
     run(&limiter, 2000, 24_000.0, 50_000.0, 0.06, &mut now_ns);
     assert_eq!(limiter.limit(), 2 * FIRST, "more is tried, and will look like a gain");
     let (rate, limit) = run(&limiter, 2000, 60_000.0, 50_000.0, 5.0, &mut now_ns);
@@ -121,41 +149,45 @@ fn a_limit_under_which_nothing_completes_is_lifted() {
     let (limiter, mut now_ns) = warmed(50_000);
     run(&limiter, 9000, 100_000.0, 50_000.0, 20.0, &mut now_ns);
     let low = limiter.limit();
-    assert!(!limiter.raise_if_too_low(false, now_ns));
+    assert!(!limiter.raise_if_too_low(None, now_ns));
     for tick in 1..=20 {
-        limiter.raise_if_too_low(false, now_ns + STALLED_NS + tick * 20_000_000);
+        limiter.raise_if_too_low(None, now_ns + STALLED_NS + tick * 20_000_000);
     }
     assert!(limiter.limit() >= low * 1000, "{low} {}", limiter.limit());
 }
 
 #[test]
 fn one_that_hangs_is_not_given_those_whom_its_fellows_serve() {
-    let (limiters, now_ns) = (group(2), 1_000_000_000);
+    let (mut limiters, now_ns) = (group(2), 1_000_000_000);
     let [hung, other] = &limiters[..] else { panic!("two") };
     limiters.iter().for_each(|limiter| limiter.completed(now_ns - 1_000_000, now_ns, true));
     for tick in 1..=20 {
         let now_ns = now_ns + tick * 20_000_000;
         other.completed(now_ns - 1_000_000, now_ns, true);
-        hung.raise_if_too_low(true, now_ns);
+        hung.raise_for_any(now_ns);
     }
     assert_eq!(hung.limit(), FIRST);
     let reloaded = Rc::default();
-    limiters.iter().for_each(|limiter| limiter.join(&reloaded));
-    assert!(!hung.raise_if_too_low(true, now_ns + 20 * 20_000_000), "what others did is not forgotten");
-    assert!(hung.raise_if_too_low(false, now_ns + 20 * 20_000_000), "who waits for it alone has nobody else");
-    assert!(hung.raise_if_too_low(true, now_ns + 20 * 20_000_000 + STALLED_NS), "all of them hang");
+    limiters.iter_mut().for_each(|limiter| {
+        limiter.join(&reloaded);
+        limiter.group = Rc::clone(&reloaded);
+    });
+    let hung = &limiters[0];
+    assert!(!hung.raise_for_any(now_ns + 20 * 20_000_000), "what others did is not forgotten");
+    assert!(hung.raise_if_too_low(None, now_ns + 20 * 20_000_000), "who waits for it alone has nobody else");
+    assert!(hung.raise_for_any(now_ns + 20 * 20_000_000 + STALLED_NS), "all of them hang");
 }
 
 #[test]
-fn where_descriptors_run_out_fewer_do_for_a_while() {
+fn limit_is_lowered_for_a_while_when_descriptors_run_out() {
     for setting in [Concurrency::Unlimited, Concurrency::Fixed(9000)] {
-        let limiter = ConcurrencyLimiter::new(setting, 1);
+        let limiter = Limiter::new(setting);
         assert!(limiter.lower_for_shortage(8000, 1));
         assert_eq!(limiter.limit(), 7000);
         assert!(limiter.lower_for_shortage(7999, 1), "one of the same wave waits too");
         assert_eq!(limiter.limit(), 7000, "and changes nothing");
-        assert!(!limiter.raise_if_too_low(false, PAUSE_NS));
-        assert!(limiter.raise_if_too_low(false, 1 + PAUSE_NS));
+        assert!(!limiter.raise_if_too_low(None, PAUSE_NS));
+        assert!(limiter.raise_if_too_low(None, 1 + PAUSE_NS));
         assert_eq!(limiter.limit(), limiter.configured_limit(setting));
         assert!(!limiter.lower_for_shortage(LEAST, 1), "these few have not taken the descriptors");
     }
@@ -163,7 +195,7 @@ fn where_descriptors_run_out_fewer_do_for_a_while() {
 
 #[test]
 fn fixed_and_unlimited_stay_what_they_are() {
-    let limiter = ConcurrencyLimiter::new(Concurrency::Fixed(5), 1);
+    let limiter = Limiter::new(Concurrency::Fixed(5));
     let mut now_ns = 1;
     assert_eq!(run(&limiter, 100, 1e6, 1e6, 5.0, &mut now_ns).1, 5);
     limiter.configure(Concurrency::Unlimited);
@@ -172,13 +204,7 @@ fn fixed_and_unlimited_stay_what_they_are() {
 
 /// Endpoints on one processor with a capacity of `capacity` requests a second, which serves all that are in flight in turn;
 /// enough clients wait at each. Returns the limits at the end.
-fn run_together(
-    limiters: &[ConcurrencyLimiter],
-    capacity: f64,
-    service_ns: f64,
-    seconds: f64,
-    now_ns: &mut u64,
-) -> Vec<u32> {
+fn run_together(limiters: &[Limiter], capacity: f64, service_ns: f64, seconds: f64, now_ns: &mut u64) -> Vec<u32> {
     let end_ns = *now_ns + (seconds * 1e9) as u64;
     while *now_ns < end_ns {
         let whole: f64 = limiters.iter().map(|limiter| f64::from(limiter.limit())).sum();
@@ -191,21 +217,16 @@ fn run_together(
             }
         }
     }
-    limiters.iter().map(ConcurrencyLimiter::limit).collect()
+    limiters.iter().map(|limiter| limiter.limit()).collect()
 }
 
-fn group(count: usize) -> Vec<ConcurrencyLimiter> {
+fn group(count: usize) -> Vec<Limiter> {
     let group = Rc::default();
-    let limiter = |_| {
-        let limiter = ConcurrencyLimiter::new(Concurrency::Auto, 1);
-        limiter.join(&group);
-        limiter
-    };
-    (0..count).map(limiter).collect()
+    (0..count).map(|_| Limiter::of(Rc::clone(&group), Concurrency::Auto)).collect()
 }
 
 #[test]
-fn nobody_gains_by_taking_from_fellows() {
+fn limits_do_not_grow_at_the_cost_of_other_limiters() {
     let (limiters, mut now_ns) = (group(5), 1_000_000_000);
     let limits = run_together(&limiters, 50_000.0, 50_000.0, 60.0, &mut now_ns);
     assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");
@@ -218,7 +239,7 @@ fn fellows_that_were_given_too_much_give_it_back_together() {
     // All stall for a moment, and each gets all waiting requests.
     limiters
         .iter()
-        .for_each(|limiter| while limiter.limit() < 1000 && limiter.raise_if_too_low(false, now_ns + STALLED_NS) {});
+        .for_each(|limiter| while limiter.limit() < 1000 && limiter.raise_if_too_low(None, now_ns + STALLED_NS) {});
     now_ns += STALLED_NS;
     let limits = run_together(&limiters, 50_000.0, 50_000.0, 20.0, &mut now_ns);
     assert!(limits.iter().all(|&limit| limit <= 64), "{limits:?}");
@@ -237,4 +258,36 @@ fn a_sleeper_among_fellows_gets_what_it_needs() {
     }
     assert!(sleeper.limit() >= 300, "{}", sleeper.limit());
     assert!(busy.iter().all(|limiter| limiter.limit() <= 64));
+}
+
+/// Limits at the end of a time in which clients of two upstreams wait at the machine of `shared`.
+fn run_of_two(shared: &ConcurrencyLimiter, groups: &[Rc<LimiterGroup>; 2], now_ns: &mut u64) -> u32 {
+    let end_ns = *now_ns + 20_000_000_000;
+    while *now_ns < end_ns {
+        *now_ns += 1_000_000;
+        // 50,000 exchanges a second, of the two upstreams in turn.
+        let latency_ns = u64::from(shared.limit()) * 20_000;
+        for number in 0..50 {
+            shared.completed(&groups[number % 2], now_ns.saturating_sub(latency_ns), *now_ns, true);
+        }
+    }
+    shared.limit()
+}
+
+#[test]
+fn a_machine_of_two_upstreams_gets_few_requests_whichever_of_them_was_configured_last() {
+    for last in [0, 1] {
+        let (limiter, groups) = (ConcurrencyLimiter::new(Concurrency::Auto, 1), [Rc::default(), Rc::default()]);
+        limiter.join(&groups[1 - last]);
+        limiter.join(&groups[last]);
+        let mut now_ns = 1_000_000_000;
+        let limit = run_of_two(&limiter, &groups, &mut now_ns);
+        assert!(limit <= 64, "{limit}");
+        // One is edited: its group is another, and the earlier one is gone.
+        let [first, _] = groups;
+        let edited = [first, Rc::default()];
+        limiter.join(&edited[1]);
+        let limit = run_of_two(&limiter, &edited, &mut now_ns);
+        assert!(limit <= 64, "{limit}");
+    }
 }

@@ -12,6 +12,11 @@ use weir_net::connect::refuse_self_connection;
 /// closed, so this time-out is raised to the send time-out if that is longer.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The time-out of a connection on which requests with this send time-out are sent.
+pub(super) fn user_timeout(send_timeout: Duration) -> Duration {
+    USER_TIMEOUT.max(send_timeout)
+}
+
 /// No file descriptor or memory is left here: not the endpoint's fault, and no reason to try another.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
@@ -27,6 +32,22 @@ pub(super) async fn connect(addr: SocketAddr, send_timeout: Duration) -> io::Res
     raw.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
     )?;
-    raw.set_tcp_user_timeout(Some(USER_TIMEOUT.max(send_timeout)))?;
+    raw.set_tcp_user_timeout(Some(user_timeout(send_timeout)))?;
     refuse_self_connection(socket.connect(addr).await?, addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_is_given_up_by_the_kernel_no_sooner_than_by_the_send_timeout() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let addr = listener.local_addr().expect("a bound socket has an address");
+        for (send_s, want_s) in [(1, 30), (50, 50)] {
+            let stream = connect(addr, Duration::from_secs(send_s)).await.expect("it listens");
+            let found = SockRef::from(&stream).tcp_user_timeout().expect("an option of the socket");
+            assert_eq!(found, Some(Duration::from_secs(want_s)), "timeout.send: {send_s}");
+        }
+    }
 }

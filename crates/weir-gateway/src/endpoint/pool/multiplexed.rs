@@ -17,6 +17,7 @@ use weir_proto::h1::Limits;
 use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, PeerLimits, Role};
 use weir_proto::{RequestHead, ResponseHead};
 
+use super::connect::user_timeout;
 use super::{EndpointPool, Freshness};
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
@@ -40,6 +41,8 @@ const SILENCE_NS: u64 = 15_000_000_000;
 pub(super) struct SharedConnection {
     session: Rc<Session<ByteStream>>,
     opened_ns: u64,
+    /// The longest send time-out of its requests.
+    send_timeout: Cell<Duration>,
     carried: Cell<u64>,
     idle_since_ns: Cell<u64>,
     /// The most streams until the endpoint's SETTINGS have been received.
@@ -66,6 +69,14 @@ impl SharedConnection {
         state.len() > 0 || !state.pipe.has_ended()
     }
 
+    /// Called for each request, with its send time-out: the connection may have been opened for one with a shorter time-out.
+    fn allow(&self, send_timeout: Duration) {
+        if send_timeout > self.send_timeout.get() {
+            self.send_timeout.set(send_timeout);
+            self.session.state().pipe.set_user_timeout(user_timeout(send_timeout));
+        }
+    }
+
     fn can_take_more(&self) -> bool {
         let state = self.session.state();
         let most = match state.protocol.has_begun() {
@@ -88,10 +99,10 @@ impl Drop for SharedConnection {
 impl EndpointPool {
     /// A connection opened at `since_ns` or later that can take one more exchange, with the TLS server that a request needs.
     fn with_room(&self, freshness: Freshness, request: &RequestHead, since_ns: u64) -> Option<Rc<SharedConnection>> {
-        let server = self.tls.as_ref().map(|secured| secured.server(self.addr, request));
+        let server = self.machine.tls.as_ref().map(|secured| secured.server(self.addr(), request));
         let is_with =
             |shared: &SharedConnection| server.as_ref().is_none_or(|server| server.is_of(&shared.session.state().pipe));
-        let all = self.multiplexed.borrow();
+        let all = self.connections.multiplexed.borrow();
         let is_usable = |shared: &SharedConnection| {
             shared.can_take_more() && is_with(shared) && (freshness != Freshness::Checked || shared.is_fresh())
         };
@@ -110,12 +121,13 @@ impl EndpointPool {
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
         let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
-        let server = self.tls.as_ref().map_or(&b""[..], |secured| secured.chosen_by(exchange.request.upstream_host()));
+        let tls = self.machine.tls.as_ref();
+        let server = tls.map_or(&b""[..], |secured| secured.chosen_by(exchange.request.upstream_host()));
         loop {
             if let Some(shared) = self.with_room(freshness, &exchange.request, since_ns) {
                 return Ok((shared, true));
             }
-            if let Some(opening) = self.openings.wait(server).await {
+            if let Some(opening) = self.connections.openings.wait(server).await {
                 let shared = self.connect_multiplexed(worker, (send_timeout, head_bytes), exchange, opening).await?;
                 return Ok((shared, false));
             }
@@ -131,7 +143,7 @@ impl EndpointPool {
     ) -> Result<Rc<SharedConnection>, Stop> {
         let stream = self.connect(worker, send_timeout, exchange).await?;
         if stream.tls().is_some_and(|session| session.protocol() != Some(b"h2")) {
-            tracing::error!("the endpoint {} did not agree to HTTP/2 in its TLS handshake (ALPN h2)", self.addr);
+            tracing::error!("the endpoint {} did not agree to HTTP/2 in its TLS handshake (ALPN h2)", self.addr());
             return Err(Stop::UpstreamTls);
         }
         let bounds = PeerLimits {
@@ -145,14 +157,15 @@ impl EndpointPool {
         let shared = Rc::new(SharedConnection {
             session: Rc::clone(&session),
             opened_ns: worker.now_ns(),
+            send_timeout: Cell::new(send_timeout),
             carried: Cell::new(0),
             idle_since_ns: Cell::new(worker.now_ns()),
             streams_at_first: opening.streams_at_first(),
         });
-        tokio::task::spawn_local(drive(session, self.addr, opening));
-        let mut all = self.multiplexed.borrow_mut();
+        tokio::task::spawn_local(drive(session, self.addr(), opening));
+        let mut all = self.connections.multiplexed.borrow_mut();
         all.retain(|other| !other.session.state().is_over()); // otherwise connections that have ended would stay until the next sweep
-        if all.len() >= self.keepalive.get().size
+        if all.len() >= self.connections.keepalive.size
             && let Some(unused) = all.iter().position(|other| other.session.state().len() == 0)
         {
             all.remove(unused);

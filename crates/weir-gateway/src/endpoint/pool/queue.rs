@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_gets_no_turn() {
+    fn ticket_that_has_left_gets_no_turn() {
         let queue = queue(10, 1_000);
         assert_eq!(queue.oldest_ns(), None);
         let (first, second) = (
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_longer_than_patience() {
+    fn ticket_waits_no_longer_than_its_patience() {
         let queue = WaitQueue::new(snapshot::Queue::default());
         let ticket = queue.enter(Duration::from_millis(5), 1, 1, WorkingSet::default()).expect("there is room");
         queue.look(5_000_000);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_would_wait_too_long_is_told_at_once() {
+    fn queue_refuses_at_once_what_would_wait_too_long() {
         // A hundred grants in each tick, five thousand a second, and three times as many arrivals.
         let queue = queue(100_000, 200);
         let (mut longest, mut refused, mut idle) = (0, 0, 0);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_burst_a_tenth_of_the_time_has_to_do() {
+    fn queue_allows_a_tenth_of_the_time_under_constant_overload() {
         // A hundred grants in each tick of 20 ms, and 105 arrivals.
         let queue = queue(100_000, 1_000);
         let (mut idle, mut refused, mut longest) = (0, 0, 0);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_slow_once_is_forgotten_with_the_queue() {
+    fn queue_forgets_its_rate_when_it_is_empty() {
         let queue = queue(100_000, 200);
         let enter = |now_ns| queue.enter(Duration::ZERO, now_ns, now_ns, WorkingSet::default());
         let waiting: Vec<_> = (0..50).map_while(|_| enter(TICK_NS)).collect();

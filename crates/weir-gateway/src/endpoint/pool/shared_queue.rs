@@ -3,21 +3,30 @@
 //! With round robin any endpoint may serve an exchange, so it must not wait for a particular one: endpoints become slower
 //! and faster, and with a queue for each, exchanges would not be served in the order in which they came.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::{Ticket, WaitQueue, WorkingSet};
 use crate::endpoint::balance::{BalancerRandom, by_priority};
+use crate::endpoint::concurrency::LimiterGroup;
 use crate::endpoint::state::Health;
 use crate::snapshot;
 
-/// The shared queue of one upstream at one worker.
+/// The shared queue of one upstream at one worker. It is kept when settings of the upstream change, unless its endpoints do.
 pub struct SharedQueue {
     queue: WaitQueue,
+    terms: RefCell<QueueTerms>,
+    dice: BalancerRandom,
+}
+
+/// Which endpoint may serve the waiting exchanges.
+struct QueueTerms {
     seats: QueueSeats,
     slow_start: Option<Duration>,
-    dice: BalancerRandom,
+    /// What the upstream has completed.
+    group: Rc<LimiterGroup>,
 }
 
 /// The seats of an upstream's endpoints, by their numbers; `None` for an endpoint of weight 0.
@@ -35,6 +44,10 @@ impl QueueSeats {
         }
         QueueSeats(seats)
     }
+
+    fn multiplied(&self, snapshot::Queue { size, timeout }: snapshot::Queue) -> snapshot::Queue {
+        snapshot::Queue { size: size.saturating_mul(self.0.iter().flatten().count()), timeout }
+    }
 }
 
 struct QueueSeat {
@@ -44,15 +57,36 @@ struct QueueSeat {
 }
 
 impl SharedQueue {
-    /// Its size is that of one endpoint's queue times the number of endpoints with a seat.
+    /// `queue` is the setting for one endpoint: the size is multiplied by the number of endpoints with a seat. All endpoints of the
+    /// upstream have the same `group`.
     pub fn new(
         seats: QueueSeats,
-        snapshot::Queue { size, timeout }: snapshot::Queue,
+        queue: snapshot::Queue,
         slow_start: Option<Duration>,
+        group: &Rc<LimiterGroup>,
     ) -> SharedQueue {
-        let count = seats.0.iter().flatten().count();
-        let queue = WaitQueue::new(snapshot::Queue { size: size.saturating_mul(count), timeout });
-        SharedQueue { queue, seats, slow_start, dice: BalancerRandom::from_entropy() }
+        SharedQueue {
+            queue: WaitQueue::new(seats.multiplied(queue)),
+            terms: RefCell::new(QueueTerms { seats, slow_start, group: Rc::clone(group) }),
+            dice: BalancerRandom::from_entropy(),
+        }
+    }
+
+    /// Changes the settings. The seats must be of the same endpoints as before.
+    pub fn configure(
+        &self,
+        seats: QueueSeats,
+        queue: snapshot::Queue,
+        slow_start: Option<Duration>,
+        group: &Rc<LimiterGroup>,
+    ) {
+        self.queue.configure(seats.multiplied(queue));
+        self.terms.replace(QueueTerms { seats, slow_start, group: Rc::clone(group) });
+    }
+
+    /// When an endpoint of the upstream last completed an exchange.
+    pub(super) fn last_completed_ns(&self) -> u64 {
+        self.terms.borrow().group.last_completed_ns()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -82,36 +116,45 @@ impl SharedQueue {
     /// Whether this endpoint may serve the waiting exchanges. A reserve may not while an endpoint of a lower tier takes its
     /// whole share.
     pub(super) fn is_for(&self, seat: usize, now_ns: u64) -> bool {
-        self.seats.0[seat].as_ref().is_some_and(|own| self.takes(own, now_ns))
-    }
-
-    fn takes(&self, own: &QueueSeat, now_ns: u64) -> bool {
-        let is_before =
-            |other: &QueueSeat| other.tier < own.tier && other.health.is_up(now_ns) && self.is_warm(other, now_ns);
-        own.health.is_proven() && (own.tier == 0 || !self.seats.0.iter().flatten().any(is_before))
-    }
-
-    /// Whether the endpoint is not, or no longer, limited by slow start.
-    fn is_warm(&self, seat: &QueueSeat, now_ns: u64) -> bool {
-        self.slow_start.is_none_or(|ramp| seat.health.share(ramp, now_ns) >= 1.0)
+        let terms = self.terms.borrow();
+        terms.seats.0[seat].as_ref().is_some_and(|own| terms.takes(own, now_ns))
     }
 
     /// Whether an endpoint in slow start may take the next exchange: it does so at random, by its share, while others take
     /// exchanges too.
     pub(super) fn has_share(&self, seat: usize, now_ns: u64) -> bool {
-        let (Some(ramp), Some(own)) = (self.slow_start, &self.seats.0[seat]) else { return true };
+        let terms = self.terms.borrow();
+        let (Some(ramp), Some(own)) = (terms.slow_start, &terms.seats.0[seat]) else { return true };
         let share = own.health.share(ramp, now_ns);
-        let takes_all = |other: &QueueSeat| self.is_warm(other, now_ns) && self.takes(other, now_ns);
-        share >= 1.0 || self.dice.is_chosen_with_probability(share) || !self.seats.0.iter().flatten().any(takes_all)
+        let takes_all = |other: &QueueSeat| terms.is_warm(other, now_ns) && terms.takes(other, now_ns);
+        share >= 1.0 || self.dice.is_chosen_with_probability(share) || !terms.seats().any(takes_all)
     }
 
     /// Called with every tick. If no endpoint may serve the waiting exchanges any more, they have to pick an endpoint
     /// again.
     pub(super) fn look(&self, now_ns: u64) {
-        if !self.queue.is_empty() && !self.seats.0.iter().flatten().any(|seat| self.takes(seat, now_ns)) {
+        let terms = self.terms.borrow();
+        if !self.queue.is_empty() && !terms.seats().any(|seat| terms.takes(seat, now_ns)) {
             self.queue.send_back();
         }
         self.queue.look(now_ns);
+    }
+}
+
+impl QueueTerms {
+    fn seats(&self) -> impl Iterator<Item = &QueueSeat> {
+        self.seats.0.iter().flatten()
+    }
+
+    fn takes(&self, own: &QueueSeat, now_ns: u64) -> bool {
+        let is_before =
+            |other: &QueueSeat| other.tier < own.tier && other.health.is_up(now_ns) && self.is_warm(other, now_ns);
+        own.health.is_proven() && (own.tier == 0 || !self.seats().any(is_before))
+    }
+
+    /// Whether the endpoint is not, or no longer, limited by slow start.
+    fn is_warm(&self, seat: &QueueSeat, now_ns: u64) -> bool {
+        self.slow_start.is_none_or(|ramp| seat.health.share(ramp, now_ns) >= 1.0)
     }
 }
 
@@ -133,7 +176,8 @@ mod tests {
             checks: None,
         });
         let health: Vec<_> = endpoints.iter().map(|endpoint| Arc::new(Health::new(endpoint.addr))).collect();
-        (SharedQueue::new(QueueSeats::new(&endpoints, &health), snapshot::Queue::default(), slow_start), health)
+        let seats = QueueSeats::new(&endpoints, &health);
+        (SharedQueue::new(seats, snapshot::Queue::default(), slow_start, &Rc::default()), health)
     }
 
     fn enter(shared_queue: &SharedQueue) -> Rc<Ticket> {
@@ -156,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_just_come_back_takes_its_share_unless_nobody_else_is_there() {
+    fn endpoint_that_has_just_come_back_takes_only_its_share_beside_others() {
         let (shared_queue, health) = shared_queue(Some(1000 * LONG));
         let back_ns = 2 * LONG.as_nanos() as u64;
         health[0].checked_down(LONG, &"checks fail", 2);
@@ -173,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_left_it_is_asked_again() {
+    fn waiting_exchange_picks_again_when_no_endpoint_is_left() {
         let (shared_queue, health) = shared_queue(None);
         let ticket = enter(&shared_queue);
         shared_queue.look(2);

@@ -10,7 +10,7 @@ use weir_proto::h1::Limits;
 use weir_proto::h2::{Connection, ConnectionEvent, HeadTarget, PeerLimits, Role};
 use weir_proto::{Method, ResponseHead, Trailers};
 
-use super::CheckAnswer;
+use super::{CheckAnswer, InterimCount};
 use crate::snapshot::CheckRequest;
 
 /// The most bytes of a response's head, and of its content.
@@ -62,6 +62,7 @@ struct ProbeExchange {
     /// Bytes received that are not a complete frame yet.
     stash: Vec<u8>,
     head: ResponseHead,
+    interim: InterimCount,
     content: Vec<u8>,
     trailers: Trailers,
     ended: bool,
@@ -85,7 +86,8 @@ impl ProbeExchange {
             ));
         }
         let (stash, head, content) = (Vec::new(), ResponseHead::default(), Vec::new());
-        Ok(ProbeExchange { stream, protocol, stash, head, content, trailers: Trailers::default(), ended: false })
+        let (interim, trailers) = (InterimCount::default(), Trailers::default());
+        Ok(ProbeExchange { stream, protocol, stash, head, interim, content, trailers, ended: false })
     }
 
     /// Ready when enough of the response has been received.
@@ -120,6 +122,9 @@ impl ProbeExchange {
                     parsed.map_err(|bad| io::Error::other(bad.name()))?;
                     self.ended = ended;
                     self.head = std::mem::take(&mut next);
+                    if self.head.status < 200 {
+                        self.interim.add()?;
+                    }
                 }
                 Some(ConnectionEvent::Data { bytes, ended, .. }) => {
                     self.content.extend_from_slice(bytes);

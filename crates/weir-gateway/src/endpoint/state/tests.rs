@@ -95,7 +95,7 @@ fn f25_who_relapses_rests_twice_as_long() {
 }
 
 #[test]
-fn what_began_before_an_endpoint_fell_out_says_nothing_new() {
+fn failures_that_began_before_the_endpoint_left_do_not_count_again() {
     let health = health();
     fails(&health, Stop::ReadTimeout, 10);
     for _ in 0..50 {
@@ -133,7 +133,7 @@ fn statuses_count_as_configured() {
 }
 
 #[test]
-fn what_is_not_the_endpoints_fault_is_not_counted() {
+fn failures_of_others_do_not_count_against_the_endpoint() {
     let health = health();
     for stop in [Stop::ClientGone, Stop::Internal, Stop::Shutdown, Stop::BodyTooLarge] {
         fails(&health, stop, 10);
@@ -142,7 +142,7 @@ fn what_is_not_the_endpoints_fault_is_not_counted() {
 }
 
 #[test]
-fn what_checks_took_out_only_checks_or_answers_bring_back() {
+fn endpoint_taken_out_by_checks_comes_back_by_checks_or_answers_only() {
     let health = health();
     health.checked_down(PATIENCE, &"checks fail", 10);
     assert!(!health.is_up(u64::MAX - 1));
@@ -172,18 +172,32 @@ fn f25_the_share_of_an_endpoint_that_comes_back_grows() {
     assert_eq!(shares, [FIRST_SHARE, 0.3, 0.5, 1.0, 1.0]);
 }
 
-fn endpoint(port: u16) -> Endpoint {
-    let addr = ([127, 0, 0, 1], port).into();
-    Endpoint { name: "".into(), addr, weight: 1, priority: 0, host: "".into(), checks: None }
+/// The health of an address, as an upstream with these checks sees it.
+fn seen(table: &HealthTable, port: u16, passive: &PassiveChecks, now_ns: u64) -> Arc<Health> {
+    let terms = CheckTerms { active: None, passive: Arc::new(passive.clone()) };
+    let addr = SocketAddr::from(([127, 0, 0, 1], port));
+    table.known(table.endpoints.lock().expect("no panic").entry(addr).or_default(), addr, terms, now_ns)
 }
 
 #[test]
 fn f25_so_does_the_share_of_one_that_joins_others() {
     let table = HealthTable::default();
     let ramp = Duration::from_nanos(1_000);
-    let first = table.endpoint(&endpoint(1), 50);
+    let first = seen(&table, 1, &checks(), 50);
     table.begin();
-    let second = table.endpoint(&endpoint(2), 50);
+    let second = seen(&table, 2, &checks(), 50);
     assert_eq!((first.share(ramp, 550), second.share(ramp, 550)), (1.0, 0.5));
-    assert_eq!(table.endpoint(&endpoint(2), 500).share(ramp, 550), 0.5, "known already");
+    assert_eq!(seen(&table, 2, &checks(), 500).share(ramp, 550), 0.5, "known already");
+    let otherwise = PassiveChecks { timeouts: 7, ..checks() };
+    assert_eq!(seen(&table, 1, &otherwise, 500).share(ramp, 550), 1.0, "other checks are no new beginning for it");
+}
+
+#[test]
+fn thresholds_of_one_upstream_take_no_endpoint_away_from_another_with_other_thresholds() {
+    let (table, strict) = (HealthTable::default(), PassiveChecks { http_failures: 1, ..checks() });
+    let (own, same, other) = (seen(&table, 1, &strict, 1), seen(&table, 1, &strict, 1), seen(&table, 1, &checks(), 1));
+    own.answered(500, &strict, 10, 10);
+    assert!(!own.is_up(10) && !same.is_up(10) && other.is_up(10));
+    let edited = seen(&table, 1, &PassiveChecks { http_failures: 2, ..checks() }, 10);
+    assert!(edited.is_up(10) && !edited.is_proven(), "what others know of the machine makes it prove itself");
 }

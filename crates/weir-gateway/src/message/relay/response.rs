@@ -7,6 +7,7 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::h2::ErrorCode;
+use weir_proto::head::MAX_INTERIM_RESPONSES;
 use weir_proto::{Method, Trailers};
 
 use super::body::{self, BodyTransfer, TransferProgress};
@@ -17,8 +18,6 @@ use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
 use crate::plugins::{content, events, messages};
 
-/// Interim responses that are passed on for one request; more end the exchange.
-const MAX_INTERIM: u8 = 8;
 /// Servers round the time-out of a call, and start it a little later than the gateway: a `CANCEL` counts as the deadline
 /// this long before it.
 const DEADLINE_TOLERANCE_NS: u64 = 5_000_000;
@@ -379,7 +378,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
 
     fn take_interim_head(&mut self, status: u16, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.response.interim += 1;
-        if self.response.interim > MAX_INTERIM {
+        if self.response.interim > MAX_INTERIM_RESPONSES {
             return Err(Stop::BadInterim);
         }
         // A 100 answers `Expect: 100-continue`, and is passed on once.

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_password_is_hashed_every_wrong_one_takes_as_long() {
+    fn wrong_passwords_take_as_long_as_a_hashed_one() {
         const HASH: &str = "$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
         let consumer = |name, password| (name, "basic-auth", json!({ "username": name, "password": password }));
         let shared = with_consumers(&[consumer("hashed", HASH), consumer("plain", "secret")]);

@@ -211,7 +211,7 @@ mod tests {
     use crate::testing::{exchange, get};
 
     #[test]
-    fn what_is_sealed_opens_only_where_it_belongs() {
+    fn sealed_value_opens_only_for_its_purpose_and_keys() {
         let sealer = Sealer::new("a secret of sixteen", "us");
         let what = json!({"a": 1});
         let sealed = sealer.seal("session", &what).expect("sealed");

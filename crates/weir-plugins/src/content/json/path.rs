@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_json_path_is_refused() {
         for text in ["", "a", "$a", "$.", "$..", "$.[0]", "$[1", "$[-1]", "$[0:1]", "$[?@.a]", "$['a", "$.a b", "$[]"] {
             assert!(JsonPath::parse(text).is_none(), "{text}");
         }

@@ -2,16 +2,17 @@
 //!
 //! With `acks=all` it is idempotent: the broker knows the producer's id and the sequence numbers of each partition, so
 //! a batch that is sent again is stored only once. If a broker dies, the outcome of a batch may be unknown. Such a
-//! batch is kept unchanged and sent again before all others, until a broker reports its outcome.
+//! batch is kept unchanged and sent again before all others, until a broker reports its outcome. If none does for a time,
+//! and the topic has other partitions, the producer takes another id and goes on without the outcome.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weir_client::{StreamTarget, StreamTls};
 
 use weir_kafka::{
-    AnswerBytes, AnswerCutShort, BrokerAccess, BrokerConnection, KafkaMessage, ProducerIdentity, RequestBytes,
-    message_batch, partition_of, read_metadata,
+    AnswerBytes, AnswerCutShort, BrokerAccess, BrokerConnection, KafkaMessage, ProduceVerdict, ProducerIdentity,
+    RequestBytes, describe_code, message_batch, partition_of, read_metadata,
 };
 
 const PRODUCE: (i16, i16) = (0, 3);
@@ -19,6 +20,10 @@ const METADATA: (i16, i16) = (3, 4);
 const INIT_PRODUCER_ID: (i16, i16) = (22, 0);
 /// The most records whose late success is remembered. The sink may never send them again, because they are too old by then.
 const MAX_RESOLVED: usize = 1 << 16;
+/// How long the outcome of a batch may be unknown while other partitions could take its records.
+const UNRESOLVED_FOR: Duration = Duration::from_secs(60);
+/// How long a partition that did not take a batch is left out, if there are others.
+const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// The destination of messages, and the conditions for success.
 pub struct ProducerOptions {
@@ -31,7 +36,7 @@ pub struct ProducerOptions {
     /// Whether all replicas must store a batch, and duplicates are suppressed by the broker.
     pub is_idempotent: bool,
     /// The age in seconds at which the metadata of the topic is refreshed.
-    pub refresh: std::time::Duration,
+    pub refresh: Duration,
 }
 
 pub struct Producer {
@@ -46,6 +51,8 @@ pub struct Producer {
     /// The number of batches so far, for the choice of a partition.
     turn: usize,
     unresolved: Option<UnresolvedBatch>,
+    /// Partitions that did not take a batch, and when.
+    avoided: HashMap<i32, Instant>,
     /// Records of batches that were unresolved and have been stored since. The sink still regards them as not delivered.
     resolved: HashSet<RecordName>,
 }
@@ -67,13 +74,17 @@ struct UnresolvedBatch {
     bytes: Vec<u8>,
     messages: i32,
     records: HashSet<RecordName>,
+    /// When it was sent first.
+    since: Instant,
 }
 
 /// Why a batch was not stored.
 #[derive(Debug)]
 pub enum ProduceError {
     TooLarge(String),
-    /// A temporary failure, or the outcome is unknown.
+    /// The broker refuses a message of the batch for good.
+    Invalid(String),
+    /// The batch may be stored later, or its outcome is unknown.
     Failed(String),
 }
 
@@ -81,16 +92,6 @@ impl From<String> for ProduceError {
     fn from(error: String) -> Self {
         ProduceError::Failed(error)
     }
-}
-
-/// The meaning of a broker's answer for a batch.
-enum Produced {
-    Stored,
-    TooLarge(String),
-    /// The batch may be stored already, or may be accepted later.
-    Unknown(String),
-    /// The broker no longer knows the producer id or its sequence numbers.
-    Forgotten(String),
 }
 
 impl Producer {
@@ -104,6 +105,7 @@ impl Producer {
             sequences: HashMap::new(),
             turn: 0,
             unresolved: None,
+            avoided: HashMap::new(),
             resolved: HashSet::new(),
         }
     }
@@ -119,8 +121,24 @@ impl Producer {
     /// # Errors
     /// The outcome is still unknown.
     pub async fn resolve(&mut self) -> Result<(), ProduceError> {
+        let Some(UnresolvedBatch { partition, since, .. }) = self.unresolved else { return Ok(()) };
+        if since.elapsed() >= UNRESOLVED_FOR && self.has_another(partition).await? {
+            // Its records are sent to another partition, and may be stored twice.
+            self.forget();
+        }
         let Some(batch) = self.unresolved.take() else { return Ok(()) };
         self.deliver(batch, true).await
+    }
+
+    /// Whether records may go to another partition than this one.
+    async fn has_another(&mut self, partition: i32) -> Result<bool, String> {
+        Ok(self.options.key.is_none() && self.topic().await?.leaders.iter().any(|(other, _)| *other != partition))
+    }
+
+    /// Begins anew with another producer id.
+    fn forget(&mut self) {
+        (self.unresolved, self.identity) = (None, None);
+        self.sequences.clear();
     }
 
     /// # Errors
@@ -140,7 +158,8 @@ impl Producer {
             .map(|message| KafkaMessage { key: self.options.key.as_deref().map(str::as_bytes), ..*message })
             .collect();
         let bytes = message_batch(&keyed, sender);
-        self.deliver(UnresolvedBatch { partition, bytes, messages: messages.len() as i32, records }, false).await
+        let (messages, since) = (messages.len() as i32, Instant::now());
+        self.deliver(UnresolvedBatch { partition, bytes, messages, records, since }, false).await
     }
 
     async fn deliver(&mut self, batch: UnresolvedBatch, is_again: bool) -> Result<(), ProduceError> {
@@ -148,68 +167,77 @@ impl Producer {
         let bytes = batch.bytes.clone();
         // Set before the batch is sent: if this future is dropped, the outcome is unknown as well.
         self.unresolved = self.options.is_idempotent.then_some(batch);
-        match self.produce(partition, &bytes).await {
-            Ok(Produced::Stored) => {
-                let stored = self.unresolved.take();
-                if let Some(batch) = stored.filter(|_| is_again) {
-                    if self.resolved.len() > MAX_RESOLVED {
-                        self.resolved.clear();
-                    }
-                    self.resolved.extend(batch.records);
-                }
-                let next = self.sequences.entry(partition).or_default();
-                *next = ((i64::from(*next) + i64::from(messages)) % (1 << 31)) as i32;
-                Ok(())
-            }
-            Ok(Produced::TooLarge(error)) => {
+        let (verdict, error) = self.produce(partition, &bytes).await;
+        match verdict {
+            ProduceVerdict::Stored => self.stored(partition, messages, is_again),
+            ProduceVerdict::TooLarge | ProduceVerdict::Message => {
                 self.unresolved = None;
-                // The error concerns the batch that was sent again, not the current one.
-                if is_again { Ok(()) } else { Err(ProduceError::TooLarge(error)) }
+                return match verdict {
+                    // The error concerns the batch that was sent again, not the current one.
+                    _ if is_again => Ok(()),
+                    ProduceVerdict::TooLarge => Err(ProduceError::TooLarge(error)),
+                    _ => Err(ProduceError::Invalid(error)),
+                };
             }
-            Ok(Produced::Forgotten(error)) => {
-                // An unresolved batch will be sent with new sequence numbers, and may be stored twice.
-                (self.unresolved, self.identity) = (None, None);
-                self.sequences.clear();
-                Err(ProduceError::Failed(error))
-            }
-            Ok(Produced::Unknown(error)) | Err(error) => {
+            // An unresolved batch will be sent with new sequence numbers, and may be stored twice.
+            ProduceVerdict::Producer => self.forget(),
+            ProduceVerdict::Topic | ProduceVerdict::Later | ProduceVerdict::Unknown => {
+                // A batch that was sent before may have been stored then.
+                self.unresolved.take_if(|_| !is_again && verdict != ProduceVerdict::Unknown);
+                self.avoided.insert(partition, Instant::now());
                 self.topic = None;
-                Err(ProduceError::Failed(error))
             }
         }
+        if verdict == ProduceVerdict::Stored { Ok(()) } else { Err(ProduceError::Failed(error)) }
     }
 
-    async fn produce(&mut self, partition: i32, batch: &[u8]) -> Result<Produced, String> {
-        let leader = self.leader(partition).await?;
+    /// Called when a batch is stored.
+    fn stored(&mut self, partition: i32, messages: i32, is_again: bool) {
+        let stored = self.unresolved.take();
+        if let Some(batch) = stored.filter(|_| is_again) {
+            if self.resolved.len() > MAX_RESOLVED {
+                self.resolved.clear();
+            }
+            self.resolved.extend(batch.records);
+        }
+        let next = self.sequences.entry(partition).or_default();
+        *next = ((i64::from(*next) + i64::from(messages)) % (1 << 31)) as i32;
+        self.avoided.remove(&partition);
+    }
+
+    /// What the answer to a batch means, and an error if it is not stored.
+    async fn produce(&mut self, partition: i32, batch: &[u8]) -> (ProduceVerdict, String) {
+        let leader = match self.leader(partition).await {
+            Ok(leader) => leader,
+            Err(error) => return (ProduceVerdict::Later, error),
+        };
+        if let Err(error) = self.connect(&leader).await {
+            return (ProduceVerdict::Later, error);
+        }
         let (topic, timeout) = (self.options.topic.clone(), self.access.timeout);
         let acks = if self.options.is_idempotent { -1 } else { 1 };
-        let answer = self
-            .ask(&leader, PRODUCE, |request| {
-                request.text(None);
-                request.i16(acks);
-                request.i32(timeout.as_millis() as i32);
-                request.i32(1);
-                request.text(Some(&topic));
-                request.i32(1);
-                request.i32(partition);
-                request.bytes(batch);
-            })
-            .await?;
-        let error = read_produced(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&leader))?;
-        let said = |what: &str| format!("{}: {what} (topic {topic}, error {error})", leader.name());
-        Ok(match error {
-            // 46: the batch is a duplicate of one that is stored.
-            0 | 46 => Produced::Stored,
-            10 | 18 => Produced::TooLarge(said("the batch is too large")),
-            45 | 47 | 59 => Produced::Forgotten(said("the broker no longer knows this producer id")),
-            3 => Produced::Unknown(said("there is no such topic")),
-            5 | 6 => Produced::Unknown(said("another broker leads the partition")),
-            7 => Produced::Unknown(said("the replicas did not answer in time")),
-            19 | 20 => Produced::Unknown(said("too few replicas are in sync")),
-            29 | 31 => Produced::Unknown(said("the gateway is not authorized to write to the topic")),
-            87 => Produced::Unknown(said("the topic does not accept such messages; a compacted topic needs a `key`")),
-            _ => Produced::Unknown(said("the batch was not stored")),
-        })
+        let asked = self.ask(&leader, PRODUCE, |request| {
+            request.text(None);
+            request.i16(acks);
+            request.i32(timeout.as_millis() as i32);
+            request.i32(1);
+            request.text(Some(&topic));
+            request.i32(1);
+            request.i32(partition);
+            request.bytes(batch);
+        });
+        let answer = match asked.await {
+            Ok(answer) => answer,
+            Err(error) => return (ProduceVerdict::Unknown, error),
+        };
+        match read_produced(&mut AnswerBytes(&answer)) {
+            Ok(code) => {
+                let error =
+                    format!("{}: partition {partition} of topic {topic}: {}", leader.name(), describe_code(code));
+                (ProduceVerdict::of(code), error)
+            }
+            Err(AnswerCutShort) => (ProduceVerdict::Unknown, cut_short(&leader)),
+        }
     }
 
     /// Chooses the partition of a batch.
@@ -217,11 +245,16 @@ impl Producer {
         let key = self.options.key.clone();
         self.turn = self.turn.wrapping_add(1);
         let turn = self.turn;
+        self.avoided.retain(|_, since| since.elapsed() < AVOIDED_FOR);
+        let avoided = self.avoided.clone();
         let topic = self.topic().await?;
-        Ok(match key {
-            Some(key) => partition_of(key.as_bytes(), topic.count) as i32,
-            None => topic.leaders[turn % topic.leaders.len()].0,
-        })
+        if let Some(key) = key {
+            return Ok(partition_of(key.as_bytes(), topic.count) as i32);
+        }
+        let all: Vec<i32> = topic.leaders.iter().map(|(partition, _)| *partition).collect();
+        let rest: Vec<i32> = all.iter().copied().filter(|partition| !avoided.contains_key(partition)).collect();
+        let from = if rest.is_empty() { all } else { rest };
+        Ok(from[turn % from.len()])
     }
 
     async fn leader(&mut self, partition: i32) -> Result<StreamTarget, String> {
@@ -266,8 +299,11 @@ impl Producer {
             let leaders: Vec<_> =
                 partitions.iter().filter_map(|(partition, leader)| Some((*partition, target(leader)?))).collect();
             if leaders.is_empty() {
-                let error = metadata.error;
-                failure = format!("{}: topic {name} has no writable partition (error {error})", broker.name());
+                let why = match metadata.error {
+                    0 => "none of its partitions has a leader".to_owned(),
+                    code => describe_code(code),
+                };
+                failure = format!("{}: topic {name} cannot be written to: {why}", broker.name());
                 continue;
             }
             return Ok(KnownTopic { leaders, count: partitions.len(), since: Instant::now() });
@@ -289,7 +325,7 @@ impl Producer {
             .await?;
         let (error, identity) = read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
         if error != 0 {
-            return Err(format!("{}: did not assign a producer id (error {error})", broker.name()));
+            return Err(format!("{}: did not assign a producer id: {}", broker.name(), describe_code(error)));
         }
         self.identity = Some(identity);
         Ok(identity)
@@ -302,14 +338,22 @@ impl Producer {
         request: (i16, i16),
         write: impl FnOnce(&mut RequestBytes),
     ) -> Result<Vec<u8>, String> {
+        self.connect(broker).await?;
         let name = broker.name();
-        let mut connection = match self.connections.remove(&name) {
-            Some(connection) => connection,
-            None => BrokerConnection::open(broker, &self.access).await?,
-        };
+        let mut connection = self.connections.remove(&name).expect("there is a connection to this broker");
         let answer = connection.ask(request, write).await?;
         self.connections.insert(name, connection);
         Ok(answer)
+    }
+
+    /// Opens a connection to a broker, if there is none.
+    async fn connect(&mut self, broker: &StreamTarget) -> Result<(), String> {
+        let name = broker.name();
+        if !self.connections.contains_key(&name) {
+            let connection = BrokerConnection::open(broker, &self.access).await?;
+            self.connections.insert(name, connection);
+        }
+        Ok(())
     }
 }
 

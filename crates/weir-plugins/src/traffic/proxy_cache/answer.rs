@@ -176,12 +176,14 @@ impl CachedRequest<'_> {
     fn revalidate(&self, stale: &Arc<StoredResponse>) -> bool {
         let can_be_kept = self.brings_content();
         if can_be_kept && let FillRole::Sends(fill, name) = self.role(&stale.head.vary) {
+            fill.keep_on();
             self.begin_fetch((fill, Some(name)), Some(Arc::clone(stale)), CacheOutcome::Expired);
         }
         can_be_kept
     }
 
-    /// Sends the request to the upstream in a task of its own: it goes on if the client leaves.
+    /// Sends the request to the upstream in a task of its own: it goes on if this client leaves
+    /// and others wait, or if the response has begun.
     fn begin_fetch(
         &self,
         (fill, listed): (Arc<Fill>, Option<Box<[u8]>>),

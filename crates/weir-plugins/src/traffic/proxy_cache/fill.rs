@@ -204,6 +204,9 @@ impl Drop for Fetch {
     }
 }
 
+/// The pause before it is looked again whether all clients have left.
+const ABOUT_TO_WAIT: Duration = Duration::from_millis(10);
+
 /// Fields of a response that apply only to one connection (RFC 9111 §3.1).
 const OF_CONNECTION: [&[u8]; 9] = [
     b"connection",
@@ -248,7 +251,12 @@ impl Fetch {
     pub async fn run(self) {
         let asked = now();
         let mut answer = self.upstream.forward(self.validating_request());
-        let head = answer.head().await;
+        let head = tokio::select! {
+            biased;
+            head = answer.head() => head,
+            // Otherwise a client could have any number of requests under way, as each outlives its connection.
+            () = self.abandoned() => return self.fill.enter(FillStage::Failed(Stop::ClientGone)),
+        };
         let times = ArrivalTimes::of_request(asked);
         match (head, &self.stale) {
             (Ok(head), Some(stale)) if head.status == 304 => self.freshen(stale, head, times),
@@ -337,6 +345,18 @@ impl Fetch {
 
     fn is_listed(&self, fills: &HashMap<Box<[u8]>, Arc<Fill>>, name: &[u8]) -> bool {
         fills.get(name).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill))
+    }
+
+    /// Completes when all clients that have waited for the response have left.
+    async fn abandoned(&self) {
+        while !self.is_abandoned() {
+            if self.fill.state().keeps_on {
+                return std::future::pending().await;
+            }
+            self.fill.changes.closed().await;
+            // A client that has found the fill may be about to wait.
+            tokio::time::sleep(ABOUT_TO_WAIT).await;
+        }
     }
 
     /// No client gets the response, or waits for it. It is then not listed any more, so that none begins to wait.

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_client_or_of_no_use_is_not_stored() {
+    fn private_and_unusable_responses_are_not_stored() {
         for fields in [
             [("Cache-Control", "no-store")],
             [("Cache-Control", "private, max-age=60")],

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_requested_before_a_removal_is_not_stored() {
+    fn response_requested_before_a_purge_is_not_stored() {
         let zone = zone(1 << 20);
         let asked = request("");
         let before = zone.purges(b"k");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_makes_room() {
+    fn unused_responses_make_room() {
         let zone = zone(10_000);
         let asked = request("");
         for number in 0..10_u8 {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_read_counts_until_they_have_read_it() {
+    fn removed_response_counts_until_its_clients_have_read_it() {
         let zone = zone(2_000);
         let asked = request("");
         let read = response(&zone, "", &asked);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_stored_is_remembered_for_a_time() {
+    fn keys_that_could_not_be_stored_are_remembered_for_a_time() {
         let zone = zone(2_000);
         let now = Duration::from_secs(100);
         zone.pass(b"a", now);

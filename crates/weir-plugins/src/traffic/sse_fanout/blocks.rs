@@ -21,6 +21,16 @@ pub struct EventBlock {
     pub id: Option<Box<[u8]>>,
 }
 
+/// Memory for an event besides its bytes: what the allocator, the reference counts, and the windows of the workers take.
+const EVENT_OVERHEAD: usize = 160;
+
+impl EventBlock {
+    /// The bytes of memory that the event takes.
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.len() + self.id.as_ref().map_or(0, |id| id.len()) + EVENT_OVERHEAD
+    }
+}
+
 /// Without the time.
 impl PartialEq for EventBlock {
     fn eq(&self, other: &Self) -> bool {
@@ -60,6 +70,11 @@ impl BlockReader {
             }
         }
         Ok(())
+    }
+
+    /// The bytes of memory that the block takes which has begun.
+    pub fn held_bytes(&self) -> usize {
+        self.block.capacity()
     }
 
     /// The last retry time that the stream has set.
@@ -130,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_and_no_time_is_ignored() {
+    fn invalid_id_and_retry_are_ignored() {
         let (blocks, retry) = read(&[b"id: a\0b\nretry: 5s\ndata\n\n"]);
         assert_eq!((blocks[0].1.as_deref(), retry), (None, None));
     }

@@ -9,14 +9,15 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use weir_plugin::{ReplyField, RouteUpstream, Stop};
+use weir_plugin::{Held, ReplyField, RouteUpstream, Stop};
 use weir_telemetry::cell::Histogram;
 
-use super::FanoutTotals;
 use super::blocks::EventBlock;
+use super::streams::StreamPermit;
+use super::totals::FanoutTotals;
 use super::window::{At, EventWindow, WindowLimits};
 
 /// The upstream's answer if it is not an event stream. It is sent to all waiting clients.
@@ -25,6 +26,8 @@ pub struct OtherAnswer {
     pub status: u16,
     pub fields: Vec<ReplyField>,
     pub content: Vec<u8>,
+    /// For the content, until all clients have got it.
+    pub _held: Held,
 }
 
 /// The stage of a shared stream.
@@ -57,14 +60,38 @@ struct FeedProgress {
 pub struct Feed {
     window: Mutex<EventWindow>,
     progress: watch::Sender<FeedProgress>,
+    /// Notified when the stream is ended because it has no client.
+    ended: Notify,
     /// The `Last-Event-ID` of the first request to the upstream.
     pub opened_after: Option<Box<[u8]>>,
     pub totals: Arc<FanoutTotals>,
 }
 
 impl Feed {
+    fn new(joining: &JoinRequest<'_>) -> Feed {
+        Feed {
+            window: Mutex::new(EventWindow::new(joining.limits)),
+            progress: watch::Sender::new(FeedProgress { stage: FeedStage::Opening, end: 0 }),
+            ended: Notify::new(),
+            opened_after: joining.last_event_id.map(Into::into),
+            totals: Arc::clone(joining.totals),
+        }
+    }
+
     fn window(&self) -> MutexGuard<'_, EventWindow> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of memory that the window takes, without what is beyond its limits.
+    pub fn held_bytes(&self) -> usize {
+        let mut window = self.window();
+        window.trim();
+        window.held_bytes()
+    }
+
+    /// Gives up the older half of the window; `false` if it is empty.
+    pub fn halve_window(&self) -> bool {
+        self.window().halve()
     }
 
     pub fn publish(&self, blocks: Vec<Arc<EventBlock>>) {
@@ -92,6 +119,16 @@ impl Feed {
     /// Completes when no worker has clients for the stream.
     pub async fn left(&self) {
         self.progress.closed().await;
+    }
+
+    /// Completes when the stream was ended because it has no client.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
+    }
+
+    /// Whether the upstream has answered with events.
+    pub fn is_open(&self) -> bool {
+        matches!(self.progress.borrow().stage, FeedStage::Open(_))
     }
 
     fn is_left(&self) -> bool {
@@ -125,6 +162,27 @@ impl Feeds {
         }
         is_left
     }
+
+    /// Ends a stream if no worker has clients for it; `false` if one has.
+    pub fn end_if_unused(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
+        let is_unused = self.remove_if_unused(key, feed);
+        if is_unused {
+            feed.ended.notify_one();
+        }
+        is_unused
+    }
+
+    /// The stream of a key. It is followed under the lock, so that it is not removed as one without clients.
+    fn find(&self, key: &[u8]) -> Option<(Arc<Feed>, watch::Receiver<FeedProgress>)> {
+        self.all().get(key).map(|feed| (Arc::clone(feed), feed.progress.subscribe()))
+    }
+
+    /// Adds a stream, unless another worker has added one meanwhile.
+    fn find_or_add(&self, key: &[u8], feed: Arc<Feed>) -> (Arc<Feed>, watch::Receiver<FeedProgress>) {
+        let mut all = self.all();
+        let feed = all.entry(key.into()).or_insert(feed);
+        (Arc::clone(feed), feed.progress.subscribe())
+    }
 }
 
 /// A worker's copy of a stream: its events, and the clients on this worker.
@@ -151,7 +209,14 @@ pub struct WorkerFeeds {
 /// The result of joining a stream. If the stream is new, the caller has to start its source.
 pub struct Joined {
     pub worker_feed: Rc<WorkerFeed>,
-    pub new_feed: Option<Arc<Feed>>,
+    pub new_feed: Option<(Arc<Feed>, NewStream)>,
+}
+
+/// What a new stream needs.
+pub struct NewStream {
+    pub permit: StreamPermit,
+    /// For the window.
+    pub held: Held,
 }
 
 /// The arguments of a client that joins a stream.
@@ -162,6 +227,8 @@ pub struct JoinRequest<'a> {
     pub limits: WindowLimits,
     pub heartbeat: Duration,
     pub totals: &'a Arc<FanoutTotals>,
+    /// Permits a new stream.
+    pub permit: &'a dyn Fn() -> Result<NewStream, Stop>,
 }
 
 impl WorkerFeeds {
@@ -171,33 +238,31 @@ impl WorkerFeeds {
     }
 
     /// Joins the stream of a key, which is created if there is none.
-    pub fn join(&self, feeds: &Feeds, joining: &JoinRequest<'_>) -> Joined {
+    ///
+    /// # Errors
+    /// There is none, and no other is permitted.
+    pub fn join(&self, feeds: &Feeds, joining: &JoinRequest<'_>) -> Result<Joined, Stop> {
         let known = self.by_key.borrow().get(joining.key).and_then(Weak::upgrade);
         if let Some(worker_feed) = known.filter(|known| !known.stage.borrow().is_final()) {
             worker_feed.upstream.replace(Rc::clone(joining.upstream));
-            return Joined { worker_feed, new_feed: None };
+            return Ok(Joined { worker_feed, new_feed: None });
         }
-        let mut all = feeds.all();
-        let known = all.get(joining.key).map(Arc::clone);
-        let new_feed = known.is_none().then(|| {
-            let feed = Arc::new(Feed {
-                window: Mutex::new(EventWindow::new(joining.limits)),
-                progress: watch::Sender::new(FeedProgress { stage: FeedStage::Opening, end: 0 }),
-                opened_after: joining.last_event_id.map(Into::into),
-                totals: Arc::clone(joining.totals),
-            });
-            all.insert(joining.key.into(), Arc::clone(&feed));
-            feed
-        });
-        let feed = known.or_else(|| new_feed.clone()).expect("it is there or was made");
-        // Subscribed under the lock, so that the stream is not removed as one without clients.
-        let progress = feed.progress.subscribe();
-        drop(all);
+        let (feed, progress, new_feed) = match feeds.find(joining.key) {
+            Some((feed, progress)) => (feed, progress, None),
+            None => {
+                // Without the lock, which is taken to end other streams.
+                let new_stream = (joining.permit)()?;
+                let new = Arc::new(Feed::new(joining));
+                let (feed, progress) = feeds.find_or_add(joining.key, Arc::clone(&new));
+                let is_new = Arc::ptr_eq(&feed, &new);
+                (feed, progress, is_new.then_some((new, new_stream)))
+            }
+        };
         let worker_feed = WorkerFeed::following(feed, progress, joining, Arc::clone(&self.delays));
         let mut own = self.by_key.borrow_mut();
         own.retain(|_, feed| feed.strong_count() > 0);
         own.insert(joining.key.into(), Rc::downgrade(&worker_feed));
-        Joined { worker_feed, new_feed }
+        Ok(Joined { worker_feed, new_feed })
     }
 }
 
@@ -357,6 +422,15 @@ impl FeedClient {
             } else {
                 self.wait(context.waker())
             }
+        })
+        .await
+    }
+
+    /// Waits until the event at this position is no longer kept.
+    pub async fn displaced(&self, position: u64) {
+        poll_fn(|context| match self.feed.next(position) {
+            FeedItem::Gone(_) => Poll::Ready(()),
+            FeedItem::Block(_) | FeedItem::End => self.wait(context.waker()),
         })
         .await
     }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use weir_plugin::proto::RequestHead;
-use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+use weir_plugin::{Held, ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 
-use super::blocks::{BlockReader, MOST_BLOCK_BYTES};
+use super::blocks::{BlockReader, EventBlock, MOST_BLOCK_BYTES};
 use super::feed::{Feed, FeedStage, Feeds, OtherAnswer};
+use super::streams::StreamPermit;
 
 /// The most bytes of an answer that is not an event stream; it is sent to all clients that wait for the stream.
 const MOST_OTHER_BYTES: usize = 64 << 10;
+/// Held content that each stream has, so that events up to this size pass whatever else is held.
+pub const RESERVED_BYTES: u64 = 16 << 10;
 /// The time until the first reconnect, unless the stream sets another with `retry`.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -36,6 +39,9 @@ pub struct FeedSource {
     /// The request to the upstream, without `Last-Event-ID`.
     pub request: RequestHead,
     pub times: SourceTimes,
+    pub permit: RefCell<StreamPermit>,
+    /// For the window, and an event that has begun.
+    pub held: RefCell<Held>,
 }
 
 impl Drop for FeedSource {
@@ -88,10 +94,18 @@ impl FeedSource {
     async fn left(&self) {
         loop {
             self.feed.left().await;
-            sleep(self.times.keep_open).await;
+            if self.feed.is_open() {
+                let (feeds, key, feed) = (Arc::clone(&self.feeds), self.key.clone(), Arc::clone(&self.feed));
+                self.permit.borrow_mut().unused(Box::new(move || feeds.end_if_unused(&key, &feed)));
+                tokio::select! {
+                    () = sleep(self.times.keep_open) => {}
+                    () = self.feed.ended() => {}
+                }
+            }
             if self.feeds.remove_if_unused(&self.key, &self.feed) {
                 return;
             }
+            self.permit.borrow_mut().used();
         }
     }
 
@@ -112,7 +126,9 @@ impl FeedSource {
                         self.feed.totals.streams.add(1);
                     }
                     was_open = true;
-                    self.pass_on(answer, &mut stream).await;
+                    if self.pass_on(answer, &mut stream).await {
+                        return;
+                    }
                 }
                 Ok(head) if !was_open => return self.refuse(head, answer).await,
                 // A client of a separate stream would stop at such a status as well (HTML Living Standard §9.2.3).
@@ -147,7 +163,8 @@ impl FeedSource {
         self.upstream.borrow().send(request)
     }
 
-    async fn pass_on(&self, mut answer: UpstreamAnswer, stream: &mut SourceStream) {
+    /// Publishes the events of an answer until it ends. `true`: they cannot be held, and the shared stream ends.
+    async fn pass_on(&self, mut answer: UpstreamAnswer, stream: &mut SourceStream) -> bool {
         let mut reader = BlockReader::default();
         while let Ok(Some(piece)) = answer.next().await {
             let mut blocks = Vec::new();
@@ -161,9 +178,13 @@ impl FeedSource {
             }
             stream.retry = reader.retry().unwrap_or(stream.retry);
             stream.since = Instant::now();
-            self.feed.publish(blocks);
-            // Lets the clients send these events before the next ones may displace them from the window.
-            tokio::task::yield_now().await;
+            if !self.publish(blocks, reader.held_bytes()).await {
+                self.feed.totals.lack.error(
+                    "an event stream that clients share (sse-fanout) has ended, as its next event cannot be held: \
+                     held_content_max or held_content_max_per_client is reached",
+                );
+                return true;
+            }
             if read.is_err() {
                 tracing::error!(
                     "an event of an upstream is larger than {MOST_BLOCK_BYTES} bytes; its stream is cut off"
@@ -173,10 +194,47 @@ impl FeedSource {
         }
         stream.since = Instant::now();
         self.feed.totals.reconnects.add(1);
+        false
+    }
+
+    /// Publishes blocks that were received together, or one after the other if there is no room for all of them. `false`: there is
+    /// none for one of them.
+    async fn publish(&self, blocks: Vec<Arc<EventBlock>>, begun: usize) -> bool {
+        let parts: Vec<_> = match self.hold(&blocks, begun) {
+            has_room if blocks.is_empty() => return has_room,
+            true => vec![blocks],
+            false => blocks.into_iter().map(|block| vec![block]).collect(),
+        };
+        for part in parts {
+            if !self.hold(&part, begun) {
+                return false;
+            }
+            self.feed.publish(part);
+            // Lets the clients send these events before the next ones may displace them from the window.
+            tokio::task::yield_now().await;
+        }
+        true
+    }
+
+    /// Counts blocks, and bytes of one that has begun, as held content beside the window. Older events are given up if there is
+    /// no room for them. `false`: there is none without them either.
+    fn hold(&self, blocks: &[Arc<EventBlock>], begun: usize) -> bool {
+        let new = blocks.iter().map(|block| block.held_bytes()).sum::<usize>() + begun;
+        let mut held = self.held.borrow_mut();
+        loop {
+            let bytes = (self.feed.held_bytes() + new) as u64;
+            if held.set(bytes.max(RESERVED_BYTES)).is_ok() {
+                return true;
+            }
+            if !self.feed.halve_window() {
+                return false;
+            }
+        }
     }
 
     async fn refuse(&self, head: ReplyHead, mut answer: UpstreamAnswer) {
         let mut content = Vec::new();
+        let mut held = self.held.take();
         let end = loop {
             match answer.next().await {
                 Ok(Some(piece)) => content.extend_from_slice(&piece),
@@ -186,9 +244,12 @@ impl FeedSource {
             if content.len() > MOST_OTHER_BYTES {
                 break Err(Stop::ResponseTooLarge);
             }
+            if let Err(exhausted) = held.set((content.capacity() as u64).max(RESERVED_BYTES)) {
+                break Err(exhausted.into());
+            }
         };
         let fields = shared_fields(head.fields);
-        let other = || FeedStage::Refused(Arc::new(OtherAnswer { status: head.status, fields, content }));
+        let other = || FeedStage::Refused(Arc::new(OtherAnswer { status: head.status, fields, content, _held: held }));
         self.end(end.map_or_else(FeedStage::Failed, |()| other()));
     }
 }
@@ -235,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_client_is_not_shared() {
+    fn fields_for_one_client_are_not_shared() {
         let fields = head(200, &[("Set-Cookie", "a=b"), ("X-A", "1"), ("Date", "x"), ("Content-Length", "3")]).fields;
         assert_eq!(shared_fields(fields), [(b"x-a"[..].into(), b"1"[..].into())]);
     }

@@ -17,7 +17,10 @@ pub struct WindowLimits {
 pub struct EventWindow {
     limits: WindowLimits,
     blocks: VecDeque<Arc<EventBlock>>,
+    /// Of the events, as `limits` counts them.
     bytes: usize,
+    /// Of the memory for them.
+    held: usize,
     /// The position of the oldest block in the window.
     first: u64,
 }
@@ -34,21 +37,48 @@ pub enum At<'a> {
 
 impl EventWindow {
     pub fn new(limits: WindowLimits) -> EventWindow {
-        EventWindow { limits, blocks: VecDeque::new(), bytes: 0, first: 0 }
+        EventWindow { limits, blocks: VecDeque::new(), bytes: 0, held: 0, first: 0 }
     }
 
     /// Adds blocks that were received together. The limits are enforced only with the next ones, so that every client
     /// can read these first.
     pub fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<EventBlock>>) {
-        while self.blocks.len() > self.limits.events || self.bytes > self.limits.bytes && self.blocks.len() > 1 {
-            let Some(gone) = self.blocks.pop_front() else { break };
-            self.bytes -= gone.bytes.len();
-            self.first += 1;
-        }
+        self.trim();
         for block in blocks {
             self.bytes += block.bytes.len();
+            self.held += block.held_bytes();
             self.blocks.push_back(block);
         }
+    }
+
+    /// Enforces the limits.
+    pub fn trim(&mut self) {
+        while self.blocks.len() > self.limits.events || self.bytes > self.limits.bytes && self.blocks.len() > 1 {
+            self.remove_oldest();
+        }
+    }
+
+    /// Removes the older half; `false` if nothing is left to remove.
+    pub fn halve(&mut self) -> bool {
+        let count = self.blocks.len().div_ceil(2);
+        (0..count).for_each(|_| self.remove_oldest());
+        if self.blocks.is_empty() {
+            self.blocks.shrink_to_fit();
+        }
+        count > 0
+    }
+
+    fn remove_oldest(&mut self) {
+        if let Some(gone) = self.blocks.pop_front() {
+            self.bytes -= gone.bytes.len();
+            self.held -= gone.held_bytes();
+            self.first += 1;
+        }
+    }
+
+    /// The bytes of memory that the blocks take.
+    pub fn held_bytes(&self) -> usize {
+        self.held
     }
 
     /// The position after the newest block.
@@ -80,13 +110,17 @@ impl EventWindow {
         self.end().saturating_sub(count as u64).max(self.first)
     }
 
-    /// Adds the blocks that another window of the same stream has after the end of this one.
+    /// Adds the blocks that another window of the same stream has after the end of this one, and removes those that it has given
+    /// up.
     pub fn catch_up(&mut self, other: &EventWindow) {
         if self.end() < other.first {
-            *self = EventWindow { limits: self.limits, blocks: VecDeque::new(), bytes: 0, first: other.first };
+            *self = EventWindow { first: other.first, ..EventWindow::new(self.limits) };
         }
         let from = (self.end() - other.first) as usize;
         self.extend(other.blocks.iter().skip(from).cloned());
+        while self.first < other.first {
+            self.remove_oldest();
+        }
     }
 }
 
@@ -122,12 +156,24 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_once_is_there_until_the_next() {
+    fn window_keeps_a_burst_until_the_next_event() {
         let mut window = filled(WindowLimits { events: 3, ..WIDE }, 0..3);
         window.extend((3..20).map(block));
         assert_eq!((window.at(0), window.end()), (At::Block(&block(0)), 20));
         window.extend([block(20)]);
         assert_eq!(window.at(0), At::Gone(17));
+    }
+
+    #[test]
+    fn it_gives_up_its_older_half() {
+        let mut window = filled(WIDE, 0..5);
+        assert!(window.halve());
+        assert_eq!((window.at(2), window.at(3), window.end()), (At::Gone(3), At::Block(&block(3)), 5));
+        assert_eq!(window.held_bytes(), 2 * block(3).held_bytes());
+        assert!(window.halve() && window.halve() && !window.halve());
+        assert_eq!((window.held_bytes(), window.end()), (0, 5));
+        window.extend([block(5)]);
+        assert_eq!(window.at(5), At::Block(&block(5)));
     }
 
     #[test]
@@ -148,6 +194,11 @@ mod tests {
         let mut local = filled(WIDE, 0..2);
         local.catch_up(&filled(WIDE, 0..5));
         assert_eq!((local.end(), local.at(0)), (5, At::Block(&block(0))));
+        let mut halved = filled(WIDE, 0..5);
+        halved.halve();
+        local.catch_up(&halved);
+        assert_eq!((local.at(2), local.at(3)), (At::Gone(3), At::Block(&block(3))), "it keeps no more than the other");
+        assert_eq!(local.held_bytes(), halved.held_bytes());
         let far = filled(WindowLimits { events: 2, ..WIDE }, 0..20);
         local.catch_up(&far);
         assert_eq!((local.end(), local.at(16), local.is_complete()), (20, At::Gone(17), false));

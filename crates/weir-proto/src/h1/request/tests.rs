@@ -127,7 +127,7 @@ fn lines_out_of_order() {
 }
 
 #[test]
-fn what_is_known_of_a_refused_request_can_be_read() {
+fn refused_request_shows_its_method_and_target() {
     for bytes in ["GET /a HTTP/1.1\r\nHost: t\r\nAccept: x\r\nbad line\r\n\r\n", "GET /a HTTP/1.1\r\nAccept: x\r\nA: b"]
     {
         let mut request = RequestHead::default();

@@ -140,7 +140,7 @@ fn a_request_comes_however_it_is_cut() {
 }
 
 #[test]
-fn what_is_malformed_ends_its_stream_and_nothing_else() {
+fn malformed_message_ends_its_stream_only() {
     let get = |more| frame(kind::HEADERS, WHOLE, 3, &request("GET", more));
     let trailers = |fields| frame(kind::HEADERS, WHOLE, 1, &section(fields));
     for (what, bytes) in [
@@ -174,7 +174,7 @@ fn what_is_malformed_ends_its_stream_and_nothing_else() {
 }
 
 #[test]
-fn what_breaks_the_connection_ends_it() {
+fn connection_error_ends_the_connection_with_its_code() {
     let whole = |stream| frame(kind::HEADERS, WHOLE, stream, &request("GET", &[]));
     for (what, bytes, code) in [
         (
@@ -277,7 +277,7 @@ fn content_waits_for_windows() {
 }
 
 #[test]
-fn what_follows_a_request_that_was_not_taken_is_ignored() {
+fn frames_after_a_refused_request_are_ignored() {
     // Behind a proxy that shares its connections, other streams belong to other users. gRPC-Web and chunked uploads with
     // trailers may be in flight when their stream ends.
     let rest = |stream| {
@@ -323,7 +323,7 @@ fn a_peer_that_leaves_is_asked_for_nothing_more() {
 }
 
 #[test]
-fn what_waits_for_a_peer_that_takes_nothing_has_a_bound() {
+fn output_for_a_peer_that_reads_nothing_is_bounded() {
     // Only clients are charged credit; an upstream's frames are answered as long as it reads the answers.
     let mut client = Connection::new(Role::Client, BOUNDS, 0);
     read(&mut client, &frame(kind::SETTINGS, 0, 0, &[]), 100);

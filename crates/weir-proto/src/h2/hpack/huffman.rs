@@ -256,12 +256,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(text in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+        fn text_survives_coding_and_decoding(text in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             proptest::prop_assert_eq!(decoded(&coded(&text)), Ok(text));
         }
 
         #[test]
-        fn what_is_decoded_had_that_code(code in proptest::collection::vec(proptest::num::u8::ANY, 0..40)) {
+        fn decoded_text_has_exactly_the_code_it_came_from(code in proptest::collection::vec(proptest::num::u8::ANY, 0..40)) {
             if let Ok(text) = decoded(&code) {
                 proptest::prop_assert_eq!(coded(&text), code);
             }

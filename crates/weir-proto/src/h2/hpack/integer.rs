@@ -65,7 +65,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_is_read(prefix in 1u32..=8, value in 0usize..1 << 27) {
+        fn integer_survives_writing_and_reading(prefix in 1u32..=8, value in 0usize..1 << 27) {
             let mut out = Vec::new();
             write(0, prefix, value, &mut out);
             let mut rest = &out[1..];

@@ -90,7 +90,7 @@ fn responses_of_the_specification() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_broken() {
+fn decoder_refuses_invalid_field_sections() {
     for (what, block) in [
         ("entry 0", "80"),
         ("an entry that is not there", "be"),
@@ -128,7 +128,7 @@ fn a_value_that_is_bad_does_not_make_its_name_bad() {
 }
 
 #[test]
-fn what_comes_again_takes_a_byte() {
+fn repeated_fields_take_one_byte_each() {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
     let response = [
         (":status", "200"),
@@ -201,7 +201,7 @@ fn long_fields_leave_no_memory_behind() {
 proptest::proptest! {
     /// Decoder and encoder stay in step for any input and any table sizes.
     #[test]
-    fn what_is_encoded_is_decoded(
+    fn encoder_and_decoder_stay_in_step(
         sections in proptest::collection::vec(
             (0usize..4, proptest::collection::vec(("[a-e]{1,3}|content-type|:path", "[a-c]{0,3}|[x-z]{60}"), 0..8)),
             0..40,
@@ -248,7 +248,7 @@ fn sections_of_other_encoders() {
 }
 
 #[test]
-fn what_is_secret_enters_no_table() {
+fn secret_fields_enter_no_table() {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
     for _ in 0..3 {
         let mut block = Vec::new();

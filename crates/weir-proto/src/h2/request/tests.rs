@@ -159,7 +159,7 @@ fn cookies_are_one_field() {
 }
 
 #[test]
-fn who_claims_an_identity_is_not_believed() {
+fn fields_that_claim_an_identity_are_left_out() {
     let request = parse(GET, &[("x-consumer-username", "root"), ("x_forwarded_for", "1.2.3.4")]).expect("valid");
     assert_eq!(lines(&request), "");
 }
@@ -186,7 +186,7 @@ fn connect_has_an_authority_and_nothing_else() {
 
 proptest::proptest! {
     #[test]
-    fn what_is_accepted_is_a_head_of_http1(
+    fn accepted_request_is_a_valid_head_of_http1(
         path in "/[ -~]{0,12}",
         authority in "[a-zA-Z0-9.:@]{0,8}",
         fields in proptest::collection::vec(("[a-zA-Z:-]{0,6}|cookie|host|te|expect", "[ -~\r\n\t]{0,8}"), 0..6),
@@ -208,7 +208,7 @@ proptest::proptest! {
 
 /// RFC 7541 §6.2.3.
 #[test]
-fn what_was_never_indexed_is_known_to_whom_it_is_forwarded() {
+fn never_indexed_fields_stay_marked_for_forwarding() {
     let (mut request, limits) = (RequestHead::default(), Limits::default());
     let mut reader = RequestReader::new(&mut request, &limits);
     let names: Vec<_> = (0..70).map(|number| format!("x-{number}")).collect();

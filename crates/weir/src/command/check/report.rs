@@ -1,5 +1,6 @@
 //! Findings in machine-readable formats.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::json;
 use weir_control::Diagnostic;
@@ -74,14 +75,8 @@ pub fn github(checked: &[CheckedFile]) -> String {
 
 /// A path as a URI reference (RFC 3986 §4.2), in which spaces, `%`, `:` and so on are percent-encoded.
 fn uri(path: &str) -> String {
-    let mut uri = String::new();
-    for byte in path.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
-            byte => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri
+    const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+    utf8_percent_encode(path, RESERVED).to_string()
 }
 
 /// A SARIF log with one run.

@@ -111,6 +111,17 @@ const SHARED_METADATA: [SharedOptions; 1] = [SharedOptions {
     names: &["log_format", "log_format_extra", "max_pending_entries"],
 }];
 
+const REACHING: &str = "
+## Options that name servers and files
+
+The gateway connects to the servers, and writes the files, that these options name. Whoever may write a resource with plugins may set
+them; [Security](../guide/security.md#what-each-role-can-reach) says within which limits. In every text of options, `$env://` and
+`$secret://` references are possible, within the limits there.
+
+| plugin | option | names a |
+|---|---|---|
+";
+
 /// Fewer plugins show the options themselves.
 const MIN_PLUGINS: usize = 3;
 
@@ -165,6 +176,17 @@ pub fn page() -> String {
     for SharedSection { shared, lines } in shared.iter().chain(&shared_metadata) {
         let _ = write!(page, "\n## {}\n\n{}\n\n{TABLE_HEAD}", shared.heading, shared.introduction);
         page.extend(lines.iter().map(String::as_str));
+    }
+    page.push_str(REACHING);
+    for entry in entries {
+        let schemas = [Some(entry.schema), entry.credential.map(|of| of.schema), entry.metadata.map(|of| of.schema)];
+        for (schema, place) in schemas.into_iter().zip(["", ", in a consumer", ", in `plugin_metadata`"]) {
+            for row in schema.map(|schema| rows(&schema())).unwrap_or_default() {
+                if let Some(reaches) = &row.reaches {
+                    let _ = writeln!(page, "| `{}` | `{}`{place} | {reaches} |", entry.name, row.path);
+                }
+            }
+        }
     }
     page
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, StatusCode};
 use weir_client::{CallSettings, HttpClient, HttpClientSettings, ServiceUrl};
 
 /// The most bytes of a response: that of a node with some ten thousand routes.
@@ -43,6 +43,9 @@ impl StatusClient {
         let answer = answer.map_err(|error| {
             format!("no response from {}: {error}; `--status` is the setting `status` of the node", self.address)
         })?;
+        if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+            return Err(format!("{} is too busy to answer; try again later", self.address));
+        }
         if !answer.status().is_success() {
             return Err(format!(
                 "{} answered with {}; it is not the status address of a node",

@@ -20,7 +20,7 @@ pub fn generated(directory: &Path) -> io::Result<(String, PathBuf)> {
     fs::create_dir_all(directory)?;
     let mut random = [0; BYTES];
     aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("the random number generator failed"))?;
-    let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = hex::encode(random);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     writeln!(file, "{key}")?;
     file.sync_all()?;

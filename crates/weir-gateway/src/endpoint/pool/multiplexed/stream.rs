@@ -54,16 +54,17 @@ impl<'w> Permit<'w> {
             None => {
                 let connecting = endpoint.join_or_connect(worker, freshness, (timeouts.send, head_bytes), exchange);
                 let made = within_timeout(worker, timeouts.connect, connecting).await?;
-                self.endpoint.register_connection();
+                self.endpoint.machine.register_connection();
                 made
             }
         };
         if reused {
             worker.metrics.upstream_reuses.increment();
         }
+        connection.allow(timeouts.send);
         connection.carried.set(connection.carried.get() + 1);
-        if connection.carried.get() >= endpoint.keepalive.get().requests {
-            endpoint.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
+        if connection.carried.get() >= endpoint.connections.keepalive.requests {
+            endpoint.connections.multiplexed.borrow_mut().retain(|shared| !Rc::ptr_eq(shared, &connection));
         }
         let key = connection.session.state().add(0, false);
         let mut stream = UpstreamStream {
@@ -154,7 +155,7 @@ impl UpstreamSide for UpstreamStream<'_> {
     const MARKS_END: bool = true;
 
     fn addr(&self) -> SocketAddr {
-        self.permit.endpoint.addr
+        self.permit.endpoint.addr()
     }
 
     fn write_request_head(&mut self, out: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {

@@ -7,6 +7,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::{HeaderMap, Response};
 use hyper::body::Bytes;
+use percent_encoding::percent_decode;
 use weir_client::AnswerTrailers;
 
 use super::answer::ExportAnswer;
@@ -78,7 +79,10 @@ pub fn read(answer: &Response<Bytes>) -> ExportAnswer {
         };
     }
     let name = NAMES.get(usize::from(code)).copied().unwrap_or("an unknown code");
-    let message = fields.get(MESSAGE).map(|value| percent_decoded(value.as_bytes())).unwrap_or_default();
+    let message = fields
+        .get(MESSAGE)
+        .map(|value| percent_decode(value.as_bytes()).decode_utf8_lossy().into_owned())
+        .unwrap_or_default();
     let shown: String = message.chars().take(QUOTED).collect::<String>().replace(char::is_control, " ");
     let error = format!("the gRPC status is {code} ({name}): {shown}");
     let after = retry_delay(fields);
@@ -141,19 +145,6 @@ fn part<'a, T>(message: &'a [u8], field: u64, read: impl Fn(&'a [u8]) -> Option<
         ProtobufValue::Bytes(value) if name == field => read(value),
         _ => None,
     })
-}
-
-/// Decodes a `grpc-message`. What is not an escape stays as it is.
-fn percent_decoded(value: &[u8]) -> String {
-    let mut out = Vec::with_capacity(value.len());
-    let mut rest = value;
-    while let [first, after @ ..] = rest {
-        let escape = after.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = escape.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        out.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]
@@ -234,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_grpc_is_judged_by_its_http_status() {
+    fn answer_that_is_not_grpc_is_judged_by_its_http_status() {
         for (status, retries) in [(200, false), (404, false), (503, true), (429, true)] {
             let answer = Response::builder().status(status).body(Bytes::from_static(b"<html>")).expect("valid");
             assert_eq!(matches!(read(&answer), ExportAnswer::Retry { .. }), retries, "{status}");

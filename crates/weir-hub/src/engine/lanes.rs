@@ -1,0 +1,229 @@
+//! The subscriptions of a host, apart by their standing, so that those whose callbacks fail do not hold up those whose callbacks work.
+//!
+//! Each standing has a lane: a queue in which the owners take turns, and a limit of concurrent deliveries of its own. The limit follows
+//! the answers: it grows by one after as many answers as the limit, and is halved if none comes, for failing subscriptions down to one.
+//! (Others are without an answer once, and are failing then.) Some of the permits of the host are kept for working subscriptions, and half
+//! are kept from failing ones.
+
+use super::turns::TurnQueue;
+use crate::attempt::DeliveryOutcome;
+
+/// What a subscription's own callback has shown. That its host was not reached says nothing about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The last delivery that reached the host was taken.
+    Working,
+    /// None has reached the host yet.
+    New,
+    /// The last delivery that reached the host was refused, or not answered.
+    Failing,
+}
+
+/// All of them, best first.
+const STANDINGS: [Standing; 3] = [Standing::Working, Standing::New, Standing::Failing];
+/// The concurrent deliveries of a lane before there was an answer.
+const FIRST_LIMIT: u32 = 4;
+
+impl Standing {
+    /// The standing after a delivery.
+    pub(super) fn after(self, outcome: DeliveryOutcome) -> Standing {
+        match outcome {
+            DeliveryOutcome::Delivered => Standing::Working,
+            DeliveryOutcome::NoAnswer(reason) if reason.is_of_host() => self,
+            DeliveryOutcome::NoAnswer(_) | DeliveryOutcome::Refused { .. } => Standing::Failing,
+            // The subscription ends, or nothing was sent.
+            DeliveryOutcome::Gone | DeliveryOutcome::ContentGone => self,
+        }
+    }
+}
+
+/// Deliveries to the subscriptions of one standing.
+struct Lane {
+    /// Slots of queued subscriptions, with their arrival, by the numbers of their owners. A subscription may have ended meanwhile.
+    /// Boxed, since most lanes have none.
+    waiting: Option<Box<TurnQueue<u32, (u64, u32)>>>,
+    in_flight: u32,
+    limit: u32,
+    /// Answers since the last change of the limit.
+    answers: u32,
+}
+
+pub(super) struct Lanes {
+    lanes: [Lane; STANDINGS.len()],
+    /// The number of the next subscription that is queued.
+    arrivals: u64,
+    /// The last turn was that of a failing subscription.
+    failing_had_turn: bool,
+}
+
+impl Lane {
+    const fn new() -> Lane {
+        Lane { waiting: None, in_flight: 0, limit: FIRST_LIMIT, answers: 0 }
+    }
+
+    fn head_arrival(&self) -> Option<u64> {
+        self.waiting.as_ref()?.peek().map(|(arrival, _)| *arrival)
+    }
+
+    fn answered(&mut self, most: u32) {
+        self.answers += 1;
+        if self.answers >= self.limit && self.limit < most {
+            self.limit += 1;
+            self.answers = 0;
+        }
+    }
+
+    fn halve(&mut self, least: u32) {
+        self.limit = (self.limit / 2).max(least.min(self.limit));
+        self.answers = 0;
+    }
+}
+
+impl Lanes {
+    pub(super) fn new() -> Lanes {
+        Lanes { lanes: [const { Lane::new() }; STANDINGS.len()], arrivals: 0, failing_had_turn: false }
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.lanes.iter().map(|lane| lane.in_flight).sum()
+    }
+
+    pub(super) fn queue(&mut self, standing: Standing, owner: u32, slot: u32) {
+        self.lanes[standing as usize].waiting.get_or_insert_default().push(owner, (self.arrivals, slot));
+        self.arrivals += 1;
+    }
+
+    /// The best standing that has something to deliver, whatever the limits.
+    pub(super) fn best(&self) -> Option<Standing> {
+        STANDINGS.into_iter().find(|standing| self.lanes[*standing as usize].waiting.is_some())
+    }
+
+    /// The standing that may have the next delivery, of which the host may have `most` at a time. Working and new subscriptions go by
+    /// their arrival, and failing ones have at most every second turn.
+    pub(super) fn next(&self, most: u32) -> Option<Standing> {
+        let with_room = |standing: &Standing| self.has_room(*standing, most.max(1));
+        let others = [Standing::Working, Standing::New].into_iter().filter(with_room);
+        let first = others.min_by_key(|standing| self.lanes[*standing as usize].head_arrival());
+        let failing = Some(Standing::Failing).filter(with_room);
+        if self.failing_had_turn { first.or(failing) } else { failing.or(first) }
+    }
+
+    fn has_room(&self, standing: Standing, most: u32) -> bool {
+        let lane = &self.lanes[standing as usize];
+        let [_, new, failing] = [0, 1, 2].map(|index| self.lanes[index].in_flight);
+        let is_in_reserve = || new + failing >= (most - most / 4).max(1);
+        lane.waiting.is_some()
+            && lane.in_flight < lane.limit
+            && self.in_flight() < most
+            && match standing {
+                Standing::Working => true,
+                Standing::New => !is_in_reserve(),
+                Standing::Failing => !is_in_reserve() && failing < (most / 2).max(1),
+            }
+    }
+
+    /// Begins a delivery to the next subscription of a standing.
+    pub(super) fn begin(&mut self, standing: Standing) -> Option<u32> {
+        let lane = &mut self.lanes[standing as usize];
+        let (_, slot) = lane.waiting.as_mut()?.pop()?;
+        lane.waiting.take_if(|waiting| waiting.is_empty());
+        self.begin_out_of_turn(standing);
+        Some(slot)
+    }
+
+    /// Counts a delivery to a subscription that is not taken from its lane.
+    pub(super) fn begin_out_of_turn(&mut self, standing: Standing) {
+        self.lanes[standing as usize].in_flight += 1;
+        self.failing_had_turn = standing == Standing::Failing;
+    }
+
+    pub(super) fn end(&mut self, standing: Standing) {
+        self.lanes[standing as usize].in_flight -= 1;
+    }
+
+    /// An answer came to a subscription, which gave it the standing `after`.
+    pub(super) fn answered(&mut self, before: Standing, after: Standing, most: u32) {
+        self.lanes[before as usize].answered(most);
+        if after != before {
+            self.lanes[after as usize].answered(most);
+        }
+    }
+
+    /// A subscription of this standing was not answered.
+    pub(super) fn unanswered(&mut self, standing: Standing) {
+        let least = if standing == Standing::Failing { 1 } else { FIRST_LIMIT };
+        self.lanes[standing as usize].halve(least);
+    }
+
+    /// The host was not reached.
+    pub(super) fn unreached(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.halve(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many deliveries of each standing begin, if that many of each wait.
+    fn begun(lanes: &mut Lanes, each: u32, most: u32) -> [u32; 3] {
+        for standing in STANDINGS.into_iter().rev() {
+            (0..each).for_each(|slot| lanes.queue(standing, slot, slot));
+        }
+        while let Some(standing) = lanes.next(most) {
+            lanes.begin(standing);
+        }
+        [0, 1, 2].map(|index| lanes.lanes[index].in_flight)
+    }
+
+    fn with_limits(limit: u32) -> Lanes {
+        let mut lanes = Lanes::new();
+        lanes.lanes.iter_mut().for_each(|lane| lane.limit = limit);
+        lanes
+    }
+
+    #[test]
+    fn permits_are_kept_for_working_subscriptions_and_from_failing_ones() {
+        assert_eq!(begun(&mut Lanes::new(), 100, 32), [4, 4, 4]);
+        assert_eq!(begun(&mut with_limits(1), 100, 32), [1, 1, 1]);
+        let mut lanes = with_limits(100);
+        for slot in 0..100 {
+            lanes.queue(Standing::Failing, 0, slot);
+        }
+        while let Some(standing) = lanes.next(32) {
+            lanes.begin(standing);
+        }
+        assert_eq!(lanes.in_flight(), 16, "half are kept from failing ones");
+        assert_eq!(begun(&mut lanes, 100, 32), [8, 8, 16], "a quarter is kept for working ones");
+    }
+
+    #[test]
+    fn of_a_single_permit_failing_subscriptions_have_every_second_turn() {
+        let mut lanes = Lanes::new();
+        for slot in 0..2 {
+            STANDINGS.into_iter().for_each(|standing| lanes.queue(standing, 0, slot));
+        }
+        let mut turns = Vec::new();
+        while let Some(standing) = lanes.next(1) {
+            lanes.begin(standing);
+            assert_eq!(lanes.next(1), None);
+            lanes.end(standing);
+            turns.push(standing);
+        }
+        let [working, new, failing] = STANDINGS;
+        assert_eq!(turns, [failing, working, failing, new, working, new]);
+    }
+
+    #[test]
+    fn the_limit_of_one_standing_follows_its_own_answers() {
+        let mut lanes = Lanes::new();
+        (0..3).for_each(|_| lanes.unanswered(Standing::Failing));
+        assert_eq!(begun(&mut lanes, 100, 32), [4, 4, 1]);
+        let mut lanes = Lanes::new();
+        (0..3).for_each(|_| lanes.unanswered(Standing::New));
+        assert_eq!(begun(&mut lanes, 100, 32), [4, 4, 4], "none of them comes again");
+        let mut lanes = Lanes::new();
+        (0..4).for_each(|_| lanes.answered(Standing::New, Standing::Working, 32));
+        assert_eq!(begun(&mut lanes, 100, 32), [5, 5, 4]);
+    }
+}

@@ -1,0 +1,266 @@
+//! The HTTP server of the node's own addresses: the Admin API's and the status address. It bounds what clients take, and for how
+//! long ([`bounds`]); paths and answers are the business of the services that it is given. Start reading at [`NodeServer::start`].
+//!
+//! Each server has a thread of its own, so that it responds however busy the workers are, and delays none of them.
+
+pub mod bounds;
+mod listening;
+mod message;
+mod peer;
+mod places;
+mod progress;
+mod stream;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tracing::warn;
+
+use super::server_tally::ServerTally;
+use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
+use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
+use message::{AnswerBody, ReceivedBody, refused, sent};
+pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
+pub use peer::ServerPeer;
+use places::{EndOrder, ServerPlace, ServerPlaces};
+pub use stream::AnswerStream;
+
+/// How often the poller is asked, in polls of tasks: often, so that what clients have sent is seen before the next few
+/// connections are accepted, which may take their places.
+const POLLS_BETWEEN_EVENTS: u32 = 8;
+
+/// Answers a request.
+pub type ServerService =
+    Arc<dyn Fn(ServerRequest) -> Pin<Box<dyn Future<Output = Response<ServerAnswer>> + Send>> + Send + Sync>;
+
+/// What a server is started with.
+pub struct ServerOptions {
+    /// The name of the thread.
+    pub name: &'static str,
+    /// What the log calls the server, such as `the Admin API`.
+    pub title: &'static str,
+    pub bounds: ServerBounds,
+    pub tcp: Vec<TcpListener>,
+    pub unix: Option<UnixListener>,
+    pub tls: Option<TlsAcceptor>,
+    pub tally: Arc<ServerTally>,
+}
+
+/// The running server. Dropping it stops accepting, and finishes the requests in progress.
+pub struct NodeServer {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the tasks of a server share.
+struct SharedServer {
+    title: &'static str,
+    tls: Option<TlsAcceptor>,
+    tally: Arc<ServerTally>,
+    places: Arc<ServerPlaces>,
+    service: ServerService,
+    http: auto::Builder<TokioExecutor>,
+    failed_handshakes: SeldomLogged,
+    refused: SeldomLogged,
+    accept_errors: SeldomLogged,
+}
+
+impl NodeServer {
+    pub fn start(options: ServerOptions, service: ServerService) -> io::Result<NodeServer> {
+        let ServerOptions { name, title, bounds, tcp, unix, tls, tally } = options;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().event_interval(POLLS_BETWEEN_EVENTS).build()?;
+        let (stop, stopped) = oneshot::channel();
+        let places = Arc::new(ServerPlaces::new(bounds, tls.is_some(), Arc::clone(&tally)));
+        let shared = Arc::new(SharedServer {
+            title,
+            tls,
+            tally,
+            places: Arc::clone(&places),
+            service,
+            http: http(),
+            failed_handshakes: SeldomLogged::default(),
+            refused: SeldomLogged::default(),
+            accept_errors: SeldomLogged::default(),
+        });
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            runtime.block_on(async {
+                let mut tasks = JoinSet::new();
+                let tcp =
+                    tcp.into_iter().map(|socket| tokio::net::TcpListener::from_std(socket).map(ServerSocket::Tcp));
+                let unix = unix.map(|socket| tokio::net::UnixListener::from_std(socket).map(ServerSocket::Unix));
+                for socket in tcp.chain(unix) {
+                    match socket {
+                        Ok(socket) => drop(tasks.spawn(Arc::clone(&shared).accept(socket))),
+                        Err(error) => warn!("{title} cannot be served: {error}"),
+                    }
+                }
+                tasks.spawn(Arc::clone(&places).watch_times());
+                // An error means that the server was dropped, which ends it as well.
+                let _ = stopped.await;
+                tasks.shutdown().await;
+                let _ = timeout(FAREWELL, places.end_all()).await;
+            });
+        })?;
+        Ok(NodeServer { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for NodeServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been logged already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// HTTP/1.1 and HTTP/2 with all their bounds. Those of time that hyper has as well are left to [`ServerPlaces`], which has one
+/// set for all protocols and knows which connections are idle.
+fn http() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_headers(bounds::FIELDS)
+        .max_buf_size(bounds::HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(bounds::PING)
+        .keep_alive_timeout(bounds::PONG)
+        .max_concurrent_streams(bounds::REQUESTS as u32)
+        // Also bounds the CONTINUATION frames of a head.
+        .max_header_list_size(bounds::HEAD_BYTES as u32)
+        .initial_stream_window_size(bounds::STREAM_WINDOW)
+        .initial_connection_window_size(bounds::CONNECTION_WINDOW)
+        .max_send_buf_size(bounds::SEND_BUFFER)
+        .max_pending_accept_reset_streams(bounds::PENDING_RESETS)
+        .max_local_error_reset_streams(bounds::LOCAL_RESETS);
+    builder
+}
+
+impl SharedServer {
+    async fn accept(self: Arc<Self>, socket: ServerSocket) {
+        loop {
+            match socket.accept().await {
+                Ok((stream, peer)) => {
+                    tokio::spawn(Arc::clone(&self).serve(stream, peer));
+                    // What the clients of open connections have sent is read between two new ones.
+                    yield_now().await;
+                }
+                // A client that has gone already is no reason to pause.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
+                Err(error) => {
+                    if socket.has_client() {
+                        self.tally.accept_errors.fetch_add(1, Relaxed);
+                        if self.accept_errors.is_due() {
+                            warn!("{} cannot accept a connection: {error}", self.title);
+                        }
+                        self.places.shed_one();
+                    }
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves a connection from the wait for its place to its end.
+    async fn serve(self: Arc<Self>, stream: Box<dyn ClientBytes>, peer: ServerPeer) {
+        let Some((place, mut order)) = self.places.enter(peer.client()).await else {
+            self.tally.refused.fetch_add(1, Relaxed);
+            if self.refused.is_due() {
+                warn!("{} refuses connections, such as one of {peer}: it works for as many as it may", self.title);
+            }
+            return;
+        };
+        let place = Arc::new(place);
+        let stream = NotedBytes::new(stream, Arc::clone(&place));
+        let Some(stream) = self.secured(stream, peer, &place, &mut order).await else { return };
+        let answering = service_fn(|request| self.answer(request, peer, &place));
+        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), answering));
+        // An error of the client's connection needs no action.
+        let order = tokio::select! {
+            biased;
+            _ = connection.as_mut() => return,
+            order = &mut order => order,
+        };
+        if order == Ok(EndOrder::Gently) {
+            connection.as_mut().graceful_shutdown();
+            let _ = timeout(FAREWELL, connection).await;
+        }
+    }
+
+    /// The connection after its TLS handshake, if there is to be one; `None` if it has failed, or is not waited for any longer.
+    async fn secured(
+        &self,
+        stream: NotedBytes,
+        peer: ServerPeer,
+        place: &ServerPlace,
+        order: &mut oneshot::Receiver<EndOrder>,
+    ) -> Option<Box<dyn ClientBytes>> {
+        let Some(tls) = &self.tls else { return Some(Box::new(stream)) };
+        let shaken = tokio::select! {
+            biased;
+            shaken = tls.accept(stream) => shaken,
+            _ = order => return None,
+        };
+        match shaken {
+            Ok(stream) => {
+                place.note(|progress, now| progress.secured(now));
+                Some(Box::new(stream))
+            }
+            Err(error) => {
+                if self.failed_handshakes.is_due() {
+                    warn!("a TLS handshake of {peer} with {} failed: {error}", self.title);
+                }
+                None
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: ServerPeer,
+        place: &Arc<ServerPlace>,
+    ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + Send + use<> {
+        let (service, progress) = (Arc::clone(&self.service), place.begin().map(Arc::new));
+        async move {
+            let Some(progress) = progress else { return Ok(refused(TOO_MANY)) };
+            let (head, body) = request.into_parts();
+            let body = ReceivedBody::new(body, Arc::clone(&progress));
+            let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
+            Ok(sent(answer, progress))
+        }
+    }
+}
+
+/// HTTP/1 has one request at a time, and HTTP/2 has its limit of streams; more are only those that a client has reset while the node
+/// still works for them.
+const TOO_MANY: &str = "requests that you have cancelled are still in progress; try again later\n";
+
+/// A response with a whole body.
+pub fn whole(answer: Response<Bytes>) -> Response<ServerAnswer> {
+    answer.map(ServerAnswer::Whole)
+}

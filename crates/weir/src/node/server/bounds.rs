@@ -1,0 +1,82 @@
+//! What clients of the node's own addresses may take, and for how long. docs/guide/security.md shows these numbers.
+
+use std::time::Duration;
+
+use super::peer::ServerClient;
+
+/// The time from the connection to its first byte.
+pub const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// The time from the connection to the end of its TLS handshake.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time from the first byte, or the end of the TLS handshake, to the end of the first request's head. HTTP/2 has no other
+/// bound for a connection that sends its preface and no request.
+pub const HEAD: Duration = Duration::from_secs(10);
+/// The time from the end of a response to the end of the next request's head, whatever else is sent in between.
+pub const IDLE: Duration = Duration::from_secs(60);
+/// The time for a whole request body.
+pub const BODY: Duration = Duration::from_secs(60);
+/// The time in which a client has to take a whole response.
+pub const ANSWER: Duration = Duration::from_secs(60);
+/// A stream whose client has taken nothing for this long, although there was something to take, ends.
+pub const UNREAD: Duration = Duration::from_secs(20);
+/// After that, the time for its client to take the last words of the stream, until the connection is closed.
+pub const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long a connection waits for a place while the node works for all others.
+pub const WAIT: Duration = Duration::from_secs(5);
+/// How long a connection may not be closed for another one, as long as there are older ones.
+pub const YOUNG: Duration = Duration::from_secs(1);
+/// How often the times are compared with their bounds.
+pub const LOOK: Duration = Duration::from_millis(500);
+/// How long responses in progress may take when the server ends, and an idle connection of HTTP/2 to say goodbye.
+pub const FAREWELL: Duration = Duration::from_secs(1);
+/// The pause after `accept` failed, usually for lack of file descriptors.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The most connections that wait for a place.
+pub const WAITING: usize = 64;
+/// The most bytes of a request head.
+pub const HEAD_BYTES: usize = 32 << 10;
+/// The most fields of a request head over HTTP/1.
+pub const FIELDS: usize = 100;
+/// The most bytes of request bodies, and of responses that have not been sent, of all connections together.
+pub const HELD_BYTES: usize = 128 << 20;
+/// The most requests in progress on one connection: streams of HTTP/2.
+pub const REQUESTS: usize = 16;
+
+/// The most bytes of a body over HTTP/2 that may be on their way to a request that does not read them, and of a connection.
+pub const STREAM_WINDOW: u32 = 64 << 10;
+pub const CONNECTION_WINDOW: u32 = 256 << 10;
+/// The most bytes of a response that hyper copies before they are sent.
+pub const SEND_BUFFER: usize = 64 << 10;
+/// Streams that the client has reset and that are not yet forgotten (rapid reset, CVE-2023-44487); more end the connection.
+pub const PENDING_RESETS: usize = 20;
+/// Streams that the client made the server reset; more end the connection.
+pub const LOCAL_RESETS: usize = 64;
+/// A PING is sent after a silence of this long, and has to be answered within the other.
+pub const PING: Duration = Duration::from_secs(20);
+pub const PONG: Duration = Duration::from_secs(10);
+
+/// The bounds of one server.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerBounds {
+    /// The most connections that are open at a time.
+    pub connections: usize,
+    /// The most streams, which stay open as long as their clients like. Fewer than connections, so that streams leave room for
+    /// requests.
+    pub streams: usize,
+}
+
+impl ServerBounds {
+    /// The connections that other machines may have together. The rest is left for commands on this machine.
+    pub const fn remote(self) -> usize {
+        self.connections - self.connections / 8
+    }
+}
+
+/// The part that one client may have of what all share. Clients of a Unix socket are one user, who may have all of it.
+pub fn share(of: usize, client: ServerClient) -> usize {
+    match client {
+        ServerClient::Unix => of,
+        ServerClient::Network(_) => of / 2,
+    }
+}

@@ -1,0 +1,182 @@
+//! Requests and responses of the node's own addresses, with what they may take.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode};
+use tokio::time::timeout;
+
+use super::bounds::BODY;
+use super::peer::ServerPeer;
+use super::places::{HeldRoom, RequestProgress, StreamPermit};
+use super::progress::RequestPhase;
+use super::stream::{AnswerStream, SharedStream};
+
+/// A request, with its body not yet read.
+pub struct ServerRequest {
+    pub head: Parts,
+    pub body: ReceivedBody,
+    pub peer: ServerPeer,
+    /// Whoever goes on to work for a request whose client has gone keeps this, so that the work counts as the client's.
+    pub progress: Arc<RequestProgress>,
+}
+
+/// A request body.
+pub struct ReceivedBody {
+    incoming: Incoming,
+    progress: Arc<RequestProgress>,
+}
+
+/// Why a request body was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivedBodyFault {
+    TooLarge,
+    Incomplete,
+    /// It was not complete after [`BODY`].
+    TimedOut,
+    /// The bodies of others take all the memory that there is for bodies.
+    NoRoom,
+}
+
+impl ReceivedBody {
+    pub fn new(incoming: Incoming, progress: Arc<RequestProgress>) -> ReceivedBody {
+        ReceivedBody { incoming, progress }
+    }
+
+    /// Reads the body, of at most `most` bytes.
+    pub async fn read(self, most: usize) -> Result<Bytes, ReceivedBodyFault> {
+        self.progress.enter(RequestPhase::Receiving);
+        let body = timeout(BODY, collect(self.incoming, most, self.progress.holder())).await;
+        self.progress.enter(RequestPhase::Working);
+        body.unwrap_or(Err(ReceivedBodyFault::TimedOut))
+    }
+}
+
+async fn collect(mut body: Incoming, most: usize, mut room: HeldRoom) -> Result<Bytes, ReceivedBodyFault> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ReceivedBodyFault::Incomplete)?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if bytes.len() + piece.len() > most {
+            return Err(ReceivedBodyFault::TooLarge);
+        }
+        if !room.grow(piece.len()) {
+            return Err(ReceivedBodyFault::NoRoom);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Bytes::from_owner(HeldBytes { bytes, _room: room, _progress: None }))
+}
+
+/// Bytes that count as held until all that share them have dropped them.
+struct HeldBytes<B> {
+    bytes: B,
+    _room: HeldRoom,
+    /// Of a response: the request is in progress until the response has been sent.
+    _progress: Option<Arc<RequestProgress>>,
+}
+
+impl<B: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<B> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}
+
+/// The body of a response.
+pub enum ServerAnswer {
+    Whole(Bytes),
+    Stream {
+        permit: StreamPermit,
+        source: Box<dyn AnswerStream>,
+        /// Sent in the stream if the server ends it.
+        last_words: Bytes,
+    },
+}
+
+/// A response that is being sent.
+pub enum AnswerBody {
+    Whole {
+        /// What is left to send.
+        left: Option<Bytes>,
+        /// The request, unless the bytes have it.
+        _progress: Option<Arc<RequestProgress>>,
+    },
+    Stream {
+        stream: Arc<SharedStream>,
+        progress: Arc<RequestProgress>,
+        _permit: StreamPermit,
+    },
+}
+
+/// Prepares a response for sending. If there is no room for its body, the response is a 503.
+pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
+    let (head, body) = answer.into_parts();
+    let body = match body {
+        ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole { left: None, _progress: Some(progress) },
+        ServerAnswer::Whole(bytes) => {
+            let mut room = progress.holder();
+            if !room.grow(bytes.len()) {
+                return refused(
+                    "responses that are not read take all the memory that there is for responses; try again later\n",
+                );
+            }
+            progress.enter(RequestPhase::Sending);
+            let bytes = Bytes::from_owner(HeldBytes { bytes, _room: room, _progress: Some(progress) });
+            AnswerBody::Whole { left: Some(bytes), _progress: None }
+        }
+        ServerAnswer::Stream { permit, source, last_words } => {
+            let stream = Arc::new(SharedStream::new(source, last_words));
+            progress.enter(RequestPhase::Streaming { is_wanted: true, stream: Arc::clone(&stream) });
+            AnswerBody::Stream { stream, progress, _permit: permit }
+        }
+    };
+    Response::from_parts(head, body)
+}
+
+/// A response that the server gives itself, without asking the service.
+pub fn refused(problem: &'static str) -> Response<AnswerBody> {
+    let left = Some(Bytes::from_static(problem.as_bytes()));
+    let mut answer = Response::new(AnswerBody::Whole { left, _progress: None });
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    answer
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = match &mut *self {
+            AnswerBody::Whole { left, .. } => Poll::Ready(left.take()),
+            AnswerBody::Stream { stream, progress, .. } => {
+                let piece = stream.poll_piece(context);
+                progress.set_wanted(piece.is_pending());
+                piece
+            }
+        };
+        piece.map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, AnswerBody::Whole { left: None, .. })
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            AnswerBody::Whole { left, .. } => SizeHint::with_exact(left.as_ref().map_or(0, Bytes::len) as u64),
+            AnswerBody::Stream { .. } => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The places of a server: which connections are open, who has to give way to whom, and what all of them hold.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::bounds::{HELD_BYTES, LOOK, REQUESTS, ServerBounds, WAIT, WAITING, share};
+use super::peer::ServerClient;
+use super::progress::{ConnectionProgress, RequestPhase};
+use crate::node::server_tally::{ConnectionEnd, ServerTally};
+
+/// How a connection is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndOrder {
+    /// After the requests in progress, with a goodbye.
+    Gently,
+    AtOnce,
+}
+
+pub struct ServerPlaces {
+    bounds: ServerBounds,
+    has_handshake: bool,
+    tally: Arc<ServerTally>,
+    table: Mutex<PlaceTable>,
+    /// A connection has ended, has become idle, or may give way by now.
+    changed: Notify,
+    /// There is a connection.
+    entered: Notify,
+}
+
+#[derive(Default)]
+struct PlaceTable {
+    entries: BTreeMap<u64, PlaceEntry>,
+    next: u64,
+    waiting: Vec<ServerClient>,
+}
+
+struct PlaceEntry {
+    client: ServerClient,
+    progress: ConnectionProgress,
+    /// `None` once the connection has been told to end. It does not count any more then.
+    order: Option<oneshot::Sender<EndOrder>>,
+    held: usize,
+    streams: usize,
+}
+
+/// The place of one connection, until it and its requests have ended.
+pub struct ServerPlace {
+    id: u64,
+    places: Arc<ServerPlaces>,
+}
+
+impl ServerPlaces {
+    pub fn new(bounds: ServerBounds, has_handshake: bool, tally: Arc<ServerTally>) -> ServerPlaces {
+        ServerPlaces {
+            bounds,
+            has_handshake,
+            tally,
+            table: Mutex::default(),
+            changed: Notify::new(),
+            entered: Notify::new(),
+        }
+    }
+
+    /// A place for a new connection, and the order to end it. Another connection is told to end if necessary. If the node works
+    /// for all of them, waits for one that has been answered; `None`: in vain.
+    pub async fn enter(self: &Arc<Self>, client: ServerClient) -> Option<(ServerPlace, oneshot::Receiver<EndOrder>)> {
+        if let Some(entered) = self.try_enter(client) {
+            return Some(entered);
+        }
+        let _waiting = WaitingClient::begin(self, client)?;
+        let entering = async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(entered) = self.try_enter(client) {
+                    return entered;
+                }
+                changed.await;
+            }
+        };
+        timeout(WAIT, entering).await.ok()
+    }
+
+    fn try_enter(self: &Arc<Self>, client: ServerClient) -> Option<(ServerPlace, oneshot::Receiver<EndOrder>)> {
+        let now = Instant::now();
+        let mut table = self.table();
+        for (most, counts) in self.groups(client) {
+            if table.count(&counts) >= most {
+                let longest_idle = table.longest_idle(&counts, now)?;
+                self.end(&mut table, longest_idle, ConnectionEnd::Shed);
+            }
+        }
+        let (order, ordered) = oneshot::channel();
+        let id = table.next;
+        table.next += 1;
+        let progress = ConnectionProgress::new(now, self.has_handshake);
+        table.entries.insert(id, PlaceEntry { client, progress, order: Some(order), held: 0, streams: 0 });
+        self.tally.connections.fetch_add(1, Relaxed);
+        self.entered.notify_one();
+        Some((ServerPlace { id, places: Arc::clone(self) }, ordered))
+    }
+
+    /// The groups of connections that a new one of this client counts in, each with the most that there may be.
+    fn groups(&self, client: ServerClient) -> [(usize, impl Fn(ServerClient) -> bool); 3] {
+        let is_remote = client.is_remote();
+        let (all, remote) = (self.bounds.connections, self.bounds.remote());
+        let (own, remote) = if is_remote { (share(all, client), remote) } else { (all, usize::MAX) };
+        let group = |scope: u8| {
+            move |other: ServerClient| match scope {
+                0 => other == client,
+                1 => other.is_remote(),
+                _ => true,
+            }
+        };
+        [(own, group(0)), (remote, group(1)), (all, group(2))]
+    }
+
+    fn end(&self, table: &mut PlaceTable, id: u64, why: ConnectionEnd) {
+        let Some(order) = table.entries.get_mut(&id).and_then(|entry| entry.order.take()) else { return };
+        self.tally.ended(why).fetch_add(1, Relaxed);
+        let how = if why == ConnectionEnd::Idle { EndOrder::Gently } else { EndOrder::AtOnce };
+        // The connection may have ended by itself.
+        let _ = order.send(how);
+    }
+
+    /// Closes the connection that has been idle for the longest time, to have its file descriptor.
+    pub fn shed_one(&self) {
+        let mut table = self.table();
+        if let Some(longest_idle) = table.longest_idle(&|_| true, Instant::now()) {
+            self.end(&mut table, longest_idle, ConnectionEnd::Shed);
+        }
+    }
+
+    /// Ends what has exceeded its time, again and again.
+    pub async fn watch_times(self: Arc<Self>) {
+        loop {
+            if self.table().entries.is_empty() {
+                self.entered.notified().await;
+            }
+            sleep(LOOK).await;
+            self.look(Instant::now());
+            self.changed.notify_waiters();
+        }
+    }
+
+    fn look(&self, now: Instant) {
+        let mut table = self.table();
+        let overdue = |(id, entry): (&u64, &PlaceEntry)| Some((*id, entry.progress.overdue(now)?));
+        let overdue: Vec<(u64, ConnectionEnd)> = table.entries.iter().filter_map(overdue).collect();
+        for (id, why) in overdue {
+            self.end(&mut table, id, why);
+        }
+        let unread: Vec<_> =
+            table.entries.values().flat_map(|entry| entry.progress.unread_streams(now)).cloned().collect();
+        drop(table);
+        let ended = unread.iter().filter(|stream| stream.end()).count();
+        self.tally.streams_unread.fetch_add(ended as u64, Relaxed);
+    }
+
+    /// Tells all connections to end after their requests, and waits until they have.
+    pub async fn end_all(&self) {
+        for entry in self.table().entries.values_mut() {
+            let _ = entry.order.take().map(|order| order.send(EndOrder::Gently));
+        }
+        loop {
+            let changed = self.changed.notified();
+            if self.table().entries.is_empty() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, PlaceTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PlaceTable {
+    fn among(&self, counts: &impl Fn(ServerClient) -> bool) -> impl Iterator<Item = (u64, &PlaceEntry)> {
+        self.entries.iter().filter(|(_, entry)| entry.order.is_some() && counts(entry.client)).map(|(id, of)| (*id, of))
+    }
+
+    fn count(&self, counts: &impl Fn(ServerClient) -> bool) -> usize {
+        self.among(counts).count()
+    }
+
+    /// The connection of these that is the first to give way.
+    fn longest_idle(&self, counts: &impl Fn(ServerClient) -> bool, now: Instant) -> Option<u64> {
+        let of_client = |client| self.count(&|other| other == client);
+        let give_way = self.among(counts).filter_map(|(id, entry)| {
+            let order = entry.progress.gives_way(now)?.among(|| of_client(entry.client));
+            Some((order, id))
+        });
+        give_way.min().map(|(_, id)| id)
+    }
+
+    /// Whether so many more bytes may be held. What is larger than all may hold is let through alone.
+    fn has_room_for(&self, id: u64, held: usize, more: usize) -> bool {
+        let Some(client) = self.entries.get(&id).map(|entry| entry.client) else { return false };
+        let sum = |counts: &dyn Fn(ServerClient) -> bool| -> usize {
+            self.entries.values().filter(|entry| counts(entry.client)).map(|entry| entry.held).sum()
+        };
+        let (all, own) = (sum(&|_| true), sum(&|other| other == client));
+        let fits = |sum: usize, most: usize| sum + more <= most || sum == held;
+        fits(all, HELD_BYTES) && fits(own, share(HELD_BYTES, client))
+    }
+}
+
+struct WaitingClient<'a> {
+    client: ServerClient,
+    places: &'a ServerPlaces,
+}
+
+impl<'a> WaitingClient<'a> {
+    fn begin(places: &'a ServerPlaces, client: ServerClient) -> Option<WaitingClient<'a>> {
+        let mut table = places.table();
+        let own = table.waiting.iter().filter(|other| **other == client).count();
+        if table.waiting.len() >= WAITING || own >= share(WAITING, client) {
+            return None;
+        }
+        table.waiting.push(client);
+        Some(WaitingClient { client, places })
+    }
+}
+
+impl Drop for WaitingClient<'_> {
+    fn drop(&mut self) {
+        let mut table = self.places.table();
+        let place = table.waiting.iter().position(|other| *other == self.client).expect("it was added when it began");
+        table.waiting.swap_remove(place);
+    }
+}
+
+impl ServerPlace {
+    /// Notes what has happened on the connection.
+    pub fn note(&self, what: impl FnOnce(&mut ConnectionProgress, Instant)) {
+        if let Some(entry) = self.places.table().entries.get_mut(&self.id) {
+            what(&mut entry.progress, Instant::now());
+        }
+    }
+
+    /// Begins a request; `None` if as many of this connection are in progress as may be.
+    pub fn begin(self: &Arc<Self>) -> Option<RequestProgress> {
+        let mut table = self.places.table();
+        let progress = &mut table.entries.get_mut(&self.id)?.progress;
+        let number = (progress.in_progress() < REQUESTS).then(|| progress.begin(Instant::now()))?;
+        Some(RequestProgress { number, place: Arc::clone(self) })
+    }
+}
+
+impl Drop for ServerPlace {
+    fn drop(&mut self) {
+        self.places.table().entries.remove(&self.id);
+        self.places.tally.connections.fetch_sub(1, Relaxed);
+        self.places.changed.notify_waiters();
+    }
+}
+
+/// A request in progress, until its response has been sent, or whoever works for it has finished.
+pub struct RequestProgress {
+    number: u64,
+    place: Arc<ServerPlace>,
+}
+
+impl RequestProgress {
+    pub fn enter(&self, phase: RequestPhase) {
+        self.place.note(|progress, now| progress.set_phase(self.number, phase, now));
+    }
+
+    pub fn set_wanted(&self, is_wanted: bool) {
+        self.place.note(|progress, now| progress.set_wanted(self.number, is_wanted, now));
+    }
+
+    /// Room for bytes of this request that the node holds, none so far.
+    pub fn holder(&self) -> HeldRoom {
+        HeldRoom { bytes: 0, place: Arc::clone(&self.place) }
+    }
+
+    /// The right to a response that stays open; `None` if there are as many as may be.
+    pub fn open_stream(&self) -> Option<StreamPermit> {
+        let places = &self.place.places;
+        let mut table = places.table();
+        let client = table.entries.get(&self.place.id)?.client;
+        let all: usize = table.entries.values().map(|entry| entry.streams).sum();
+        let own = table.entries.values().filter(|entry| entry.client == client).map(|entry| entry.streams);
+        if all >= places.bounds.streams || own.sum::<usize>() >= share(places.bounds.streams, client) {
+            places.tally.streams_refused.fetch_add(1, Relaxed);
+            return None;
+        }
+        table.entries.get_mut(&self.place.id)?.streams += 1;
+        places.tally.streams.fetch_add(1, Relaxed);
+        Some(StreamPermit(Arc::clone(&self.place)))
+    }
+}
+
+impl Drop for RequestProgress {
+    fn drop(&mut self) {
+        let mut table = self.place.places.table();
+        let Some(entry) = table.entries.get_mut(&self.place.id) else { return };
+        let is_idle = entry.progress.finish(self.number, Instant::now());
+        drop(table);
+        if is_idle {
+            self.place.places.changed.notify_waiters();
+        }
+    }
+}
+
+/// Bytes of a request or response that the node holds.
+pub struct HeldRoom {
+    bytes: usize,
+    place: Arc<ServerPlace>,
+}
+
+impl HeldRoom {
+    /// Adds bytes; `false` if there is no room for them.
+    #[must_use]
+    pub fn grow(&mut self, more: usize) -> bool {
+        let mut table = self.place.places.table();
+        if !table.has_room_for(self.place.id, self.bytes, more) {
+            return false;
+        }
+        if let Some(entry) = table.entries.get_mut(&self.place.id) {
+            entry.held += more;
+            self.bytes += more;
+        }
+        true
+    }
+}
+
+impl Drop for HeldRoom {
+    fn drop(&mut self) {
+        if let Some(entry) = self.place.places.table().entries.get_mut(&self.place.id) {
+            entry.held -= self.bytes;
+        }
+    }
+}
+
+/// The right to one stream.
+pub struct StreamPermit(Arc<ServerPlace>);
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        let places = &self.0.places;
+        if let Some(entry) = places.table().entries.get_mut(&self.0.id) {
+            entry.streams -= 1;
+            places.tally.streams.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    type Entered = (ServerPlace, oneshot::Receiver<EndOrder>);
+
+    fn enter(places: &Arc<ServerPlaces>, address: &str) -> Option<Entered> {
+        places.try_enter(ServerClient::Network(address.parse::<IpAddr>().expect("an address")))
+    }
+
+    /// Connections that the node works for.
+    fn busy(places: &Arc<ServerPlaces>, address: &str) -> Option<(Arc<ServerPlace>, RequestProgress)> {
+        let (place, _) = enter(places, address)?;
+        let place = Arc::new(place);
+        let request = place.begin().expect("it has none yet");
+        Some((place, request))
+    }
+
+    fn places() -> Arc<ServerPlaces> {
+        let bounds = ServerBounds { connections: 16, streams: 4 };
+        Arc::new(ServerPlaces::new(bounds, false, Arc::default()))
+    }
+
+    #[test]
+    fn u05_one_client_address_locks_out_itself_and_other_machines_not_this_one() {
+        let places = places();
+        let greedy: Vec<_> = (0..8).filter_map(|_| busy(&places, "192.0.2.1")).collect();
+        assert_eq!(greedy.len(), 8);
+        assert!(enter(&places, "192.0.2.1").is_none(), "half of the connections is its share");
+        let others: Vec<_> = (2..20).filter_map(|last| busy(&places, &format!("192.0.2.{last}"))).collect();
+        assert_eq!(others.len(), 6, "an eighth is left for this machine");
+        let local: Vec<_> = (0..3).filter_map(|_| busy(&places, "127.0.0.1")).collect();
+        assert_eq!(local.len(), 2);
+        drop(others);
+        assert!(busy(&places, "127.0.0.1").is_some());
+        assert!(enter(&places, "192.0.2.1").is_none());
+        drop(greedy);
+        assert!(enter(&places, "192.0.2.1").is_some());
+    }
+
+    #[test]
+    fn u05_a_client_at_its_share_loses_its_own_idle_connection() {
+        let places = places();
+        let (_other, mut of_other) = enter(&places, "192.0.2.2").expect("room");
+        let mut own: Vec<Entered> = (0..9).filter_map(|_| enter(&places, "192.0.2.1")).collect();
+        assert_eq!(own.len(), 9, "the first gives way");
+        assert_eq!(own[0].1.try_recv(), Ok(EndOrder::AtOnce));
+        assert!(own[1].1.try_recv().is_err() && of_other.try_recv().is_err());
+        assert_eq!(places.tally.ended(ConnectionEnd::Shed).load(Relaxed), 1);
+        drop(own);
+        assert_eq!(places.tally.connections.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn u05_who_connects_without_end_takes_no_place_of_another_client() {
+        let places = places();
+        let (_other, mut of_other) = enter(&places, "127.0.0.1").expect("room");
+        let flood: Vec<Entered> = (0..100).filter_map(|_| enter(&places, "127.0.0.2")).collect();
+        assert_eq!(flood.len(), 100);
+        assert!(of_other.try_recv().is_err(), "it has been there for less than a second");
+    }
+
+    #[test]
+    fn u05_streams_and_bytes_are_shared_too() {
+        let places = places();
+        let clients = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let requests: Vec<_> = clients.iter().map(|address| busy(&places, address).expect("room")).collect();
+        let permits: Vec<bool> =
+            requests.iter().map(|(_, request)| request.open_stream().map(std::mem::forget).is_some()).collect();
+        assert_eq!(permits, [true, true, false, true, true]);
+        let mut rooms: Vec<HeldRoom> = requests.iter().map(|(_, request)| request.holder()).collect();
+        assert!(rooms[0].grow(HELD_BYTES / 2) && !rooms[1].grow(1), "half of the bytes for one client");
+        assert!(rooms[3].grow(HELD_BYTES / 4) && rooms[4].grow(HELD_BYTES / 4));
+        assert!(!rooms[3].grow(1), "all of them are held");
+        rooms.clear();
+        let mut alone = requests[0].1.holder();
+        assert!(alone.grow(2 * HELD_BYTES), "a response that is larger is sent alone");
+        assert!(!requests[3].1.holder().grow(1));
+    }
+}

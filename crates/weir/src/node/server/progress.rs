@@ -1,0 +1,248 @@
+//! How far a connection has come, and which of its bounds it exceeds. Decisions only: no sockets, no clock.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::bounds::{ANSWER, FIRST_BYTE, HANDSHAKE, HEAD, IDLE, LAST_WORDS, UNREAD, YOUNG};
+use super::stream::SharedStream;
+use crate::node::server_tally::ConnectionEnd;
+
+/// What a request in progress waits for.
+#[derive(Clone)]
+pub enum RequestPhase {
+    /// For its client, who sends the body.
+    Receiving,
+    /// For the node.
+    Working,
+    /// For its client, who takes the response.
+    Sending,
+    /// For whatever the stream is about, if the connection has room for it (`is_wanted`); otherwise for its client.
+    Streaming { is_wanted: bool, stream: Arc<SharedStream> },
+}
+
+/// The requests of a connection, and the times of what has happened on it.
+pub struct ConnectionProgress {
+    accepted: Instant,
+    first_byte: Option<Instant>,
+    /// When the TLS handshake was complete; without TLS, when the connection was accepted.
+    secured: Option<Instant>,
+    /// When the last response ended; `None` before the first request.
+    idle_since: Option<Instant>,
+    requests: BTreeMap<u64, (RequestPhase, Instant)>,
+    begun: u64,
+}
+
+/// How little a client has done: the less, the sooner its connection gives way to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientEffort {
+    Nothing,
+    Part,
+    Requests,
+}
+
+/// The order in which connections give way to others, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GivesWay {
+    /// Connections without a request in progress come first.
+    has_request: bool,
+    /// Those that are idle for some time come first, the longest idle first of all. Of others, those whose clients have done
+    /// least: a client that is about to send a request is then not closed for others who send nothing.
+    young: Option<ClientEffort>,
+    since: Instant,
+}
+
+impl GivesWay {
+    /// The order with the number of connections of the same client: of young ones, those of the client with the most come first.
+    /// A client is then not closed for another one that makes new connections without end.
+    pub fn among(self, of_client: impl FnOnce() -> usize) -> (bool, Option<Reverse<usize>>, GivesWay) {
+        (self.has_request, self.young.map(|_| Reverse(of_client())), self)
+    }
+}
+
+impl ConnectionProgress {
+    pub fn new(now: Instant, has_handshake: bool) -> ConnectionProgress {
+        ConnectionProgress {
+            accepted: now,
+            first_byte: None,
+            secured: (!has_handshake).then_some(now),
+            idle_since: None,
+            requests: BTreeMap::new(),
+            begun: 0,
+        }
+    }
+
+    pub fn received(&mut self, now: Instant) {
+        self.first_byte.get_or_insert(now);
+    }
+
+    pub fn secured(&mut self, now: Instant) {
+        self.secured = Some(now);
+    }
+
+    pub fn in_progress(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Begins a request. Returns its number.
+    pub fn begin(&mut self, now: Instant) -> u64 {
+        self.begun += 1;
+        self.requests.insert(self.begun, (RequestPhase::Working, now));
+        self.begun
+    }
+
+    pub fn set_phase(&mut self, request: u64, phase: RequestPhase, now: Instant) {
+        if let Some(entry) = self.requests.get_mut(&request) {
+            *entry = (phase, now);
+        }
+    }
+
+    /// Notes that a stream was asked for its next piece, and whether the connection had room for more than there was.
+    pub fn set_wanted(&mut self, request: u64, wanted: bool, now: Instant) {
+        if let Some((RequestPhase::Streaming { is_wanted, .. }, since)) = self.requests.get_mut(&request) {
+            (*is_wanted, *since) = (wanted, now);
+        }
+    }
+
+    /// Returns whether the connection has become idle.
+    pub fn finish(&mut self, request: u64, now: Instant) -> bool {
+        self.requests.remove(&request);
+        let is_idle = self.requests.is_empty();
+        if is_idle {
+            self.idle_since = Some(now);
+        }
+        is_idle
+    }
+
+    /// The bound of time that the connection has exceeded.
+    pub fn overdue(&self, now: Instant) -> Option<ConnectionEnd> {
+        let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
+        if !self.requests.is_empty() {
+            let is_untaken = self.requests.values().any(|(phase, since)| match phase {
+                RequestPhase::Sending => is_past(*since, ANSWER),
+                RequestPhase::Streaming { is_wanted: false, .. } => is_past(*since, UNREAD + LAST_WORDS),
+                _ => false,
+            });
+            return is_untaken.then_some(ConnectionEnd::Untaken);
+        }
+        if let Some(since) = self.idle_since {
+            return is_past(since, IDLE).then_some(ConnectionEnd::Idle);
+        }
+        match (self.first_byte, self.secured) {
+            (None, _) => is_past(self.accepted, FIRST_BYTE).then_some(ConnectionEnd::FirstByte),
+            (Some(_), None) => is_past(self.accepted, HANDSHAKE).then_some(ConnectionEnd::Handshake),
+            (Some(first), Some(secured)) => is_past(first.max(secured), HEAD).then_some(ConnectionEnd::Head),
+        }
+    }
+
+    /// The streams whose client has taken nothing for too long.
+    pub fn unread_streams(&self, now: Instant) -> impl Iterator<Item = &Arc<SharedStream>> {
+        self.requests.values().filter_map(move |(phase, since)| match phase {
+            RequestPhase::Streaming { is_wanted: false, stream } => {
+                (now.saturating_duration_since(*since) >= UNREAD).then_some(stream)
+            }
+            _ => None,
+        })
+    }
+
+    /// When the connection gives way to others; `None` while the node works for it.
+    pub fn gives_way(&self, now: Instant) -> Option<GivesWay> {
+        let is_young = |since: Instant| now.saturating_duration_since(since) < YOUNG;
+        if self.requests.is_empty() {
+            let (effort, since) = match (self.idle_since, self.first_byte) {
+                (Some(since), _) => (ClientEffort::Requests, since),
+                (None, Some(since)) => (ClientEffort::Part, since),
+                (None, None) => (ClientEffort::Nothing, self.accepted),
+            };
+            return Some(GivesWay { has_request: false, young: is_young(since).then_some(effort), since });
+        }
+        let waits_for_client = |phase: &RequestPhase| matches!(phase, RequestPhase::Receiving | RequestPhase::Sending);
+        let since = self.requests.values().map(|(_, since)| *since).min()?;
+        let gives_way = self.requests.values().all(|(phase, _)| waits_for_client(phase)) && !is_young(since);
+        gives_way.then_some(GivesWay { has_request: true, young: None, since })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn accepted(has_handshake: bool) -> (ConnectionProgress, Instant) {
+        let now = Instant::now();
+        (ConnectionProgress::new(now, has_handshake), now)
+    }
+
+    #[track_caller]
+    fn ends(progress: &ConnectionProgress, at: Instant, reason: ConnectionEnd) {
+        assert_eq!((progress.overdue(at - MS), progress.overdue(at)), (None, Some(reason)));
+    }
+
+    #[test]
+    fn a_connection_ends_by_what_it_has_not_done_in_time() {
+        let (mut connection, start) = accepted(true);
+        ends(&connection, start + FIRST_BYTE, ConnectionEnd::FirstByte);
+        connection.received(start + MS);
+        ends(&connection, start + HANDSHAKE, ConnectionEnd::Handshake);
+        connection.secured(start + 5 * MS);
+        ends(&connection, start + 5 * MS + HEAD, ConnectionEnd::Head);
+        let request = connection.begin(start + 6 * MS);
+        assert_eq!(connection.overdue(start + 3_600_000 * MS), None, "the node works for it");
+        connection.set_phase(request, RequestPhase::Sending, start + 10 * MS);
+        ends(&connection, start + 10 * MS + ANSWER, ConnectionEnd::Untaken);
+        assert!(connection.finish(request, start + 20 * MS));
+        connection.received(start + 30 * MS);
+        ends(&connection, start + 20 * MS + IDLE, ConnectionEnd::Idle);
+    }
+
+    struct NoPieces;
+
+    impl super::super::stream::AnswerStream for NoPieces {
+        fn poll_piece(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Option<bytes::Bytes>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    #[test]
+    fn a_stream_ends_that_is_not_read_and_not_one_that_has_nothing_to_say() {
+        let (mut connection, start) = accepted(false);
+        let request = connection.begin(start);
+        let stream = Arc::new(SharedStream::new(Box::new(NoPieces), bytes::Bytes::new()));
+        connection.set_phase(request, RequestPhase::Streaming { is_wanted: true, stream }, start);
+        let late = start + 3_600_000 * MS;
+        assert_eq!((connection.overdue(late), connection.unread_streams(late).count()), (None, 0));
+        connection.set_wanted(request, false, start);
+        assert_eq!(connection.unread_streams(start + UNREAD - MS).count(), 0);
+        assert_eq!(connection.unread_streams(start + UNREAD).count(), 1);
+        ends(&connection, start + UNREAD + LAST_WORDS, ConnectionEnd::Untaken);
+        assert_eq!(connection.gives_way(late), None);
+    }
+
+    #[test]
+    fn the_longest_idle_gives_way_and_of_young_ones_who_has_done_least() {
+        let (silent, start) = accepted(false);
+        let mut begun = ConnectionProgress::new(start, false);
+        begun.received(start);
+        let mut answered = ConnectionProgress::new(start - 20 * MS, false);
+        let request = answered.begin(start - 10 * MS);
+        answered.finish(request, start - 5 * MS);
+        let order = |now: Instant| {
+            let mut order = [("silent", &silent), ("begun", &begun), ("answered", &answered)];
+            order.sort_by_key(|(_, connection)| connection.gives_way(now));
+            order.map(|(name, _)| name)
+        };
+        assert_eq!(order(start + 500 * MS), ["silent", "begun", "answered"]);
+        assert_eq!(order(start + 2_000 * MS)[0], "answered", "it is idle the longest");
+
+        let mut busy = ConnectionProgress::new(start, false);
+        let request = busy.begin(start);
+        assert_eq!(busy.gives_way(start + YOUNG), None, "the node works for it");
+        busy.set_phase(request, RequestPhase::Receiving, start);
+        assert_eq!(busy.gives_way(start + YOUNG - MS), None);
+        assert!(busy.gives_way(start + YOUNG) > silent.gives_way(start + MS), "after all without a request");
+    }
+}

@@ -1,0 +1,323 @@
+//! What a resource of a store gets from its node: only what the node's file lists. Each test is an attack by an editor whose key has
+//! scopes, or by an admin where an editor may not write at all.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use serde_json::{Value, json};
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Launcher, Origin, Signal, TempDir, eventually};
+
+use crate::api::{ADMIN, Api, EDITOR, admin_addr, file};
+
+const SCOPED: &str = "the-key-of-an-editor-of-team-a";
+/// The values of the variables that the node's file uses.
+const KEY_OF_NODE: &str = "the-key-of-the-environment";
+const DATA_KEY: &str = "0123456789abcdef0123456789abcdef";
+const LISTED: &str = "a-value-for-resources";
+
+/// A node whose file uses variables, with an editor of the resources with the label `team: a`.
+fn weir() -> Launcher {
+    let json = r#"{"member": "the-key-of-the-environment"}"#;
+    let variables = [("NODE_KEY", KEY_OF_NODE), ("JSON", json), ("DATA_KEY", DATA_KEY), ("LISTED", LISTED)];
+    let launcher = variables.iter().fold(crate::weir(), |launcher, (name, value)| launcher.env(name, value));
+    launcher.env("WEIR_ADMIN_KEY", KEY_OF_NODE)
+}
+
+fn node_file(settings: &str) -> String {
+    format!(
+        "{}  - {{ name: env, key: \"${{{{NODE_KEY}}}}\" }}\n  - {{ name: team, key: {SCOPED}, role: editor, \
+         scopes: [{{ labels: {{ team: a }} }}] }}\ndata_encryption: {{ keyring: [\"${{{{DATA_KEY}}}}\"] }}\n{settings}",
+        file()
+    )
+}
+
+fn scoped(gateway: &Gateway) -> Api {
+    Api::with_key(admin_addr(gateway), SCOPED)
+}
+
+/// A route with the label of the team.
+fn route(plugins: Value) -> String {
+    json!({"uri": "/r", "labels": {"team": "a"}, "plugins": plugins}).to_string()
+}
+
+/// Resources with a reference in every kind of text that reaches a client, an upstream, or a server of the author.
+fn resources_with(reference: &str) -> Vec<(&'static str, String)> {
+    let mocked = |plugin: Value| {
+        let mut plugins = json!({"mocking": {"response_example": "r"}});
+        plugins.as_object_mut().expect("a map").extend(plugin.as_object().expect("a map").clone());
+        route(plugins)
+    };
+    let labels = json!({"team": "a"});
+    let plugins = json!({"response-rewrite": {"headers": {"set": {"X-K": reference}}}});
+    vec![
+        ("routes/r", mocked(json!({"response-rewrite": {"headers": {"set": {"X-K": reference}}}}))),
+        ("routes/r", mocked(json!({"response-rewrite": {"headers": {"add": [reference]}}}))),
+        ("routes/r", mocked(json!({"response-rewrite": {"body": reference}}))),
+        ("routes/r", mocked(json!({"mocking": {"response_example": reference}}))),
+        ("routes/r", mocked(json!({"proxy-rewrite": {"headers": {"set": {"X-K": reference}}}}))),
+        ("routes/r", mocked(json!({"redirect": {"uri": reference}}))),
+        ("routes/r", mocked(json!({"fault-injection": {"abort": {"http_status": 200, "body": reference}}}))),
+        ("routes/r", mocked(json!({"http-logger": {"uri": "http://127.0.0.1:9/", "auth_header": reference}}))),
+        ("routes/r", mocked(json!({"http-logger": {"uri": reference}}))),
+        (
+            "routes/r",
+            mocked(json!({"mocking": {"response_example": "r", "_meta": {"filter": [["uri", "==", reference]]}}})),
+        ),
+        ("services/s", json!({"labels": labels, "plugins": plugins}).to_string()),
+        ("plugin_configs/p", json!({"labels": labels, "plugins": plugins}).to_string()),
+        (
+            "consumers/jack",
+            json!({"username": "jack", "labels": labels, "plugins": {"key-auth": {"key": reference}}}).to_string(),
+        ),
+        ("consumer_groups/g", json!({"labels": labels, "plugins": plugins}).to_string()),
+        ("ssls/s", json!({"labels": labels, "sni": "a.example", "cert": reference, "key": reference}).to_string()),
+        (
+            "upstreams/u",
+            json!({"labels": labels, "scheme": "https", "nodes": {"127.0.0.1:9": 1},
+                   "tls": {"client_cert": reference, "client_key": reference}})
+            .to_string(),
+        ),
+    ]
+}
+
+/// Sends a change, a dry run of it and a check of it, all of which have to be refused with this explanation.
+#[track_caller]
+fn is_refused(api: &mut Api, path: &str, body: &str, reason: &str) {
+    let (list, id) = path.split_once('/').expect("a key");
+    let mut item: Value = serde_json::from_str(body).expect("JSON");
+    if list != "consumers" {
+        item["id"] = id.into();
+    }
+    let transaction =
+        json!({"operations": [{"put": path, "value": serde_json::from_str::<Value>(body).expect("JSON")}]});
+    for (method, target, body) in [
+        ("PUT", path, body),
+        ("PUT", &*format!("{path}?dry_run=true"), body),
+        ("PATCH", "configs", &*transaction.to_string()),
+        ("POST", "configs/validate", &*json!({list: [item]}).to_string()),
+    ] {
+        let answer = api.ask(method, target, "", body);
+        let text = answer.text();
+        assert!(matches!(answer.status, 400), "{method} {target} {body}: {} {text}", answer.status);
+        assert!(text.contains(reason), "{method} {target} {body}: {text}");
+        assert!(![KEY_OF_NODE, DATA_KEY, LISTED].iter().any(|secret| text.contains(secret)), "{text}");
+    }
+}
+
+#[test]
+fn the_environment_is_read_by_no_resource_unless_listed() {
+    let gateway = weir().start(&node_file(""));
+    let mut api = scoped(&gateway);
+    for reference in ["$env://LISTED", "$env://HOME"] {
+        for (path, body) in resources_with(reference) {
+            is_refused(&mut api, path, &body, "`resource_env`");
+        }
+    }
+    // In options, also in capitals and with a member of JSON.
+    for reference in ["$ENV://LISTED", "$Env://JSON/member", "$env://NOT_SET"] {
+        let body = route(json!({"mocking": {"response_example": reference}}));
+        is_refused(&mut api, "routes/r", &body, "`resource_env`");
+    }
+    assert_eq!(gateway.get("/r").status, 404);
+}
+
+#[test]
+fn the_admin_key_and_the_data_key_are_read_by_no_resource_even_if_listed() {
+    let gateway = weir().start(&node_file("resource_env: [NODE_KEY, WEIR_ADMIN_KEY, \"*\"]\n"));
+    let mut api = scoped(&gateway);
+    for reference in ["$env://NODE_KEY", "$env://DATA_KEY", "$env://WEIR_ADMIN_KEY", "$env://DATA_KEY/member"] {
+        for (path, body) in resources_with(reference) {
+            is_refused(&mut api, path, &body, "is used by the node itself");
+        }
+    }
+    api.put("routes/r", &route(json!({"mocking": {"response_example": "$env://LISTED"}})));
+    assert_eq!(gateway.get("/r").text(), LISTED, "what is listed is read");
+    for path in ["routes/r", "history"] {
+        assert!(!api.ask("GET", path, "", "").text().contains(LISTED), "no answer resolves a reference");
+    }
+    let tried = api.ask("PUT", "routes/r?dry_run=true", "", &route(json!({"mocking": {"response_example": "x"}})));
+    assert!(tried.status == 200 && !tried.text().contains(LISTED), "{}", tried.text());
+}
+
+#[test]
+fn a_standalone_node_fences_its_environment_as_well() {
+    let gateway = weir().start(&node_file("store: standalone\nresource_env: [LISTED]\n"));
+    let mut api = Api::of(&gateway);
+    let mut put = |reference: &str| {
+        let routes =
+            json!({"routes": [{"id": "r", "uri": "/r", "plugins": {"mocking": {"response_example": reference}}}]});
+        let checked = api.ask("POST", "configs/validate", "", &routes.to_string()).status;
+        let answer = api.ask("PUT", "configs", &format!("X-Digest: {reference}\r\n"), &routes.to_string());
+        (checked, answer.status, answer.text())
+    };
+    for (reference, reason) in [("$env://HOME", "`resource_env`"), ("$env://DATA_KEY", "is used by the node itself")] {
+        let (checked, status, text) = put(reference);
+        assert!((checked, status) == (400, 400) && text.contains(reason), "{checked} {status} {text}");
+    }
+    assert_eq!(put("$env://LISTED").1, 202);
+    assert_eq!(gateway.get("/r").text(), LISTED);
+}
+
+#[test]
+fn secrets_are_read_by_no_resource_unless_listed() {
+    let vault = Origin::serving(|request| match &*request.target {
+        "/v1/kv/team-a/web" => Answer::ok(r#"{"data": {"key": "of-team-a"}}"#),
+        _ => Answer::ok(r#"{"data": {"key": "of-others"}}"#),
+    });
+    let gateway = weir().start(&node_file(
+        "resource_secrets: [\"vault/1/team-a/*\"]\nresource_env: [{ name: LISTED, resources: [secrets/vault/1] }]\n",
+    ));
+    let (mut admin, mut editor) = (Api::of(&gateway), scoped(&gateway));
+    let manager =
+        |token: &str| json!({"uri": format!("http://{}", vault.addr()), "prefix": "kv", "token": token}).to_string();
+    is_refused(&mut admin, "secrets/vault/2", &manager("$env://LISTED"), "`resource_env`");
+    is_refused(&mut admin, "secrets/vault/1", &manager("$env://NODE_KEY"), "is used by the node itself");
+    admin.put("secrets/vault/1", &manager("$env://LISTED"));
+    let mocking = |reference: &str| route(json!({"mocking": {"response_example": reference}}));
+    // The token of the manager is listed for the manager alone.
+    is_refused(&mut editor, "routes/r", &mocking("$env://LISTED"), "`resource_env`");
+    for path in ["team-b/web/key", "team-a-web/key"] {
+        is_refused(&mut editor, "routes/r", &mocking(&format!("$secret://vault/1/{path}")), "`resource_secrets`");
+    }
+    for path in ["team-a/../team-b/key", "team-a/%2e%2e/team-b/key"] {
+        is_refused(&mut editor, "routes/r", &mocking(&format!("$SECRET://vault/1/{path}")), "plain name");
+    }
+    assert_eq!(editor.ask("PUT", "secrets/vault/9", "", &manager("t")).status, 403);
+    editor.put("routes/r", &mocking("$secret://vault/1/team-a/web/key"));
+    assert_eq!(gateway.get("/r").text(), "of-team-a");
+}
+
+#[test]
+fn a_logger_of_an_editor_writes_into_no_file_of_the_node() {
+    let gateway = weir()
+        .file("logs/.keep", "")
+        .file("certs/a.pem", "")
+        .start(&node_file("resource_log_files: [logs]\nresource_files: [certs]\nenable_access_log: logs/access.log\n"));
+    let mut api = scoped(&gateway);
+    let directory = gateway.directory().path().to_owned();
+    let logging = |path: &str| {
+        let format = json!({"text": "routes: {}"});
+        route(json!({"mocking": {"response_example": "r"}, "file-logger": {"path": path, "log_format": format}}))
+    };
+    let absolute = |name: &str| directory.join(name).display().to_string();
+    for path in
+        ["weir.yaml", "weir-data/x", "logs/../weir.yaml", "certs/a.pem", "/proc/self/environ", &absolute("weir.yaml")]
+    {
+        is_refused(&mut api, "routes/r", &logging(path), "`resource_log_files`");
+    }
+    symlink("../weir.yaml", directory.join("logs/link")).expect("a link");
+    symlink("..", directory.join("logs/up")).expect("a link");
+    fs::hard_link(directory.join("weir.yaml"), directory.join("logs/hard")).expect("a link");
+    let before = fs::read_to_string(directory.join("weir.yaml")).expect("it is there");
+    let access_log = || fs::read_to_string(directory.join("logs/access.log")).unwrap_or_default();
+    for (number, path) in
+        ["logs/link", "logs/up/weir.yaml", "logs/up/weir-data/x", "logs/hard", "logs/access.log"].iter().enumerate()
+    {
+        let name = format!("file-logger {path}");
+        api.put("routes/r", &logging(path));
+        assert_eq!(gateway.get("/r").status, 200);
+        eventually(&format!("{path} has been tried"), DEADLINE, || gateway.stderr().contains(&name));
+        let told = gateway.stderr();
+        assert!(told.contains("a resource of the store may not use this file"), "{number}: {told}");
+    }
+    assert_eq!(fs::read_to_string(directory.join("weir.yaml")).expect("it is there"), before);
+    assert!(!directory.join("weir-data/x").exists());
+    assert!(!access_log().contains("routes: {}"), "{}", access_log());
+    api.put("routes/r", &logging("logs/team.log"));
+    assert_eq!(gateway.get("/r").status, 200);
+    let written = || fs::read_to_string(directory.join("logs/team.log")).is_ok_and(|text| text.contains("routes"));
+    eventually("a listed directory is written to", DEADLINE, written);
+}
+
+#[test]
+fn a_file_that_is_a_link_out_of_a_listed_directory_is_not_read() {
+    let identity = Authority::of_tests().identity(&["a.example"]);
+    let gateway = weir()
+        .file("certs/a.pem", &identity.certificate)
+        .file("certs/a.key", &identity.key)
+        .file("secret/b.key", &identity.key)
+        .start(&node_file("resource_files: [certs, weir-data]\n"));
+    let mut api = scoped(&gateway);
+    let directory = gateway.directory().path();
+    symlink("../secret/b.key", directory.join("certs/b.key")).expect("a link");
+    symlink("a.key", directory.join("certs/c.key")).expect("a link");
+    let ssl =
+        |key: &str| json!({"labels": {"team": "a"}, "sni": "a.example", "cert": "certs/a.pem", "key": key}).to_string();
+    let mut put = |key: &str| {
+        let answer = api.ask("PUT", "ssls/s", "", &ssl(key));
+        (answer.status, answer.text())
+    };
+    for key in ["certs/b.key", "weir-data/store.redb"] {
+        let (status, text) = put(key);
+        assert!(status == 400 && text.contains("may not use this file"), "{key}: {status} {text}");
+    }
+    let (status, text) = put("certs/c.key");
+    assert_eq!(status, 201, "a link within the directory, as Kubernetes makes them: {text}");
+}
+
+#[test]
+fn a_resource_stored_before_the_lists_existed_is_set_aside_until_it_is_listed() {
+    let directory = TempDir::new();
+    let yaml = |settings: &str| format!("{}data_dir: {}\n{settings}", node_file(""), directory.path().display());
+    let mut gateway = weir().start(&yaml("resource_env: [LISTED]\n"));
+    let mut api = scoped(&gateway);
+    api.put("routes/r", &route(json!({"mocking": {"response_example": "$env://LISTED"}})));
+    api.put(
+        "routes/other",
+        &json!({"uri": "/o", "labels": {"team": "a"}, "plugins": {"mocking": {"response_example": "o"}}}).to_string(),
+    );
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    let gateway = weir().start(&yaml(""));
+    assert_eq!((gateway.get("/r").status, gateway.get("/o").status), (404, 200));
+    let warnings = gateway.status()["configuration"]["warnings"].to_string();
+    assert!(warnings.contains("routes/r") && warnings.contains("`resource_env`"), "{warnings}");
+    gateway.rewrite(&yaml("resource_env: [LISTED]\n"));
+    eventually("the route is back", DEADLINE, || gateway.get("/r").text() == LISTED);
+    gateway.rewrite(&yaml(""));
+    eventually("what is no longer listed is no longer read", DEADLINE, || {
+        gateway.get("/r").text() != LISTED || {
+            gateway.status()["configuration"].to_string().contains("`resource_env`")
+        }
+    });
+}
+
+#[test]
+fn an_editor_of_a_standalone_node_adds_no_secret_manager() {
+    let gateway = weir().start(&node_file("store: standalone\n"));
+    let mut editor = Api::with_key(admin_addr(&gateway), EDITOR);
+    let manager = json!({"id": "vault/1", "uri": "http://127.0.0.1:9", "prefix": "kv", "token": "t"});
+    let mut put = |digest: &str, lists: Value| {
+        editor.ask("PUT", "configs", &format!("X-Digest: {digest}\r\n"), &lists.to_string())
+    };
+    let answer = put("d1", json!({"secrets": [manager]}));
+    assert!(answer.status == 403 && answer.text().contains("the role editor"), "{}", answer.text());
+    assert_eq!(put("d2", json!({"routes": []})).status, 202);
+}
+
+#[test]
+fn scopes_without_kinds_include_nothing_that_concerns_all_routes() {
+    let gateway = weir().start(&node_file(""));
+    let mut api = scoped(&gateway);
+    let rule = json!({"labels": {"team": "a"}, "plugins": {"response-rewrite": {"headers": {"set": {"X-A": "a"}}}}});
+    for (path, body) in [
+        ("global_rules/a", rule.to_string()),
+        ("plugin_metadata/file-logger", json!({"labels": {"team": "a"}, "path": "x"}).to_string()),
+    ] {
+        assert_eq!(api.ask("PUT", path, "", &body).status, 403, "{path}");
+        let transaction =
+            json!({"operations": [{"put": path, "value": serde_json::from_str::<Value>(&body).expect("JSON")}]});
+        assert_eq!(api.ask("PATCH", "configs", "", &transaction.to_string()).status, 403, "{path}");
+    }
+}
+
+#[test]
+fn requests_through_the_gateway_have_no_rights_in_the_admin_api() {
+    let gateway = weir().start(&node_file(""));
+    let address = admin_addr(&gateway);
+    let nodes = json!({address.to_string(): 1});
+    let to_admin = json!({"uri": "/apisix/*", "labels": {"team": "a"}, "upstream": {"nodes": nodes}});
+    scoped(&gateway).put("routes/admin", &to_admin.to_string());
+    assert_eq!(gateway.get("/apisix/admin/routes").status, 401);
+    assert_eq!(Api::with_key(address, ADMIN).get("routes")["total"], 1);
+}
