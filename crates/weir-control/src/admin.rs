@@ -34,6 +34,6 @@ pub use api::{AdminApi, AdminParts, GENERATED_KEY, generated_key};
 pub use audit::AuditSink;
 pub use context::{MOST_WAITS, ServedRevisions};
 pub use keys::AdminKeys;
-pub use lanes::{ClientPresence, WaitingClient};
+pub use lanes::{ClientPresence, PresentClient};
 pub use request::{AdminPeer, BodyFault};
 pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};

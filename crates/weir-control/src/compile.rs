@@ -286,7 +286,7 @@ impl<'a> Compiler<'a> {
             };
             let fault = Diagnostic::at_place(&self.document.source, *place, format!("`{list}` has no `{id}`"));
             let path = join(&origin.path, key);
-            let cause = FaultCause::Missing(format!("{list}/{id}").into());
+            let cause = FaultCause::missing(list, id);
             self.faults.add(Diagnostic { path, cause, ..fault.advise(advice) });
         }
         found

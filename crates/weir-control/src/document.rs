@@ -353,7 +353,7 @@ impl Document {
         unknown.map(|PlacedReference { secret, path, place }| {
             let problem = format!("there is no secrets manager `{}`", secret.manager);
             let fault = Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`");
-            let cause = FaultCause::Missing(format!("secrets/{}", secret.manager).into());
+            let cause = FaultCause::missing("secrets", &secret.manager);
             Diagnostic { path: path.clone(), cause, ..fault }
         })
     }
@@ -590,8 +590,9 @@ impl Document {
                 Ok(Err(faults)) => faults,
                 Err(reason) => {
                     let problem = format!("the file `{path}` cannot be read: {reason}");
-                    let fault = Diagnostic::at_place(&self.source, place, problem).outside();
-                    self.faults.push(Diagnostic { path: at, ..fault });
+                    let fault = Diagnostic::at_place(&self.source, place, problem);
+                    let cause = FaultCause::of_unread_file(&reason);
+                    self.faults.push(Diagnostic { path: at, cause, ..fault });
                     continue;
                 }
             };

@@ -39,10 +39,11 @@ pub mod store;
 mod transfer;
 mod trial;
 mod trusted;
+mod wake;
 pub mod watch;
 pub mod writes;
 
-pub use checker::{CheckRequest, ResourceChecker};
+pub use checker::{ChangeCheck, ResourceChecker};
 pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use live::{LiveResources, ResourceEdit};

@@ -23,7 +23,7 @@ use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
-use super::lanes::{ClientPresence, Lanes};
+use super::lanes::{ClientPresence, RequestLanes};
 use super::query::{Query, decoded_path};
 use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
@@ -79,7 +79,7 @@ struct AdminTarget {
 /// Responds to requests.
 pub struct AdminApi {
     handlers: Arc<AdminHandlers>,
-    lanes: Lanes,
+    lanes: RequestLanes,
     keys: AdminKeys,
     tokens: Option<AcceptedTokens>,
     hosts: Vec<Box<str>>,
@@ -102,7 +102,7 @@ impl AdminApi {
         let waits = Semaphore::new(MOST_WAITS);
         let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone, waits };
         let handlers = Arc::new(AdminHandlers { context, hubs });
-        Ok(AdminApi { handlers, lanes: Lanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
+        Ok(AdminApi { handlers, lanes: RequestLanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
     }
 
     /// Checks a request in the order of Apache APISIX; the first failed check determines the response. `read` reads at most the

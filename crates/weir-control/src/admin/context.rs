@@ -17,7 +17,7 @@ use super::dry_run;
 use super::query::Query;
 use super::request::AdminRequest;
 use crate::explain::RequestDescription;
-use crate::stores::checker::{CheckRequest, ResourceChecker};
+use crate::stores::checker::{ChangeCheck, ResourceChecker};
 use crate::stores::live::LiveResources;
 use crate::stores::resources::Author;
 use crate::stores::shared::NodeReport;
@@ -99,7 +99,7 @@ impl AdminContext {
         let pattern_bytes = request.pattern_bytes();
         let dry_run = request.query.is_true("dry_run");
         let outcome = match dry_run {
-            true => self.checker.check(&CheckRequest {
+            true => self.checker.check(&ChangeCheck {
                 plan,
                 author,
                 forced,

@@ -39,13 +39,13 @@ const BYTES_OF_PERMIT: usize = 1 << 10;
 const NICENESS: i32 = 10;
 
 /// The lanes of all roles.
-pub(super) struct Lanes {
-    checks: [Lane; 3],
-    changes: [Lane; 2],
+pub(super) struct RequestLanes {
+    checks: [RequestLane; 3],
+    changes: [RequestLane; 2],
 }
 
 /// A thread with an async runtime.
-pub(super) struct Lane {
+pub(super) struct RequestLane {
     runtime: Handle,
     places: Arc<Mutex<LanePlaces>>,
     limits: LaneLimits,
@@ -95,16 +95,16 @@ pub struct ClientPresence(Arc<AtomicBool>);
 
 /// Kept as long as the client waits. Dropping it tells that the client has left.
 #[derive(Debug)]
-pub struct WaitingClient(ClientPresence);
+pub struct PresentClient(ClientPresence);
 
-impl WaitingClient {
-    pub fn new() -> (WaitingClient, ClientPresence) {
+impl PresentClient {
+    pub fn new() -> (PresentClient, ClientPresence) {
         let presence = ClientPresence::default();
-        (WaitingClient(presence.clone()), presence)
+        (PresentClient(presence.clone()), presence)
     }
 }
 
-impl Drop for WaitingClient {
+impl Drop for PresentClient {
     fn drop(&mut self) {
         self.0.0.store(true, Relaxed);
     }
@@ -127,12 +127,12 @@ fn left() -> AdminResponse {
     json_of(status, &json!({ "error_msg": "the client has left before the request was answered" }))
 }
 
-impl Lanes {
+impl RequestLanes {
     /// Starts the threads.
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub(super) fn start() -> io::Result<Lanes> {
+    pub(super) fn start() -> io::Result<RequestLanes> {
         let of_checks = LaneLimits {
             niceness: NICENESS,
             most: MOST_CHECKS,
@@ -141,15 +141,15 @@ impl Lanes {
         };
         let of_changes =
             LaneLimits { niceness: 0, most: MOST_CHANGES, most_of_caller: MOST_CHANGES, answers_nobody: true };
-        let checks = |name| Lane::start(name, of_checks);
-        let changes = |name| Lane::start(name, of_changes);
-        Ok(Lanes {
+        let checks = |name| RequestLane::start(name, of_checks);
+        let changes = |name| RequestLane::start(name, of_changes);
+        Ok(RequestLanes {
             checks: [checks("checks-viewer")?, checks("checks-editor")?, checks("checks-admin")?],
             changes: [changes("changes-editor")?, changes("changes-admin")?],
         })
     }
 
-    pub(super) fn of(&self, role: AdminRole, changes: bool) -> &Lane {
+    pub(super) fn of(&self, role: AdminRole, changes: bool) -> &RequestLane {
         match (role, changes) {
             (AdminRole::Viewer, _) => &self.checks[0],
             (AdminRole::Editor, false) => &self.checks[1],
@@ -160,8 +160,8 @@ impl Lanes {
     }
 }
 
-impl Lane {
-    fn start(name: &str, limits: LaneLimits) -> io::Result<Lane> {
+impl RequestLane {
+    fn start(name: &str, limits: LaneLimits) -> io::Result<RequestLane> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -174,7 +174,7 @@ impl Lane {
             drop(runtime.block_on(stopped));
         })?;
         let room = AnswerRoom(Arc::new(Semaphore::new(ANSWER_BYTES / BYTES_OF_PERMIT)));
-        Ok(Lane { runtime: handle, places: Arc::default(), limits, room, _stop: stop })
+        Ok(RequestLane { runtime: handle, places: Arc::default(), limits, room, _stop: stop })
     }
 
     pub(super) fn room(&self) -> &AnswerRoom {
@@ -295,10 +295,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_that_floods_a_lane_leaves_places_to_others() {
-        let lanes = Lanes::start().expect("threads");
+        let lanes = RequestLanes::start().expect("threads");
         let lane = lanes.of(AdminRole::Viewer, false);
         let kept: Vec<LanePlace> =
-            (0..MOST_CHECKS_OF_CALLER).map(|_| lane.place(&caller("a")).ok().expect("a place")).collect();
+            (0..MOST_CHECKS_OF_CALLER).map(|_| lane.place(&caller("a")).expect("a place")).collect();
         let ok = async || json_of(StatusCode::OK, &json!({}));
         let status = async |name| match lane.place(&caller(name)) {
             Ok(place) => lane.answer(place, ClientPresence::default(), ok()).await.status(),
@@ -308,12 +308,12 @@ mod tests {
         assert_eq!(status("b").await, StatusCode::OK);
         drop(kept);
         assert_eq!(status("a").await, StatusCode::OK);
-        let (client, presence) = WaitingClient::new();
+        let (client, presence) = PresentClient::new();
         drop(client);
-        let place = lane.place(&caller("a")).ok().expect("a place");
+        let place = lane.place(&caller("a")).expect("a place");
         assert_eq!(lane.answer(place, presence.clone(), ok()).await.status().as_u16(), 499, "nobody waits for it");
         let changes = lanes.of(AdminRole::Admin, true);
-        let place = changes.place(&caller("a")).ok().expect("a place");
+        let place = changes.place(&caller("a")).expect("a place");
         assert_eq!(changes.answer(place, presence, ok()).await.status(), StatusCode::OK, "a change is made");
         assert_eq!(lock(&lane.places).taken, 0);
     }

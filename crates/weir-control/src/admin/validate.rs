@@ -16,7 +16,7 @@ use super::scopes::within_for_check;
 use super::sent_lists::{ListError, body, key_of, malformed};
 use super::transaction::Transaction;
 use crate::document::{AdminRole, Document, RESOURCE_LISTS};
-use crate::stores::checker::CheckRequest;
+use crate::stores::checker::ChangeCheck;
 use crate::stores::writes::{Plan, WriteOutcome};
 use crate::text::diagnostic::Diagnostic;
 
@@ -60,7 +60,7 @@ pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<A
             Box::new(move |view| transaction.plan(view))
         }
     };
-    let outcome = context.checker.check(&CheckRequest {
+    let outcome = context.checker.check(&ChangeCheck {
         plan: within_for_check(&request.caller, plan),
         author: request.author(),
         forced: false,

@@ -14,7 +14,7 @@ use weir_plugin::secret_name::may_be_secret;
 use super::Compiler;
 use crate::document::resource_access::RESOURCE_FILES;
 use crate::document::{Pem, PemSource, ServerName, Ssl};
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::read::shortened;
 
 /// The protocols offered by ALPN.
@@ -209,8 +209,9 @@ impl Compiler<'_> {
             Some(Ok(text)) => return Some(Arc::clone(text)),
             Some(Err(reason)) => {
                 let problem = format!("{} cannot be read: {reason}", named(pem, name));
-                let fault = Diagnostic::at_place(&self.document.source, pem.place(), problem).outside();
-                self.faults.add(Diagnostic { path: pem.origin.path.to_string(), ..fault });
+                let fault = Diagnostic::at_place(&self.document.source, pem.place(), problem);
+                let cause = FaultCause::of_unread_file(reason);
+                self.faults.add(Diagnostic { path: pem.origin.path.to_string(), cause, ..fault });
                 return None;
             }
             // It may not be read, which was reported with the reference.

@@ -14,7 +14,7 @@ use super::resource_source::AcceptedSettings;
 use super::resources::Author;
 use super::secrets::KnownSecrets;
 use super::settle::{SettlePolicy, receipt_warnings, settle};
-use super::trial::Trial;
+use super::trial::ChangeTrial;
 use super::trusted;
 use super::writes::{ComparedRequest, Plan, WriteOutcome, WriteReceipt};
 use crate::document::Document;
@@ -25,7 +25,7 @@ use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
 
 /// A change to be checked.
-pub struct CheckRequest {
+pub struct ChangeCheck {
     pub plan: Box<Plan>,
     pub author: Author,
     /// Resources that refer to deleted ones are set aside.
@@ -37,6 +37,9 @@ pub struct CheckRequest {
     /// The most bytes of compiled patterns.
     pub pattern_bytes: usize,
 }
+
+/// How requests would be handled; malformed ones have the reason why they are.
+type RoutingOutcomes = Vec<Result<RoutingOutcome, String>>;
 
 /// Checks changes on any thread.
 pub struct ResourceChecker {
@@ -64,7 +67,7 @@ impl ResourceChecker {
     }
 
     /// What making this change would answer. Nothing is changed, and the publication is 0. May take long, and block.
-    pub fn check(&self, request: &CheckRequest) -> WriteOutcome {
+    pub fn check(&self, request: &ChangeCheck) -> WriteOutcome {
         let mut trial = self.live.begin();
         let edits = match (request.plan)(&trial.view()) {
             Ok(edits) => edits,
@@ -94,11 +97,11 @@ impl ResourceChecker {
     /// The warnings about a trial, and how it would handle the requests.
     fn settled(
         &self,
-        trial: &mut Trial,
+        trial: &mut ChangeTrial,
         policy: &SettlePolicy,
-        request: &CheckRequest,
-    ) -> Result<(Vec<Diagnostic>, Vec<Result<RoutingOutcome, String>>), Vec<Diagnostic>> {
-        let load = |trial: &mut Trial| self.loader.load(trial, request.asks_for_secrets);
+        request: &ChangeCheck,
+    ) -> Result<(Vec<Diagnostic>, RoutingOutcomes), Vec<Diagnostic>> {
+        let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.asks_for_secrets);
         let (_, CheckedDocument { warnings, outcomes }) =
             settle(trial, policy, load, |_, loaded, _| self.publisher.check(&loaded.document, &request.requests))?;
         Ok((warnings, outcomes))
@@ -108,7 +111,7 @@ impl ResourceChecker {
     fn compared(
         &self,
         requests: &[RequestDescription],
-        after: Vec<Result<RoutingOutcome, String>>,
+        after: RoutingOutcomes,
     ) -> Result<Vec<ComparedRequest>, Vec<Diagnostic>> {
         if requests.is_empty() {
             return Ok(Vec::new());
@@ -140,7 +143,7 @@ impl CheckLoader {
     }
 
     /// The document of the settings in use with the resources of a trial.
-    fn load(&self, trial: &mut Trial, asks_for_secrets: bool) -> Result<LoadedDocument, Vec<Diagnostic>> {
+    fn load(&self, trial: &mut ChangeTrial, asks_for_secrets: bool) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let Some(settings) = self.settings.get() else {
             return Err(vec![Diagnostic::of_source(&self.name, "no configuration is served yet")]);
         };

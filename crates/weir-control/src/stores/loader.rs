@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_client::HttpClient;
+use weir_plugin::AllowedFolders;
 
 use super::beside::{self, FilesBeside};
 use super::file::FileSource;
@@ -14,7 +15,7 @@ use super::resource_source::AcceptedSettings;
 use super::secrets::Secrets;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
-use super::trial::Trial;
+use super::trial::ChangeTrial;
 use super::trusted;
 use crate::document::{Document, Files, NameQuery};
 use crate::text::diagnostic::Diagnostic;
@@ -51,7 +52,11 @@ impl ServedFiles {
     pub(super) fn complete(&self, files: &mut Files) -> Vec<Box<str>> {
         let served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut completed = Vec::new();
-        for (name, content) in files.iter_mut().filter(|(_, content)| content.is_err()) {
+        for (name, content) in files.iter_mut() {
+            // What may not be read is not completed.
+            if content.as_ref().map_or_else(|reason| AllowedFolders::is_refusal(reason), |_| true) {
+                continue;
+            }
             if let Some(Ok(known)) = served.get(name) {
                 *content = Ok(Arc::clone(known));
                 completed.push(name.clone());
@@ -70,7 +75,7 @@ pub struct LoadedDocument {
     /// Nodes without an endpoint for now, and secrets that may be out of date.
     pub warnings: Vec<Diagnostic>,
     /// The resources that it was made of; `None` if they come from the file, or are those of a change.
-    pub(super) trial: Option<Trial>,
+    pub(super) trial: Option<ChangeTrial>,
     /// The warnings about secrets.
     pub(super) old_secrets: Vec<Diagnostic>,
     pub(super) incomplete: Option<Diagnostic>,
@@ -173,7 +178,7 @@ impl DocumentLoader {
     }
 
     /// Like [`DocumentLoader::read`], with the resources of a trial.
-    pub(super) fn read_trial(&mut self, trial: Option<&mut Trial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
+    pub(super) fn read_trial(&mut self, trial: Option<&mut ChangeTrial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
         self.read_with(trial, |_, document| Ok((document, Vec::new())))
     }
 
@@ -188,7 +193,7 @@ impl DocumentLoader {
     }
 
     /// Like [`DocumentLoader::load`], with the resources of a trial.
-    pub(super) fn load_trial(&mut self, trial: Option<&mut Trial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
+    pub(super) fn load_trial(&mut self, trial: Option<&mut ChangeTrial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let is_change = trial.as_ref().is_some_and(|trial| trial.is_change());
         let has_set_aside = trial.as_ref().is_some_and(|trial| !trial.set_aside().is_empty());
         let mut loaded = self.read_with(trial, |loader, document| {
@@ -211,7 +216,7 @@ impl DocumentLoader {
 
     fn read_with(
         &mut self,
-        mut trial: Option<&mut Trial>,
+        mut trial: Option<&mut ChangeTrial>,
         fetch: impl FnOnce(&mut Self, Document) -> Result<(Document, Vec<String>), FileStall>,
     ) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let read = self.source.read(trial.as_deref_mut())?;

@@ -9,7 +9,7 @@ use super::live::LiveResources;
 use super::open::data_directory;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
-use super::trial::{DocumentLists, Trial};
+use super::trial::{ChangeTrial, DocumentLists};
 use crate::document::resource_access::{NodeOwned, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
@@ -87,7 +87,7 @@ impl AcceptedSettings {
 
 impl SettingsFile {
     /// The document of these settings with the resources of a trial.
-    pub(super) fn document(&self, name: &Arc<str>, trial: &mut Trial) -> Document {
+    pub(super) fn document(&self, name: &Arc<str>, trial: &mut ChangeTrial) -> Document {
         let mut entries = match &self.tree.kind {
             NodeKind::Map(entries) => entries.clone(),
             _ => Vec::new(),
@@ -122,7 +122,7 @@ impl Source for ResourceSource {
         self.settings.version()
     }
 
-    fn read(&mut self, trial: Option<&mut Trial>) -> Result<SourceDocument, Vec<Diagnostic>> {
+    fn read(&mut self, trial: Option<&mut ChangeTrial>) -> Result<SourceDocument, Vec<Diagnostic>> {
         let mut own = None;
         let trial = trial.unwrap_or_else(|| own.insert(self.live.begin()));
         let settings = self.settings_file(trial.is_change())?;

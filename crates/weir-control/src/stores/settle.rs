@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::loader::LoadedDocument;
 use super::resources::{ResourceKey, RevisionRecord};
-use super::trial::{SortedFaults, Trial};
+use super::trial::{ChangeTrial, SortedFaults};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 
 /// The most rounds of setting resources aside before the whole document is refused; each round sets at least one aside.
@@ -21,14 +21,14 @@ pub(super) enum SettlePolicy {
 }
 
 impl SettlePolicy {
-    pub(super) fn of_change(trial: &Trial, forced: bool) -> SettlePolicy {
+    pub(super) fn of_change(trial: &ChangeTrial, forced: bool) -> SettlePolicy {
         SettlePolicy::Change { before: trial.set_aside().keys().cloned().collect(), forced }
     }
 
     /// Whether a resource may be set aside together with those for which `is_leaving`.
     fn may_leave_out(
         &self,
-        trial: &Trial,
+        trial: &ChangeTrial,
         (key, faults): (&ResourceKey, &[Diagnostic]),
         is_leaving: impl Fn(&ResourceKey) -> bool,
     ) -> bool {
@@ -37,7 +37,7 @@ impl SettlePolicy {
             FaultCause::Outside => true,
             // What stands there in place of a value from outside may be wrong as well.
             FaultCause::Text => faults.iter().filter(is_outside).any(|other| fault.path.starts_with(&other.path)),
-            FaultCause::Missing(other) => ResourceKey::parse(other).is_some_and(|other| is_leaving(&other)),
+            FaultCause::Missing(other) => ResourceKey::parse(&other.key).is_some_and(|other| is_leaving(&other)),
         };
         match self {
             SettlePolicy::Any => true,
@@ -48,7 +48,7 @@ impl SettlePolicy {
     }
 
     /// The faulty resources that may be set aside, each with its first fault.
-    fn leaving(&self, trial: &Trial, sorted: &SortedFaults) -> BTreeMap<ResourceKey, Diagnostic> {
+    fn leaving(&self, trial: &ChangeTrial, sorted: &SortedFaults) -> BTreeMap<ResourceKey, Diagnostic> {
         let mut leaving = BTreeMap::new();
         loop {
             let known = leaving.len();
@@ -73,10 +73,10 @@ impl SettlePolicy {
 /// # Errors
 /// The faults of what may not be set aside, or those of `finish` that concern no resource.
 pub(super) fn settle<T>(
-    trial: &mut Trial,
+    trial: &mut ChangeTrial,
     policy: &SettlePolicy,
-    mut load: impl FnMut(&mut Trial) -> Result<LoadedDocument, Vec<Diagnostic>>,
-    mut finish: impl FnMut(&mut Trial, &LoadedDocument, Vec<Diagnostic>) -> Result<T, Vec<Diagnostic>>,
+    mut load: impl FnMut(&mut ChangeTrial) -> Result<LoadedDocument, Vec<Diagnostic>>,
+    mut finish: impl FnMut(&mut ChangeTrial, &LoadedDocument, Vec<Diagnostic>) -> Result<T, Vec<Diagnostic>>,
 ) -> Result<(LoadedDocument, T), Vec<Diagnostic>> {
     for _ in 0..MOST_ROUNDS {
         let loaded = load(trial)?;
@@ -108,7 +108,7 @@ fn told<'d>(aside: impl Iterator<Item = &'d Diagnostic>) -> Vec<Diagnostic> {
 
 /// The warnings about the resources that a change has put there: `warnings` of the whole document, and those set aside.
 pub(super) fn receipt_warnings(
-    trial: &Trial,
+    trial: &ChangeTrial,
     record: &RevisionRecord,
     set_aside: &BTreeMap<ResourceKey, Diagnostic>,
     warnings: &[Diagnostic],

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::seen::SeenFiles;
-use super::trial::Trial;
+use super::trial::ChangeTrial;
+pub use super::wake::Wake;
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 
@@ -32,7 +33,7 @@ pub trait Source: Send {
     ///
     /// # Errors
     /// If there is no document that can be parsed. Other faults are in the document.
-    fn read(&mut self, trial: Option<&mut Trial>) -> Result<SourceDocument, Vec<Diagnostic>>;
+    fn read(&mut self, trial: Option<&mut ChangeTrial>) -> Result<SourceDocument, Vec<Diagnostic>>;
 
     /// Registers `wake`, which is called when something may have changed. `version` is called every second in any case.
     fn notify(&mut self, wake: Wake);
@@ -40,9 +41,6 @@ pub trait Source: Send {
     /// Called when the document that was read last has been published.
     fn accepted(&mut self);
 }
-
-/// Wakes the watch, to check for changes.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// A document as read from a source.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 //! A change that is tried: the resources as they would be. Beginning one copies nothing that is long, so that any thread can try a
-//! change while others are made. A trial ends with [`Trial::commit`], on the thread that makes changes, or is dropped without a
+//! change while others are made. A trial ends with [`ChangeTrial::commit`], on the thread that makes changes, or is dropped without a
 //! trace.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::text::json;
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 
 /// The resources of a store with a change that is not committed.
-pub struct Trial {
+pub struct ChangeTrial {
     live: Arc<LiveResources>,
     set: Arc<ResourceSet>,
     pending: PendingResources,
@@ -50,9 +50,9 @@ pub struct SortedFaults {
 
 impl LiveResources {
     /// Begins a trial on the committed resources.
-    pub(super) fn begin(self: &Arc<Self>) -> Trial {
+    pub(super) fn begin(self: &Arc<Self>) -> ChangeTrial {
         let state = self.state();
-        Trial {
+        ChangeTrial {
             live: Arc::clone(self),
             set: Arc::clone(&state.set),
             pending: PendingResources::new(),
@@ -64,7 +64,7 @@ impl LiveResources {
     }
 }
 
-impl Trial {
+impl ChangeTrial {
     /// The revision that the trial would create, or the committed one if it changes nothing.
     pub(super) fn revision(&self) -> u64 {
         self.records.last().map_or(self.set.revision, |record| record.revision)
@@ -246,7 +246,7 @@ impl Trial {
     }
 }
 
-impl std::fmt::Debug for Trial {
+impl std::fmt::Debug for ChangeTrial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.pending.keys()).finish()
     }
@@ -305,7 +305,7 @@ impl SortedFaults {
 
 /// A resource as an item of a document, with its id.
 fn item(key: &ResourceKey, text: &str) -> TreeNode {
-    // A text that is not JSON is refused as a resource that is no map, and [`Trial::sort`] says why.
+    // A text that is not JSON is refused as a resource that is no map, and [`ChangeTrial::sort`] says why.
     let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
     let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
     if let NodeKind::Map(entries) = &mut tree.kind

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+use weir_plugin::AllowedFolders;
 
 use crate::text::tree::{TextPosition, TreePath};
 
@@ -40,7 +41,24 @@ pub enum FaultCause {
     /// another machine.
     Outside,
     /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
-    Missing(Box<str>),
+    Missing(Box<MissingResource>),
+}
+
+/// A resource that another one refers to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MissingResource {
+    pub key: Box<str>,
+}
+
+impl FaultCause {
+    pub(crate) fn missing(list: &str, id: &str) -> FaultCause {
+        FaultCause::Missing(Box::new(MissingResource { key: format!("{list}/{id}").into() }))
+    }
+
+    /// That of a file which cannot be read: it is outside, unless the resource may not name the file at all.
+    pub(crate) fn of_unread_file(reason: &str) -> FaultCause {
+        if AllowedFolders::is_refusal(reason) { FaultCause::Text } else { FaultCause::Outside }
+    }
 }
 
 impl Diagnostic {

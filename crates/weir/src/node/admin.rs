@@ -15,7 +15,7 @@ use hyper::{Response, StatusCode};
 use tokio_rustls::TlsAcceptor;
 use weir_control::Hubs;
 use weir_control::admin::{
-    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, WaitingClient, generated_key,
+    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, PresentClient, generated_key,
 };
 use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceChecker, ResourceWriter, data_directory};
@@ -187,7 +187,7 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAn
             ReceivedBodyFault::NoRoom => BodyFault::NoRoom,
         })
     };
-    let (_waiting, client) = WaitingClient::new();
+    let (_waiting, client) = PresentClient::new();
     let answering = tokio::spawn(async move {
         let _progress = progress;
         api.answer(head, admin_peer(peer), client, read).await

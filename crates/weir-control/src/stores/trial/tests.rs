@@ -75,6 +75,7 @@ fn keeps_what_is_committed(store: Box<dyn ResourceStore>, seed: u64) {
     let live = LiveResources::of_store(Box::new(FaultyStore { store, next: Arc::clone(&next) })).expect("it loads");
     let live = Arc::new(live);
     let (mut model, numbers, source) = (Model::new(), Cell::new(0), Arc::from("store"));
+    let access = Arc::default();
     // A reader that began earlier keeps what it saw.
     let mut earlier = (live.begin(), model.clone());
     for _ in 0..300 {
@@ -94,9 +95,9 @@ fn keeps_what_is_committed(store: Box<dyn ResourceStore>, seed: u64) {
         if random.bool() {
             let faulty = staged.keys().next().cloned().into_iter();
             let fault = |key: ResourceKey| (key, Diagnostic::of_source(&source, "a fault"));
-            trial.lists(&source);
+            trial.lists(&source, &access);
             trial.leave_out(faulty.map(fault).collect());
-            trial.lists(&source);
+            trial.lists(&source, &access);
         }
         assert_eq!(of_live(&live), model, "nothing shows before it is committed");
         let aside = live.set_aside();

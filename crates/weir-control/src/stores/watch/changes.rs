@@ -13,7 +13,7 @@ use super::super::loader::{DocumentLoader, LoadedDocument};
 use super::super::resources::{Author, ResourceKey, RevisionRecord};
 use super::super::settle::{SettlePolicy, receipt_warnings, settle};
 use super::super::store::{CommitFailure, StoreFailure};
-use super::super::trial::Trial;
+use super::super::trial::ChangeTrial;
 use super::super::writes::{PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
 use super::{WatchCommand, Watching};
 use crate::publish::{Commit, Publication, Publisher};
@@ -48,7 +48,7 @@ struct PublishedTrial {
     /// The revision that the store has given it.
     revision: Option<u64>,
     set_aside: BTreeMap<ResourceKey, Diagnostic>,
-    trial: Trial,
+    trial: ChangeTrial,
 }
 
 /// Publishes a loaded document. Faulty resources of a store are set aside, each with a warning; in a file, any fault makes the
@@ -66,7 +66,7 @@ pub fn publish_first(
         return published.map(|publication| (loaded, publication));
     };
     let mut first = Some(loaded);
-    let load = |trial: &mut Trial| first.take().map_or_else(|| loader.load_trial(Some(trial)), Ok);
+    let load = |trial: &mut ChangeTrial| first.take().map_or_else(|| loader.load_trial(Some(trial)), Ok);
     let published = settle(&mut trial, &SettlePolicy::Any, load, |trial, loaded, warnings| {
         // There is nothing to write to the store, so this cannot fail.
         let publication = publisher.try_publish(&loaded.document, loaded.revision.clone(), warnings, None)?;
@@ -157,7 +157,7 @@ impl Watching {
         let mut trial = live.begin();
         let before = trial.set_aside().clone();
         trial.retry_set_aside();
-        let load = |trial: &mut Trial| self.loader.load_trial(Some(trial));
+        let load = |trial: &mut ChangeTrial| self.loader.load_trial(Some(trial));
         let published = settle(&mut trial, &SettlePolicy::Any, load, |trial, loaded, warnings| {
             let mut nothing_to_commit = || Ok(None);
             let commit: Option<&mut Commit<'_>> = Some(&mut nothing_to_commit);
@@ -220,7 +220,7 @@ impl Watching {
     }
 
     /// Compiles the staged changes, commits them, and publishes the result.
-    fn attempt(&mut self, trial: Trial, staged: &[StagedChange]) -> Result<PublishedTrial, Rejection> {
+    fn attempt(&mut self, trial: ChangeTrial, staged: &[StagedChange]) -> Result<PublishedTrial, Rejection> {
         let forced = staged.iter().any(|staged| staged.write.request.forced);
         let pattern_bytes = staged.iter().map(|staged| staged.write.request.pattern_bytes).max().unwrap_or_default();
         let policy = SettlePolicy::of_change(&trial, forced);
@@ -229,10 +229,10 @@ impl Watching {
     }
 
     /// Publishes and commits a trial. Resources set aside are tried again, since the change may add what they lacked.
-    fn publish_trial(&mut self, mut trial: Trial, policy: &SettlePolicy) -> Result<PublishedTrial, Rejection> {
+    fn publish_trial(&mut self, mut trial: ChangeTrial, policy: &SettlePolicy) -> Result<PublishedTrial, Rejection> {
         trial.retry_set_aside();
         let (mut rejection, mut revision) = (None, None);
-        let load = |trial: &mut Trial| self.loader.load_trial(Some(trial));
+        let load = |trial: &mut ChangeTrial| self.loader.load_trial(Some(trial));
         let published = settle(&mut trial, policy, load, |trial, loaded, warnings| {
             let set_aside = trial.set_aside().clone();
             let mut commit = || {
@@ -305,7 +305,7 @@ fn refuse(write: QueuedWrite, rejection: &Rejection) {
 }
 
 /// Plans a change on the committed and staged resources. A refusal is replied to at once.
-fn stage(trial: &mut Trial, write: QueuedWrite) -> Option<StagedChange> {
+fn stage(trial: &mut ChangeTrial, write: QueuedWrite) -> Option<StagedChange> {
     match planned(trial, &write) {
         Some(Ok(edits)) => {
             let record = trial.stage(edits, write.request.author.clone());
@@ -323,7 +323,7 @@ fn stage(trial: &mut Trial, write: QueuedWrite) -> Option<StagedChange> {
 }
 
 /// The edits of a change; `None` if its plan panics, which must not end the thread that makes all changes.
-fn planned(trial: &Trial, write: &QueuedWrite) -> Option<Result<Vec<ResourceEdit>, PlanRefusal>> {
+fn planned(trial: &ChangeTrial, write: &QueuedWrite) -> Option<Result<Vec<ResourceEdit>, PlanRefusal>> {
     catch_unwind(AssertUnwindSafe(|| (write.request.plan)(&trial.view()))).ok()
 }
 
