@@ -48,6 +48,7 @@ fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
     let command_line = command_line()?;
     let reference = |page: &str| output(Command::new(binary()?).args(["reference", page]));
     Ok(vec![
+        ("configuration.md", reference("configuration")?),
         ("plugins.md", reference("plugins")?),
         ("metrics.md", metrics::page()?),
         ("variables.md", reference("variables")?),

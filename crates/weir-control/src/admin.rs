@@ -23,7 +23,6 @@ mod redact;
 mod references;
 mod request;
 mod resources;
-mod schema;
 mod scopes;
 mod sent_lists;
 mod tokens;

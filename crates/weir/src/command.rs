@@ -17,6 +17,7 @@ pub mod reference;
 pub mod resource_files;
 pub mod resources;
 pub mod run;
+pub mod schema;
 pub mod status_stream;
 pub mod store;
 pub mod tail;
@@ -46,6 +47,7 @@ enum WeirCommand {
     Convert(convert::ConvertCommand),
     Explain(explain::Explain),
     Plugins(plugins::PluginsCommand),
+    Schema(schema::SchemaCommand),
     Reference(reference::ReferenceCommand),
     Get(resources::GetCommand),
     Put(resources::PutCommand),
@@ -77,6 +79,7 @@ impl Weir {
             WeirCommand::Convert(command) => command.execute(),
             WeirCommand::Explain(command) => command.execute(),
             WeirCommand::Plugins(command) => command.execute(),
+            WeirCommand::Schema(command) => command.execute(),
             WeirCommand::Reference(command) => command.execute(),
             WeirCommand::Get(command) => command.execute(),
             WeirCommand::Put(command) => command.execute(),

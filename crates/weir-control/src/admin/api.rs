@@ -29,7 +29,7 @@ use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
 };
 use super::tokens::{AcceptedTokens, TokenFault};
-use super::{configs, history, hubs, nodes, plugins, resources, schema, validate};
+use super::{configs, history, hubs, kinds, nodes, plugins, resources, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
 use crate::stores::checker::ResourceChecker;
@@ -293,7 +293,7 @@ impl AdminHandlers {
                 Ok(plugins::answer(context.registry, method, rest, &request.query))
             }
             (["schema", "validate", list], &Method::POST) => validate::one(list, request),
-            (["schema", name], &Method::GET) => Ok(match schema::of(name) {
+            (["schema", name], &Method::GET) => Ok(match kinds::schema(name) {
                 Some(schema) => answer::json_of(StatusCode::OK, &schema),
                 None => answer::wrong(format!("not found schema: {name}")),
             }),

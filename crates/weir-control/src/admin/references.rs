@@ -2,38 +2,18 @@
 
 use serde_json::Value;
 
-use super::kinds::ResourceKind;
+use super::kinds::{self, ResourceKind};
+use crate::document::kinds::KINDS;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
 
-/// A member that is the id of another resource.
-struct ReferenceLink {
-    member: &'static str,
-    list: &'static str,
-    /// The name in messages.
-    name: &'static str,
-}
-
-const UPSTREAM: ReferenceLink = ReferenceLink { member: "upstream_id", list: "upstreams", name: "upstream" };
-const SERVICE: ReferenceLink = ReferenceLink { member: "service_id", list: "services", name: "service" };
-const PLUGIN_CONFIG: ReferenceLink =
-    ReferenceLink { member: "plugin_config_id", list: "plugin_configs", name: "plugin config" };
-const GROUP: ReferenceLink = ReferenceLink { member: "group_id", list: "consumer_groups", name: "consumer group" };
-
-fn links(list: &str) -> &'static [ReferenceLink] {
-    match list {
-        "routes" => &[UPSTREAM, SERVICE, PLUGIN_CONFIG],
-        "services" => &[UPSTREAM],
-        "consumers" => &[GROUP],
-        _ => &[],
-    }
-}
-
-/// Checks that every resource that a resource refers to exists.
+/// Checks that every resource of a store that a resource refers to exists.
 pub(super) fn check(view: &ResourceView, kind: &ResourceKind, value: &Value) -> Result<(), PlanRefusal> {
-    for ReferenceLink { member, list, name } in links(kind.list) {
+    for (member, list) in kind.references() {
+        let Some(referred) = kinds::find(list) else { continue };
         let Some(id) = value.get(member).and_then(id_text) else { continue };
         if view.get(&ResourceKey::new(list, &id)).is_none() {
+            let name = referred.name;
             let problem = format!("failed to fetch {name} info by {name} id [{id}], response code: 404");
             return Err(PlanRefusal::Wrong(problem));
         }
@@ -52,70 +32,43 @@ pub(super) fn id_text(value: &Value) -> Option<String> {
 
 /// Refuses to delete a resource that others refer to, and names one of these.
 pub(super) fn refuse_if_used(view: &ResourceView, key: &ResourceKey) -> Result<(), PlanRefusal> {
-    let refuse = |problem: String| Err(PlanRefusal::Wrong(problem));
-    match key.list() {
-        "upstreams" => {
-            if let Some((kind, user)) =
-                user(view, key.id(), "upstream_id", &[("routes", "route"), ("services", "service")])
-            {
-                return refuse(format!("can not delete this upstream, {kind} [{user}] is still using it now"));
-            }
-            if let Some((kind, user)) = split_with(view, key.id()) {
-                return refuse(format!(
-                    "can not delete this upstream, plugin in {kind} [{user}] is still using it now"
-                ));
-            }
-            Ok(())
-        }
-        "services" => match user(view, key.id(), "service_id", &[("routes", "route")]) {
-            Some((kind, user)) => {
-                refuse(format!("can not delete this service directly, {kind} [{user}] is still using it now"))
-            }
-            None => Ok(()),
-        },
-        "plugin_configs" => match user(view, key.id(), "plugin_config_id", &[("routes", "route")]) {
-            Some((kind, user)) => {
-                refuse(format!("can not delete this plugin config, {kind} [{user}] is still using it now"))
-            }
-            None => Ok(()),
-        },
-        "consumer_groups" => match user(view, key.id(), "group_id", &[("consumers", "consumer")]) {
-            Some((kind, user)) => {
-                refuse(format!("can not delete this consumer group, {kind} [{user}] is still using it now"))
-            }
-            None => Ok(()),
-        },
-        _ => Ok(()),
+    let Some(kind) = kinds::find(key.list()) else { return Ok(()) };
+    if let Some((user, id)) = user(view, key) {
+        let directly = if key.list() == "services" { " directly" } else { "" };
+        let (name, user) = (kind.name, user.name);
+        let problem = format!("can not delete this {name}{directly}, {user} [{id}] is still using it now");
+        return Err(PlanRefusal::Wrong(problem));
     }
+    if key.list() == "upstreams"
+        && let Some((user, id)) = split_with(view, key.id())
+    {
+        let problem =
+            format!("can not delete this upstream, plugin in {} [{id}] is still using it now", user.schema_name());
+        return Err(PlanRefusal::Wrong(problem));
+    }
+    Ok(())
 }
 
-/// The kind and id of the first resource in these lists whose `member` is `id`.
-fn user(view: &ResourceView, id: &str, member: &str, lists: &[(&str, &'static str)]) -> Option<(&'static str, String)> {
-    for (list, kind) in lists {
+/// The first resource with a key that refers to this one: its kind and its id.
+fn user(view: &ResourceView, key: &ResourceKey) -> Option<(&'static ResourceKind, String)> {
+    let all = KINDS.iter().flat_map(|kind| kind.references().map(move |(member, list)| (kind, member, list)));
+    for (kind, member, _) in all.filter(|(_, _, list)| *list == key.list()) {
         let uses = |json: &str, value: &dyn Fn() -> Value| {
-            json.contains(member) && value().get(member).and_then(id_text).as_deref() == Some(id)
+            json.contains(member) && value().get(member).and_then(id_text).as_deref() == Some(key.id())
         };
-        let all = view.list(list);
+        let all = view.list(kind.list);
         let found = all.iter().find(|(_, resource)| uses(&resource.json, &|| resource.value()));
-        if let Some((key, _)) = found {
-            return Some((kind, key.id().to_owned()));
+        if let Some((user, _)) = found {
+            return Some((kind, user.id().to_owned()));
         }
     }
     None
 }
 
 /// The first resource whose `traffic-split` refers to the upstream.
-fn split_with(view: &ResourceView, id: &str) -> Option<(&'static str, String)> {
-    const OWNERS: [(&str, &str); 6] = [
-        ("routes", "route"),
-        ("services", "service"),
-        ("plugin_configs", "plugin_config"),
-        ("consumers", "consumer"),
-        ("consumer_groups", "consumer_group"),
-        ("global_rules", "global_rule"),
-    ];
-    for (list, kind) in OWNERS {
-        for (key, resource) in view.list(list) {
+fn split_with(view: &ResourceView, id: &str) -> Option<(&'static ResourceKind, String)> {
+    for kind in KINDS.iter().filter(|kind| kind.has_plugins()) {
+        for (key, resource) in view.list(kind.list) {
             if resource.json.contains("traffic-split") && names(&resource.value()["plugins"]["traffic-split"], id) {
                 return Some((kind, key.id().to_owned()));
             }

@@ -4,6 +4,7 @@ use std::ops::{BitOr, Not};
 
 use weir_plugin::BuildInputs;
 
+use crate::document::kinds;
 use crate::document::settings::{SETTINGS, SettingScope};
 use crate::document::{Document, NodeSpec, ResolvedName};
 use crate::text::fingerprint::Fingerprint;
@@ -79,25 +80,12 @@ pub(super) struct Surroundings {
     pub(super) tls: Fingerprint,
 }
 
-/// Lists and sections that no route is compiled from, or that routes depend on through other fields of `Surroundings`.
-const NOT_GENERAL: &[&str] = &[
-    "routes",
-    "services",
-    "upstreams",
-    "plugin_configs",
-    "global_rules",
-    "consumers",
-    "consumer_groups",
-    "plugin_metadata",
-    "ssls",
-    "acme",
-    "secrets",
-];
-
-/// Whether a change of this member of the document compiles every route again: any but those that are known not to.
+/// Whether a change of this member of the document compiles every route again: any but those that are known not to. Routes depend on
+/// the resources of stores through other fields of `Surroundings`.
 fn is_general(key: &str) -> bool {
     let scope = SETTINGS.iter().find(|(name, _)| *name == key).map(|(_, scope)| *scope);
-    scope != Some(SettingScope::Node) && !NOT_GENERAL.contains(&key)
+    let is_of_store = kinds::find(key).is_some_and(|kind| kind.is_stored);
+    scope != Some(SettingScope::Node) && !is_of_store && key != "acme"
 }
 
 impl Surroundings {

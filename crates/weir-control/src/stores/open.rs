@@ -1,9 +1,10 @@
 //! Opens a loader for a configuration file, with the store that it configures.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use super::data_directory::{data_directory, store_path};
 use super::embedded::EmbeddedStore;
 use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
@@ -18,23 +19,7 @@ use super::store::{ResourceStore, StoreFailure};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 
-/// The default name of the data directory, beside the configuration file.
-const DATA: &str = "weir-data";
-const STORE: &str = "store.redb";
 const NODE_NAME: &str = "node-name";
-
-/// The directory for files that a node writes: `data_dir`, the directory given by systemd, or one beside the configuration file.
-pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
-    match &settings.data_dir {
-        Some(directory) => beside.join(&**directory),
-        None => std::env::var_os("STATE_DIRECTORY").map_or_else(|| beside.join(DATA), PathBuf::from),
-    }
-}
-
-/// The file of an embedded store.
-pub fn store_path(settings: &NodeSettings, path: Option<&str>, beside: &Path) -> PathBuf {
-    path.map_or_else(|| data_directory(settings, beside).join(STORE), |path| beside.join(path))
-}
 
 impl DocumentLoader {
     /// A loader for a process that serves traffic, with the resources of the configured store, if there is one.

@@ -134,7 +134,7 @@ fn plan(node: &AdminClient, wanted: &WantedFiles) -> Result<ApplyPlan, String> {
     let mut operations = Vec::new();
     let mut lists: BTreeSet<String> = resources.keys().map(list_of).collect();
     if label.is_some() {
-        lists.extend(resource_files::LISTS.map(str::to_owned));
+        lists.extend(resource_files::lists().map(str::to_owned));
     }
     for list in &lists {
         let stored = stored(node, list)?;

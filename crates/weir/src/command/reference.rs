@@ -1,3 +1,4 @@
+mod configuration_page;
 mod plugin_page;
 mod variables;
 
@@ -18,6 +19,8 @@ pub struct ReferenceCommand {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ReferencePage {
+    /// The keys of resources.
+    Configuration,
     /// All plugins with their options.
     Plugins,
     /// The variables for conditions and text templates.
@@ -27,6 +30,7 @@ enum ReferencePage {
 impl ReferenceCommand {
     pub fn execute(self) -> ExitCode {
         let text = match self.page {
+            ReferencePage::Configuration => configuration_page::page(),
             ReferencePage::Plugins => plugin_page::page(),
             ReferencePage::Variables => variables::page(),
         };

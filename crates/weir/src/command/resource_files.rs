@@ -5,24 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use weir_control::document::RESOURCE_LISTS;
 use weir_control::stores::resources::ResourceKey;
 use weir_control::text::yaml::{self, TextLimits};
 use weir_control::{Diagnostic, process_environment};
 
-/// The lists of resources, which are the only keys allowed in such a file.
-pub const LISTS: [&str; 11] = [
-    "routes",
-    "services",
-    "upstreams",
-    "plugin_configs",
-    "global_rules",
-    "consumers",
-    "consumer_groups",
-    "plugin_metadata",
-    "ssls",
-    "secrets",
-    "protos",
-];
+/// The lists of resources, which are the only keys allowed in such a file: those that the Admin API answers for.
+pub fn lists() -> impl Iterator<Item = &'static str> {
+    RESOURCE_LISTS.iter().copied().filter(|list| *list != "stream_routes")
+}
 
 /// Reads the resources of files, and of all .yaml, .yml and .json files in directories and below.
 ///
@@ -58,7 +49,7 @@ pub fn one(file: &Path) -> Result<Value, String> {
 fn add_file(file: &Path, resources: &mut BTreeMap<ResourceKey, Value>) -> Result<(), String> {
     let told = |problem: String| format!("{}: {problem}", file.display());
     let Value::Object(members) = parsed(file)? else { return Ok(()) };
-    if let Some(other) = members.keys().find(|key| !LISTS.contains(&key.as_str())) {
+    if let Some(other) = members.keys().find(|key| !lists().any(|list| list == key.as_str())) {
         return Err(told(format!(
             "`{other}` is not a list of resources; settings of a node belong in the node's own file"
         )));

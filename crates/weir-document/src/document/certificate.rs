@@ -1,0 +1,356 @@
+//! Certificates: `ssls` for clients, and the `tls` of upstreams.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use weir_net::tls::Versions;
+
+use super::data_encryption::{UNREADABLE, unreadable};
+use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, id_of};
+use crate::keys::kinds::{
+    Anything, Custom, Flag, List, Or, Parsed, Section, Whole, Words, anything, custom, flag, list, section, text,
+    whole, words,
+};
+use crate::keys::schema::Definitions;
+use crate::keys::{KeyRule, keys};
+use crate::text::read::{KeyName, MapReader, NodeReader, shortened};
+use crate::text::tree::TextPosition;
+
+/// APISIX `ssl`.
+#[derive(Clone, Debug)]
+pub struct Ssl {
+    pub origin: ResourceOrigin,
+    pub id: Box<str>,
+    /// APISIX `type: client`: a client certificate for upstreams, referred to by `tls.client_cert_id`.
+    pub for_upstreams: bool,
+    /// In lower case: `example.com`, `*.example.com` or `*`.
+    pub names: Vec<ServerName>,
+    /// Certificates with their keys; several for several key types.
+    pub pairs: Vec<(Pem, Pem)>,
+    pub clients: Option<ClientVerification>,
+    /// APISIX `ssl_protocols`.
+    pub versions: Versions,
+    /// APISIX `status`.
+    pub enabled: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct ServerName {
+    pub name: Box<str>,
+    pub origin: ResourceOrigin,
+}
+
+/// APISIX `ssl.client`: the authorities that client certificates must be issued by.
+#[derive(Clone, Debug)]
+pub struct ClientVerification {
+    pub authorities: Pem,
+    pub depth: usize,
+    /// APISIX `skip_mtls_uri_regex`: paths that need no certificate.
+    pub except: Vec<(String, ResourceOrigin)>,
+}
+
+/// APISIX `upstream.tls`, and the verification of endpoints, which APISIX configures for the whole node only.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamTls {
+    /// `None`: as the node is configured, which is yes unless `upstream_tls_verify: false`.
+    pub verify: Option<bool>,
+    /// The authorities that endpoints' certificates must be issued by; `None`: those of the node.
+    pub authorities: Option<Box<Pem>>,
+    pub identity: Option<Box<UpstreamIdentity>>,
+}
+
+/// The client certificate that is presented to an upstream.
+#[derive(Clone, Debug)]
+pub enum UpstreamIdentity {
+    /// `client_cert` and `client_key`.
+    Own(Pem, Pem),
+    /// `client_cert_id`: an entry of `ssls` with `type: client`.
+    Named(Reference),
+}
+
+/// Text in PEM, as written.
+#[derive(Clone, Debug)]
+pub struct Pem {
+    pub origin: ResourceOrigin,
+    pub source: PemSource,
+}
+
+/// The text itself, or the name of its source.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum PemSource {
+    Here(Box<str>),
+    /// A file, or `$env://NAME`; the store reads it into [`super::Document::files`].
+    Elsewhere(Box<str>),
+}
+
+impl std::fmt::Debug for PemSource {
+    /// Without the text, which may be a private key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PemSource::Here(_) => f.write_str("Here(..)"),
+            PemSource::Elsewhere(name) => f.debug_tuple("Elsewhere").field(name).finish(),
+        }
+    }
+}
+
+/// The largest certificate chain or key, as in APISIX.
+const MOST_PEM: usize = 64 * 1024;
+const MOST_PATTERN: usize = 4096;
+/// The longest certificate chain that `depth` allows.
+const MOST_DEPTH: u32 = 16;
+
+keys! {
+    /// Certificates for clients, or one that the gateway shows to upstreams.
+    pub(super) static SSL: SslKeys = "ssl", shared COMMON;
+
+    /// For `server`, the certificate is shown to clients; for `client`, to upstreams that refer to it by `tls.client_cert_id`.
+    r#type: Or<Words<SslType>> = words(TYPES).or(SslType::Server);
+    /// The host name: `example.com`, `*.example.com` (one label), or `*` for all that no other entry has and for clients that send none.
+    sni: Parsed<ServerName> = NAME, example("www.example.com");
+    /// Several host names.
+    snis: List<Parsed<ServerName>> = list(NAME).not_empty("add a host name, or `*` for all other names"),
+        example("[example.com, \"*.example.com\"]");
+    /// A certificate chain: PEM text, the name of a file, or `$env://NAME`. File names are relative to the configuration file.
+    cert: Custom<Pem> = PEM, required("add PEM text, or the name of a PEM file"), example("example.crt");
+    /// The key of `cert`.
+    key: Custom<Pem> = PEM, secret_pem(), required("add PEM text, or the name of a PEM file"), example("example.key");
+    /// Further certificates for the same names, for example with another kind of key.
+    certs: List<Custom<Pem>> = list(PEM);
+    /// The keys of `certs`, in the same order.
+    keys: List<Custom<Pem>> = list(PEM), secret_pem();
+    /// Clients must present a certificate.
+    client: Section<ClientVerification> = section(&SSL_CLIENT, clients), guide("tls.md#client-certificates");
+    /// 0 disables the entry.
+    status: Or<Whole<u32>> = whole(0, 1).or(1);
+    /// The versions of TLS that are allowed.
+    ssl_protocols: Custom<Versions> = custom("list: `TLSv1.2`, `TLSv1.3`", versions_schema, versions),
+        absent("`[TLSv1.2, TLSv1.3]`"), example("[TLSv1.3]");
+    /// When the certificate begins to be valid. The Admin API of APISIX writes it; it has no effect.
+    validity_start: Anything = anything();
+    /// When the certificate ends to be valid. The Admin API of APISIX writes it; it has no effect.
+    validity_end: Anything = anything();
+}
+
+keys! {
+    /// How certificates of clients are verified.
+    pub(super) static SSL_CLIENT: SslClientKeys = "ssl_client";
+
+    /// The CA certificates that must have issued those of clients: PEM text, the name of a file, or `$env://NAME`.
+    ca: Custom<Pem> = PEM, required("add the CA certificate that client certificates are verified with"), example("ca.crt");
+    /// The most intermediate certificates between that of a client and a CA certificate.
+    depth: Or<Whole<u32>> = whole(0, MOST_DEPTH).or(1);
+    /// Regular expressions for paths that need no certificate.
+    skip_mtls_uri_regex: List<Parsed<(String, ResourceOrigin)>> = list(text(1, MOST_PATTERN).parsed(pattern)),
+        example("[\"^/health$\"]");
+}
+
+/// APISIX `type` of an `ssl`.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum SslType {
+    Server,
+    Client,
+}
+
+const TYPES: &[(&str, SslType)] = &[("server", SslType::Server), ("client", SslType::Client)];
+const NAME: Parsed<ServerName> = text(1, 253).pattern(r"^(\*|(\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]*)$").parsed(name);
+
+pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
+    let fields = at.keys(&SSL)?;
+    resource::common(&fields);
+    fields.read(&SSL.validity_start);
+    fields.read(&SSL.validity_end);
+    let for_upstreams = fields.value(&SSL.r#type) == SslType::Client;
+    Some(Ssl {
+        origin: ResourceOrigin::of(at),
+        id: resource::id(&fields, index),
+        for_upstreams,
+        names: if for_upstreams { Vec::new() } else { names(&fields) },
+        pairs: pairs(&fields),
+        clients: fields.read(&SSL.client),
+        versions: fields.read(&SSL.ssl_protocols).unwrap_or(Versions::ALL),
+        enabled: fields.value(&SSL.status) == 1,
+    })
+}
+
+fn names(fields: &MapReader) -> Vec<ServerName> {
+    if !fields.exactly_one(SSL.sni.name(), SSL.snis.name()) {
+        return Vec::new();
+    }
+    let one = fields.read(&SSL.sni).into_iter();
+    one.chain(fields.read(&SSL.snis).unwrap_or_default()).collect()
+}
+
+fn name(at: &NodeReader, text: &str) -> Option<ServerName> {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name = !name.is_empty() && name.bytes().all(plain) && !name.starts_with('.') && !name.ends_with('.');
+    if text != "*" && !is_name {
+        let problem = format!("`{}` is not a server name", shortened(text));
+        at.report_advising(problem, "write as `example.com`, `*.example.com`, or `*` for all others");
+        return None;
+    }
+    if name.parse::<std::net::IpAddr>().is_ok() {
+        at.report_advising("is an IP address, which clients do not send as a server name (SNI)", "use `*`");
+        return None;
+    }
+    Some(ServerName { name: text.to_ascii_lowercase().into(), origin: ResourceOrigin::of(at) })
+}
+
+fn pairs(fields: &MapReader) -> Vec<(Pem, Pem)> {
+    let mut pairs: Vec<(Pem, Pem)> = fields.read(&SSL.cert).zip(fields.read(&SSL.key)).into_iter().collect();
+    let (certs, keys) = (fields.get(&SSL.certs), fields.get(&SSL.keys));
+    let count = |at: &Option<NodeReader>| at.as_ref().filter(|at| at.is_list()).map_or(0, |at| at.items().count());
+    if count(&certs) != count(&keys)
+        && let Some(at) = keys.as_ref().or(certs.as_ref())
+    {
+        at.report_advising(
+            format!("there are {} `certs` and {} `keys`", count(&certs), count(&keys)),
+            "each certificate needs its key, in the same order",
+        );
+        return pairs;
+    }
+    // A pair with a fault is of no use, but no other pair may form from its half.
+    if let (Some(certs), Some(keys)) = (&certs, &keys) {
+        let further = certs.items().zip(keys.items()).map(|(cert, key)| (pem(&cert), pem(&key)));
+        pairs.extend(further.filter_map(|(cert, key)| cert.zip(key)));
+    }
+    pairs
+}
+
+/// PEM text, or the name of its source.
+pub(super) const PEM: Custom<Pem> = custom("PEM text, the name of a file, or `$env://NAME`", pem_schema, pem);
+
+fn pem_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": MOST_PEM })
+}
+
+pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
+    let text = at.text_of(1..=MOST_PEM)?;
+    if text.starts_with("$secret://") {
+        at.report_advising(
+            "references to a secrets manager are not supported here yet by this version",
+            "use a file or `$env://NAME`",
+        );
+        return None;
+    }
+    if text.starts_with(UNREADABLE) {
+        let (problem, advice) = unreadable();
+        at.report_advising(problem, advice);
+        return None;
+    }
+    let source = match text.contains("-----BEGIN ") {
+        true => PemSource::Here(text.into()),
+        false if text.contains('\n') => {
+            at.report_advising(
+                "is neither PEM nor the name of a file",
+                "PEM text has a line such as `-----BEGIN CERTIFICATE-----`",
+            );
+            return None;
+        }
+        false => PemSource::Elsewhere(text.into()),
+    };
+    Some(Pem { origin: ResourceOrigin::of(at), source })
+}
+
+fn clients(fields: &MapReader) -> Option<ClientVerification> {
+    let except = fields.read(&SSL_CLIENT.skip_mtls_uri_regex).unwrap_or_default();
+    let depth = fields.value(&SSL_CLIENT.depth) as usize;
+    Some(ClientVerification { authorities: fields.read(&SSL_CLIENT.ca)?, depth, except })
+}
+
+fn pattern(at: &NodeReader, text: &str) -> Option<(String, ResourceOrigin)> {
+    Some((text.to_owned(), ResourceOrigin::of(at)))
+}
+
+fn versions_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "array", "items": { "type": "string", "enum": ["TLSv1.2", "TLSv1.3"] }, "minItems": 1 })
+}
+
+fn versions(at: &NodeReader) -> Option<Versions> {
+    let mut versions = Versions { tls12: false, tls13: false };
+    let mut listed = BTreeSet::new();
+    for item in at.items() {
+        match item.choice(&[("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)])? {
+            1 => item.report_advising("this version is deprecated (RFC 8996) and not supported", "leave it out"),
+            number => drop(listed.insert(number)),
+        }
+    }
+    versions.tls12 = listed.contains(&2);
+    versions.tls13 = listed.contains(&3);
+    if listed.is_empty() {
+        at.report_advising("contains no version that is supported", "write `[TLSv1.2, TLSv1.3]`");
+        return None;
+    }
+    Some(versions)
+}
+
+keys! {
+    /// TLS to the endpoints of an upstream.
+    pub(super) static UPSTREAM_TLS: UpstreamTlsKeys = "upstream_tls", rules &[KeyRule::AtMostOne("client_cert", "client_cert_id")];
+
+    /// The client certificate for endpoints that ask for one: PEM text, the name of a file, or `$env://NAME`.
+    client_cert: Custom<Pem> = PEM, example("client.crt");
+    /// The key of `client_cert`.
+    client_key: Custom<Pem> = PEM, secret_pem(), example("client.key");
+    /// The entry of `ssls` with `type: client` that has the client certificate and its key.
+    client_cert_id: IdOf = id_of("ssls");
+    /// Whether the certificates of endpoints are verified. In APISIX the default is `false`.
+    verify: Flag = flag(), absent("as `upstream_tls_verify` says");
+    /// The CA certificates that verify the endpoints: PEM text, the name of a file, or `$env://NAME`.
+    ca: Custom<Pem> = PEM, own(), absent("`ssl_trusted_certificate`, or those of the system"), example("ca.crt");
+}
+
+pub(super) fn read_upstream(fields: &MapReader) -> Option<UpstreamTls> {
+    let own = match (fields.get(&UPSTREAM_TLS.client_cert), fields.get(&UPSTREAM_TLS.client_key)) {
+        (Some(_), Some(_)) => {
+            let pair = fields.read(&UPSTREAM_TLS.client_cert).zip(fields.read(&UPSTREAM_TLS.client_key));
+            pair.map(|(cert, key)| UpstreamIdentity::Own(cert, key))
+        }
+        (None, None) => None,
+        (cert, key) => {
+            if let Some(at) = cert.or(key) {
+                at.report_advising("`client_cert` and `client_key` belong together", "add the other one");
+            }
+            None
+        }
+    };
+    let named = fields.read(&UPSTREAM_TLS.client_cert_id).map(UpstreamIdentity::Named);
+    Some(UpstreamTls {
+        verify: fields.read(&UPSTREAM_TLS.verify),
+        authorities: fields.read(&UPSTREAM_TLS.ca).map(Box::new),
+        identity: own.or(named).map(Box::new),
+    })
+}
+
+impl UpstreamTls {
+    /// All PEM texts of the section, each of which may be in a file.
+    pub fn pems(&self) -> impl Iterator<Item = &Pem> {
+        let own = match self.identity.as_deref() {
+            Some(UpstreamIdentity::Own(cert, key)) => vec![cert, key],
+            _ => Vec::new(),
+        };
+        own.into_iter().chain(self.authorities.as_deref())
+    }
+}
+
+impl Ssl {
+    /// All PEM texts of the resource, each of which may be in a file.
+    pub fn pems(&self) -> impl Iterator<Item = &Pem> {
+        let pairs = self.pairs.iter().flat_map(|(cert, key)| [cert, key]);
+        pairs.chain(self.clients.iter().map(|clients| &clients.authorities))
+    }
+}
+
+impl Pem {
+    /// The file or variable to read the text from; `None` if it is inline.
+    pub fn elsewhere(&self) -> Option<&str> {
+        match &self.source {
+            PemSource::Here(_) => None,
+            PemSource::Elsewhere(name) => Some(name),
+        }
+    }
+
+    pub fn place(&self) -> TextPosition {
+        self.origin.place
+    }
+}

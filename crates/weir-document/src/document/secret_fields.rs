@@ -1,0 +1,216 @@
+//! The members of a resource that are secrets. This one list decides what API responses mask and what stores encrypt.
+
+use serde_json::Value;
+use weir_plugin::secret_name::SECRET_NAMES;
+
+use super::kinds::{self, ResourceKind};
+use crate::keys::{AboutKey, KeyTable};
+
+/// Plugins whose `key` is a secret; in other plugins it names what is counted or hashed. In consumers, `key` is a secret in every
+/// plugin.
+const KEY_IS_SECRET: &[&str] = &["csrf"];
+
+/// Options that Apache APISIX encrypts (`encrypt_fields` of its plugins). The value is a text, or a list or map of texts.
+const APISIX_OPTIONS: &[(&str, &[&str])] = &[
+    ("clickhouse-logger", &["password"]),
+    ("csrf", &["key"]),
+    ("elasticsearch-logger", &["auth.password", "headers"]),
+    ("http-logger", &["auth_header"]),
+    ("kafka-logger", &["brokers.sasl_config.password"]),
+    ("limit-conn", &["redis_password"]),
+    ("limit-count", &["redis_password", "sentinel_password"]),
+    ("limit-req", &["redis_password"]),
+    ("loki-logger", &["headers"]),
+    (
+        "openid-connect",
+        &["client_secret", "client_rsa_private_key", "dpop.private_key", "session.secret", "session.redis.password"],
+    ),
+    ("splunk-hec-logging", &["endpoint.token"]),
+];
+
+/// Secret options of plugins that APISIX does not have.
+const OWN_OPTIONS: &[(&str, &[&str])] = &[("otlp-logger", &["headers"])];
+
+/// Options that APISIX encrypts in consumers and credentials, besides those above.
+const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =
+    &[("basic-auth", &["password"]), ("hmac-auth", &["secret_key"]), ("jwt-auth", &["secret"]), ("key-auth", &["key"])];
+
+/// How Apache APISIX stores a secret in etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApisixStorage {
+    Plain,
+    Encrypted,
+    /// A private key; encrypted if it is PEM.
+    EncryptedPem,
+}
+
+/// A secret in a resource.
+pub struct SecretField<'a> {
+    /// Such as `plugins.key-auth.key` or `keys[0]`.
+    pub path: &'a str,
+    pub apisix: ApisixStorage,
+}
+
+/// Calls `visit` with each secret in a resource of this list, and its text. References such as `$secret://vault/1/jack/key`
+/// contain no secret and are left out.
+pub fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
+    let mut walk = SecretWalk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
+    walk.value(resource);
+}
+
+/// Whether a text is a reference to a value kept elsewhere.
+pub fn is_reference(text: &str) -> bool {
+    ["$secret://", "$env://"]
+        .iter()
+        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+}
+
+struct SecretWalk<'v> {
+    list: &'v str,
+    path: String,
+    /// The names of the members that lead to the current value, without indices of lists.
+    names: Vec<String>,
+    visit: &'v mut dyn FnMut(SecretField<'_>, &mut String),
+}
+
+impl SecretWalk<'_> {
+    fn value(&mut self, value: &mut Value) {
+        let length = self.path.len();
+        match value {
+            Value::String(text) if !is_reference(text) => {
+                let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+                if let Some(apisix) = kind_of(self.list, &names) {
+                    (self.visit)(SecretField { path: &self.path, apisix }, text);
+                }
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.path.push_str(&format!("[{index}]"));
+                    self.value(item);
+                    self.path.truncate(length);
+                }
+            }
+            Value::Object(members) => {
+                for (name, member) in members {
+                    self.path.push_str(if length == 0 { "" } else { "." });
+                    self.path.push_str(name);
+                    self.names.push(name.clone());
+                    self.value(member);
+                    self.names.pop();
+                    self.path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a text under these names is a secret.
+pub fn is_secret_at(list: &str, names: &[&str]) -> bool {
+    kind_of(list, names).is_some()
+}
+
+/// Whether the value under these names is a secret, and how APISIX stores it.
+fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
+    let is_named = |name: &&str| SECRET_NAMES.contains(name);
+    if let Some(about) = kinds::find(list).and_then(ResourceKind::table).and_then(|table| declared(table, names)) {
+        return Some(if about.is_pem { ApisixStorage::EncryptedPem } else { ApisixStorage::Plain });
+    }
+    match (list, names) {
+        (_, ["plugins", plugin, option @ ..]) => {
+            let is_consumer = list == "consumers";
+            let is_of = |table: &[(&str, &[&str])]| {
+                let options = table.iter().filter(|(name, _)| name == plugin).flat_map(|(_, options)| *options);
+                options.into_iter().any(|wanted| leads_to(wanted, option))
+            };
+            if is_of(APISIX_OPTIONS) || is_consumer && is_of(APISIX_CONSUMER_OPTIONS) {
+                return Some(ApisixStorage::Encrypted);
+            }
+            if is_of(OWN_OPTIONS) {
+                return Some(ApisixStorage::Plain);
+            }
+            let key_is_secret = is_consumer || KEY_IS_SECRET.contains(plugin);
+            let is_secret = option.last().is_some_and(|last| is_named(last) || key_is_secret && *last == "key");
+            is_secret.then_some(ApisixStorage::Plain)
+        }
+        ("plugin_metadata", ["collector", "request_headers", _]) => Some(ApisixStorage::Plain),
+        (_, [.., last]) => is_named(last).then_some(ApisixStorage::Plain),
+        (_, []) => None,
+    }
+}
+
+/// What is declared of the key under these names, if it is a secret.
+fn declared(table: &'static KeyTable, names: &[&str]) -> Option<&'static AboutKey> {
+    let (first, rest) = names.split_first()?;
+    let key = table.find(first)?;
+    match key.inner() {
+        Some(inner) if !rest.is_empty() => declared(inner, rest),
+        _ => Some(key.about()).filter(|about| about.is_secret),
+    }
+}
+
+/// Whether an option is the one written as `auth.password`, or a direct member of it.
+fn leads_to(wanted: &str, option: &[&str]) -> bool {
+    let mut rest = option.iter();
+    wanted.split('.').all(|part| rest.next() == Some(&part)) && rest.count() <= 1
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(list: &str, mut resource: Value) -> Vec<(String, ApisixStorage)> {
+        let mut found = Vec::new();
+        for_each_secret(list, &mut resource, |field, _| found.push((field.path.to_owned(), field.apisix)));
+        found
+    }
+
+    #[test]
+    fn secrets_are_found_by_their_plugin_or_their_name() {
+        use ApisixStorage::{Encrypted, EncryptedPem, Plain};
+        let table = [
+            ("consumers", json!({"plugins": {"key-auth": {"key": "k"}}}), vec![("plugins.key-auth.key", Encrypted)]),
+            ("routes", json!({"plugins": {"limit-count": {"key": "remote_addr"}}}), vec![]),
+            ("routes", json!({"plugins": {"csrf": {"key": "k"}}}), vec![("plugins.csrf.key", Encrypted)]),
+            (
+                "routes",
+                json!({"plugins": {"kafka-logger": {"brokers": [{"host": "h"}, {"sasl_config": {"password": "p"}}]}}}),
+                vec![("plugins.kafka-logger.brokers[1].sasl_config.password", Encrypted)],
+            ),
+            (
+                "global_rules",
+                json!({"plugins": {"loki-logger": {"headers": {"Authorization": "a"}}}}),
+                vec![("plugins.loki-logger.headers.Authorization", Encrypted)],
+            ),
+            (
+                "routes",
+                json!({"plugins": {"otlp-logger": {"headers": {"X-Tenant": "t"}}}}),
+                vec![("plugins.otlp-logger.headers.X-Tenant", Plain)],
+            ),
+            (
+                "plugin_metadata",
+                json!({"collector": {"address": "a", "request_headers": {"X-Tenant": "t"}}}),
+                vec![("collector.request_headers.X-Tenant", Plain)],
+            ),
+            (
+                "routes",
+                json!({"plugins": {"some-plugin": {"a": {"token": "t"}}}}),
+                vec![("plugins.some-plugin.a.token", Plain)],
+            ),
+            (
+                "ssls",
+                json!({"cert": "c", "key": "k", "keys": ["l"]}),
+                vec![("key", EncryptedPem), ("keys[0]", EncryptedPem)],
+            ),
+            ("upstreams", json!({"key": "arg_a", "tls": {"client_key": "k"}}), vec![("tls.client_key", EncryptedPem)]),
+            ("secrets", json!({"uri": "u", "token": "t"}), vec![("token", Plain)]),
+            ("consumers", json!({"plugins": {"key-auth": {"key": "$ENV://KEY"}}}), vec![]),
+        ];
+        for (list, resource, expected) in table {
+            let expected: Vec<_> = expected.into_iter().map(|(path, kind)| (path.to_owned(), kind)).collect();
+            assert_eq!(found(list, resource.clone()), expected, "{resource}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Booleans, numbers, times and sizes.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::{Kind, Or, WithDefault, members, number_or_text};
+use crate::keys::schema::Definitions;
+use crate::text::read::NodeReader;
+use crate::text::units::{self, LONGEST};
+
+/// `true` or `false`.
+pub(crate) struct Flag;
+
+pub(crate) const fn flag() -> Flag {
+    Flag
+}
+
+impl Flag {
+    pub(crate) const fn or(self, default: bool) -> Or<Flag> {
+        Or { kind: self, default }
+    }
+}
+
+impl Kind for Flag {
+    type Value = bool;
+
+    fn read(&self, at: &NodeReader) -> Option<bool> {
+        at.boolean()
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        members(json!({ "type": "boolean" }))
+    }
+
+    fn form(&self) -> String {
+        "`true` or `false`".to_owned()
+    }
+}
+
+impl WithDefault for Flag {
+    type Default = bool;
+
+    fn value(&self, default: bool) -> bool {
+        default
+    }
+
+    fn written(&self, default: bool) -> Value {
+        default.into()
+    }
+}
+
+/// A whole number of a range.
+pub(crate) struct Whole<T> {
+    least: T,
+    most: T,
+}
+
+pub(crate) const fn whole<T: Copy>(least: T, most: T) -> Whole<T> {
+    Whole { least, most }
+}
+
+/// A type of whole numbers.
+pub(crate) trait WholeNumber: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + Sync {}
+
+impl<T: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + Sync> WholeNumber for T {}
+
+impl<T: WholeNumber> Whole<T> {
+    pub(crate) const fn or(self, default: T) -> Or<Whole<T>> {
+        Or { kind: self, default }
+    }
+}
+
+impl<T: WholeNumber> Kind for Whole<T> {
+    type Value = T;
+
+    fn read(&self, at: &NodeReader) -> Option<T> {
+        at.integer(self.least..=self.most)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        let (least, most): (i64, i64) = (self.least.into(), self.most.into());
+        members(json!({ "type": "integer", "minimum": least, "maximum": most }))
+    }
+
+    fn form(&self) -> String {
+        format!("whole number, {} to {}", self.least, self.most)
+    }
+}
+
+impl<T: WholeNumber> WithDefault for Whole<T> {
+    type Default = T;
+
+    fn value(&self, default: T) -> T {
+        default
+    }
+
+    fn written(&self, default: T) -> Value {
+        let default: i64 = default.into();
+        default.into()
+    }
+}
+
+/// A whole number without bounds.
+pub(crate) struct AnyWhole;
+
+pub(crate) const fn any_whole() -> AnyWhole {
+    AnyWhole
+}
+
+impl AnyWhole {
+    pub(crate) const fn or(self, default: i64) -> Or<AnyWhole> {
+        Or { kind: self, default }
+    }
+}
+
+impl Kind for AnyWhole {
+    type Value = i64;
+
+    fn read(&self, at: &NodeReader) -> Option<i64> {
+        at.whole()
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        members(json!({ "type": "integer" }))
+    }
+
+    fn form(&self) -> String {
+        "whole number".to_owned()
+    }
+}
+
+impl WithDefault for AnyWhole {
+    type Default = i64;
+
+    fn value(&self, default: i64) -> i64 {
+        default
+    }
+
+    fn written(&self, default: i64) -> Value {
+        default.into()
+    }
+}
+
+/// A time: a number of seconds, or a text such as `500ms`.
+pub(crate) struct Time {
+    may_be_zero: bool,
+}
+
+/// A time of more than zero.
+pub(crate) const fn time() -> Time {
+    Time { may_be_zero: false }
+}
+
+/// A time that may be zero.
+pub(crate) const fn any_time() -> Time {
+    Time { may_be_zero: true }
+}
+
+impl Time {
+    pub(crate) const fn or(self, default: Duration) -> Or<Time> {
+        Or { kind: self, default }
+    }
+}
+
+impl Kind for Time {
+    type Value = Duration;
+
+    fn read(&self, at: &NodeReader) -> Option<Duration> {
+        if self.may_be_zero { at.any_duration() } else { at.duration() }
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        let bound = if self.may_be_zero { "minimum" } else { "exclusiveMinimum" };
+        let number = json!({ "type": "number", bound: 0, "maximum": LONGEST.as_secs() });
+        let text = json!({ "type": "string", "pattern": units::DURATION_PATTERN });
+        number_or_text(number, text, "s")
+    }
+
+    fn form(&self) -> String {
+        "time".to_owned()
+    }
+}
+
+impl WithDefault for Time {
+    type Default = Duration;
+
+    fn value(&self, default: Duration) -> Duration {
+        default
+    }
+
+    fn written(&self, default: Duration) -> Value {
+        units::written_time(default).into()
+    }
+}
+
+/// A size: a number of bytes, or a text such as `8MiB`.
+pub(crate) struct Size {
+    least: u64,
+    most: u64,
+}
+
+/// A size of this range, in bytes.
+pub(crate) const fn size(least: u64, most: u64) -> Size {
+    Size { least, most }
+}
+
+impl Size {
+    pub(crate) const fn or(self, default: u64) -> Or<Size> {
+        Or { kind: self, default }
+    }
+}
+
+impl Kind for Size {
+    type Value = u64;
+
+    fn read(&self, at: &NodeReader) -> Option<u64> {
+        let size = at.size()?;
+        let Size { least, most } = *self;
+        if (least..=most).contains(&size) {
+            return Some(size);
+        }
+        at.report(match most {
+            u64::MAX => format!("{size} bytes are too few; the minimum is {least}"),
+            _ => format!("{size} bytes are out of range; {least} to {most} are allowed"),
+        });
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        let mut number = json!({ "type": "integer", "minimum": self.least });
+        if self.most < u64::MAX {
+            number["maximum"] = self.most.into();
+        }
+        number_or_text(number, json!({ "type": "string", "pattern": units::SIZE_PATTERN }), "bytes")
+    }
+
+    fn form(&self) -> String {
+        let written = units::written_size;
+        match (self.least, self.most) {
+            (0, u64::MAX) => "size".to_owned(),
+            (least, u64::MAX) => format!("size, at least {}", written(least)),
+            (least, most) => format!("size, {} to {}", written(least), written(most)),
+        }
+    }
+}
+
+impl WithDefault for Size {
+    type Default = u64;
+
+    fn value(&self, default: u64) -> u64 {
+        default
+    }
+
+    fn written(&self, default: u64) -> Value {
+        units::written_size(default).into()
+    }
+}

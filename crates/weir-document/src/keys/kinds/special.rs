@@ -1,0 +1,148 @@
+//! Forms that have a reader of their own, and keys that are known only to be refused.
+
+use std::convert::Infallible;
+
+use serde_json::{Map, Value, json};
+
+use super::{Kind, members};
+use crate::keys::schema::Definitions;
+use crate::keys::{KeyTable, Keys};
+use crate::text::read::NodeReader;
+
+/// A value of several forms, or of a form that no other kind has.
+pub(crate) struct Custom<T> {
+    form: &'static str,
+    schema: fn(&mut Definitions) -> Value,
+    read: fn(&NodeReader) -> Option<T>,
+    inner: Option<&'static dyn Keys>,
+}
+
+/// `form` is for the reference.
+pub(crate) const fn custom<T>(
+    form: &'static str,
+    schema: fn(&mut Definitions) -> Value,
+    read: fn(&NodeReader) -> Option<T>,
+) -> Custom<T> {
+    Custom { form, schema, read, inner: None }
+}
+
+impl<T> Custom<T> {
+    /// One of the forms is a map with these keys, or a list of such maps.
+    pub(crate) const fn with(mut self, keys: &'static dyn Keys) -> Custom<T> {
+        self.inner = Some(keys);
+        self
+    }
+}
+
+impl<T> Kind for Custom<T> {
+    type Value = T;
+
+    fn read(&self, at: &NodeReader) -> Option<T> {
+        (self.read)(at)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Map<String, Value> {
+        members((self.schema)(definitions))
+    }
+
+    fn form(&self) -> String {
+        self.form.to_owned()
+    }
+
+    fn inner(&self) -> Option<&'static KeyTable> {
+        self.inner.map(Keys::table)
+    }
+}
+
+/// Like [`Custom`], for a value that is read with what other keys say.
+pub(crate) struct Form {
+    form: &'static str,
+    schema: fn(&mut Definitions) -> Value,
+    inner: Option<&'static dyn Keys>,
+}
+
+pub(crate) const fn form(form: &'static str, schema: fn(&mut Definitions) -> Value) -> Form {
+    Form { form, schema, inner: None }
+}
+
+impl Form {
+    /// As [`Custom::with`].
+    pub(crate) const fn with(mut self, keys: &'static dyn Keys) -> Form {
+        self.inner = Some(keys);
+        self
+    }
+}
+
+impl Kind for Form {
+    type Value = Infallible;
+
+    fn read(&self, _: &NodeReader) -> Option<Infallible> {
+        None
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Map<String, Value> {
+        members((self.schema)(definitions))
+    }
+
+    fn form(&self) -> String {
+        self.form.to_owned()
+    }
+
+    fn inner(&self) -> Option<&'static KeyTable> {
+        self.inner.map(Keys::table)
+    }
+}
+
+/// Any value, which has no effect.
+pub(crate) struct Anything;
+
+pub(crate) const fn anything() -> Anything {
+    Anything
+}
+
+impl Kind for Anything {
+    type Value = ();
+
+    fn read(&self, _: &NodeReader) -> Option<()> {
+        Some(())
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        Map::new()
+    }
+
+    fn form(&self) -> String {
+        "anything".to_owned()
+    }
+}
+
+/// A value that is known to be refused: a feature of APISIX that is not here.
+pub(crate) struct Refused {
+    problem: &'static str,
+    advice: &'static str,
+}
+
+pub(crate) const fn refused(problem: &'static str, advice: &'static str) -> Refused {
+    Refused { problem, advice }
+}
+
+impl Kind for Refused {
+    type Value = ();
+
+    fn read(&self, at: &NodeReader) -> Option<()> {
+        at.report_advising(self.problem, self.advice);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        members(json!({ "not": {} }))
+    }
+
+    fn form(&self) -> String {
+        "refused".to_owned()
+    }
+
+    fn refusal(&self) -> Option<(&'static str, &'static str)> {
+        Some((self.problem, self.advice))
+    }
+}

@@ -1,0 +1,21 @@
+//! The configuration as written: text, trees of values with their positions, and the document that is read from them.
+//!
+//! ```text
+//! text -> text (variables, YAML, JSON) -> TreeNode -> Document
+//! ```
+//!
+//! Nothing here reads files, knows plugins or compiles: `weir-control` does.
+
+pub mod document;
+pub mod keys;
+pub mod text;
+
+pub use document::Document;
+pub use text::diagnostic::Diagnostic;
+
+/// The faults of a text, found without plugins.
+#[cfg(test)]
+fn check_text(text: &str) -> Result<(), Vec<Diagnostic>> {
+    let document = Document::parse("text", text, &|_| None, text::yaml::TextLimits::default())?;
+    if document.faults.is_empty() { Ok(()) } else { Err(document.faults) }
+}

@@ -1,0 +1,12 @@
+//! The text of a configuration: YAML with variables replaced is parsed to a tree whose nodes have positions in the text, and
+//! diagnostics refer to these positions. Only `foreign` knows what the keys of a configuration mean.
+
+pub mod diagnostic;
+pub mod fingerprint;
+pub mod foreign;
+pub mod json;
+pub mod read;
+pub mod substitute;
+pub mod tree;
+pub(crate) mod units;
+pub mod yaml;

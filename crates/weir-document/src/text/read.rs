@@ -1,0 +1,512 @@
+//! Typed access to the tree. Every getter reports faults and goes on, so that all of them are found at once.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::hash::Hash;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::Number;
+
+use crate::text::diagnostic::Faults;
+use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
+use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
+use crate::text::units;
+use weir_plugin::secret_name::may_be_secret;
+use weir_plugin::suggest::closest;
+
+/// A value with its path, and the collector for its faults.
+#[derive(Clone, Copy)]
+pub struct NodeReader<'a> {
+    node: &'a TreeNode,
+    path: TreePath<'a>,
+    faults: &'a Faults,
+}
+
+impl<'a> NodeReader<'a> {
+    pub fn root(node: &'a TreeNode, faults: &'a Faults) -> Self {
+        NodeReader { node, path: TreePath::ROOT, faults }
+    }
+
+    pub fn at(node: &'a TreeNode, path: TreePath<'a>, faults: &'a Faults) -> Self {
+        NodeReader { node, path, faults }
+    }
+
+    pub fn path(&self) -> &TreePath<'a> {
+        &self.path
+    }
+
+    pub fn node(&self) -> &'a TreeNode {
+        self.node
+    }
+
+    pub fn place(&self) -> TextPosition {
+        self.node.place
+    }
+
+    pub fn is_null(&self) -> bool {
+        matches!(self.node.kind, NodeKind::Null)
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.node.kind, NodeKind::List(_))
+    }
+
+    pub(crate) fn is_map(&self) -> bool {
+        matches!(self.node.kind, NodeKind::Map(_))
+    }
+
+    pub fn report(&self, problem: impl Into<String>) {
+        self.faults.report(&self.path, self.place(), problem, self.variable_advice());
+    }
+
+    pub(crate) fn report_advising(&self, problem: impl Into<String>, advice: impl Into<String>) {
+        let advice = self.variable_advice().unwrap_or_else(|| advice.into());
+        self.faults.report(&self.path, self.place(), problem, Some(advice));
+    }
+
+    /// The advice if the text, or its key, contains a variable in shell syntax, which then is the cause of the fault.
+    fn variable_advice(&self) -> Option<String> {
+        let text = match &self.node.kind {
+            NodeKind::Text(text) => shell_variable(text),
+            _ => None,
+        };
+        text.or_else(|| shell_variable(self.path.last_key()?)).map(variable_advice)
+    }
+
+    /// Reports a fault of a value inside, which has no `NodeReader` of its own.
+    pub(crate) fn report_inside(&self, inner: &str, problem: impl Into<String>, advice: Option<String>) {
+        self.faults.report_text(&join(&self.path.to_string(), inner), self.node.place_of(inner), problem, advice);
+    }
+
+    /// Whether the value may be a secret, which no error quotes.
+    fn is_secret(&self) -> bool {
+        may_be_secret(self.path.keys())
+    }
+
+    /// The value for an error: shortened, and left out if it may be a secret.
+    fn quoted(&self) -> String {
+        if self.is_secret() { "the value".to_owned() } else { format!("`{}`", scalar_text(self.node)) }
+    }
+
+    fn mismatch(&self, expected: &str) {
+        let secret = match &self.node.kind {
+            NodeKind::Number(_) if !expected.starts_with("text") => "a number",
+            NodeKind::Text(_) => "text",
+            _ => "",
+        };
+        if self.is_secret() && !secret.is_empty() {
+            return self.report(format!("expected {expected}, found {secret}"));
+        }
+        let found = match &self.node.kind {
+            NodeKind::Null => "nothing".to_owned(),
+            NodeKind::Bool(value) => {
+                let advice = "`yes`, `no`, `on`, `off`, `true` and `false` are text only in quotes";
+                let problem = format!("expected {expected}, found the boolean {value}");
+                return if expected.starts_with("text") {
+                    self.report_advising(problem, advice);
+                } else {
+                    self.report(problem);
+                };
+            }
+            // The number is left out: it may be a password.
+            NodeKind::Number(_) if expected.starts_with("text") => {
+                let problem = format!("expected {expected}, found a number");
+                return self.report_advising(problem, "put it in quotes");
+            }
+            NodeKind::Number(value) => {
+                let problem = format!("expected {expected}, found the number {value}");
+                return if expected == "a map" && self.path.last_key() == Some("timeout") {
+                    let advice = format!("write `{{ connect: {value}, send: {value}, read: {value} }}`, in seconds");
+                    self.report_advising(problem, advice);
+                } else {
+                    self.report(problem);
+                };
+            }
+            NodeKind::Text(value) => {
+                let problem = format!("expected {expected}, found `{}`", shortened(value));
+                return match self.advice_for_text(expected, value) {
+                    Some(advice) => self.report_advising(problem, advice),
+                    None => self.report(problem),
+                };
+            }
+            NodeKind::List(_) => "a list".to_owned(),
+            NodeKind::Map(_) if expected == "a list" => {
+                let advice = "begin each item with `- `, or write the list in brackets: `[{ … }]`";
+                return self.report_advising("expected a list, found a map", advice);
+            }
+            NodeKind::Map(_) => "a map".to_owned(),
+        };
+        self.report(format!("expected {expected}, found {found}"));
+    }
+
+    /// The advice for a text in place of something else.
+    fn advice_for_text(&self, expected: &str, text: &str) -> Option<String> {
+        if expected == "a list" {
+            return Some(format!("write `[{}]`", shortened(text)));
+        }
+        if expected.starts_with("a whole number") {
+            let is_number = text.trim().parse::<f64>().is_ok();
+            return is_number.then(|| "write the number without quotes".to_owned());
+        }
+        if expected == "a map" && self.path.last_key() == Some("upstream") {
+            return Some("write `upstream: { nodes: { \"backend.example:8080\": 1 } }`".to_owned());
+        }
+        None
+    }
+
+    /// The fields of a map. Keys that are not in `known` are reported.
+    pub(crate) fn fields(&'a self, known: &[&'static str]) -> Option<MapReader<'a>> {
+        let fields = self.map("")?;
+        self.report_unknown(&|| known.to_vec(), |key| known.contains(&key));
+        Some(fields)
+    }
+
+    /// The fields of a map, whatever its keys are. `table` names their declarations.
+    pub(crate) fn map(&'a self, table: &'static str) -> Option<MapReader<'a>> {
+        Some(MapReader { at: self, entries: self.entries()?, table })
+    }
+
+    /// A map without entries, in place of one that is absent here.
+    pub(crate) fn empty_map(&'a self) -> MapReader<'a> {
+        MapReader { at: self, entries: &[], table: "" }
+    }
+
+    /// Reports the keys of a map that are not known. `known` lists all that are.
+    pub(crate) fn report_unknown(&self, known: &dyn Fn() -> Vec<&'static str>, is_known: impl Fn(&str) -> bool) {
+        let NodeKind::Map(entries) = &self.node.kind else { return };
+        for MapEntry { key, key_place, .. } in entries.iter().filter(|entry| !is_known(&entry.key)) {
+            let known = known();
+            let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
+            // The advice is never to leave the key out: it may be meant to restrict access.
+            let advice = match (foreign_key(key, &known), suggestion) {
+                (Some(advice), _) => advice,
+                (None, Some(word)) => format!("did you mean `{word}`?"),
+                (None, None) if known.len() <= 8 => format!("the known keys are {}", listed(&known)),
+                (None, None) => "the guide to configuration lists the known keys".to_owned(),
+            };
+            let path = TreePath::below(&self.path, PathStep::Key(key));
+            self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
+        }
+    }
+
+    /// The entries of a map with arbitrary keys.
+    pub fn entries(&self) -> Option<&'a [MapEntry]> {
+        match &self.node.kind {
+            NodeKind::Map(entries) => Some(entries),
+            _ => {
+                self.mismatch("a map");
+                None
+            }
+        }
+    }
+
+    /// The value of an entry of this map.
+    pub fn below(&'a self, entry: &'a MapEntry) -> NodeReader<'a> {
+        NodeReader {
+            node: &entry.value,
+            path: TreePath::below(&self.path, PathStep::Key(&entry.key)),
+            faults: self.faults,
+        }
+    }
+
+    /// The items of a list.
+    pub fn items(&'a self) -> impl Iterator<Item = NodeReader<'a>> {
+        let items: &[TreeNode] = match &self.node.kind {
+            NodeKind::List(items) => items,
+            _ => {
+                self.mismatch("a list");
+                &[]
+            }
+        };
+        let item = |(index, node)| NodeReader {
+            node,
+            path: TreePath::below(&self.path, PathStep::Index(index)),
+            faults: self.faults,
+        };
+        items.iter().enumerate().map(item)
+    }
+
+    /// The items of a list; an empty list and duplicates are reported.
+    pub(crate) fn distinct<T: Clone + Eq + Hash>(&self, read: impl Fn(&NodeReader<'_>) -> Option<T>) -> Vec<T> {
+        let mut all: Vec<T> = Vec::new();
+        let mut seen: HashSet<T> = HashSet::new();
+        if matches!(&self.node.kind, NodeKind::List(items) if items.is_empty()) {
+            self.report_advising("is empty", "leave the key out, or add an entry");
+        }
+        for item in self.items() {
+            let Some(value) = read(&item) else { continue };
+            match seen.insert(value.clone()) {
+                true => all.push(value),
+                false => item.report(format!("{} is listed twice", item.quoted())),
+            }
+        }
+        all
+    }
+
+    pub fn text(&self) -> Option<&'a str> {
+        match &self.node.kind {
+            NodeKind::Text(text) => Some(text),
+            _ => {
+                self.mismatch("text");
+                None
+            }
+        }
+    }
+
+    /// A text with a number of characters in this range.
+    pub fn text_of(&self, length: RangeInclusive<usize>) -> Option<&'a str> {
+        let text = self.text()?;
+        let count = text.chars().count();
+        if length.contains(&count) {
+            return Some(text);
+        }
+        let (least, most) = (length.start(), length.end());
+        self.report(format!("has {count} characters; {least} to {most} are allowed"));
+        None
+    }
+
+    pub fn boolean(&self) -> Option<bool> {
+        match self.node.kind {
+            NodeKind::Bool(value) => Some(value),
+            _ => {
+                self.mismatch("true or false");
+                None
+            }
+        }
+    }
+
+    /// A whole number of any size.
+    pub fn whole(&self) -> Option<i64> {
+        let whole = match &self.node.kind {
+            NodeKind::Number(number) => as_whole(number),
+            _ => None,
+        };
+        if whole.is_none() {
+            self.mismatch("a whole number");
+        }
+        whole
+    }
+
+    pub fn integer<T>(&self, range: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        let expected = || format!("a whole number from {} to {}", range.start(), range.end());
+        let NodeKind::Number(number) = &self.node.kind else {
+            self.mismatch(&expected());
+            return None;
+        };
+        let value = as_whole(number).and_then(|whole| T::try_from(whole).ok()).filter(|value| range.contains(value));
+        if value.is_none() {
+            let found = if self.is_secret() { "the value".to_owned() } else { number.to_string() };
+            self.report(format!("{found} is not {}", expected()));
+        }
+        value
+    }
+
+    /// A duration greater than zero: seconds as a number, or `500ms`, `10s`, `5m`, `1h`.
+    pub fn duration(&self) -> Option<Duration> {
+        match self.any_duration()? {
+            Duration::ZERO => {
+                self.report_advising("must be more than zero", "try `10s`");
+                None
+            }
+            duration => Some(duration),
+        }
+    }
+
+    /// A duration that may be zero.
+    pub(crate) fn any_duration(&self) -> Option<Duration> {
+        let duration = match &self.node.kind {
+            NodeKind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
+            NodeKind::Text(text) => units::duration(text),
+            _ => {
+                self.mismatch("a time such as `10s`, or a number of seconds");
+                return None;
+            }
+        };
+        if duration.is_none() {
+            self.report_advising(
+                format!("{} is not a time", self.quoted()),
+                "write a number of seconds, or a time such as `500ms`, `10s`, `5m`, `1h`",
+            );
+        }
+        duration
+    }
+
+    /// A size: bytes as a number, or `8k`, `8KB`, `8KiB` and so on.
+    pub fn size(&self) -> Option<u64> {
+        let size = match &self.node.kind {
+            NodeKind::Number(bytes) => bytes.as_u64(),
+            NodeKind::Text(text) => units::size(text),
+            _ => {
+                self.mismatch("a size such as `8MiB`, or a number of bytes");
+                return None;
+            }
+        };
+        if size.is_none() {
+            self.report_advising(
+                format!("{} is not a size", self.quoted()),
+                "write a number of bytes, or a size such as `16k`, `8MB`, `8MiB`, `1GiB`",
+            );
+        }
+        size
+    }
+
+    /// One of the given words; returns its value.
+    pub fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Option<T> {
+        let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
+        let NodeKind::Text(text) = &self.node.kind else {
+            self.mismatch(&format!("one of {}", listed(&words())));
+            return None;
+        };
+        if let Some((_, value)) = choices.iter().find(|(word, _)| *word == &**text) {
+            return Some(value.clone());
+        }
+        let advice = match closest(text, words()) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => format!("write one of {}", listed(&words())),
+        };
+        self.report_advising(format!("{} is not an allowed value", self.quoted()), advice);
+        None
+    }
+}
+
+/// The fields of one map.
+#[derive(Clone, Copy)]
+pub struct MapReader<'a> {
+    at: &'a NodeReader<'a>,
+    entries: &'a [MapEntry],
+    /// The name of the table that declares its keys.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares what is declared with what is asked for"))]
+    table: &'static str,
+}
+
+/// The name of a key.
+pub(crate) trait KeyName {
+    fn name(&self) -> &str;
+}
+
+impl KeyName for str {
+    fn name(&self) -> &str {
+        self
+    }
+}
+
+impl<N: KeyName + ?Sized> KeyName for &N {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+}
+
+impl<'a> MapReader<'a> {
+    /// The value under `key`. A key without a value counts as absent.
+    pub(crate) fn get<N: KeyName + ?Sized>(&self, key: &N) -> Option<NodeReader<'a>> {
+        #[cfg(test)]
+        asked::note(self.table, key.name());
+        self.find(key.name())
+    }
+
+    pub(crate) fn has<N: KeyName + ?Sized>(&self, key: &N) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Like [`MapReader::get`], for what is not a reader of the key's meaning.
+    pub(crate) fn find(&self, key: &str) -> Option<NodeReader<'a>> {
+        let entry = self.entries.iter().find(|entry| &*entry.key == key)?;
+        Some(self.at.below(entry)).filter(|at| !at.is_null())
+    }
+
+    /// The keys that are present.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.iter().map(|entry| &*entry.key)
+    }
+
+    pub fn at(&self) -> &'a NodeReader<'a> {
+        self.at
+    }
+
+    /// Reports each of `keys` that is present as not supported.
+    pub fn unsupported(&self, keys: &[&str]) {
+        for at in keys.iter().filter_map(|key| self.get(*key)) {
+            at.report_advising("is not supported yet by this version", "leave it out");
+        }
+    }
+
+    /// Reports unless exactly one of two keys is present. Returns whether that is so.
+    pub(crate) fn exactly_one(&self, one: &str, other: &str) -> bool {
+        if self.find(one).is_none() && self.find(other).is_none() {
+            self.at.report_advising(format!("`{one}` or `{other}` is required"), format!("add `{one}`"));
+            return false;
+        }
+        self.at_most_one(one, other)
+    }
+
+    /// Reports if both of two keys are present. Returns whether that is not so.
+    pub(crate) fn at_most_one(&self, one: &str, other: &str) -> bool {
+        match self.find(one).zip(self.find(other)) {
+            Some((_, second)) => {
+                let problem = format!("`{one}` and `{other}` exclude each other");
+                second.report_advising(problem, "keep one of them");
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+/// The keys that readers have asked for, each with the table that declares it.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
+    }
+
+    pub(super) fn note(table: &'static str, key: &str) {
+        ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
+    }
+
+    pub(crate) fn take() -> BTreeSet<(&'static str, String)> {
+        ASKED.take()
+    }
+}
+
+/// `10.0` counts as a whole number, as in APISIX, whose numbers are all floating-point.
+fn as_whole(number: &Number) -> Option<i64> {
+    let exact = |value: &f64| value.fract() == 0.0 && value.abs() < 2_f64.powi(53);
+    number.as_i64().or_else(|| number.as_f64().filter(exact).map(|value| value as i64))
+}
+
+/// Shortens a value for a diagnostic: it may be long, or contain secrets.
+pub fn shortened(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+pub fn listed(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Joins a path and a path below it.
+pub fn join(outer: &str, inner: &str) -> String {
+    match inner.strip_prefix('.').unwrap_or(inner) {
+        "" => outer.to_owned(),
+        inner if inner.starts_with('[') || outer.is_empty() => format!("{outer}{inner}"),
+        inner => format!("{outer}.{inner}"),
+    }
+}
+
+fn scalar_text(node: &TreeNode) -> String {
+    match &node.kind {
+        NodeKind::Text(text) => shortened(text),
+        kind => TreeNode { place: node.place, kind: kind.clone() }.to_json().to_string(),
+    }
+}
