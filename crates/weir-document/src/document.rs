@@ -193,7 +193,7 @@ impl Document {
         of_files.extend(of_merge);
         if !of_files.is_empty() {
             // With an incomplete tree, other checks would report missing resources, so the document stays empty.
-            let nothing = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(Vec::new()) };
+            let nothing = TreeNode::unplaced(NodeKind::Map(Vec::new()));
             return Ok(Document::of_tree(source, nothing, of_files, lookup));
         }
         let mut document = Document::of_tree(source, tree, faults, lookup);

@@ -19,7 +19,7 @@ use crate::document::lists::LongLists;
 use crate::document::resource_access::ResourceAccess;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
-use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
+use crate::text::tree::{MapEntry, NodeKind, TreeNode};
 
 /// A change to one resource.
 #[derive(Clone, Debug, PartialEq)]
@@ -362,8 +362,8 @@ impl LiveResources {
             }
             let items = served.iter().map(|(key, json)| item(key, json)).collect();
             order.insert(list, served.into_iter().map(|(key, _)| key.clone()).collect());
-            let value = TreeNode { place: TextPosition::default(), kind: NodeKind::List(items) };
-            short.push(MapEntry { key: list.into(), key_place: TextPosition::default(), value });
+            let value = TreeNode::unplaced(NodeKind::List(items));
+            short.push(MapEntry::unplaced(list, value));
         }
         DocumentLists { short, long: read.lists() }
     }
@@ -501,15 +501,15 @@ fn exchanged(content: u64, key: &ResourceKey, before: Option<u64>, after: Option
 /// A resource as an item of a document, with its id.
 fn item(key: &ResourceKey, text: &str) -> TreeNode {
     // A text that is not JSON is refused as a resource that is no map, and [`LiveResources::sort`] says why.
-    let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
+    let mut tree = json::tree(text).unwrap_or(TreeNode::unplaced(NodeKind::Null));
     let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
     if let NodeKind::Map(entries) = &mut tree.kind
         && has_id
     {
-        let value = TreeNode { place: TextPosition::default(), kind: NodeKind::Text(key.id().into()) };
+        let value = TreeNode::unplaced(NodeKind::Text(key.id().into()));
         match entries.iter_mut().find(|entry| &*entry.key == "id") {
             Some(entry) => entry.value = value,
-            None => entries.push(MapEntry { key: "id".into(), key_place: TextPosition::default(), value }),
+            None => entries.push(MapEntry::unplaced("id", value)),
         }
     }
     tree

@@ -13,7 +13,7 @@ use crate::document::resource_access::{NodeOwned, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
-use crate::text::tree::{NodeKind, TextPosition, TreeNode};
+use crate::text::tree::{NodeKind, TreeNode};
 
 /// A file with settings, and a store with resources.
 pub(super) struct ResourceSource {
@@ -97,7 +97,7 @@ impl Source for ResourceSource {
         // The file may contain these lists, if they are empty.
         entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
         entries.extend(short);
-        let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
+        let tree = TreeNode::unplaced(NodeKind::Map(entries));
         let mut document = Document::of_resources(name, tree, long, &process_environment, access);
         document.store_revision = Some(self.live.revision());
         let included = SeenFiles::default();

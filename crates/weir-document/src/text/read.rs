@@ -507,6 +507,6 @@ pub fn join(outer: &str, inner: &str) -> String {
 fn scalar_text(node: &TreeNode) -> String {
     match &node.kind {
         NodeKind::Text(text) => shortened(text),
-        kind => TreeNode { place: node.place, kind: kind.clone() }.to_json().to_string(),
+        kind => TreeNode::unplaced(kind.clone()).to_json().to_string(),
     }
 }
