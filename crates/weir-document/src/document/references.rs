@@ -34,12 +34,7 @@ pub(crate) enum ReferringText<'a> {
 
 /// Replaces references to the environment by their values. A reference that cannot be resolved is a fault: the text of the
 /// reference must not become the password.
-pub fn resolve(
-    source: &Arc<str>,
-    tree: &mut TreeNode,
-    lookup: VariableLookup,
-    of: ReferringText,
-) -> Vec<Diagnostic> {
+pub fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup, of: ReferringText) -> Vec<Diagnostic> {
     replace(source, tree, of, &mut |text, _, referrer| variable(text, lookup, referrer))
 }
 

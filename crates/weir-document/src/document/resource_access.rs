@@ -85,12 +85,7 @@ pub struct NodeOwned {
 
 impl ResourceAccess {
     /// `directory` is that of the configuration file; `configuration` is the file itself.
-    pub fn new(
-        rights: ResourceRights,
-        owned: NodeOwned,
-        configuration: &Path,
-        directory: &Path,
-    ) -> ResourceAccess {
+    pub fn new(rights: ResourceRights, owned: NodeOwned, configuration: &Path, directory: &Path) -> ResourceAccess {
         let below = |names: &[Box<str>]| -> Vec<PathBuf> { names.iter().map(|name| directory.join(&**name)).collect() };
         // The files in `/proc` contain the environment and the memory of the node.
         let mut refused: Vec<PathBuf> = ["/proc", "/sys"].map(PathBuf::from).into();
