@@ -1,5 +1,8 @@
 //! The hub's thread: carries out the engine's decisions with real files, sockets and time.
 
+mod listeners;
+mod state_writing;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -21,11 +24,14 @@ use crate::ends::EndReason;
 use crate::engine::{CallbackRequest, DeadLetterFilter, Engine, Verification};
 use crate::form::{Refusal, SubscriptionRequest};
 use crate::in_flight::EventsInFlight;
-use crate::record::{self, Event, LogEntry, StateRecord};
+use crate::record::{Event, LogEntry};
 use crate::sending::HubSender;
 use crate::settings::HubSettings;
 use crate::store::HubStore;
 use crate::verification::{VerificationFailure, VerificationReports};
+
+pub(crate) use listeners::EventWaiter;
+pub(crate) use state_writing::PersistedChanges;
 
 /// A message to the hub's thread.
 pub(crate) enum Message {
@@ -64,51 +70,6 @@ pub(crate) enum Message {
     Close,
 }
 
-/// A caller that waits for events of a topic.
-pub(crate) struct EventWaiter {
-    pub(crate) topic: Box<str>,
-    pub(crate) after: u64,
-    pub(crate) limit: usize,
-    /// Gets the events; none if the settings have changed.
-    pub(crate) reply: oneshot::Sender<Vec<Arc<Event>>>,
-}
-
-/// Changes of state that are on disk now.
-#[derive(Default)]
-pub(crate) struct PersistedChanges {
-    /// Subscriptions whose outcomes are written.
-    subscriptions: Vec<u64>,
-    /// Requests that are written.
-    requests: Vec<u64>,
-    /// Replays that are written.
-    replays: Vec<u64>,
-    /// Events up to this one may be removed from the journal.
-    release: Option<u64>,
-}
-
-impl PersistedChanges {
-    /// What is on disk once these records are, and whether they have to survive a loss of power.
-    fn of(records: &[StateRecord]) -> (PersistedChanges, bool) {
-        let (mut written, mut is_vital) = (PersistedChanges::default(), false);
-        for record in records {
-            match record {
-                StateRecord::Marks(marks) => written.subscriptions.extend(marks.iter().map(|mark| mark.subscription)),
-                StateRecord::Requested { number, .. } => {
-                    is_vital = true;
-                    written.requests.push(*number);
-                }
-                StateRecord::Replayed { number, .. } => {
-                    is_vital = true;
-                    written.replays.push(*number);
-                }
-                StateRecord::Unverified { .. } => {}
-                _ => is_vital = true,
-            }
-        }
-        (written, is_vital)
-    }
-}
-
 /// How often retention by age is checked.
 const RETENTION_LOOK: Duration = Duration::from_secs(10);
 /// How long to wait after a disk failure before the state is written again.
@@ -119,12 +80,9 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 const MESSAGES_PER_TURN: usize = 128;
 /// The most deliveries started in one turn. Between two turns, deliveries under way, listeners and publishers go on.
 const STARTS_PER_TURN: usize = 64;
-/// The most events and requests taken in, subscriptions visited for new events, and listeners served in one turn.
+/// The most events and requests taken in, and subscriptions visited for new events, in one turn.
 const TAKEN_PER_TURN: usize = 128;
 const VISITS_PER_TURN: usize = 2_048;
-const LISTENERS_PER_TURN: usize = 512;
-/// The bytes of events after which a listener gets no more at once: a listener that does not read keeps them in memory.
-const MOST_LISTED_BYTES: usize = 32 << 10;
 /// The thread yields to those that serve requests: of a processor that both want, it gets a quarter. Events are stored, and can wait.
 const NICENESS: i32 = 5;
 
@@ -159,10 +117,6 @@ pub(crate) struct HubDriver {
     events_in_flight: EventsInFlight,
     next_retention: Instant,
     turns: LoopTurns,
-}
-
-fn cannot_write() -> Refusal {
-    Refusal::new(503, "the hub cannot write to its disk")
 }
 
 fn cannot_read() -> Refusal {
@@ -318,13 +272,7 @@ impl HubDriver {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Request(request, reply) => match self.engine.request(request) {
-                Ok(number) => {
-                    let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
-                    self.replies.insert(number, (Duration::from_millis(wait_ms), reply));
-                }
-                Err(refusal) => drop(reply.send(Err(refusal))),
-            },
+            Message::Request(request, reply) => self.request(request, reply),
             Message::Fetch(topic, reply) => {
                 let sender = Rc::clone(&self.sender);
                 spawn_local(async move { drop(reply.send(sender.fetch(&topic).await)) });
@@ -379,6 +327,16 @@ impl HubDriver {
         }
     }
 
+    fn request(&mut self, request: SubscriptionRequest, reply: oneshot::Sender<Result<Duration, Refusal>>) {
+        match self.engine.request(request) {
+            Ok(number) => {
+                let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
+                self.replies.insert(number, (Duration::from_millis(wait_ms), reply));
+            }
+            Err(refusal) => drop(reply.send(Err(refusal))),
+        }
+    }
+
     fn verified(&mut self, verification: &Verification, outcome: Result<(), VerificationFailure>, asked_ms: u64) {
         if let Err(failure) = outcome
             && let asked = (verification.mode.name(), &*verification.topic, &*verification.callback)
@@ -401,17 +359,6 @@ impl HubDriver {
             if count > 0 {
                 (self.tell)(&format!("{count} subscriptions ended: {why}"));
             }
-        }
-    }
-
-    fn replay(&mut self, filter: &DeadLetterFilter, reply: oneshot::Sender<Result<usize, Refusal>>) {
-        if self.failed_at.is_some() {
-            let _ = reply.send(Err(cannot_write()));
-            return;
-        }
-        match self.engine.replay(filter, self.clock.now_ms()) {
-            Some((number, count)) => drop(self.replays.insert(number, (count, reply))),
-            None => drop(reply.send(Ok(0))),
         }
     }
 
@@ -461,50 +408,6 @@ impl HubDriver {
         }
     }
 
-    /// Serves listeners that have an event.
-    fn serve_woken(&mut self) {
-        for _ in 0..LISTENERS_PER_TURN {
-            let Some(listener) = self.woken.pop_front() else { break };
-            self.listen(listener);
-        }
-        if self.woken.is_empty() {
-            self.woken = VecDeque::new();
-        }
-    }
-
-    fn listen(&mut self, listener: EventWaiter) {
-        if self.stops_listening {
-            return;
-        }
-        let seqs = self.engine.events_after(&listener.topic, listener.after, listener.limit);
-        let (mut events, mut bytes) = (Vec::new(), 0);
-        for seq in seqs {
-            let event = match self.store.event(seq) {
-                Ok(Some(event)) => event,
-                Ok(None) => continue,
-                Err(error) => {
-                    self.unreadable(&error);
-                    break;
-                }
-            };
-            bytes += event.content.len();
-            events.push(event);
-            if bytes >= MOST_LISTED_BYTES {
-                break;
-            }
-        }
-        if !events.is_empty() {
-            let _ = listener.reply.send(events);
-            return;
-        }
-        let waiting = self.listeners.entry(listener.topic.clone()).or_default();
-        // Listeners whose callers have gone are removed before the list has to grow.
-        if waiting.len() == waiting.capacity() {
-            waiting.retain(|waiting| !waiting.reply.is_closed());
-        }
-        waiting.push(listener);
-    }
-
     fn look_at_retention(&mut self) {
         let now = Instant::now();
         if now >= self.next_retention {
@@ -517,94 +420,6 @@ impl HubDriver {
     fn retain(&mut self, not_before_ms: u64) {
         if let Some(dropped) = self.engine.retain(self.settings.retention.bytes, not_before_ms) {
             self.release = Some(dropped);
-        }
-    }
-
-    /// Writes the engine's new records to the state log.
-    fn write(&mut self) {
-        let records = self.engine.take_records();
-        if records.is_empty() || self.failed_at.is_some() {
-            // After a failure, the next snapshot contains these records.
-            return;
-        }
-        let mut release = self.release.take();
-        let mut payloads = record::encode(&records).peekable();
-        while let Some((payload, records)) = payloads.next() {
-            let (mut written, is_vital) = PersistedChanges::of(records);
-            // Events are removed once all of the records are written.
-            if payloads.peek().is_none() {
-                written.release = release.take();
-            }
-            let inbox = self.inbox.clone();
-            let tell = Box::new(move |result: Result<u64, AppendError>| {
-                let _ = inbox.send(match result {
-                    Ok(_) => Message::Recorded(written),
-                    Err(error) => Message::Unrecorded(error),
-                });
-            });
-            if let Err(error) = self.store.state.append(payload, is_vital, tell) {
-                return self.take(Message::Unrecorded(error));
-            }
-        }
-    }
-
-    fn recorded(&mut self, written: PersistedChanges) {
-        self.engine.recorded(written.subscriptions, self.clock.now_ms());
-        for number in written.requests {
-            if let Some((wait, reply)) = self.replies.remove(&number) {
-                let _ = reply.send(Ok(wait));
-            }
-            self.engine.verify(number);
-        }
-        for number in written.replays {
-            self.begun(number);
-        }
-        if let Some(seq) = written.release {
-            self.store.state.release_events(seq);
-        }
-        if self.store.wants_snapshot() {
-            self.write_snapshot();
-        }
-    }
-
-    /// Writes a snapshot. It contains the effects of all the engine's records, so none of them may follow it.
-    fn write_snapshot(&mut self) {
-        self.write();
-        if self.failed_at.is_none()
-            && let Err(error) = self.store.write_snapshot(&self.engine)
-        {
-            (self.tell)(&format!("the state of the hub could not be written: {error}"));
-            self.failed_at = Some(Instant::now());
-        }
-    }
-
-    /// After a failed write, writes a snapshot of the whole state. Requests since the failure are refused; deliveries go on.
-    fn recover_from_failure(&mut self) {
-        if self.failed_at.is_none_or(|at| at + AFTER_FAILURE > Instant::now()) {
-            return;
-        }
-        for (number, (_, reply)) in self.replies.drain() {
-            let _ = reply.send(Err(cannot_write()));
-            self.engine.verified(number, false, self.clock.now_ms(), self.clock.now_ms());
-        }
-        drop(self.engine.take_records());
-        match self.store.write_snapshot(&self.engine) {
-            Ok(()) => {
-                self.failed_at = None;
-                // Their replays are part of the snapshot.
-                self.replays.drain().for_each(|(_, (count, reply))| drop(reply.send(Ok(count))));
-                self.engine.recorded_all(self.clock.now_ms());
-                (self.tell)("the state of the hub can be written again");
-            }
-            Err(_) => self.failed_at = Some(Instant::now()),
-        }
-    }
-
-    /// Called when a replay is on disk: answers its caller.
-    fn begun(&mut self, number: u64) {
-        if let Some((count, reply)) = self.replays.remove(&number) {
-            (self.tell)(&format!("{count} dead letters are delivered once more"));
-            let _ = reply.send(Ok(count));
         }
     }
 

@@ -34,17 +34,17 @@ pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Rep
     }
 }
 
-/// What was accepted.
-enum Accepted {
+/// What was accepted, and the content of the 202.
+enum AcceptedForm {
     Event,
     /// A subscription request, and the time until its callback is asked, if it is known.
     Request(Option<Duration>),
 }
 
-impl Accepted {
+impl AcceptedForm {
     /// Tells a subscriber whose verification has to wait how long that takes. The status has no field for it.
     fn content(&self, call: &HubCall) -> String {
-        let Accepted::Request(Some(wait)) = self else { return String::new() };
+        let AcceptedForm::Request(Some(wait)) = self else { return String::new() };
         if *wait < Duration::from_secs(1) {
             return String::new();
         }
@@ -72,7 +72,7 @@ fn is_form(call: &HubCall) -> bool {
     })
 }
 
-async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<Result<Accepted, Refusal>, Stop> {
+async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<Result<AcceptedForm, Refusal>, Stop> {
     let topic = match known_topic(topic, &call.settings) {
         Ok(topic) => topic,
         Err(refusal) => return Ok(Err(refusal)),
@@ -84,11 +84,11 @@ async fn publish(call: &HubCall, topic: &str, content: &mut Content) -> Result<R
     let Ok(content_type) = std::str::from_utf8(call.field(b"content-type").unwrap_or_default()) else {
         return Ok(Err(Refusal::new(400, "the content type is not UTF-8")));
     };
-    Ok(call.hub.publish(&topic, content_type, &content).await.map(|_| Accepted::Event))
+    Ok(call.hub.publish(&topic, content_type, &content).await.map(|_| AcceptedForm::Event))
 }
 
 /// Handles a subscription, an unsubscription, or a ping (§5.1, §6).
-async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<Accepted, Refusal>, Stop> {
+async fn read_and_obey(call: &HubCall, content: &mut Content) -> Result<Result<AcceptedForm, Refusal>, Stop> {
     if !is_form(call) {
         let problem = format!(
             "{}; a request to another path subscribes, and is a form (application/x-www-form-urlencoded)",
@@ -115,7 +115,7 @@ fn without_mode(call: &HubCall) -> String {
     }
 }
 
-async fn obey(call: &HubCall, content: &[u8]) -> Result<Accepted, Refusal> {
+async fn obey(call: &HubCall, content: &[u8]) -> Result<AcceptedForm, Refusal> {
     match read_form(form::pairs(content), &call.settings)? {
         HubForm::Subscribe(mut request) => {
             call.may_listen(&request.topic)?;
@@ -126,7 +126,7 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<Accepted, Refusal> {
             if let Some(left) = call.time_left(&request.topic) {
                 request.lease_s = request.lease_s.min(left.as_secs().max(1));
             }
-            call.hub.request(request).await.map(Accepted::Request)
+            call.hub.request(request).await.map(AcceptedForm::Request)
         }
         HubForm::Ping(topics) => {
             topics.iter().try_for_each(|topic| call.may_publish(topic, content))?;
@@ -134,7 +134,7 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<Accepted, Refusal> {
                 call.count_event(&topic, 0)?;
                 call.hub.ping(&topic).await?;
             }
-            Ok(Accepted::Event)
+            Ok(AcceptedForm::Event)
         }
     }
 }

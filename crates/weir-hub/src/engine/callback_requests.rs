@@ -10,6 +10,7 @@ use slab::Slab;
 use super::host_requests::{HostRequest, RequestLimits, Requester};
 use super::hosts::NextRequest;
 use super::names::Names;
+use super::numbers::{ClientNumber, HostNumber};
 use super::{Due, Engine};
 use crate::form::{SubscriptionMode, SubscriptionRequest};
 use crate::topic::origin_of;
@@ -48,16 +49,16 @@ const MAX_OPEN_DENIALS: usize = 100_000;
 pub(super) struct OpenDenials {
     denials: Slab<OpenDenial>,
     /// The clients whose requests are denied before they are verified, each counted once per denial.
-    clients: Names,
+    clients: Names<ClientNumber>,
 }
 
 struct OpenDenial {
     topic: Box<str>,
     callback: Box<str>,
     reason: Box<str>,
-    host: u32,
+    host: HostNumber,
     /// The number of its client's name; `None` if the callback has been verified.
-    client: Option<u32>,
+    client: Option<ClientNumber>,
 }
 
 impl OpenDenials {
@@ -76,7 +77,7 @@ impl OpenDenials {
     }
 
     /// Removes a denial; returns its host. The memory is released when none is left.
-    fn remove(&mut self, number: u32) -> u32 {
+    fn remove(&mut self, number: u32) -> HostNumber {
         let OpenDenial { host, client, .. } = self.denials.remove(number as usize);
         if let Some(client) = client
             && self.clients.release(client)

@@ -275,7 +275,7 @@ const HOSTS: usize = 2;
 const OWNERS: [&str; 4] = ["jack", "jill", "joe", "ann"];
 
 /// Random callbacks of a few hosts, which fail in every way, and a clock.
-struct World {
+struct SharedHostsWorld {
     engine: Engine,
     random: fastrand::Rng,
     now_ms: u64,
@@ -289,8 +289,8 @@ struct World {
     outages: [(u64, u64); HOSTS],
 }
 
-impl World {
-    fn new(seed: u64) -> World {
+impl SharedHostsWorld {
+    fn new(seed: u64) -> SharedHostsWorld {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut engine = engine();
         let mut of_engine: HubSettings = (*engine.settings).clone();
@@ -322,7 +322,17 @@ impl World {
         };
         let outages = [outage(), outage()];
         let (ends, outcomes) = (BinaryHeap::new(), HashMap::new());
-        World { engine, random, now_ms: 0, published: 0, callbacks, ends, outcomes, begun: Default::default(), outages }
+        SharedHostsWorld {
+            engine,
+            random,
+            now_ms: 0,
+            published: 0,
+            callbacks,
+            ends,
+            outcomes,
+            begun: Default::default(),
+            outages,
+        }
     }
 
     fn publish(&mut self) {
@@ -419,7 +429,7 @@ const SETTLED_MS: u64 = 3_600_000;
 #[test]
 fn a_subscription_that_works_waits_for_few_others_of_its_host_in_any_world() {
     for seed in 0..150 {
-        let mut world = World::new(seed);
+        let mut world = SharedHostsWorld::new(seed);
         for _ in 0..15 {
             world.publish();
             let pause_ms = world.random.u64(..60_000);

@@ -7,13 +7,14 @@
 use std::collections::VecDeque;
 
 use super::Engine;
+use super::numbers::TopicNumber;
 use super::subscriptions::DeliveryState;
 
 /// The subscriptions of one topic that are visited before other topics have their turn.
 const STEP: usize = 256;
 
 /// The topics whose subscriptions are being queued, in turn.
-pub(super) type FanOuts = VecDeque<u32>;
+pub(super) type FanOuts = VecDeque<TopicNumber>;
 
 /// A pass over the subscribers of a topic.
 #[derive(Clone, Copy, Default)]
@@ -27,7 +28,7 @@ pub(super) struct FanOutPass {
 
 impl Engine {
     /// Begins a pass over the subscribers of a topic.
-    pub(super) fn begin_fan_out(&mut self, topic: u32) {
+    pub(super) fn begin_fan_out(&mut self, topic: TopicNumber) {
         let at = self.topics.get_mut(topic);
         if at.pass.is_under_way {
             at.pass.again = true;
@@ -56,7 +57,7 @@ impl Engine {
     }
 
     /// One step of a pass. Returns the number of visits, at least 1.
-    fn fan_out_step(&mut self, topic: u32, most: usize, now_ms: u64) -> usize {
+    fn fan_out_step(&mut self, topic: TopicNumber, most: usize, now_ms: u64) -> usize {
         let at = self.topics.get_mut(topic);
         let subscribers = std::mem::take(&mut at.subscribers);
         let left = at.pass.left.min(subscribers.len());

@@ -1,5 +1,6 @@
 //! The verifications and denials of one host: their rate, their number, and the turns of the clients that caused them.
 
+use super::numbers::ClientNumber;
 use super::turns::TurnQueue;
 
 /// The burst of verifications and denials to a host, in seconds of their rate.
@@ -16,9 +17,9 @@ pub(super) enum HostRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Requester {
     /// The number of the client whose request is verified.
-    Client(u32),
+    Client(ClientNumber),
     /// The number of the client whose request is denied unverified.
-    DeniedClient(u32),
+    DeniedClient(ClientNumber),
     /// The end of a subscription.
     Hub,
 }

@@ -12,6 +12,7 @@ use slab::Slab;
 use super::host_requests::{HostRequest, HostRequests, HostTurn, RequestLimits, Requester};
 use super::lanes::{Lanes, Standing};
 use super::names::Names;
+use super::numbers::{HostNumber, OwnerNumber, Slot};
 use crate::attempt::DeliveryOutcome;
 
 /// Deliveries in a row that did not reach a host, after which it gets a pause.
@@ -24,11 +25,11 @@ pub(super) struct CallbackHosts {
     /// Indexed by the number of the host's name.
     hosts: Slab<CallbackHost>,
     /// Host names, each counted once per subscription, request or denial with a callback there.
-    names: Names,
+    names: Names<HostNumber>,
     /// Hosts that have something to deliver and are below their limit.
-    ready: VecDeque<u32>,
+    ready: VecDeque<HostNumber>,
     /// Hosts that have verifications or denials to send.
-    asking: VecDeque<u32>,
+    asking: VecDeque<HostNumber>,
 }
 
 struct CallbackHost {
@@ -39,21 +40,21 @@ struct CallbackHost {
     /// The end of its pause; 0 if it has none.
     paused_until_ms: u64,
     /// The slot of the subscription that took the last delivery, for the next probe.
-    worked_last: Option<u32>,
+    worked_last: Option<Slot>,
     requests: HostRequests,
 }
 
 /// A delivery that begins, if the subscription in the slot still waits there with this standing.
 pub(super) struct DeliveryTurn {
-    pub(super) host: u32,
-    pub(super) slot: u32,
+    pub(super) host: HostNumber,
+    pub(super) slot: Slot,
     pub(super) standing: Standing,
 }
 
 /// The end of a delivery.
 pub(super) struct DeliveryEnd {
-    pub(super) host: u32,
-    pub(super) slot: u32,
+    pub(super) host: HostNumber,
+    pub(super) slot: Slot,
     pub(super) outcome: DeliveryOutcome,
     /// The standing of the subscription before and after.
     pub(super) before: Standing,
@@ -61,8 +62,8 @@ pub(super) struct DeliveryEnd {
 }
 
 pub(super) enum NextRequest {
-    Now { host: u32, request: HostRequest },
-    Later { host: u32, at_ms: u64 },
+    Now { host: HostNumber, request: HostRequest },
+    Later { host: HostNumber, at_ms: u64 },
     None,
 }
 
@@ -95,9 +96,9 @@ impl CallbackHost {
 }
 
 impl CallbackHosts {
-    pub(super) fn add(&mut self, name: &str) -> u32 {
+    pub(super) fn add(&mut self, name: &str) -> HostNumber {
         let host = self.names.add(name);
-        if self.names.uses(host) > 1 || self.hosts.contains(host as usize) {
+        if self.names.uses(host) > 1 || self.hosts.contains(host.index()) {
             return host;
         }
         let same = self.hosts.insert(CallbackHost {
@@ -108,21 +109,21 @@ impl CallbackHosts {
             worked_last: None,
             requests: HostRequests::default(),
         });
-        assert_eq!(same, host as usize, "both slabs grow and shrink together");
+        assert_eq!(same, host.index(), "both slabs grow and shrink together");
         host
     }
 
-    pub(super) fn release(&mut self, host: u32) {
+    pub(super) fn release(&mut self, host: HostNumber) {
         self.names.release(host);
         self.forget_unused(host);
     }
 
     /// Forgets a host without users; not while it is in a list, has a delivery in flight, or is known to be down.
-    fn forget_unused(&mut self, host: u32) {
-        let at = &self.hosts[host as usize];
+    fn forget_unused(&mut self, host: HostNumber) {
+        let at = &self.hosts[host.index()];
         let is_idle = at.lanes.in_flight() == 0 && !at.is_ready && at.paused_until_ms == 0 && at.requests.is_unused();
         if self.names.uses(host) == 0 && is_idle {
-            self.hosts.remove(host as usize);
+            self.hosts.remove(host.index());
             self.names.forget(host);
         }
     }
@@ -131,13 +132,13 @@ impl CallbackHosts {
         !self.ready.is_empty()
     }
 
-    pub(super) fn queue(&mut self, host: u32, standing: Standing, owner: u32, slot: u32) {
-        self.hosts[host as usize].lanes.queue(standing, owner, slot);
+    pub(super) fn queue(&mut self, host: HostNumber, standing: Standing, owner: OwnerNumber, slot: Slot) {
+        self.hosts[host.index()].lanes.queue(standing, owner, slot);
         self.make_ready(host, u32::MAX);
     }
 
-    fn make_ready(&mut self, host: u32, most: u32) {
-        let at = &mut self.hosts[host as usize];
+    fn make_ready(&mut self, host: HostNumber, most: u32) {
+        let at = &mut self.hosts[host.index()];
         if !at.is_ready && at.next_standing(most).is_some() {
             at.is_ready = true;
             self.ready.push_back(host);
@@ -148,7 +149,7 @@ impl CallbackHosts {
     pub(super) fn next(&mut self, most: u32) -> Option<DeliveryTurn> {
         loop {
             let host = self.ready.pop_front()?;
-            let at = &mut self.hosts[host as usize];
+            let at = &mut self.hosts[host.index()];
             at.is_ready = false;
             let Some(standing) = at.next_standing(most) else {
                 self.forget_unused(host);
@@ -170,15 +171,15 @@ impl CallbackHosts {
     }
 
     /// Ends a delivery that was not sent, without an effect on the host's limits.
-    pub(super) fn release_unsent(&mut self, host: u32, standing: Standing) {
-        self.hosts[host as usize].lanes.end(standing);
+    pub(super) fn release_unsent(&mut self, host: HostNumber, standing: Standing) {
+        self.hosts[host.index()].lanes.end(standing);
         self.make_ready(host, u32::MAX);
         self.forget_unused(host);
     }
 
     /// Reports the end of a delivery. Returns the end of the host's pause, if it gets one.
     pub(super) fn ended(&mut self, end: &DeliveryEnd, most: u32, now_ms: u64) -> Option<u64> {
-        let at = &mut self.hosts[end.host as usize];
+        let at = &mut self.hosts[end.host.index()];
         at.lanes.end(end.before);
         let mut pause = None;
         match end.outcome {
@@ -200,8 +201,8 @@ impl CallbackHosts {
     }
 
     /// Called when a host's pause may be over.
-    pub(super) fn probe(&mut self, host: u32, now_ms: u64) {
-        let Some(at) = self.hosts.get_mut(host as usize) else { return };
+    pub(super) fn probe(&mut self, host: HostNumber, now_ms: u64) {
+        let Some(at) = self.hosts.get_mut(host.index()) else { return };
         if at.paused_until_ms <= now_ms {
             at.paused_until_ms = 0;
         }
@@ -211,49 +212,49 @@ impl CallbackHosts {
 
     /// Called when limits may have changed.
     pub(super) fn wake_all(&mut self) {
-        let all: Vec<u32> = self.hosts.iter().map(|(host, _)| host as u32).collect();
+        let all: Vec<HostNumber> = self.hosts.iter().map(|(host, _)| HostNumber::at(host)).collect();
         for host in all {
             self.make_ready(host, u32::MAX);
             self.list_request(host);
         }
     }
 
-    pub(super) fn queue_request(&mut self, host: u32, requester: Requester, request: HostRequest) {
-        self.hosts[host as usize].requests.queue(requester, request);
+    pub(super) fn queue_request(&mut self, host: HostNumber, requester: Requester, request: HostRequest) {
+        self.hosts[host.index()].requests.queue(requester, request);
         self.list_request(host);
     }
 
     /// Gives a host a place in the list of those that ask, if something waits there.
-    fn list_request(&mut self, host: u32) {
-        let requests = &mut self.hosts[host as usize].requests;
+    fn list_request(&mut self, host: HostNumber) {
+        let requests = &mut self.hosts[host.index()].requests;
         if requests.is_waiting() && !std::mem::replace(&mut requests.is_listed, true) {
             self.asking.push_back(host);
         }
     }
 
-    pub(super) fn wake_request(&mut self, host: u32) {
-        if self.hosts.contains(host as usize) {
+    pub(super) fn wake_request(&mut self, host: HostNumber) {
+        if self.hosts.contains(host.index()) {
             self.asking.push_back(host);
         }
     }
 
     /// Reports the end of a verification or denial.
-    pub(super) fn request_ended(&mut self, host: u32) {
-        self.hosts[host as usize].requests.ended();
+    pub(super) fn request_ended(&mut self, host: HostNumber) {
+        self.hosts[host.index()].requests.ended();
         self.list_request(host);
         self.forget_unused(host);
     }
 
     /// The milliseconds until a request to this host has its turn, if it were queued now.
-    pub(super) fn request_wait_ms(&self, host: u32, per_second: u32, now_ms: u64) -> u64 {
-        self.hosts[host as usize].requests.wait_ms(per_second, now_ms)
+    pub(super) fn request_wait_ms(&self, host: HostNumber, per_second: u32, now_ms: u64) -> u64 {
+        self.hosts[host.index()].requests.wait_ms(per_second, now_ms)
     }
 
     /// The next verification or denial that may be sent now. For a host without tokens, returns the time at which the caller has to
     /// call [`CallbackHosts::wake_request`].
     pub(super) fn next_request(&mut self, limits: RequestLimits, now_ms: u64) -> NextRequest {
         while let Some(host) = self.asking.pop_front() {
-            let requests = &mut self.hosts[host as usize].requests;
+            let requests = &mut self.hosts[host.index()].requests;
             let turn = requests.next(limits, now_ms);
             if let HostTurn::At(at_ms) = turn {
                 return NextRequest::Later { host, at_ms };

@@ -5,6 +5,7 @@
 //! (Others are without an answer once, and are failing then.) Some of the permits of the host are kept for working subscriptions, and half
 //! are kept from failing ones.
 
+use super::numbers::{OwnerNumber, Slot};
 use super::turns::TurnQueue;
 use crate::attempt::DeliveryOutcome;
 
@@ -41,7 +42,7 @@ impl Standing {
 struct Lane {
     /// Slots of queued subscriptions, with their arrival, by the numbers of their owners. A subscription may have ended meanwhile.
     /// Boxed, since most lanes have none.
-    waiting: Option<Box<TurnQueue<u32, (u64, u32)>>>,
+    waiting: Option<Box<TurnQueue<OwnerNumber, (u64, Slot)>>>,
     in_flight: u32,
     limit: u32,
     /// Answers since the last change of the limit.
@@ -88,7 +89,7 @@ impl Lanes {
         self.lanes.iter().map(|lane| lane.in_flight).sum()
     }
 
-    pub(super) fn queue(&mut self, standing: Standing, owner: u32, slot: u32) {
+    pub(super) fn queue(&mut self, standing: Standing, owner: OwnerNumber, slot: Slot) {
         self.lanes[standing as usize].waiting.get_or_insert_default().push(owner, (self.arrivals, slot));
         self.arrivals += 1;
     }
@@ -123,7 +124,7 @@ impl Lanes {
     }
 
     /// Begins a delivery to the next subscription of a standing.
-    pub(super) fn begin(&mut self, standing: Standing) -> Option<u32> {
+    pub(super) fn begin(&mut self, standing: Standing) -> Option<Slot> {
         let lane = &mut self.lanes[standing as usize];
         let (_, slot) = lane.waiting.as_mut()?.pop()?;
         lane.waiting.take_if(|waiting| waiting.is_empty());
@@ -168,7 +169,7 @@ mod tests {
     /// How many deliveries of each standing begin, if that many of each wait.
     fn begun(lanes: &mut Lanes, each: u32, most: u32) -> [u32; 3] {
         for standing in STANDINGS.into_iter().rev() {
-            (0..each).for_each(|slot| lanes.queue(standing, slot, slot));
+            (0..each).for_each(|number| lanes.queue(standing, number.into(), number.into()));
         }
         while let Some(standing) = lanes.next(most) {
             lanes.begin(standing);
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(begun(&mut with_limits(1), 100, 32), [1, 1, 1]);
         let mut lanes = with_limits(100);
         for slot in 0..100 {
-            lanes.queue(Standing::Failing, 0, slot);
+            lanes.queue(Standing::Failing, 0.into(), slot.into());
         }
         while let Some(standing) = lanes.next(32) {
             lanes.begin(standing);
@@ -201,7 +202,7 @@ mod tests {
     fn of_a_single_permit_failing_subscriptions_have_every_second_turn() {
         let mut lanes = Lanes::new();
         for slot in 0..2 {
-            STANDINGS.into_iter().for_each(|standing| lanes.queue(standing, 0, slot));
+            STANDINGS.into_iter().for_each(|standing| lanes.queue(standing, 0.into(), slot.into()));
         }
         let mut turns = Vec::new();
         while let Some(standing) = lanes.next(1) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Engine;
+use super::numbers::Slot;
 use crate::ends::EndReason;
 use crate::settings::HubSettings;
 
@@ -38,7 +39,7 @@ impl Engine {
         }
     }
 
-    fn deny_and_end(&mut self, slot: u32, reason: EndReason) {
+    fn deny_and_end(&mut self, slot: Slot, reason: EndReason) {
         let subscription = self.subscriptions.get(slot);
         let (topic, callback) = (Arc::clone(&self.topics.get(subscription.topic).name), subscription.callback.clone());
         self.deny(None, &topic, &callback, reason_of(reason));

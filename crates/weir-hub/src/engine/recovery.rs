@@ -121,7 +121,7 @@ impl Engine {
     /// Called after the last record: books what is missing as expired, and queues all pending work.
     pub fn restored(&mut self, now_ms: u64) {
         self.expire_dropped();
-        let slots: Vec<u32> = self.subscriptions.iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<_> = self.subscriptions.iter().map(|(slot, _)| slot).collect();
         // Damaged events were committed too: the topic must have had at least the events that the subscription has outcomes for,
         // and those still pending.
         for slot in &slots {

@@ -6,15 +6,16 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 
 use super::names::Names;
+use super::numbers::{ClientNumber, HostNumber};
 use crate::form::SubscriptionRequest;
 
 pub(super) struct OpenRequest {
     pub(super) request: SubscriptionRequest,
     /// The host of its callback.
-    pub(super) host: u32,
+    pub(super) host: HostNumber,
     pub(super) step: RequestStep,
     /// The number of its client's name.
-    client: u32,
+    client: ClientNumber,
 }
 
 /// How far the verification of a request is.
@@ -35,7 +36,7 @@ pub(super) struct OpenRequests {
     by_key: HashTable<u64>,
     hasher: RandomState,
     /// The clients, each counted once per request.
-    clients: Names,
+    clients: Names<ClientNumber>,
 }
 
 fn key(request: &SubscriptionRequest) -> (&str, &str) {
@@ -48,14 +49,14 @@ impl OpenRequests {
     }
 
     /// The host that a request's verification is to be queued at, and the number of its client; `None` if it has been queued.
-    pub(super) fn host_to_ask(&mut self, number: u64) -> Option<(u32, u32)> {
+    pub(super) fn host_to_ask(&mut self, number: u64) -> Option<(HostNumber, ClientNumber)> {
         let open = self.by_number.get_mut(&number).filter(|open| open.step == RequestStep::Unwritten)?;
         open.step = RequestStep::Queued;
         Some((open.host, open.client))
     }
 
     /// The host of a request's callback.
-    pub(super) fn host_of(&self, number: u64) -> Option<u32> {
+    pub(super) fn host_of(&self, number: u64) -> Option<HostNumber> {
         self.by_number.get(&number).map(|open| open.host)
     }
 
@@ -75,7 +76,7 @@ impl OpenRequests {
         self.clients.find(client).map_or(0, |client| self.clients.uses(client) as usize)
     }
 
-    pub(super) fn insert(&mut self, number: u64, request: SubscriptionRequest, host: u32) {
+    pub(super) fn insert(&mut self, number: u64, request: SubscriptionRequest, host: HostNumber) {
         let client = self.clients.add(&request.client);
         let open = OpenRequest { request, host, step: RequestStep::Unwritten, client };
         let hash = self.hasher.hash_one(key(&open.request));
@@ -117,7 +118,7 @@ mod tests {
     fn older_requests_for_the_same_subscription_are_found() {
         let mut requests = OpenRequests::default();
         for number in 1..=1_000 {
-            requests.insert(number, request(&format!("http://c.example/{}", number % 100)), 0);
+            requests.insert(number, request(&format!("http://c.example/{}", number % 100)), 0.into());
         }
         let wanted = request("http://c.example/7");
         let mut older = requests.older(307, &wanted);
@@ -132,7 +133,11 @@ mod tests {
     fn requests_are_counted_by_client() {
         let mut requests = OpenRequests::default();
         for (number, client) in [(1, "jack"), (2, "192.0.2.1"), (3, "jack")] {
-            requests.insert(number, SubscriptionRequest { client: client.into(), ..request("http://c.example/") }, 0);
+            requests.insert(
+                number,
+                SubscriptionRequest { client: client.into(), ..request("http://c.example/") },
+                0.into(),
+            );
         }
         assert_eq!(["jack", "192.0.2.1", "jill"].map(|client| requests.count_of(client)), [2, 1, 0]);
         requests.remove(1);
@@ -144,7 +149,7 @@ mod tests {
     fn many_requests_leave_no_memory_behind() {
         let mut requests = OpenRequests::default();
         for number in 1..=1_000 {
-            requests.insert(number, request(&format!("http://c.example/{number}")), 0);
+            requests.insert(number, request(&format!("http://c.example/{number}")), 0.into());
         }
         assert!((1..=1_000).all(|number| requests.remove(number).is_some()));
         assert_eq!((requests.len(), requests.by_number.capacity(), requests.by_key.capacity()), (0, 0, 0));

@@ -12,6 +12,7 @@ use super::hosts::DeliveryTurn;
 use super::lanes::Standing;
 use super::limits::DeliveryLimits;
 use super::names::Names;
+use super::numbers::{HostNumber, OwnerNumber, Slot, TopicNumber};
 use crate::account::Tally;
 use crate::record::{Mark, MarkOutcome, SavedSubscription};
 
@@ -32,10 +33,10 @@ pub(super) struct Subscription {
     extras: Option<Box<SubscriptionExtras>>,
     /// When its next event began to wait for delivery.
     pub(super) since_ms: u64,
-    pub(super) topic: u32,
-    pub(super) host: u32,
+    pub(super) topic: TopicNumber,
+    pub(super) host: HostNumber,
     /// The number of the owner's name.
-    pub(super) owner: u32,
+    pub(super) owner: OwnerNumber,
     /// Its index among the topic's subscribers.
     pub(super) place: u32,
     /// Attempts at its next event so far.
@@ -71,7 +72,13 @@ pub(super) enum DeliveryState {
 }
 
 impl Subscription {
-    fn new(saved: SavedSubscription, topic: u32, host: u32, owner: u32, limits: Vec<u32>) -> Subscription {
+    fn new(
+        saved: SavedSubscription,
+        topic: TopicNumber,
+        host: HostNumber,
+        owner: OwnerNumber,
+        limits: Vec<u32>,
+    ) -> Subscription {
         let SavedSubscription { id, callback, secret, expires_ms, base, done, tally, .. } = saved;
         let other = Tally { delivered: 0, ..tally };
         Subscription {
@@ -165,13 +172,13 @@ impl Subscription {
 pub(super) struct Subscriptions {
     slots: Slab<Subscription>,
     /// Slots by topic and callback.
-    by_key: HashTable<u32>,
+    by_key: HashTable<Slot>,
     hasher: RandomState,
-    by_id: BTreeMap<u64, u32>,
+    by_id: BTreeMap<u64, Slot>,
     /// When leases end, and the slots of their subscriptions.
-    leases: BTreeSet<(u64, u32)>,
+    leases: BTreeSet<(u64, Slot)>,
     /// The consumers that own subscriptions, each counted once per subscription.
-    owners: Names,
+    owners: Names<OwnerNumber>,
 }
 
 impl Subscriptions {
@@ -179,16 +186,16 @@ impl Subscriptions {
         self.slots.len()
     }
 
-    pub(super) fn get(&self, slot: u32) -> &Subscription {
-        &self.slots[slot as usize]
+    pub(super) fn get(&self, slot: Slot) -> &Subscription {
+        &self.slots[slot.index()]
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Subscription {
-        &mut self.slots[slot as usize]
+    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Subscription {
+        &mut self.slots[slot.index()]
     }
 
-    pub(super) fn id_of(&self, slot: u32) -> Option<u64> {
-        self.slots.get(slot as usize).map(|subscription| subscription.id)
+    pub(super) fn id_of(&self, slot: Slot) -> Option<u64> {
+        self.slots.get(slot.index()).map(|subscription| subscription.id)
     }
 
     /// Whether the subscription in this slot, if any, is queued for this turn.
@@ -196,15 +203,15 @@ impl Subscriptions {
         let waits = |it: &Subscription| {
             it.delivery == DeliveryState::Queued && it.host == turn.host && it.standing == turn.standing
         };
-        self.slots.get(turn.slot as usize).is_some_and(waits)
+        self.slots.get(turn.slot.index()).is_some_and(waits)
     }
 
-    pub(super) fn slot_of(&self, id: u64) -> Option<u32> {
+    pub(super) fn slot_of(&self, id: u64) -> Option<Slot> {
         self.by_id.get(&id).copied()
     }
 
-    pub(super) fn find(&self, topic: u32, callback: &str) -> Option<u32> {
-        let is_it = |slot: &u32| {
+    pub(super) fn find(&self, topic: TopicNumber, callback: &str) -> Option<Slot> {
+        let is_it = |slot: &Slot| {
             let subscription = self.get(*slot);
             subscription.topic == topic && *subscription.callback == *callback
         };
@@ -242,13 +249,13 @@ impl Subscriptions {
     }
 
     /// A subscription whose lease has ended by now.
-    pub(super) fn lease_ended(&self, now_ms: u64) -> Option<u32> {
+    pub(super) fn lease_ended(&self, now_ms: u64) -> Option<Slot> {
         self.leases.first().filter(|(at_ms, _)| *at_ms <= now_ms).map(|(_, slot)| *slot)
     }
 
     /// Sets another lease, and another secret or none.
-    pub(super) fn renew(&mut self, slot: u32, expires_ms: u64, secret: Option<Box<[u8]>>) {
-        let subscription = &mut self.slots[slot as usize];
+    pub(super) fn renew(&mut self, slot: Slot, expires_ms: u64, secret: Option<Box<[u8]>>) {
+        let subscription = &mut self.slots[slot.index()];
         self.leases.remove(&(subscription.expires_ms, slot));
         self.leases.insert((expires_ms, slot));
         (subscription.secret, subscription.expires_ms) = (secret, expires_ms);
@@ -259,28 +266,34 @@ impl Subscriptions {
         self.by_id.range((Excluded(id), Unbounded)).map(|(_, slot)| self.get(*slot))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Subscription)> {
-        self.slots.iter().map(|(slot, subscription)| (slot as u32, subscription))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Subscription)> {
+        self.slots.iter().map(|(slot, subscription)| (Slot::at(slot), subscription))
     }
 
-    pub(super) fn insert(&mut self, saved: SavedSubscription, topic: u32, host: u32, limits: Vec<u32>) -> u32 {
+    pub(super) fn insert(
+        &mut self,
+        saved: SavedSubscription,
+        topic: TopicNumber,
+        host: HostNumber,
+        limits: Vec<u32>,
+    ) -> Slot {
         let owner = self.owners.add(&saved.owner);
         let subscription = Subscription::new(saved, topic, host, owner, limits);
         let expires_ms = subscription.expires_ms;
         let (id, key) = (subscription.id, self.hasher.hash_one((subscription.topic, &*subscription.callback)));
-        let slot = self.slots.insert(subscription) as u32;
+        let slot = Slot::at(self.slots.insert(subscription));
         self.by_id.insert(id, slot);
         self.leases.insert((expires_ms, slot));
         let (slots, hasher) = (&self.slots, &self.hasher);
         self.by_key.insert_unique(key, slot, |slot| {
-            let subscription = &slots[*slot as usize];
+            let subscription = &slots[slot.index()];
             hasher.hash_one((subscription.topic, &*subscription.callback))
         });
         slot
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Subscription {
-        let subscription = self.slots.remove(slot as usize);
+    pub(super) fn remove(&mut self, slot: Slot) -> Subscription {
+        let subscription = self.slots.remove(slot.index());
         self.by_id.remove(&subscription.id);
         self.leases.remove(&(subscription.expires_ms, slot));
         let key = self.hasher.hash_one((subscription.topic, &*subscription.callback));

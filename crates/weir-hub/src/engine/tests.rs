@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::*;
-use crate::attempt::{DeliveryFailure, NoAnswerReason};
+use crate::attempt::{DeliveryAttempt, DeliveryFailure, DeliveryOutcome, NoAnswerReason};
+use crate::form::{SubscriptionMode, SubscriptionRequest};
 use crate::limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
 use crate::rights::ConsumerGroups;
 use crate::settings::{DeliverySettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings};

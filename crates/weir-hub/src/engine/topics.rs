@@ -4,13 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::fan_out::FanOutPass;
+use super::numbers::{Slot, TopicNumber};
 
 #[derive(Default)]
 pub(super) struct Topics {
     topics: Vec<Topic>,
-    by_name: HashMap<Arc<str>, u32>,
+    by_name: HashMap<Arc<str>, TopicNumber>,
     /// Ids of topics that were forgotten.
-    unused: Vec<u32>,
+    unused: Vec<TopicNumber>,
     /// All events that are kept, oldest first.
     kept: VecDeque<KeptEvent>,
     kept_bytes: u64,
@@ -20,7 +21,7 @@ pub(super) struct Topics {
 struct KeptEvent {
     seq: u64,
     time_ms: u64,
-    topic: u32,
+    topic: TopicNumber,
     /// The size of its content.
     bytes: u32,
 }
@@ -35,7 +36,7 @@ pub(super) struct Topic {
     /// Numbers of its events that are kept, oldest first.
     events: VecDeque<u64>,
     /// Slots of its active subscriptions.
-    pub(super) subscribers: Vec<u32>,
+    pub(super) subscribers: Vec<Slot>,
     /// The pass that queues its subscribers for new events.
     pub(super) pass: FanOutPass,
 }
@@ -68,36 +69,36 @@ impl Topic {
         self.events.back().copied()
     }
 
-    pub(super) fn join(&mut self, slot: u32) -> u32 {
+    pub(super) fn join(&mut self, slot: Slot) -> u32 {
         self.subscribers.push(slot);
         self.subscribers.len() as u32 - 1
     }
 
     /// Removes the subscriber at `place`; returns the slot of the subscriber that was moved there, if any.
-    pub(super) fn leave(&mut self, place: u32) -> Option<u32> {
+    pub(super) fn leave(&mut self, place: u32) -> Option<Slot> {
         self.subscribers.swap_remove(place as usize);
         self.subscribers.get(place as usize).copied()
     }
 }
 
 impl Topics {
-    pub(super) fn find(&self, name: &str) -> Option<u32> {
+    pub(super) fn find(&self, name: &str) -> Option<TopicNumber> {
         self.by_name.get(name).copied()
     }
 
-    pub(super) fn get(&self, topic: u32) -> &Topic {
-        &self.topics[topic as usize]
+    pub(super) fn get(&self, topic: TopicNumber) -> &Topic {
+        &self.topics[topic.index()]
     }
 
-    pub(super) fn get_mut(&mut self, topic: u32) -> &mut Topic {
-        &mut self.topics[topic as usize]
+    pub(super) fn get_mut(&mut self, topic: TopicNumber) -> &mut Topic {
+        &mut self.topics[topic.index()]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Topic)> {
-        self.topics.iter().enumerate().map(|(id, topic)| (id as u32, topic))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TopicNumber, &Topic)> {
+        self.topics.iter().enumerate().map(|(id, topic)| (TopicNumber::at(id), topic))
     }
 
-    pub(super) fn add(&mut self, name: &str) -> u32 {
+    pub(super) fn add(&mut self, name: &str) -> TopicNumber {
         if let Some(topic) = self.find(name) {
             return topic;
         }
@@ -111,12 +112,12 @@ impl Topics {
         };
         let topic = match self.unused.pop() {
             Some(topic) => {
-                self.topics[topic as usize] = new;
+                self.topics[topic.index()] = new;
                 topic
             }
             None => {
                 self.topics.push(new);
-                self.topics.len() as u32 - 1
+                TopicNumber::at(self.topics.len() - 1)
             }
         };
         self.by_name.insert(name, topic);
@@ -124,8 +125,8 @@ impl Topics {
     }
 
     /// Forgets a topic if it has neither events nor subscriptions: publishers may choose ever new topics.
-    pub(super) fn forget_unused(&mut self, topic: u32) {
-        let at = &mut self.topics[topic as usize];
+    pub(super) fn forget_unused(&mut self, topic: TopicNumber) {
+        let at = &mut self.topics[topic.index()];
         if at.events.is_empty() && at.subscribers.is_empty() && !at.pass.is_under_way {
             let name = std::mem::replace(&mut at.name, "".into());
             (at.events, at.subscribers) = (VecDeque::new(), Vec::new());
@@ -142,14 +143,14 @@ impl Topics {
     }
 
     /// Adds and counts a new event.
-    pub(super) fn take_in(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
+    pub(super) fn take_in(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> TopicNumber {
         let topic = self.keep(seq, name, bytes, time_ms);
         self.get_mut(topic).count += 1;
         topic
     }
 
     /// Adds an event that was counted before.
-    pub(super) fn keep(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> u32 {
+    pub(super) fn keep(&mut self, seq: u64, name: &str, bytes: u32, time_ms: u64) -> TopicNumber {
         let topic = self.add(name);
         self.get_mut(topic).events.push_back(seq);
         let event = KeptEvent { seq, time_ms, topic, bytes };
