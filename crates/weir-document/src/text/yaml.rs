@@ -216,19 +216,7 @@ impl Builder<'_> {
                 let bracket = end.map(|_| TextPosition { column: place.column + 1, ..place });
                 let OpenCollection { anchor, place, content } = open.pop().expect("the parser ends only what it began");
                 let end = bracket.or_else(|| content.end()).unwrap_or(place);
-                let kind = match content {
-                    CollectionContent::List(mut items) => {
-                        items.shrink_to_fit();
-                        NodeKind::List(items)
-                    }
-                    CollectionContent::Map { entries, merges, .. } => {
-                        let entries = self.unique(entries, open);
-                        let mut entries = self.merged(entries, merges)?;
-                        // Most lists and maps are small, and would keep spare capacity.
-                        entries.shrink_to_fit();
-                        NodeKind::Map(entries)
-                    }
-                };
+                let kind = self.collected(content, open)?;
                 Some((TreeNode { place, end, kind }, anchor))
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -252,6 +240,23 @@ impl Builder<'_> {
             }
             Event::Alias(anchor) => Some((self.alias(anchor, place, open.len())?, 0)),
             _ => None,
+        })
+    }
+
+    /// The value of a list or map that is complete, inside of those in `open`.
+    fn collected(&self, content: CollectionContent, open: &[OpenCollection]) -> Result<NodeKind, Diagnostic> {
+        Ok(match content {
+            CollectionContent::List(mut items) => {
+                items.shrink_to_fit();
+                NodeKind::List(items)
+            }
+            CollectionContent::Map { entries, merges, .. } => {
+                let entries = self.unique(entries, open);
+                let mut entries = self.merged(entries, merges)?;
+                // Most lists and maps are small, and would keep spare capacity.
+                entries.shrink_to_fit();
+                NodeKind::Map(entries)
+            }
         })
     }
 
